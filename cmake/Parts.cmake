@@ -1,0 +1,60 @@
+# One target a folder of src/, with the folders it may use stated: the build is the check that
+# dependencies point one way.
+#
+#   tokenyard_part(NAME USES part... [LINKS library...])
+#
+# takes every .cpp below the current folder. Files called *_host.cpp hold kernels: they are compiled
+# twice, plain, and "checked": instrumented by the compiler's ThreadSanitizer pass, whose calls
+# simulation/ answers instead of the sanitizer's own library. Files called *_gpu.cu are their GPU
+# side; other .cu files and cuda/*.cpp are built only with CUDA.
+#
+# Whatever links `tokenyard` gets plain kernels; whatever links `tokenyard_checked` gets checked ones.
+
+set(TOKENYARD_INSTRUMENT -fsanitize=thread)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND TOKENYARD_INSTRUMENT --param=tsan-instrument-func-entry-exit=0)
+else()
+  list(APPEND TOKENYARD_INSTRUMENT -mllvm -tsan-instrument-func-entry-exit=0)
+endif()
+
+add_library(tokenyard_settings INTERFACE)
+target_include_directories(tokenyard_settings INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(tokenyard_settings INTERFACE TOKENYARD_WITH_CUDA=$<BOOL:${TOKENYARD_WITH_CUDA}>)
+target_link_libraries(tokenyard_settings INTERFACE fmt::fmt Threads::Threads)
+
+function(tokenyard_part name)
+  cmake_parse_arguments(PART "" "" "USES;LINKS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+  set(kernels ${sources})
+  list(FILTER kernels INCLUDE REGEX "_host\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_host\\.cpp$")
+  set(cuda_only ${sources})
+  list(FILTER cuda_only INCLUDE REGEX "/(cuda|nvlink)/")
+  if(NOT TOKENYARD_WITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/(cuda|nvlink)/")
+    set(cuda_sources "")
+  endif()
+
+  set(target tokenyard_${name})
+  add_library(${target} STATIC ${sources} ${cuda_sources} ${PROJECT_SOURCE_DIR}/cmake/empty.cpp)
+  target_link_libraries(${target} PUBLIC tokenyard_settings ${PART_LINKS})
+  foreach(part ${PART_USES})
+    target_link_libraries(${target} PUBLIC tokenyard_${part})
+  endforeach()
+  if(TOKENYARD_WITH_CUDA)
+    target_link_libraries(${target} PUBLIC CUDA::cudart_static)
+  endif()
+  if(kernels)
+    add_library(${target}_kernels STATIC ${kernels})
+    target_link_libraries(${target}_kernels PUBLIC ${target})
+    set_property(GLOBAL APPEND PROPERTY TOKENYARD_KERNELS ${target}_kernels)
+    add_library(${target}_kernels_checked STATIC ${kernels})
+    target_link_libraries(${target}_kernels_checked PUBLIC ${target})
+    if(NOT TOKENYARD_SANITIZE STREQUAL "thread")
+      target_compile_options(${target}_kernels_checked PRIVATE ${TOKENYARD_INSTRUMENT})
+    endif()
+    set_property(GLOBAL APPEND PROPERTY TOKENYARD_KERNELS_CHECKED ${target}_kernels_checked)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY TOKENYARD_PARTS ${target})
+endfunction()

@@ -1,0 +1,62 @@
+# Compilers, warnings, sanitizers, and whether there is a GPU side.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+# Assertions stay on in release builds: a broken invariant is an error, never a wrong result.
+foreach(flags CMAKE_CXX_FLAGS_RELWITHDEBINFO CMAKE_CXX_FLAGS_RELEASE CMAKE_CUDA_FLAGS_RELWITHDEBINFO)
+  string(REPLACE "-DNDEBUG" "" ${flags} "${${flags}}")
+endforeach()
+# -g1 keeps lines and drops types: links take half as long.
+string(REPLACE "-g " "-g1 " CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO} ")
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
+                    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
+
+if(TOKENYARD_SANITIZE)
+  if(TOKENYARD_SANITIZE STREQUAL "thread" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "ThreadSanitizer and fibers get along only with clang: set CXX=clang++-16")
+  endif()
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TOKENYARD_SANITIZE}>)
+  if(TOKENYARD_SANITIZE STREQUAL "undefined")
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
+  endif()
+  add_link_options(-fsanitize=${TOKENYARD_SANITIZE})
+endif()
+
+if(TOKENYARD_CUDA STREQUAL "AUTO")
+  include(CheckLanguage)
+  check_language(CUDA)
+  set(TOKENYARD_WITH_CUDA $<BOOL:${CMAKE_CUDA_COMPILER}>)
+  if(CMAKE_CUDA_COMPILER)
+    set(TOKENYARD_WITH_CUDA ON)
+  else()
+    set(TOKENYARD_WITH_CUDA OFF)
+  endif()
+else()
+  set(TOKENYARD_WITH_CUDA ${TOKENYARD_CUDA})
+endif()
+if(TOKENYARD_WITH_CUDA)
+  # `-real`: machine code only, and with it wgmma and setmaxnreg (plain 90 lacks them).
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit REQUIRED)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall;--expt-relaxed-constexpr;--extended-lambda;-lineinfo>")
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)

@@ -1,0 +1,1 @@
+// A static library needs at least one source.

@@ -1,0 +1,77 @@
+/// Everything that Tokenyard throws. Each class carries fields; the sentence is made from them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace tokenyard {
+
+/// Base of all errors.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An argument that cannot be right, here or against another rank's. Nothing was launched or sent
+/// when this rank's host could see it; no row had moved when it took the ranks together.
+class InvalidArgument : public Error {
+ public:
+  InvalidArgument(std::string argument, std::string expected, std::string seen,
+                  std::optional<uint32_t> rank = std::nullopt);
+  std::string argument, expected, seen;
+  std::optional<uint32_t> rank;  ///< whose argument, where it is not this rank's own
+};
+
+/// What a wait knew when it failed.
+struct WaitFacts {
+  uint32_t rank = 0;  ///< the rank awaited
+  std::string phase;  ///< "dispatch: counts", "rendezvous: connect", ...
+  uint64_t expected = 0, seen = 0;
+  double waited_s = 0;
+};
+
+/// A rank did not answer before the deadline.
+class PeerTimeout : public Error {
+ public:
+  explicit PeerTimeout(WaitFacts facts);
+  WaitFacts facts;
+};
+
+/// A rank is gone: its control connection closed.
+class PeerLost : public Error {
+ public:
+  explicit PeerLost(WaitFacts facts);
+  WaitFacts facts;
+};
+
+/// The caller ended the wait (Ctrl-C, World::cancel).
+class Cancelled : public Error {
+ public:
+  explicit Cancelled(const std::string& phase);
+  std::string phase;
+};
+
+/// What was asked for exists, but not here; says why.
+class Unsupported : public Error {
+ public:
+  Unsupported(std::string what, std::string why);
+  std::string what_asked, why;
+};
+
+/// A system or driver call failed.
+class OsError : public Error {
+ public:
+  OsError(std::string call, int code, std::string text);
+  std::string call;
+  int code;
+};
+
+/// A broken invariant of ours.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace tokenyard

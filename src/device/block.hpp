@@ -1,0 +1,47 @@
+/// What the threads of a block share: barriers and shared memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/identity.hpp"
+
+namespace tokenyard {
+
+namespace block {
+
+/// All threads of the block meet; orders their memory accesses.
+DEVICE void sync();
+/// As `sync`, and whether any thread's predicate held.
+DEVICE bool any(bool predicate);
+
+/// The block's shared memory, as the one struct that the kernel declares in DEFINE_KERNEL.
+/// Not initialised. At least 128-byte aligned.
+template <class Shared>
+DEVICE Shared& shared();
+/// What follows that struct, 128-byte aligned: LaunchShape::extra_shared_bytes of it.
+template <class Shared>
+DEVICE std::byte* shared_tail();
+
+}  // namespace block
+
+/// One of the block's barriers 1 .. 15; 0 is block::sync()'s. A kernel lists all it uses in one
+/// enum. `threads` (a multiple of 32) take part, counting those that only arrive.
+class NamedBarrier {
+ public:
+  template <class Enum>
+  DEVICE explicit NamedBarrier(Enum barrier) : id_(static_cast<uint32_t>(barrier)) {}
+  DEVICE void sync(uint32_t threads) const;
+  DEVICE void arrive(uint32_t threads) const;
+
+ private:
+  uint32_t id_;
+};
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/block.hpp"
+#else
+#include "device/host/block.hpp"
+#endif

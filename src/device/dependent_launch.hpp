@@ -1,0 +1,20 @@
+/// Programmatic dependent launch: a kernel's start may overlap the end of the one before it in its
+/// stream (LaunchShape::overlap_previous).
+#pragma once
+
+#include "device/macros.hpp"
+
+namespace tokenyard::grid {
+
+/// Until the kernel before this one has ended and its writes are visible. Without overlap: nothing.
+DEVICE void wait_for_previous();
+/// The kernel after this one may start once every block has said so or ended.
+DEVICE void let_next_start();
+
+}  // namespace tokenyard::grid
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/dependent_launch.hpp"
+#else
+#include "device/host/dependent_launch.hpp"
+#endif

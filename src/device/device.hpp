@@ -1,0 +1,17 @@
+/// The vocabulary that kernels are written in: one set of words with two bodies, one for GPUs in
+/// device/cuda and one for the host in device/host. A kernel includes this and nothing else of
+/// CUDA.
+#pragma once
+
+#include "device/block.hpp"
+#include "device/bulk.hpp"
+#include "device/dependent_launch.hpp"
+#include "device/identity.hpp"
+#include "device/kernel.hpp"
+#include "device/memory.hpp"
+#include "device/numbers.hpp"
+#include "device/peer.hpp"
+#include "device/time.hpp"
+#include "device/vector.hpp"
+#include "device/wait.hpp"
+#include "device/warp.hpp"

@@ -1,0 +1,99 @@
+/// What the host body of the vocabulary asks of whoever runs kernels on a CPU. The words are thin:
+/// each turns into one call here. simt/ implements it; nothing else of device/ knows how.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tokenyard {
+enum class Order : uint8_t;
+enum class Scope : uint8_t;
+}  // namespace tokenyard
+
+namespace tokenyard::host_body {
+
+/// Where a word stands in the program: an address inside the kernel's code, turned into file and
+/// line only when something is reported.
+using CodeAddress = const void*;
+
+enum class Modify : uint8_t {
+  add,
+  max_unsigned,
+  max_signed,
+  min_unsigned,
+  min_signed,
+  bit_or,
+  bit_and,
+  exchange
+};
+
+/// The operation of a warp word, so that lanes that meet at different words are told apart.
+enum class WarpWord : uint8_t { sync, shuffle, ballot, match, sum, min, max, bit_or, once };
+
+/// What one lane brings to a meeting of its warp, and finds there.
+struct WarpMeeting {
+  WarpWord word;
+  uint32_t lanes;                    ///< who takes part, as this lane says
+  uint64_t value = 0;                ///< this lane's
+  const uint64_t* values = nullptr;  ///< [32] everybody's, until this lane next meets
+  CodeAddress where = nullptr;
+};
+
+struct Identity {
+  uint32_t thread, threads, block, blocks;
+};
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+
+  virtual const Identity& identity() = 0;
+  virtual void* shared_memory() = 0;  ///< of the block; the kernel's Shared struct, then the tail
+  virtual void* shared_tail() = 0;
+
+  /// Blocks until all lanes of `meeting.lanes` have come; orders memory only for
+  /// WarpWord::sync/once.
+  virtual void meet(WarpMeeting& meeting) = 0;
+  /// Barrier `id` of the block among `threads` threads; `wait` false only arrives.
+  virtual void barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) = 0;
+  /// block::any: barrier 0 with a vote.
+  virtual bool barrier_any(bool predicate, CodeAddress where) = 0;
+
+  // Memory. Sizes 1, 2, 4, 8 or 16.
+  virtual void load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
+                    CodeAddress where) = 0;
+  virtual void store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
+                     CodeAddress where) = 0;
+  /// The old value goes to `old` unless it is null (a reduction).
+  virtual void modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
+                      Order order, Scope scope, CodeAddress where) = 0;
+  virtual void compare_exchange(void* at, const void* expected, const void* desired, void* old,
+                                uint32_t bytes, Order order, Scope scope, CodeAddress where) = 0;
+  virtual void fence(bool sequential, Scope scope, CodeAddress where) = 0;
+
+  // Bulk copies and their completions. `completion` is a Completion in shared memory: 8 bytes of
+  // the implementation's.
+  virtual void completion_init(void* completion, uint32_t arrivals, CodeAddress where) = 0;
+  virtual void completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) = 0;
+  virtual bool completion_done(void* completion, uint32_t parity, CodeAddress where) = 0;
+  virtual void fence_async(CodeAddress where) = 0;
+  virtual void bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
+                         CodeAddress where) = 0;
+  virtual void bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) = 0;
+  virtual void bulk_commit(CodeAddress where) = 0;
+  virtual void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) = 0;
+
+  virtual uint64_t now_ns() = 0;
+  virtual uint64_t cycles() = 0;
+  virtual void nap(uint32_t ns) = 0;
+  /// A wait_until found its condition false once more: lets others run. The strings and numbers say
+  /// what a report of a deadlock should.
+  virtual void spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
+                    CodeAddress where) = 0;
+};
+
+/// The machine that runs the calling fiber. Null outside kernels.
+Machine& machine();
+void set_machine(Machine* machine);
+
+}  // namespace tokenyard::host_body

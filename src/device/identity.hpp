@@ -1,0 +1,37 @@
+/// Who is running: thread, warp, block, grid. Blocks and grids have one dimension.
+///
+/// When several ranks share one GPU they run as the rows of one grid; a kernel sees only its own
+/// row and cannot tell.
+#pragma once
+
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard {
+
+inline constexpr uint32_t kWarpLanes = 32;
+
+namespace thread {
+DEVICE uint32_t index();  ///< in its block
+}
+namespace warp {
+DEVICE uint32_t index();  ///< in its block
+DEVICE uint32_t lane();   ///< 0 .. 31
+DEVICE uint32_t count();  ///< warps in the block; blocks are whole warps
+}  // namespace warp
+namespace block {
+DEVICE uint32_t index();    ///< in its grid (in its rank's row of it)
+DEVICE uint32_t threads();  ///< a multiple of 32
+}  // namespace block
+namespace grid {
+DEVICE uint32_t blocks();
+}
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/identity.hpp"
+#else
+#include "device/host/identity.hpp"
+#endif

@@ -1,0 +1,86 @@
+/// Ordered memory accesses. Order and scope are template arguments, so that each use says both:
+///
+///     store<Order::release, Scope::sys>(flags.of(rank), epoch);
+///     const uint32_t seen = load<Order::acquire, Scope::sys>(flags.mine());
+///
+/// The meaning is that of the PTX memory model. T is trivially copyable, naturally aligned, of 1,
+/// 2, 4, 8 or 16 bytes; every access is single-copy atomic (16 bytes by .b128, order relaxed at
+/// least). Two strong accesses synchronise only if the scope of each includes the other's thread.
+/// Ordinary C++ loads and stores in a kernel are weak accesses; they may touch only this rank's own
+/// memory and shared memory. `Order::weak` here is for weak accesses through a `Peer`.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/macros.hpp"
+#include "device/peer.hpp"
+
+namespace tokenyard {
+
+enum class Order : uint8_t { weak, relaxed, acquire, release, acq_rel };
+enum class Scope : uint8_t { block, gpu, sys };
+
+/// A value that names the call it belongs to, written and read as one. Nobody clears stamped slots:
+/// a late write of an older call is never taken for this one's.
+struct alignas(8) Stamped {
+  uint32_t epoch;
+  uint32_t value;
+};
+
+/// Sixteen bytes moved as one.
+struct alignas(16) Bytes16 {
+  uint32_t word[4];
+};
+
+// weak, relaxed or acquire.
+template <Order order, Scope scope, class T>
+DEVICE T load(const T* from);
+template <Order order, Scope scope, class T>
+DEVICE std::remove_const_t<T> load(Peer<T> from);
+
+// weak, relaxed or release.
+template <Order order, Scope scope, class T>
+DEVICE void store(T* to, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE void store(Peer<T> to, std::type_identity_t<T> value);
+
+// Read-modify-writes that return the old value. 4 or 8 bytes; relaxed, acquire, release or acq_rel.
+template <Order order, Scope scope, class T>
+DEVICE T fetch_add(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T fetch_add(Peer<T> at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T fetch_max(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T fetch_min(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T fetch_or(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T fetch_and(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T exchange(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected, std::type_identity_t<T> desired);
+
+/// A reduction: adds and returns nothing, so nothing travels back. relaxed or release.
+template <Order order, Scope scope, class T>
+DEVICE void add(T* at, std::type_identity_t<T> value);
+template <Order order, Scope scope, class T>
+DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
+
+/// fence.acq_rel.<scope>: orders this thread's earlier accesses before its later ones, and makes a
+/// relaxed store after it a release and a relaxed load before it an acquire.
+template <Scope scope>
+DEVICE void fence();
+/// fence.sc.<scope>.
+template <Scope scope>
+DEVICE void fence_sequential();
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/memory.hpp"
+#else
+#include "device/host/memory.hpp"
+#endif

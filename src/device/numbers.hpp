@@ -1,0 +1,46 @@
+/// Small floating-point formats. The bit patterns are the same on host and GPU, tie cases included.
+#pragma once
+
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard {
+
+/// IEEE 754 bfloat16 as its bits. A NaN made by conversion is 0x7fff.
+struct BFloat16 {
+  uint16_t bits;
+};
+/// FP8 E4M3 (no infinities, largest 448) and E5M2 as their bits. Conversions saturate; NaN is 0x7f.
+struct Float8E4M3 {
+  uint8_t bits;
+};
+struct Float8E5M2 {
+  uint8_t bits;
+};
+/// A power of two, 2^(bits - 127), as scales are packed (UE8M0). 0xff is NaN.
+struct ScaleE8M0 {
+  uint8_t bits;
+};
+
+DEVICE float to_float(BFloat16 value);
+DEVICE float to_float(Float8E4M3 value);
+DEVICE float to_float(Float8E5M2 value);
+DEVICE float to_float(ScaleE8M0 value);
+DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
+/// Two at once, low half first.
+DEVICE uint32_t to_bfloat16_pair(float low, float high);
+DEVICE Float8E4M3 to_float8_e4m3(float value);
+DEVICE Float8E5M2 to_float8_e5m2(float value);
+/// Four at once, first in the lowest byte.
+DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d);
+/// The smallest power of two not below `value` (a positive finite number).
+DEVICE ScaleE8M0 to_scale_e8m0(float value);
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/numbers.hpp"
+#else
+#include "device/host/numbers.hpp"
+#endif

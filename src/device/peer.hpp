@@ -1,0 +1,48 @@
+/// Pointers into other ranks' memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard {
+
+/// A pointer into the memory of a rank, this one or another, that other ranks reach as well. It has
+/// no `operator*` and no subscript: only the words of device/memory.hpp, vector.hpp and bulk.hpp
+/// take it, so a remote access that the simulator would not see does not compile.
+template <class T>
+class Peer {
+ public:
+  Peer() = default;
+  HOST_DEVICE explicit Peer(T* address) : address_(address) {}
+  HOST_DEVICE Peer operator+(std::ptrdiff_t elements) const { return Peer(address_ + elements); }
+  HOST_DEVICE explicit operator bool() const { return address_ != nullptr; }
+  /// The member at `member` of the struct pointed to.
+  template <class Member>
+  HOST_DEVICE Peer<Member> at(Member T::*member) const {
+    return Peer<Member>(&(address_->*member));
+  }
+  template <class U>
+  HOST_DEVICE Peer<U> as() const {
+    return Peer<U>(reinterpret_cast<U*>(address_));
+  }
+  /// For the bodies of the words, and for nobody else.
+  HOST_DEVICE T* address() const { return address_; }
+
+ private:
+  T* address_ = nullptr;
+};
+
+/// The same object on every rank of a world, at whatever address each rank keeps it. A borrower:
+/// the table must outlive the kernels that hold it.
+template <class T>
+struct PeerArray {
+  T* const* table = nullptr;  ///< [ranks] in memory that this rank's kernels read
+  uint32_t self = 0;          ///< this rank
+
+  DEVICE Peer<T> of(uint32_t rank) const { return Peer<T>(table[rank]); }
+  DEVICE T* mine() const { return table[self]; }
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,66 @@
+/// What the lanes of a warp do together. Each word is executed by all lanes named in `lanes` (all
+/// 32 by default), at the same place with the same arguments: on the host anything else is an error
+/// that names both lanes. Shuffles and votes move values and order no memory; `warp::sync` does,
+/// among the lanes it names.
+#pragma once
+
+#include <cstdint>
+
+#include "device/identity.hpp"
+
+namespace tokenyard::warp {
+
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+DEVICE void sync(uint32_t lanes = kAllLanes);
+
+// T: trivially copyable, 4 or 8 bytes.
+template <class T>
+DEVICE T shuffle(T value, uint32_t source_lane, uint32_t lanes = kAllLanes);
+template <class T>
+DEVICE T shuffle_xor(T value, uint32_t lane_mask, uint32_t lanes = kAllLanes);
+/// The value of the lane `delta` below; lanes below `delta` keep their own.
+template <class T>
+DEVICE T shuffle_up(T value, uint32_t delta, uint32_t lanes = kAllLanes);
+template <class T>
+DEVICE T shuffle_down(T value, uint32_t delta, uint32_t lanes = kAllLanes);
+
+DEVICE uint32_t ballot(bool predicate, uint32_t lanes = kAllLanes);
+DEVICE bool any(bool predicate, uint32_t lanes = kAllLanes);
+DEVICE bool all(bool predicate, uint32_t lanes = kAllLanes);
+/// Lanes that hold the same value.
+DEVICE uint32_t match(uint32_t value, uint32_t lanes = kAllLanes);
+
+// Integer reductions whose result every lane gets (T: int32_t or uint32_t).
+template <class T>
+DEVICE T sum(T value, uint32_t lanes = kAllLanes);
+template <class T>
+DEVICE T min(T value, uint32_t lanes = kAllLanes);
+template <class T>
+DEVICE T max(T value, uint32_t lanes = kAllLanes);
+DEVICE uint32_t bit_or(uint32_t value, uint32_t lanes = kAllLanes);
+/// Sum of the values of lower lanes.
+DEVICE uint32_t exclusive_sum(uint32_t value);
+
+/// True in lane 0 only. (A fixed lane, so that a value it alone holds can be found again.)
+DEVICE bool elect();
+/// Runs `body` on lane 0 and gives its result (4 or 8 bytes) to every lane; orders memory among the
+/// lanes as `sync` does, before and after.
+template <class Body>
+DEVICE auto once(Body body);
+
+}  // namespace tokenyard::warp
+
+namespace tokenyard {
+/// Bits set; index of the lowest set bit (32 if none).
+DEVICE uint32_t population(uint32_t bits);
+DEVICE uint32_t first_bit(uint32_t bits);
+/// Bits of the lanes below this one.
+DEVICE uint32_t lanes_below();
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/warp.hpp"
+#else
+#include "device/host/warp.hpp"
+#endif

@@ -1,0 +1,55 @@
+/// The one region of a rank's memory that its peers can reach, and its sub-allocator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device/accelerator.hpp"
+#include "device/peer.hpp"
+
+namespace tokenyard {
+
+/// A piece of the arena. The owner moves and does not copy; destroying it frees the piece in the
+/// order of the stream it was last used on.
+class ArenaBlock {
+ public:
+  ArenaBlock() = default;
+  ArenaBlock(ArenaBlock&& other) noexcept;
+  ArenaBlock& operator=(ArenaBlock&& other) noexcept;
+  ~ArenaBlock();
+
+  std::byte* data() const;
+  size_t bytes() const;
+  uint64_t offset() const;  ///< from the arena's base: what peers are told
+  /// Gives back all past the first `bytes`.
+  void trim(size_t bytes);
+  /// Also used on `stream`: reuse waits for what is enqueued there now.
+  void record_stream(Stream stream);
+  explicit operator bool() const;
+
+  struct State;
+  explicit ArenaBlock(std::unique_ptr<State> state);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+class Arena {
+ public:
+  virtual ~Arena() = default;
+  /// 256-byte aligned, not initialised. Throws InvalidArgument naming arena_bytes, with what was
+  /// asked for and what is free, if it does not fit.
+  virtual ArenaBlock allocate(size_t bytes, Stream stream) = 0;
+  virtual size_t capacity() const = 0;
+  virtual size_t used() const = 0;
+  virtual size_t peak() const = 0;
+  virtual std::byte* base() const = 0;
+  /// Every rank's arena base as this rank's kernels address it. Only for ranks with load/store
+  /// reach; null for the others.
+  virtual PeerArray<std::byte> bases() const = 0;
+  /// The same table for host code (addresses as kernels see them).
+  virtual std::byte* base_of(uint32_t rank) const = 0;
+};
+
+}  // namespace tokenyard
