@@ -32,6 +32,10 @@ class Memory {
   // Lives of threads. Everything before a launch happens before every access of the grid;
   // everything in the grid happens before whatever its host does after the grid has ended.
   virtual void grid_begins(uint32_t rank, uint32_t grid, std::span<const ThreadName> threads) = 0;
+  /// A block's shared memory, before its first thread runs; it dies with the last thread.
+  virtual void block_begins(const ThreadName& first, void* shared, size_t bytes) {
+    (void)first, (void)shared, (void)bytes;
+  }
   virtual void thread_ends(const ThreadName& me) = 0;
   virtual void grid_ends(uint32_t rank, uint32_t grid) = 0;
   /// A barrier among `members` (of one block) has completed: it orders their accesses. A member
@@ -69,9 +73,18 @@ class Memory {
   virtual void plain_access(const ThreadName& me, const void* address, uint32_t bytes, bool write,
                             CodeAddress where) = 0;
 
+  /// Asked by each thread that comes to a block barrier: true lets it pass at once, as if the
+  /// barrier were not written there (a mutation that the race checker must catch).
+  virtual bool skip_barrier(const ThreadName& me, CodeAddress where) {
+    (void)me, (void)where;
+    return false;
+  }
+
   /// One step of whatever happens by itself (late stores, copies under way). False if nothing is
-  /// pending. The executor calls it at random moments, and when every thread waits.
+  /// pending. The executor calls it at random moments.
   virtual bool step() = 0;
+  /// The same when every thread waits: what was held back until then must now happen.
+  virtual bool step_when_idle() { return step(); }
   /// Changes whenever something happened that a waiting thread could notice.
   virtual uint64_t progress() const = 0;
 };
