@@ -1,0 +1,56 @@
+/// Turns the library's exceptions into the classes of tokenyard/errors.py, fields and all. They are
+/// written in Python, where they have a second base, a pickle and a docstring.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "registration.hpp"
+#include "tokenyard/error.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tokenyard::python {
+namespace {
+
+template <class... Fields>
+void set_error(const char* name, const Error& error, Fields&&... fields) {
+  const nb::object type = nb::module_::import_("tokenyard.errors").attr(name);
+  const nb::object value = type(nb::str(error.what()), std::forward<Fields>(fields)...);
+  PyErr_SetObject(type.ptr(), value.ptr());
+}
+
+void set_wait_error(const char* name, const Error& error, const WaitFacts& facts) {
+  set_error(name, error, "rank"_a = facts.rank, "phase"_a = facts.phase,
+            "expected"_a = facts.expected, "seen"_a = facts.seen, "waited_s"_a = facts.waited_s);
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const InvalidArgument& error) {
+    set_error("InvalidArgument", error, "argument"_a = error.argument,
+              "expected"_a = error.expected, "seen"_a = error.seen, "rank"_a = error.rank);
+  } catch (const PeerTimeout& error) {
+    set_wait_error("PeerTimeout", error, error.facts);
+  } catch (const PeerLost& error) {
+    set_wait_error("PeerLost", error, error.facts);
+  } catch (const Cancelled& error) {
+    set_error("Cancelled", error, "phase"_a = error.phase);
+  } catch (const Unsupported& error) {
+    set_error("Unsupported", error, "asked"_a = error.what_asked, "why"_a = error.why);
+  } catch (const OsError& error) {
+    set_error("OsError", error, "call"_a = error.call, "code"_a = error.code);
+  } catch (const InternalError& error) {
+    set_error("InternalError", error);
+  } catch (const Error& error) {
+    set_error("Error", error);
+  }
+}
+
+}  // namespace
+
+void register_errors(nb::module_&) {
+  nb::register_exception_translator(translate);
+}
+
+}  // namespace tokenyard::python

@@ -1,0 +1,17 @@
+/// The module `_tokenyard`. It translates and does nothing else: what users see, and its
+/// documentation, is the package `tokenyard`.
+#include "registration.hpp"
+
+namespace nb = nanobind;
+
+NB_MODULE(_tokenyard, m) {
+  m.doc() = "The C++ side of the package tokenyard; not meant to be used directly.";
+  m.attr("__version__") = TOKENYARD_VERSION;
+  m.attr("with_cuda") = static_cast<bool>(TOKENYARD_WITH_CUDA);
+  tokenyard::python::register_errors(m);
+  tokenyard::python::register_topology(m);
+  tokenyard::python::register_world(m);
+  tokenyard::python::register_received(m);
+  tokenyard::python::register_expert_parallel(m);
+  tokenyard::python::register_doctor(m);
+}

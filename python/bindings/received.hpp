@@ -1,0 +1,40 @@
+/// What a dispatch gives back, as Python holds it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "tokenyard/expert_parallel.hpp"
+
+namespace tokenyard::python {
+
+/// A rank's ExpertParallel with the World it needs: in this order, since members die in the reverse
+/// order and the exchange must go first.
+struct Exchange {
+  Exchange(std::shared_ptr<World> of, const ExpertParallelOptions& options)
+      : world(std::move(of)), expert_parallel(*world, options) {}
+  std::shared_ptr<World> world;
+  ExpertParallel expert_parallel;
+};
+
+/// A route and the exchange it belongs to.
+struct HeldRoute {
+  std::shared_ptr<Exchange> exchange;
+  Route route;
+};
+
+/// What was received, and the exchange whose arena it lies in.
+struct HeldReceived {
+  std::shared_ptr<Exchange> exchange;
+  Received received;
+};
+
+/// An array in the arena of the exchange's rank; `memory` and the exchange live until the last view
+/// of it has died. BF16 crosses as uint16: NumPy's buffers know no such type.
+template <class Element>
+nanobind::object arena_array(const std::shared_ptr<Exchange>& exchange,
+                             const std::shared_ptr<void>& memory, const Element* data,
+                             std::initializer_list<size_t> shape);
+
+}  // namespace tokenyard::python

@@ -1,0 +1,15 @@
+/// What each file of the module adds to it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tokenyard::python {
+
+void register_errors(nanobind::module_& m);
+void register_topology(nanobind::module_& m);
+void register_world(nanobind::module_& m);
+void register_received(nanobind::module_& m);
+void register_expert_parallel(nanobind::module_& m);
+void register_doctor(nanobind::module_& m);
+
+}  // namespace tokenyard::python

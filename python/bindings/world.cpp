@@ -1,0 +1,116 @@
+#include "world.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "interrupt.hpp"
+#include "registration.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tokenyard::python {
+
+const std::shared_ptr<World>& WorldHandle::get() const {
+  if (!world_) throw InvalidArgument("world", "an open World", "one that was closed or rebuilt");
+  return world_;
+}
+
+void WorldHandle::close() {
+  // Taken out first: with the lock released, another thread may look at this handle.
+  std::shared_ptr<World> last = std::move(world_);
+  nb::gil_scoped_release unlocked;
+  last.reset();
+}
+
+namespace {
+
+WorldOptions options_of(double timeout_s, size_t arena_bytes, uint32_t hosts) {
+  return {.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+              std::chrono::duration<double>(timeout_s)),
+          .arena_bytes = arena_bytes,
+          .hosts = hosts,
+          .interrupt = Interrupt()};
+}
+
+std::unique_ptr<WorldHandle> connect(const std::string& host, uint16_t port, uint32_t rank,
+                                     uint32_t size, uint32_t local_rank, const std::string& job,
+                                     const std::string& device, double timeout_s,
+                                     size_t arena_bytes) {
+  const Rendezvous rendezvous{
+      .host = host, .port = port, .rank = rank, .size = size, .local_rank = local_rank, .job = job};
+  const WorldOptions options = options_of(timeout_s, arena_bytes, 1);
+  nb::gil_scoped_release unlocked;
+  return std::make_unique<WorldHandle>(World::connect(rendezvous, device, options));
+}
+
+std::vector<std::unique_ptr<WorldHandle>> in_process(uint32_t ranks, const std::string& device,
+                                                     uint32_t hosts, double timeout_s,
+                                                     size_t arena_bytes) {
+  const WorldOptions options = options_of(timeout_s, arena_bytes, hosts);
+  nb::gil_scoped_release unlocked;
+  std::vector<std::unique_ptr<WorldHandle>> handles;
+  for (auto& world : World::in_process(ranks, device, options))
+    handles.push_back(std::make_unique<WorldHandle>(std::move(world)));
+  return handles;
+}
+
+std::vector<nb::bytes> all_gather(const WorldHandle& self, const nb::bytes& mine,
+                                  const std::string& what) {
+  const std::shared_ptr<World> world = self.get();
+  std::vector<std::vector<std::byte>> gathered;
+  {
+    const std::span bytes(reinterpret_cast<const std::byte*>(mine.c_str()), mine.size());
+    nb::gil_scoped_release unlocked;
+    gathered = world->all_gather(bytes, what);
+  }
+  std::vector<nb::bytes> result;
+  for (const auto& bytes : gathered) result.emplace_back(bytes.data(), bytes.size());
+  return result;
+}
+
+void barrier(const WorldHandle& self, const std::string& what) {
+  const std::shared_ptr<World> world = self.get();
+  nb::gil_scoped_release unlocked;
+  world->barrier(what);
+}
+
+std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32_t>& without) {
+  const std::shared_ptr<World> world = self.get();
+  std::unique_ptr<WorldHandle> rebuilt;
+  {
+    nb::gil_scoped_release unlocked;
+    rebuilt = std::make_unique<WorldHandle>(world->rebuild(without));
+  }
+  self.close();
+  return rebuilt;
+}
+
+double timeout_s(const WorldHandle& self) {
+  return std::chrono::duration<double>(self.get()->timeout()).count();
+}
+
+}  // namespace
+
+void register_world(nb::module_& m) {
+  nb::class_<WorldHandle>(m, "World", "One rank's end of a world; see tokenyard.World.")
+      .def_static("connect", &connect, nb::kw_only(), "host"_a, "port"_a, "rank"_a, "size"_a,
+                  "local_rank"_a, "job"_a, "device"_a, "timeout_s"_a, "arena_bytes"_a)
+      .def_static("in_process", &in_process, "ranks"_a, nb::kw_only(), "device"_a, "hosts"_a,
+                  "timeout_s"_a, "arena_bytes"_a)
+      .def_prop_ro("rank", [](const WorldHandle& self) { return self.get()->rank(); })
+      .def_prop_ro("size", [](const WorldHandle& self) { return self.get()->size(); })
+      .def_prop_ro("timeout_s", &timeout_s)
+      .def_prop_ro("closed", &WorldHandle::closed)
+      // By value: a Topology in Python's hands may outlive its World.
+      .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })
+      .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
+      .def("barrier", &barrier, nb::kw_only(), "what"_a)
+      .def("cancel", [](const WorldHandle& self) { self.get()->cancel(); })
+      .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
+      .def("rebuild", &rebuild, "without"_a)
+      .def("close", &WorldHandle::close);
+}
+
+}  // namespace tokenyard::python

@@ -1,0 +1,25 @@
+/// A World as Python holds it.
+#pragma once
+
+#include <memory>
+
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::python {
+
+/// Shared by the Python object, the objects built upon it and the arrays that lie in its arena: the
+/// World goes when the last of them has gone, so an array outlives `close`.
+class WorldHandle {
+ public:
+  explicit WorldHandle(std::unique_ptr<World> world) : world_(std::move(world)) {}
+  /// Throws InvalidArgument once closed.
+  const std::shared_ptr<World>& get() const;
+  bool closed() const { return world_ == nullptr; }
+  /// Gives up this handle's share.
+  void close();
+
+ private:
+  std::shared_ptr<World> world_;
+};
+
+}  // namespace tokenyard::python

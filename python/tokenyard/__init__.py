@@ -1,0 +1,48 @@
+"""Moves tokens between the ranks of a mixture-of-experts model, and their results back.
+
+    launch          calls a function for every rank of a new world, on threads or in processes
+    World           one rank's end of a world
+    ExpertParallel  dispatch and combine
+    errors          what goes wrong, with fields
+
+Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m tokenyard doctor` says
+what works on this machine.
+"""
+
+from _tokenyard import PeerReach, Topology, __version__
+
+from .errors import (
+    Cancelled,
+    Error,
+    InternalError,
+    InvalidArgument,
+    OsError,
+    PeerLost,
+    PeerTimeout,
+    ProcessDied,
+    Unsupported,
+)
+from .expert_parallel import Combined, ExpertParallel, Received, Route
+from .launch import launch
+from .world import World
+
+__all__ = [
+    "Cancelled",
+    "Combined",
+    "Error",
+    "ExpertParallel",
+    "InternalError",
+    "InvalidArgument",
+    "OsError",
+    "PeerLost",
+    "PeerReach",
+    "PeerTimeout",
+    "ProcessDied",
+    "Received",
+    "Route",
+    "Topology",
+    "Unsupported",
+    "World",
+    "__version__",
+    "launch",
+]

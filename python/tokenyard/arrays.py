@@ -1,0 +1,124 @@
+"""What the package asks of an array, whoever made it: NumPy's answer, and the way to torch's.
+
+Arrays are checked here, where a message can name the argument and both values, and cross into C++
+with their memory and nothing else: BF16 as the integers of its bits. Nothing is ever copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from .errors import invalid
+
+BF16_BYTES = 16
+"""Rows of x move in units of 16 bytes, and so does the address they start at."""
+
+
+class Arrays(Protocol):
+    """The words in which the package speaks to a library of arrays."""
+
+    name: str
+
+    def dtype(self, array: Any) -> str: ...
+    def shape(self, array: Any) -> tuple[int, ...]: ...
+    def device(self, array: Any) -> str: ...
+    def contiguous(self, array: Any) -> bool: ...
+    def address(self, array: Any) -> int: ...
+    def to_native(self, array: Any) -> Any:
+        """The same memory as the module takes it."""
+
+    def from_native(self, array: Any, dtype: str) -> Any:
+        """The arena's memory, as an array of this library that keeps it alive."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any: ...
+
+
+class NumpyArrays:
+    """NumPy, with ml_dtypes for bfloat16."""
+
+    name = "numpy"
+
+    def dtype(self, array: np.ndarray) -> str:
+        return array.dtype.name
+
+    def shape(self, array: np.ndarray) -> tuple[int, ...]:
+        return array.shape
+
+    def device(self, array: np.ndarray) -> str:
+        return "cpu"
+
+    def contiguous(self, array: np.ndarray) -> bool:
+        return array.flags.c_contiguous
+
+    def address(self, array: np.ndarray) -> int:
+        return array.ctypes.data
+
+    def to_native(self, array: np.ndarray) -> np.ndarray:
+        return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+
+    def from_native(self, array: Any, dtype: str) -> np.ndarray:
+        view = np.asarray(array)
+        return view.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else view
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
+        return np.empty(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def arrays_of(argument: str, array: Any) -> Arrays:
+    """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
+    if isinstance(array, np.ndarray):
+        return NumpyArrays()
+    if type(array).__module__.partition(".")[0] == "torch":
+        from .torch_arrays import TorchArrays
+
+        return TorchArrays()
+    raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
+
+
+def check_array(
+    argument: str,
+    array: Any,
+    *,
+    arrays: Arrays,
+    dtypes: tuple[str, ...],
+    shape: tuple[int | str, ...],
+    device: str,
+) -> None:
+    """Raises InvalidArgument unless `array` is what the module can take as it lies.
+
+    A number in `shape` is demanded, a name stands for any length.
+    """
+    found = arrays_of(argument, array)
+    if found.name != arrays.name:
+        raise invalid(argument, f"a {arrays.name} array like the others", f"a {found.name} array")
+    if arrays.dtype(array) not in dtypes:
+        raise invalid(argument, f"dtype {' or '.join(dtypes)}", f"dtype {arrays.dtype(array)}")
+    seen = arrays.shape(array)
+    fits = len(seen) == len(shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(shape, seen, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(str(length) for length in shape)
+        raise invalid(argument, f"shape [{wanted}]", f"shape {list(seen)}")
+    if arrays.device(array) != device:
+        raise invalid(argument, f"device {device}", f"device {arrays.device(array)}")
+    if not arrays.contiguous(array):
+        raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
+    if dtypes == ("bfloat16",) and 0 not in seen and arrays.address(array) % BF16_BYTES:
+        raise invalid(
+            argument,
+            f"an address that is a multiple of {BF16_BYTES}",
+            f"{arrays.address(array):#x}",
+        )
+
+
+def current_stream(device_index: int | None) -> int:
+    """The stream that work is enqueued on now, as an integer; 0 on the host."""
+    if device_index is None:
+        return 0
+    from .torch_arrays import current_stream_of
+
+    return current_stream_of(device_index)

@@ -1,0 +1,119 @@
+"""Everything that Tokenyard raises. Each class carries fields; the sentence is made from them.
+
+All derive from `Error`, and from the built-in class that fits, so that `except TimeoutError` works.
+They survive pickling, and so arrive whole from the processes of `launch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Error(Exception):
+    """Base of all errors of this package."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), str(self), dict(self.__dict__))
+
+
+def _restore(kind: type[Error], message: str, fields: dict[str, Any]) -> Error:
+    notes = fields.pop("__notes__", [])
+    error = kind(message, **fields)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument that cannot be right, here or against another rank's.
+
+    Nothing was launched or sent when this rank's host could see it; no row had moved when it took
+    the ranks together.
+    """
+
+    argument: str
+    """The argument's name."""
+    expected: str
+    """What it had to be."""
+    seen: str
+    """What it was."""
+    rank: int | None
+    """Whose argument, where it is not this rank's own."""
+
+
+class PeerTimeout(Error, TimeoutError):
+    """A rank did not answer before the deadline."""
+
+    rank: int
+    """The rank awaited."""
+    phase: str
+    """What was awaited, as in "dispatch: counts"."""
+    expected: int
+    """The value awaited."""
+    seen: int
+    """The value last seen."""
+    waited_s: float
+    """How long this rank waited, in seconds."""
+
+
+class PeerLost(Error, ConnectionError):
+    """A rank is gone: its control connection closed."""
+
+    rank: int
+    """The rank that is gone."""
+    phase: str
+    """What was awaited of it."""
+    expected: int
+    """The value awaited."""
+    seen: int
+    """The value last seen."""
+    waited_s: float
+    """How long this rank waited, in seconds."""
+
+
+class Cancelled(Error):
+    """The wait was ended from this side, by `World.cancel`."""
+
+    phase: str
+    """What was awaited."""
+
+
+class Unsupported(Error):
+    """What was asked for exists, but not here."""
+
+    asked: str
+    """What was asked for."""
+    why: str
+    """Why it is not to be had here."""
+
+
+class OsError(Error, OSError):
+    """A system or driver call failed."""
+
+    call: str
+    """The call."""
+    code: int
+    """Its error code."""
+
+
+class InternalError(Error):
+    """A broken invariant of Tokenyard's own: please report it."""
+
+
+class ProcessDied(Error):
+    """A rank's process in `launch` ended without a word: killed, perhaps out of memory."""
+
+    rank: int
+    """The rank whose process it was."""
+    exit_code: int
+    """As multiprocessing has it: the negative number of the signal that killed it."""
+
+
+def invalid(argument: str, expected: str, seen: str) -> InvalidArgument:
+    """An InvalidArgument with its sentence, for what Python sees before C++ does."""
+    message = f"{argument}: expected {expected}, got {seen}"
+    return InvalidArgument(message, argument=argument, expected=expected, seen=seen, rank=None)

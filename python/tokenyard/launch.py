@@ -1,0 +1,57 @@
+"""`launch`: one function, run by every rank of a world made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from .errors import invalid
+from .processes import run_processes
+from .sizes import size_of
+from .threads import run_threads
+from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, check_device, check_timeout
+
+Result = TypeVar("Result")
+
+
+def launch(
+    fn: Callable[..., Result],
+    ranks: int,
+    *,
+    processes: bool = False,
+    device: str = "host",
+    hosts: int = 1,
+    timeout: float = DEFAULT_TIMEOUT,
+    arena_bytes: int = DEFAULT_ARENA_BYTES,
+    args: Sequence[Any] = (),
+) -> list[Result]:
+    """Calls `fn(world, *args)` once for every rank, and returns what the calls returned, by rank.
+
+    The first exception of a rank ends the others and is raised here, with a note that names the
+    rank. Ctrl-C ends them too.
+
+    Args:
+        fn: what a rank does. With `processes`, a function that its module can be imported for, as
+            with multiprocessing: not a lambda, and the program under `if __name__ == "__main__"`.
+        ranks: how many.
+        processes: a process for each rank instead of a thread in this one.
+        device: "host", or "cuda": rank r on GPU r; all ranks on GPU 0 if there are fewer GPUs.
+        hosts: simulated hosts, which reach each other over a simulated network (threads only).
+        timeout: seconds that any wait of a rank may take.
+        arena_bytes: memory of a rank that its peers can reach.
+        args: passed on to `fn`; each rank has its own copy with `processes`.
+
+    >>> launch(lambda world, greeting: f"{greeting} {world.rank}", ranks=2, args=("hello",))
+    ['hello 0', 'hello 1']
+    """
+    count = size_of("ranks", ranks, smallest=1)
+    settings = dict(
+        device=check_device(device),
+        timeout=check_timeout(timeout),
+        arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+    )
+    if not processes:
+        return run_threads(fn, count, size_of("hosts", hosts, smallest=1), settings, args)
+    if hosts != 1:
+        raise invalid("hosts", "1 with processes=True: simulated hosts are threads", str(hosts))
+    return run_processes(fn, count, settings, args)

@@ -1,0 +1,146 @@
+"""A process for each rank."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from .errors import Error, ProcessDied
+from .outcomes import Outcomes
+from .rendezvous import HeldPort
+from .world import World
+
+GRACE_S = 0.5
+"""Between asking a process to end and killing it."""
+LEAVING_S = 5.0
+"""For a process that has sent its result home to leave its interpreter."""
+PR_SET_PDEATHSIG = 1
+
+
+def run_processes(
+    fn: Callable[..., Any], ranks: int, settings: dict[str, Any], args: Sequence[Any]
+) -> list[Any]:
+    """See `launch`."""
+    context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork.
+    port = HeldPort()
+    job = secrets.token_hex(8)
+    children: dict[Connection, tuple[int, SpawnProcess]] = {}
+    outcomes = Outcomes(ranks)
+    try:
+        for rank in range(ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            place = dict(
+                host="127.0.0.1", port=port.number, rank=rank, size=ranks, local_rank=rank, job=job
+            )
+            child = context.Process(
+                target=_rank_main,
+                args=(theirs, os.getpid(), fn, place, settings, tuple(args)),
+                name=f"rank {rank}",
+                daemon=True,
+            )
+            children[ours] = (rank, child)
+            child.start()
+            theirs.close()
+        while outcomes.running and outcomes.failure is None:
+            running = [pipe for pipe, (rank, _) in children.items() if rank in outcomes.running]
+            for pipe in wait(running):
+                assert isinstance(pipe, Connection)
+                _take(outcomes, *children[pipe], pipe)
+    finally:
+        port.release()
+        done = not outcomes.running and outcomes.failure is None
+        _end([child for _, child in children.values()], LEAVING_S if done else 0.0)
+        for pipe in children:
+            pipe.close()
+    return outcomes.results()
+
+
+def _take(outcomes: Outcomes, rank: int, child: SpawnProcess, pipe: Connection) -> None:
+    """What a rank sent home, or the silence in which its process ended."""
+    try:
+        returned, value = pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        child.join(GRACE_S)
+        code = child.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        outcomes.raised(
+            rank,
+            ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code),
+        )
+        return
+    if returned:
+        outcomes.returned(rank, value)
+    else:
+        error, trace = value
+        error.add_note(f"in its process:\n{trace}")
+        outcomes.raised(rank, error)
+
+
+def _end(children: list[SpawnProcess], patience_s: float) -> None:
+    """Waits for processes that leave by themselves, asks the others to, kills the rest."""
+    running = [child for child in children if child.pid is not None]
+    for act, wait_s in (
+        (lambda child: None, patience_s),
+        (SpawnProcess.terminate, GRACE_S),
+        (SpawnProcess.kill, GRACE_S),
+    ):
+        for child in running:
+            act(child)
+        deadline = time.monotonic() + wait_s
+        for child in running:
+            child.join(max(0.0, deadline - time.monotonic()))
+        running = [child for child in running if child.exitcode is None]
+
+
+def _rank_main(
+    home: Connection,
+    parent: int,
+    fn: Callable[..., Any],
+    place: dict[str, Any],
+    settings: dict[str, Any],
+    args: tuple[Any, ...],
+) -> None:
+    """The whole life of a rank's process."""
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends us.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        with World.connect(**place, **settings) as world:
+            result = fn(world, *args)
+            message = pickle.dumps((True, result))
+    except Exception as error:
+        message = _message_of(error)
+    home.send_bytes(message)
+    home.close()
+
+
+def _message_of(error: Exception) -> bytes:
+    """The exception with its trace, as text where it is of a kind that cannot travel."""
+    trace = traceback.format_exc()
+    try:
+        message = pickle.dumps((False, (error, trace)))
+        pickle.loads(message)
+        return message
+    except Exception:
+        return pickle.dumps((False, (Error(f"{type(error).__name__}: {error}"), trace)))
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _die_with(parent: int) -> None:
+    """Asks Linux to kill this process when its parent dies, however it dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before it was asked.
+        os._exit(1)

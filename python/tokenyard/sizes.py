@@ -1,0 +1,19 @@
+"""Sizes, as they are taken from callers: any integer type, in the range that C++ holds."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .errors import invalid
+
+
+def size_of(argument: str, value: Any, *, smallest: int = 0, largest: int = 2**32 - 1) -> int:
+    """`value` as an int; raises InvalidArgument if it is no integer or out of range."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise invalid(argument, "an integer", repr(value)) from None
+    if not smallest <= size <= largest:
+        raise invalid(argument, f"an integer from {smallest} to {largest}", str(size))
+    return size

@@ -1,0 +1,94 @@
+"""A thread for each rank, in this process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import _tokenyard
+
+from .outcomes import Outcomes
+from .world import World
+
+GRACE_S = 1.0
+"""How long cancelled ranks may take to come to an end before they are left behind."""
+
+
+def run_threads(
+    fn: Callable[..., Any],
+    ranks: int,
+    hosts: int,
+    settings: dict[str, Any],
+    args: Sequence[Any],
+) -> list[Any]:
+    """See `launch`.
+
+    The ranks' worlds are closed when all ranks have ended: until then peers may read the memory of
+    a rank that has returned.
+    """
+    natives = _tokenyard.World.in_process(
+        ranks,
+        device=settings["device"],
+        hosts=hosts,
+        timeout_s=settings["timeout"],
+        arena_bytes=settings["arena_bytes"],
+    )
+    worlds = [World(native, settings["device"]) for native in natives]
+    ended: queue.SimpleQueue[tuple[int, bool, Any]] = queue.SimpleQueue()
+
+    def run(rank: int) -> None:
+        try:
+            ended.put((rank, True, fn(worlds[rank], *args)))
+        except BaseException as error:  # Raised again by the thread that launched.
+            ended.put((rank, False, error))
+
+    # Daemons: a rank that does not come to its end must not keep the program from ending.
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+        for rank in range(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    outcomes = Outcomes(ranks)
+    try:
+        while outcomes.running:
+            _take(outcomes, ended.get())
+            if outcomes.failure is not None:
+                break
+    finally:
+        # Only after a failure or Ctrl-C is anybody still running here.
+        if outcomes.running:
+            _cancel(worlds, outcomes, ended)
+        else:
+            for thread in threads:
+                thread.join()
+            for world in worlds:
+                world.close()
+    return outcomes.results()
+
+
+def _take(outcomes: Outcomes, end: tuple[int, bool, Any]) -> None:
+    rank, returned, value = end
+    if returned:
+        outcomes.returned(rank, value)
+    else:
+        outcomes.raised(rank, value)
+
+
+def _cancel(
+    worlds: list[World],
+    outcomes: Outcomes,
+    ended: queue.SimpleQueue[tuple[int, bool, Any]],
+) -> None:
+    """Ends the waits of the ranks still running; a rank busy elsewhere is left behind."""
+    for rank in outcomes.running:
+        worlds[rank].cancel()
+    try:
+        while outcomes.running:
+            _take(outcomes, ended.get(timeout=GRACE_S))
+    except queue.Empty:
+        return
+    for world in worlds:
+        world.close()

@@ -1,0 +1,249 @@
+"""A World: the ranks that work together, and how this one reaches the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import _tokenyard
+
+from . import rendezvous
+from .errors import invalid
+from .rendezvous import Place
+from .sizes import size_of
+
+DEFAULT_TIMEOUT = 30.0
+"""Seconds that any wait may take, unless told."""
+DEFAULT_ARENA_BYTES = 1 << 30
+"""Peer-visible memory of a rank, unless told; on the host it is taken as it is touched."""
+
+
+class World:
+    """One rank's end of a world. Made by all its ranks together, used by one thread at a time.
+
+    `launch` makes one for each rank; `from_env`, `from_torch` and `connect` are for programs that
+    already run as one process a rank. A world is a context manager, which closes it.
+
+    >>> def hello(world):
+    ...     world.barrier()
+    ...     return f"rank {world.rank} of {world.size}"
+    >>> tokenyard.launch(hello, ranks=2)
+    ['rank 0 of 2', 'rank 1 of 2']
+    """
+
+    def __init__(self, native: Any, device: str) -> None:
+        """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
+        self._native = native
+        self._device = device
+
+    @classmethod
+    def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        rank: int,
+        size: int,
+        local_rank: int | None = None,
+        device: str = "host",
+        job: str = "tokenyard",
+        timeout: float = DEFAULT_TIMEOUT,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+    ) -> World:
+        """Joins the world whose rank 0 listens at host:port. Blocks until every rank has come.
+
+        Args:
+            host, port: where rank 0 listens, and all others knock.
+            rank, size: this rank's number and how many there are.
+            local_rank: this rank's number on its machine, which picks its GPU; `rank` if None.
+            device: "host", or "cuda" for one GPU a rank.
+            job: a name that all ranks share; whoever knocks with another is turned away.
+            timeout: seconds that this and any later wait may take.
+            arena_bytes: memory of this rank that its peers can reach.
+
+        Raises:
+            PeerTimeout: names a rank that did not come.
+            InvalidArgument: for example two ranks with one number, or sizes that differ.
+        """
+        ranks = size_of("size", size, smallest=1)
+        number = size_of("rank", rank, largest=ranks - 1)
+        native = _tokenyard.World.connect(
+            host=host,
+            port=size_of("port", port, largest=65535),
+            rank=number,
+            size=ranks,
+            local_rank=number if local_rank is None else size_of("local_rank", local_rank),
+            job=job,
+            device=check_device(device),
+            timeout_s=check_timeout(timeout),
+            arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
+        )
+        return cls(native, device)
+
+    @classmethod
+    def from_env(
+        cls,
+        *,
+        device: str = "host",
+        timeout: float = DEFAULT_TIMEOUT,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+    ) -> World:
+        """Joins the world that the environment describes, as torchrun and its like set it.
+
+        Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Rank 0 listens at
+        MASTER_ADDR:MASTER_PORT; under torchrun, whose own store holds that port, at a free port
+        that the ranks agree on through the store.
+
+        Raises:
+            InvalidArgument: a variable is missing or no number.
+            PeerTimeout: names a rank that did not come.
+        """
+        place = rendezvous.from_environment(check_timeout(timeout))
+        return cls._meet(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+
+    @classmethod
+    def from_torch(
+        cls,
+        group: Any = None,
+        ranks: Sequence[int] | None = None,
+        *,
+        device: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        arena_bytes: int = DEFAULT_ARENA_BYTES,
+    ) -> World | None:
+        """A world over the ranks of a torch process group, or over some of them.
+
+        Every rank of the group calls this, and gives the ranks of its own world: one call makes
+        one world over a subset, or several side by side.
+
+        Args:
+            group: a torch.distributed process group; the default group if None.
+            ranks: those of the group's ranks that make this rank's world, in the order of their
+                new numbers; all if None.
+            device: "host" or "cuda"; None takes "cuda" for a group over NCCL, else "host".
+
+        Returns:
+            The world, or None on a rank that is not among its own `ranks`.
+        """
+        place = rendezvous.from_torch(group, ranks)
+        if place is None:
+            return None
+        chosen = device or rendezvous.device_of_group(group)
+        return cls._meet(place, device=chosen, timeout=timeout, arena_bytes=arena_bytes)
+
+    @classmethod
+    def _meet(cls, place: Place, *, device: str, timeout: float, arena_bytes: int) -> World:
+        try:
+            return cls.connect(
+                place.host,
+                place.port,
+                rank=place.rank,
+                size=place.size,
+                local_rank=place.local_rank,
+                device=device,
+                job=place.job,
+                timeout=timeout,
+                arena_bytes=arena_bytes,
+            )
+        finally:
+            if place.held is not None:
+                place.held.release()
+
+    @property
+    def rank(self) -> int:
+        """This rank's number, from 0."""
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._native.size
+
+    @property
+    def device(self) -> str:
+        """Where this rank's kernels run: "host" or "cuda"."""
+        return self._device
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that any wait may take."""
+        return self._native.timeout_s
+
+    @property
+    def topology(self) -> _tokenyard.Topology:
+        """How this rank reaches each of the others, and why not better; printable."""
+        return self._native.topology
+
+    def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:
+        """Every rank's bytes, in the order of the ranks. Collective; lengths may differ.
+
+        Args:
+            mine: what this rank gives.
+            what: a name for messages; ranks that name different things get InvalidArgument.
+
+        >>> tokenyard.launch(lambda world: world.all_gather(bytes(world.rank)), ranks=2)
+        [[b'', b'\\x00'], [b'', b'\\x00']]
+        """
+        return self._native.all_gather(bytes(mine), what=what)
+
+    def barrier(self, what: str = "barrier") -> None:
+        """Returns once every rank has called. Collective.
+
+        Raises:
+            PeerTimeout, PeerLost: naming the rank that did not come and `what`.
+        """
+        self._native.barrier(what=what)
+
+    def lost(self) -> list[int]:
+        """Ranks that are known to be gone, ascending."""
+        return self._native.lost()
+
+    def cancel(self) -> None:
+        """Ends every wait of this rank with Cancelled; any thread may call it."""
+        self._native.cancel()
+
+    def rebuild(self, without: Sequence[int]) -> World:
+        """A new world of the ranks not in `without`. Collective among these.
+
+        Ranks are renumbered in order, and memory is new. This world is closed by it.
+
+        Raises:
+            InvalidArgument: the survivors name different ranks.
+        """
+        gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
+        return World(self._native.rebuild(gone), self._device)
+
+    def close(self) -> None:
+        """Leaves the world. Arrays that lie in its arena stay valid until they die."""
+        self._native.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return "World(closed)"
+        return f"World(rank={self.rank}, size={self.size}, device={self._device!r})"
+
+
+def check_device(device: str) -> str:
+    """Raises InvalidArgument for a device that has no name here."""
+    if device not in ("host", "cuda"):
+        raise invalid("device", "'host' or 'cuda'", repr(device))
+    return device
+
+
+def check_timeout(timeout: float) -> float:
+    """Raises InvalidArgument for a time that no wait could take."""
+    if not 0 < timeout < 1e9:
+        raise invalid("timeout", "seconds, more than 0 and less than 1e9", repr(timeout))
+    return float(timeout)
