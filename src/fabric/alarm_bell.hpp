@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,21 +14,40 @@
 
 namespace tokenyard {
 
-/// One a rank. Owns the alarm word; whoever notices that a rank is gone rings it.
+/// One a rank. Owns the alarm word; whoever notices that a rank is gone rings it. Any thread may
+/// ring and ask.
 class AlarmBell {
  public:
   explicit AlarmBell(Accelerator& accelerator);
   ~AlarmBell();
-  const Alarm* word() const;
+  AlarmBell(const AlarmBell&) = delete;
+  AlarmBell& operator=(const AlarmBell&) = delete;
+
+  const Alarm* word() const { return word_; }
+  /// Ends every wait of this rank, of kernels and of the host, from now on.
   void cancel();
-  void lost(uint32_t rank);  ///< the first one stays in the word; all are listed
+  bool cancelled() const { return cancelled_.load(); }
+  /// A rank is gone without a word. The first one stays in the word; all are listed.
+  void lost(uint32_t rank);
+  /// A rank has said goodbye. Rings nothing: what it owed to a call it may well have done before.
+  void left(uint32_t rank);
+  /// Ranks that are gone, either way, ascending.
+  std::vector<uint32_t> gone_ranks() const;
+  /// Those of them that went without a word.
   std::vector<uint32_t> lost_ranks() const;
+  bool has_left(uint32_t rank) const;
   /// Throws PeerLost or Cancelled if the bell has rung.
   void check(const std::string& phase) const;
 
  private:
+  void ring(Alarm alarm);
+
   Accelerator& accelerator_;
   Alarm* word_;
+  mutable std::mutex mutex_;
+  std::atomic<bool> cancelled_ = false;
+  bool rung_ = false;
+  std::vector<uint32_t> lost_, left_;  ///< ascending
 };
 
 /// The words a kernel's Patience points to, for one object that launches kernels.
@@ -35,11 +55,18 @@ class FailureCell {
  public:
   FailureCell(Accelerator& accelerator, AlarmBell& bell);
   ~FailureCell();
+  FailureCell(const FailureCell&) = delete;
+  FailureCell& operator=(const FailureCell&) = delete;
+
   Patience patience(std::chrono::nanoseconds timeout) const;
   bool failed() const;  ///< as far as the host can see now
   /// Throws PeerTimeout, PeerLost or Cancelled if a wait has failed. `phases` are the names of the
-  /// kernel's Phase enum, as they should appear ("dispatch: counts").
+  /// kernel's Phase enum, as they should appear ("dispatch: counts"). A kernel that refused
+  /// (Failure::refused) has a reason of its own, which its launcher knows: returns then, with
+  /// failed() true.
   void check(std::span<const std::string> phases) const;
+  /// What the failed wait saw; meaningful once failed().
+  const WaitReport& report() const { return *report_; }
 
  private:
   Accelerator& accelerator_;

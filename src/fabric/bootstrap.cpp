@@ -1,0 +1,196 @@
+#include "fabric/bootstrap.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+/// How long a survivor that asks for another smaller world than this rank has to change its mind:
+/// it may have seen fewer deaths when it first asked.
+constexpr std::chrono::milliseconds kAgreementGrace{500};
+
+std::vector<std::byte> encode(const std::vector<uint32_t>& numbers) {
+  std::vector<std::byte> bytes(numbers.size() * sizeof(uint32_t));
+  if (!numbers.empty()) std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<uint32_t> decode(const std::vector<std::byte>& bytes) {
+  std::vector<uint32_t> numbers(bytes.size() / sizeof(uint32_t));
+  if (!numbers.empty()) {
+    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(uint32_t));
+  }
+  return numbers;
+}
+
+}  // namespace
+
+Membership Membership::of(const Mesh& mesh) {
+  Membership all{.generation = 1, .rank = mesh.seat(), .seats = {}};
+  all.seats.resize(mesh.seats());
+  std::iota(all.seats.begin(), all.seats.end(), 0u);
+  return all;
+}
+
+Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
+                     AlarmBell& alarm)
+    : mesh_(std::move(mesh)),
+      membership_(std::move(membership)),
+      accelerator_(accelerator),
+      alarm_(alarm) {
+  watch_ = mesh_->mailbox().watch([this](uint32_t seat, PeerState state) {
+    const auto& seats = membership_.seats;
+    const auto at = std::lower_bound(seats.begin(), seats.end(), seat);
+    if (at == seats.end() || *at != seat) return;  // Not of this world.
+    const auto gone = static_cast<uint32_t>(at - seats.begin());
+    if (state == PeerState::lost) alarm_.lost(gone);
+    if (state == PeerState::left) alarm_.left(gone);
+  });
+}
+
+Bootstrap::~Bootstrap() {
+  mesh_->mailbox().unwatch(watch_);
+}
+
+std::vector<std::vector<std::byte>> Bootstrap::all_gather(std::span<const std::byte> mine,
+                                                          const std::string& what,
+                                                          TimePoint until) {
+  Message message{.what = "all_gather " + what, .bytes = {mine.begin(), mine.end()}, .object = {}};
+  std::vector<std::vector<std::byte>> gathered;
+  for (Message& theirs : exchange(std::move(message), until)) {
+    gathered.push_back(std::move(theirs.bytes));
+  }
+  return gathered;
+}
+
+void Bootstrap::barrier(const std::string& what, TimePoint until) {
+  exchange(Message{.what = "barrier " + what, .bytes = {}, .object = {}}, until);
+}
+
+std::vector<std::shared_ptr<void>> Bootstrap::share(std::shared_ptr<void> mine,
+                                                    const std::string& what, TimePoint until) {
+  if (!mesh_->one_process()) throw InternalError("objects cannot be shared between processes");
+  Message message{.what = "share " + what, .bytes = {}, .object = std::move(mine)};
+  std::vector<std::shared_ptr<void>> objects;
+  for (Message& theirs : exchange(std::move(message), until)) {
+    objects.push_back(std::move(theirs.object));
+  }
+  return objects;
+}
+
+std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
+  mine.kind = MessageKind::collective;
+  mine.generation = generation();
+  mine.sequence = sequence_++;
+  std::vector<Message> messages(size());
+  std::vector<uint32_t> peers;
+  for (uint32_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    peers.push_back(peer);
+    mesh_->send(membership_.seats[peer], mine);
+  }
+  await(peers, mine.what, until, [&](uint32_t peer) {
+    auto taken = mesh_->mailbox().take(membership_.seats[peer], mine.generation, mine.sequence);
+    if (!taken) return false;
+    if (taken->what != mine.what) {
+      throw InvalidArgument("order of collective calls", fmt::format("'{}'", mine.what),
+                            fmt::format("'{}'", taken->what), peer);
+    }
+    messages[peer] = std::move(*taken);
+    return true;
+  });
+  messages[rank()] = std::move(mine);
+  return messages;
+}
+
+Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePoint until) {
+  std::vector<uint32_t> gone(without);
+  std::sort(gone.begin(), gone.end());
+  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+  if (!gone.empty() && gone.back() >= size()) {
+    throw InvalidArgument("without", fmt::format("ranks below {}", size()),
+                          fmt::format("{}", gone.back()));
+  }
+  if (std::binary_search(gone.begin(), gone.end(), rank())) {
+    throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", rank()));
+  }
+
+  std::vector<uint32_t> survivors;
+  for (uint32_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    // To the excluded too: one of them that lives and calls learns why it is not waited for.
+    mesh_->send(membership_.seats[peer], Message{.kind = MessageKind::rebuild,
+                                                 .generation = generation(),
+                                                 .what = "rebuild",
+                                                 .bytes = encode(gone),
+                                                 .object = {}});
+    if (!std::binary_search(gone.begin(), gone.end(), peer)) survivors.push_back(peer);
+  }
+
+  const TimePoint patience = std::min(until, accelerator_.now() + kAgreementGrace);
+  await(survivors, "rebuild", until, [&](uint32_t peer) {
+    const auto call = mesh_->mailbox().latest_rebuild(membership_.seats[peer], generation());
+    if (!call) return false;
+    const std::vector<uint32_t> theirs = decode(call->bytes);
+    if (theirs == gone) return true;
+    if (accelerator_.now() < patience) return false;
+    throw InvalidArgument("without", fmt::format("{}", gone), fmt::format("{}", theirs), peer);
+  });
+
+  // A later try, after more have gone, makes a later generation than the try that failed.
+  const auto lost = static_cast<uint32_t>(gone.size());
+  Membership next{.generation = generation() + 1 + lost, .rank = 0, .seats = {}};
+  for (uint32_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) next.rank = static_cast<uint32_t>(next.seats.size());
+    if (!std::binary_search(gone.begin(), gone.end(), peer)) {
+      next.seats.push_back(membership_.seats[peer]);
+    }
+  }
+  return next;
+}
+
+void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
+                      const std::function<bool(uint32_t rank)>& arrived) {
+  const TimePoint start = accelerator_.now();
+  std::vector<uint32_t> missing = ranks;
+  const auto facts = [&](uint32_t awaited) {
+    const std::chrono::duration<double> waited = accelerator_.now() - start;
+    return WaitFacts{.rank = awaited,
+                     .phase = what,
+                     .expected = ranks.size(),
+                     .seen = ranks.size() - missing.size(),
+                     .waited_s = waited.count()};
+  };
+  const auto everybody_came = [&] {
+    if (alarm_.cancelled()) throw Cancelled(what);
+    // In this order: what a peer sent before it went has arrived before it is marked as gone.
+    std::vector<uint32_t> gone;
+    for (const uint32_t peer : missing) {
+      if (mesh_->mailbox().state(membership_.seats[peer]) != PeerState::present) {
+        gone.push_back(peer);
+      }
+    }
+    std::erase_if(missing, arrived);
+    for (const uint32_t peer : gone) {
+      if (std::find(missing.begin(), missing.end(), peer) == missing.end()) continue;
+      WaitFacts lost = facts(peer);
+      if (alarm_.has_left(peer)) lost.phase += " (it left the world)";
+      throw PeerLost(lost);
+    }
+    return missing.empty();
+  };
+  if (!everybody_came() && !accelerator_.wait_until(until, everybody_came)) {
+    throw PeerTimeout(facts(missing.front()));
+  }
+}
+
+}  // namespace tokenyard

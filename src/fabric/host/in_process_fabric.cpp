@@ -1,0 +1,63 @@
+#include "fabric/host/in_process_fabric.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "fabric/host/mapping.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+InProcessFabric::InProcessFabric(uint32_t hosts, Allocate allocate)
+    : hosts_(hosts), allocate_(std::move(allocate)) {}
+
+std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
+  // By seat, so that who remains after a rebuild stays where it was.
+  const uint32_t seats = bootstrap.mesh()->seats();
+  if (hosts_ == 0 || seats % hosts_ != 0) {
+    throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", seats),
+                          fmt::format("{}", hosts_));
+  }
+  std::vector<uint32_t> host_of;
+  for (const uint32_t seat : bootstrap.membership().seats) {
+    host_of.push_back(seat / (seats / hosts_));
+  }
+  return host_of;
+}
+
+Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
+                                TimePoint until) {
+  using Memory = std::shared_ptr<std::byte>;
+  auto mine = std::make_shared<Memory>(allocate_(request.arena_bytes));
+  const auto everybodys = bootstrap.share(mine, "arenas", until);
+
+  Ground ground;
+  auto kept = std::make_shared<std::vector<Memory>>();
+  for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
+    const Memory& memory = *std::static_pointer_cast<Memory>(everybodys[rank]);
+    const bool near = request.host_of[rank] == request.host_of[bootstrap.rank()];
+    ground.region.bases.push_back(near ? memory.get() : nullptr);
+    if (near) kept->push_back(memory);
+    PeerReach reach{.reach = Reach::load_store, .how = "same process", .why_not = ""};
+    if (rank == bootstrap.rank()) reach = {.reach = Reach::self, .how = "itself", .why_not = ""};
+    if (!near) {
+      reach = {.reach = Reach::none,
+               .how = "",
+               .why_not = fmt::format("on simulated host {}", request.host_of[rank])};
+    }
+    ground.peers.push_back(std::move(reach));
+  }
+  ground.region.memory = std::move(kept);
+  ground.region.base = mine->get();
+  ground.region.bytes = request.arena_bytes;
+  ground.region.rank = bootstrap.rank();
+  return ground;
+}
+
+std::shared_ptr<std::byte> InProcessFabric::fresh_memory(size_t bytes) {
+  auto mapping = std::make_shared<Mapping>(Mapping::anonymous(bytes));
+  return {mapping, mapping->base()};
+}
+
+}  // namespace tokenyard

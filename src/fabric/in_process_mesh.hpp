@@ -1,0 +1,34 @@
+/// A mesh among threads of one process: a message is put straight into its reader's mailbox.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fabric/mesh.hpp"
+
+namespace tokenyard {
+
+class InProcessMesh final : public Mesh {
+ public:
+  /// One end a seat.
+  static std::vector<std::shared_ptr<InProcessMesh>> make(uint32_t seats);
+  ~InProcessMesh() override;
+
+  uint32_t seat() const override { return seat_; }
+  uint32_t seats() const override { return static_cast<uint32_t>(mailboxes_.size()); }
+  void send(uint32_t to, const Message& message) override;
+  Mailbox& mailbox() override { return *mailboxes_[seat_]; }
+  bool one_process() const override { return true; }
+  std::string name() const override { return "this process"; }
+  /// Goes without goodbye, as a killed process would. For tests.
+  void vanish();
+
+ private:
+  InProcessMesh(uint32_t seat, std::vector<std::shared_ptr<Mailbox>> mailboxes);
+  void tell_peers(PeerState state);
+
+  uint32_t seat_;
+  std::vector<std::shared_ptr<Mailbox>> mailboxes_;  ///< [seats]
+};
+
+}  // namespace tokenyard

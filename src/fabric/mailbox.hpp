@@ -1,0 +1,71 @@
+/// What has arrived for one rank from the others, and which of them are still there. Filled by
+/// whatever carries messages (other threads, a socket's thread), emptied by the rank.
+///
+/// Ranks are known here by their seat: the rank they had when the job began, which never changes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tokenyard {
+
+enum class MessageKind : uint8_t { collective, rebuild };
+
+struct Message {
+  MessageKind kind = MessageKind::collective;
+  uint32_t generation = 0;  ///< of the world it was sent in
+  uint64_t sequence = 0;    ///< number of the collective in that world
+  std::string what;         ///< which call it is, for people and to detect calls out of step
+  std::vector<std::byte> bytes;
+  std::shared_ptr<void> object;  ///< only between ranks of one process
+};
+
+enum class PeerState : uint8_t { present, left, lost };
+
+class Mailbox {
+ public:
+  /// A peer is ahead by one collective at most; aborted ones leave a few behind.
+  static constexpr size_t kMessagesMax = 1024;
+
+  explicit Mailbox(uint32_t seats);
+
+  /// False if the queue is full: that peer does not follow the protocol.
+  bool put(uint32_t from, Message message);
+  /// The peer's message of that collective, if it has come. Drops those of earlier collectives and
+  /// generations, which nobody waits for any more.
+  std::optional<Message> take(uint32_t from, uint32_t generation, uint64_t sequence);
+  /// The newest of the peer's calls to rebuild a world of `generation`. Stays.
+  std::optional<Message> latest_rebuild(uint32_t from, uint32_t generation);
+
+  PeerState state(uint32_t seat) const;
+  /// The first change stays: a peer that said goodbye is not lost when its connection closes.
+  void mark(uint32_t seat, PeerState state);
+
+  /// Called for every peer that is gone already, and for each that goes, by the thread that
+  /// notices. Not after `unwatch` has returned.
+  using Watcher = std::function<void(uint32_t seat, PeerState state)>;
+  uint64_t watch(Watcher watcher);
+  void unwatch(uint64_t watch);
+
+ private:
+  struct Seat {
+    PeerState state = PeerState::present;
+    std::deque<Message> collectives;
+    std::optional<Message> rebuild;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Seat> seats_;
+  std::map<uint64_t, Watcher> watchers_;
+  uint64_t watches_ = 0;
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,54 @@
+/// Which bytes of a region are taken: offsets only, no memory is touched. Best fit, lowest offset
+/// among equals, neighbours joined at once, so the same calls give the same offsets on every run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace tokenyard {
+
+class SubAllocator {
+ public:
+  static constexpr uint64_t kAlignment = 256;
+
+  /// `capacity` is rounded down to the alignment.
+  explicit SubAllocator(uint64_t capacity);
+
+  /// Offset of a piece of at least `bytes` (one unit of alignment for 0), or nothing if no single
+  /// free extent is large enough.
+  std::optional<uint64_t> allocate(uint64_t bytes);
+  /// Throws InternalError for an offset that is not a live piece's.
+  void free(uint64_t offset);
+  /// Gives back all of a live piece past its first `bytes` (rounded up, at least one unit).
+  void trim(uint64_t offset, uint64_t bytes);
+  /// Makes two live pieces of one: [offset, offset + bytes) and the rest, whose offset is returned.
+  /// Nothing if there is no rest.
+  std::optional<uint64_t> split(uint64_t offset, uint64_t bytes);
+
+  uint64_t bytes_of(uint64_t offset) const;  ///< of a live piece, rounding included
+  uint64_t capacity() const { return capacity_; }
+  uint64_t used() const { return used_; }
+  uint64_t peak() const { return peak_; }
+  uint64_t largest_free() const;
+  /// Throws InternalError unless free and live pieces tile the region and no two free ones touch.
+  void check() const;
+
+ private:
+  static uint64_t rounded(uint64_t bytes);
+  void add_free(uint64_t offset, uint64_t bytes);
+  void remove_free(std::map<uint64_t, uint64_t>::iterator extent);
+  std::map<uint64_t, uint64_t>::iterator live(uint64_t offset);
+
+  uint64_t capacity_;
+  uint64_t used_ = 0;
+  uint64_t peak_ = 0;
+  std::map<uint64_t, uint64_t> live_;                     ///< offset -> bytes
+  std::map<uint64_t, uint64_t> free_;                     ///< offset -> bytes
+  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  ///< (bytes, offset), the same extents
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,58 @@
+/// Worlds whose ranks are threads of this process.
+#include "world/in_process.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <thread>
+
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/in_process_mesh.hpp"
+#include "simt/host_accelerator.hpp"
+#include "world/parts.hpp"
+
+namespace tokenyard {
+
+std::vector<std::unique_ptr<World>> join_all(
+    const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
+    const WorldOptions& options) {
+  const auto ranks = static_cast<uint32_t>(accelerators.size());
+  auto ends = InProcessMesh::make(ranks);
+  std::vector<std::unique_ptr<World>> worlds(ranks);
+  std::vector<std::exception_ptr> failures(ranks);
+  {
+    // Joining is collective, so each rank needs a thread of its own while it lasts.
+    std::vector<std::jthread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          worlds[rank] = join(std::move(ends[rank]), accelerators[rank], fabric, options);
+        } catch (...) {
+          failures[rank] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return worlds;
+}
+
+std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std::string& device,
+                                                      const WorldOptions& options) {
+  if (ranks == 0) throw InvalidArgument("ranks", "at least 1", "0");
+  if (device == "cuda") return in_process_cuda(ranks, options);
+  if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
+  if (options.hosts == 0 || ranks % options.hosts != 0) {
+    throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", ranks),
+                          fmt::format("{}", options.hosts));
+  }
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    accelerators.push_back(std::make_shared<simt::HostAccelerator>(options.interrupt));
+  }
+  return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options);
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,32 @@
+/// What a World is made of, and the one place where it is put together. Whoever brings a new kind
+/// of world brings an accelerator, a mesh and a fabric, and calls `join`.
+#pragma once
+
+#include <memory>
+
+#include "device/accelerator.hpp"
+#include "fabric/alarm_bell.hpp"
+#include "fabric/bootstrap.hpp"
+#include "fabric/fabric.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+
+/// In the order of their making; they go in the opposite one.
+struct World::Parts {
+  WorldOptions options;
+  std::shared_ptr<Accelerator> accelerator;
+  std::shared_ptr<Fabric> fabric;
+  std::unique_ptr<AlarmBell> alarm;
+  std::unique_ptr<Bootstrap> bootstrap;
+  std::unique_ptr<Arena> arena;
+  std::shared_ptr<Network> network;
+  Topology topology;
+};
+
+/// One rank's end of a world. Collective over the mesh: every seat calls, each from a thread (or
+/// fiber) of its own.
+std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options);
+
+}  // namespace tokenyard

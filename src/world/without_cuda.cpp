@@ -1,0 +1,23 @@
+/// What the CUDA worlds are in a build without CUDA.
+#if !TOKENYARD_WITH_CUDA
+
+#include "world/in_process.hpp"
+#include "world/processes.hpp"
+
+namespace tokenyard {
+
+namespace {
+constexpr const char* kWhyNot = "this build has no CUDA side (no nvcc was found, or it is off)";
+}
+
+std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t, const WorldOptions&) {
+  throw Unsupported("device 'cuda'", kWhyNot);
+}
+
+std::unique_ptr<World> connect_cuda(const Rendezvous&, const WorldOptions&) {
+  throw Unsupported("device 'cuda'", kWhyNot);
+}
+
+}  // namespace tokenyard
+
+#endif
