@@ -1,9 +1,11 @@
 #include "world.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "device/accelerator.hpp"
 #include "interrupt.hpp"
 #include "registration.hpp"
 
@@ -87,6 +89,11 @@ std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32
   return rebuilt;
 }
 
+std::optional<int> device_index(const WorldHandle& self) {
+  const int index = self.get()->accelerator().device_index();
+  return index < 0 ? std::nullopt : std::optional(index);
+}
+
 double timeout_s(const WorldHandle& self) {
   return std::chrono::duration<double>(self.get()->timeout()).count();
 }
@@ -102,6 +109,7 @@ void register_world(nb::module_& m) {
       .def_prop_ro("rank", [](const WorldHandle& self) { return self.get()->rank(); })
       .def_prop_ro("size", [](const WorldHandle& self) { return self.get()->size(); })
       .def_prop_ro("timeout_s", &timeout_s)
+      .def_prop_ro("device_index", &device_index)
       .def_prop_ro("closed", &WorldHandle::closed)
       // By value: a Topology in Python's hands may outlive its World.
       .def_prop_ro("topology", [](const WorldHandle& self) { return self.get()->topology(); })

@@ -126,7 +126,7 @@ class ExpertParallel:
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk
         self.tokens_max = tokens_max
-        self._device_index = world._native.device_index
+        self._device_index = world.device_index
         self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
 
     @property

@@ -166,6 +166,11 @@ class World:
         return self._device
 
     @property
+    def device_index(self) -> int | None:
+        """The CUDA ordinal of this rank's GPU, as this process counts them; None on the host."""
+        return self._native.device_index
+
+    @property
     def timeout(self) -> float:
         """Seconds that any wait may take."""
         return self._native.timeout_s

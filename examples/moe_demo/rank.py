@@ -1,0 +1,114 @@
+"""What one rank does: its words in, its experts' work on everybody's words, its results out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tokenyard
+
+from .compute import Compute, GpuCompute, HostCompute
+from .layer import Shape, choose_experts, embed, expert_weights
+
+STEPS = 8
+"""The words of a rank go through the layer in this many batches, as they would in training."""
+
+
+@dataclass
+class Span:
+    """A phase of one step. Seconds of the clock that all processes of a machine share."""
+
+    phase: str
+    step: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass
+class RankReport:
+    """What a rank brings home."""
+
+    out: np.ndarray
+    """[tokens, hidden] float32."""
+    chosen: np.ndarray
+    """[tokens, topk] the experts of each token."""
+    rows_from: np.ndarray
+    """[ranks] rows received from each rank."""
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, phase: str, step: int, compute: Compute) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        compute.finish()
+        self.spans.append(Span(phase, step, begin, time.monotonic()))
+
+
+class Experts:
+    """The experts of this rank, and their work on the rows received."""
+
+    def __init__(self, shape: Shape, rank: int, compute: Compute) -> None:
+        self._compute = compute
+        first = rank * shape.experts_per_rank
+        self._weights = []
+        for expert in range(first, first + shape.experts_per_rank):
+            weights = expert_weights(shape, expert)
+            parts = (weights.gate, weights.up, weights.down)
+            self._weights.append([compute.array(part) for part in parts])
+
+    def apply(self, received: tokenyard.Received[Any], y: Any) -> None:
+        """Writes the weighted sum of this rank's experts for every row to `y`."""
+        compute = self._compute
+        x = compute.float32(received.x)
+        total = x * 0
+        for expert, (gate, up, down) in enumerate(self._weights):
+            here = received.topk_idx == expert
+            rows = compute.rows(here.any(1))
+            share = (received.topk_weights * here).sum(1)[rows]
+            inner = compute.silu(x[rows] @ gate) * (x[rows] @ up)
+            total[rows] += share[:, None] * (inner @ down)
+        compute.store(y, total)
+
+
+def run_rank(
+    world: tokenyard.World, shape: Shape, tokens: np.ndarray, advance: Callable[[], None]
+) -> RankReport:
+    """`tokens`: [ranks, tokens] of all ranks, of which this one takes its own."""
+    compute = GpuCompute(world.device_index) if world.device_index is not None else HostCompute()
+    experts = Experts(shape, world.rank, compute)
+    x = embed(shape, tokens[world.rank])
+    batches = np.array_split(np.arange(shape.tokens), STEPS)
+    exchange = tokenyard.ExpertParallel(
+        world,
+        experts=shape.experts,
+        hidden=shape.hidden,
+        topk=shape.topk,
+        tokens_max=max(len(batch) for batch in batches),
+    )
+    report = RankReport(
+        out=np.zeros((shape.tokens, shape.hidden), np.float32),
+        chosen=np.zeros((shape.tokens, shape.topk), np.int64),
+        rows_from=np.zeros(shape.ranks, np.int64),
+    )
+    world.barrier("demo: all ranks have their weights")
+    for step, batch in enumerate(batches):
+        with report.timed("gate", step, compute):
+            topk_idx, topk_weights = choose_experts(shape, x[batch])
+            inputs = [compute.array(part) for part in (x[batch], topk_idx, topk_weights)]
+        with report.timed("dispatch", step, compute):
+            received = exchange.dispatch(*inputs)
+        with report.timed("experts", step, compute):
+            y = exchange.output_buffer(received.route)  # In the arena: combine reads it in place.
+            experts.apply(received, y)
+        with report.timed("combine", step, compute):
+            out = exchange.combine(y, received.route)
+        report.out[batch] = compute.to_host(out)
+        report.chosen[batch] = topk_idx
+        report.rows_from += received.rows_from
+        advance()
+    return report

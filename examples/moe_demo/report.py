@@ -1,0 +1,105 @@
+"""What is shown of a run: a table, a report for programs, a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .layer import Shape
+from .rank import RankReport
+
+PHASES = ("gate", "dispatch", "experts", "combine")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far the ranks' results are from the reference."""
+
+    errors: list[float]
+    """[ranks] the largest error of each rank's tokens."""
+    tolerance: float
+
+    @property
+    def max_error(self) -> float:
+        return max(self.errors)
+
+    @property
+    def ok(self) -> bool:
+        # A NaN compares false, and so is no pass.
+        return self.max_error <= self.tolerance
+
+
+def phase_ms(report: RankReport, phase: str) -> float:
+    """All steps together."""
+    return 1e3 * sum(span.end_s - span.begin_s for span in report.spans if span.phase == phase)
+
+
+def print_table(console: Console, reports: list[RankReport], verdict: Verdict) -> None:
+    table = Table(title="One MoE layer, rank by rank", caption="phases in ms, all steps together")
+    table.add_column("rank", justify="right")
+    table.add_column("tokens", justify="right")
+    table.add_column("sent", justify="right")
+    table.add_column("received", justify="right")
+    for phase in PHASES:
+        table.add_column(phase, justify="right", style="cyan")
+    table.add_column("error", justify="right")
+    for rank, report in enumerate(reports):
+        good = verdict.errors[rank] <= verdict.tolerance
+        table.add_row(
+            str(rank),
+            str(len(report.out)),
+            str(sum(int(other.rows_from[rank]) for other in reports)),
+            str(int(report.rows_from.sum())),
+            *(f"{phase_ms(report, phase):.1f}" for phase in PHASES),
+            f"[{'green' if good else 'red'}]{verdict.errors[rank]:.5f}",
+        )
+    console.print(table)
+
+
+def write_report(path: Path, shape: Shape, reports: list[RankReport], verdict: Verdict) -> None:
+    phases = {p: round(max(phase_ms(report, p) for report in reports), 3) for p in PHASES}
+    content = {
+        "ok": verdict.ok,
+        "ranks": shape.ranks,
+        "tokens": [len(report.out) for report in reports],
+        "rows_received": [int(report.rows_from.sum()) for report in reports],
+        "max_error": verdict.max_error,
+        "tolerance": verdict.tolerance,
+        "phases_ms": phases,
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_trace(path: Path, reports: list[RankReport]) -> None:
+    """Chrome's trace format, which ui.perfetto.dev opens: a process a rank."""
+    start = min(span.begin_s for report in reports for span in report.spans)
+    events: list[dict] = []
+    for rank, report in enumerate(reports):
+        name = {"name": f"rank {rank}"}
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": name})
+        events += (
+            {
+                "ph": "X",
+                "name": span.phase,
+                "cat": "layer",
+                "pid": rank,
+                "tid": 0,
+                "ts": 1e6 * (span.begin_s - start),
+                "dur": 1e6 * (span.end_s - span.begin_s),
+                "args": {"step": span.step},
+            }
+            for span in report.spans
+        )
+    content = {"traceEvents": events, "displayTimeUnit": "ms"}
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def load_of(shape: Shape, reports: list[RankReport]) -> np.ndarray:
+    """[ranks, experts] how many of each rank's tokens chose each expert."""
+    counts = [np.bincount(r.chosen.ravel(), minlength=shape.experts) for r in reports]
+    return np.stack(counts)

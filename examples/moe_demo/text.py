@@ -1,0 +1,34 @@
+"""A text as tokens: words and punctuation marks, numbered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")  # noqa: RUF001  The apostrophe that books print.
+
+
+@dataclass(frozen=True)
+class Text:
+    """The stretch of a text that is to be sent through the layer."""
+
+    name: str
+    words: list[str]
+    """[words] the vocabulary: every word once, in alphabetical order."""
+    tokens: np.ndarray
+    """[ranks, tokens] int64 into `words`: consecutive stretches of the text, one a rank."""
+
+
+def read_text(path: Path, ranks: int, tokens: int) -> Text:
+    """Reads as much as is needed; a short text is begun again from its start."""
+    found = [word.lower() for word in WORD.findall(path.read_text(encoding="utf-8"))]
+    if not found:
+        raise ValueError(f"{path} holds no words")
+    used = [found[position % len(found)] for position in range(ranks * tokens)]
+    words = sorted(set(used))
+    number = {word: index for index, word in enumerate(words)}
+    numbered = np.array([number[word] for word in used], np.int64)
+    return Text(path.name, words, numbered.reshape(ranks, tokens))
