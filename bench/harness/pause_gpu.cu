@@ -1,0 +1,1 @@
+#include "bench/harness/pause_kernel.hpp"

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "bench/harness/pause.hpp"
+#include "device/device.hpp"
+
+namespace tokenyard::bench {
+
+DEVICE void pause_for(const PauseParams& params) {
+  // Bounded by its own clock: there is nobody to wait for, so no deadline beside it.
+  for (const uint64_t start = now_ns(); now_ns() - start < params.ns;) nap(200);
+}
+
+DEFINE_KERNEL(pause_kernel, pause_for, PauseParams, NoShared, 32)
+
+}  // namespace tokenyard::bench
