@@ -24,6 +24,9 @@ class ArenaBlock {
   uint64_t offset() const;  ///< from the arena's base: what peers are told
   /// Gives back all past the first `bytes`.
   void trim(size_t bytes);
+  /// Keeps the piece out of use for as long as the arena lives: late data of an aborted call may
+  /// still land in it. This object is empty then.
+  void quarantine();
   /// Also used on `stream`: reuse waits for what is enqueued there now.
   void record_stream(Stream stream);
   explicit operator bool() const;

@@ -189,6 +189,10 @@ void ArenaBlock::trim(size_t bytes) {
   state_->bytes = bytes;
 }
 
+void ArenaBlock::quarantine() {
+  state_.reset();
+}
+
 void ArenaBlock::record_stream(Stream stream) {
   if (!state_) return;
   const bool known = std::any_of(state_->streams.begin(), state_->streams.end(),
