@@ -19,8 +19,8 @@ class Peer {
   HOST_DEVICE Peer operator+(std::ptrdiff_t elements) const { return Peer(address_ + elements); }
   HOST_DEVICE explicit operator bool() const { return address_ != nullptr; }
   /// The member at `member` of the struct pointed to.
-  template <class Member>
-  HOST_DEVICE Peer<Member> at(Member T::*member) const {
+  template <class Member, class Struct>
+  HOST_DEVICE Peer<Member> at(Member Struct::*member) const {
     return Peer<Member>(&(address_->*member));
   }
   template <class U>

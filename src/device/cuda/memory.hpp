@@ -1,0 +1,169 @@
+/// Ordered accesses on a GPU.
+///
+/// Addresses: words that take a Peer, and words of gpu or sys scope, use the .global window; a
+/// shared-memory address there is a fault. Words of block scope also take shared memory, and ask
+/// the pointer where it leads; the compiler knows the answer wherever it saw the pointer made, and
+/// then nothing is asked at run time.
+#pragma once
+
+#include "device/cuda/ptx.hpp"
+#include "device/memory.hpp"
+
+namespace tokenyard {
+
+namespace cuda_body {
+
+/// Whether the access of this scope at this address must be made in the .shared window.
+template <Scope scope>
+DEVICE bool is_in_shared(const void* address) {
+  if constexpr (scope == Scope::block)
+    return __isShared(address);
+  else
+    return false;
+}
+
+// ld{.weak}{.global}.type d, [a];   ld.relaxed.scope{.global}.type; ld.acquire.scope{.global}.type
+template <Order order, Scope scope, class T>
+DEVICE T load_global(const T* from) {
+  static_assert(order == Order::weak || order == Order::relaxed || order == Order::acquire,
+                "a load is weak, relaxed or acquire");
+  constexpr bool strong = order != Order::weak;
+  if constexpr (sizeof(T) == 16) {
+    static_assert(strong, "16-byte accesses are relaxed at least: only those are atomic");
+    ptx::Halves value;
+    asm volatile(
+        "{ .reg .b128 whole;\n"
+        "ld%2%3.global.b128 whole, [%4];\n"
+        "mov.b128 {%0, %1}, whole; }"
+        : "=l"(value.low), "=l"(value.high)
+        : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope>), "l"(from)
+        : "memory");
+    return std::bit_cast<T>(value);
+  } else if constexpr (sizeof(T) == 8) {
+    uint64_t value;
+    asm volatile("ld%1%2.global.u64 %0, [%3];"
+                 : "=l"(value)
+                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope, strong>), "l"(from)
+                 : "memory");
+    return ptx::from_register<T>(value);
+  } else {
+    uint32_t value;
+    asm volatile("ld%1%2.global%3 %0, [%4];"
+                 : "=r"(value)
+                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope, strong>),
+                   "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "l"(from)
+                 : "memory");
+    return ptx::from_register<T>(value);
+  }
+}
+
+// ld.relaxed.cta.shared.type d, [a];   ld.acquire.cta.shared.type d, [a];
+template <Order order, class T>
+DEVICE T load_shared(const T* from) {
+  static_assert(sizeof(T) <= 8, "no 16-byte ordered accesses to shared memory");
+  constexpr bool strong = order != Order::weak;
+  ptx::Register<T> value;
+  if constexpr (sizeof(T) == 8)
+    asm volatile("ld%1%2.shared.u64 %0, [%3];"
+                 : "=l"(value)
+                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<Scope::block, strong>),
+                   "r"(ptx::shared_address(from))
+                 : "memory");
+  else
+    asm volatile("ld%1%2.shared%3 %0, [%4];"
+                 : "=r"(value)
+                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<Scope::block, strong>),
+                   "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "r"(ptx::shared_address(from))
+                 : "memory");
+  return ptx::from_register<T>(value);
+}
+
+// st{.weak}{.global}.type [a], b;   st.relaxed.scope{.global}.type; st.release.scope{.global}.type
+template <Order order, Scope scope, class T>
+DEVICE void store_global(T* to, T value) {
+  static_assert(order == Order::weak || order == Order::relaxed || order == Order::release,
+                "a store is weak, relaxed or release");
+  constexpr bool strong = order != Order::weak;
+  if constexpr (sizeof(T) == 16) {
+    static_assert(strong, "16-byte accesses are relaxed at least: only those are atomic");
+    const auto halves = std::bit_cast<ptx::Halves>(value);
+    asm volatile(
+        "{ .reg .b128 whole;\n"
+        "mov.b128 whole, {%3, %4};\n"
+        "st%0%1.global.b128 [%2], whole; }" ::"C"(ptx::order_text<order>),
+        "C"(ptx::scope_text<scope>), "l"(to), "l"(halves.low), "l"(halves.high)
+        : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st%0%1.global.u64 [%2], %3;" ::"C"(ptx::order_text<order>),
+                 "C"(ptx::scope_text<scope, strong>), "l"(to), "l"(ptx::to_register(value))
+                 : "memory");
+  } else {
+    asm volatile("st%0%1.global%2 [%3], %4;" ::"C"(ptx::order_text<order>),
+                 "C"(ptx::scope_text<scope, strong>),
+                 "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "l"(to),
+                 "r"(ptx::to_register(value))
+                 : "memory");
+  }
+}
+
+// st.relaxed.cta.shared.type [a], b;   st.release.cta.shared.type [a], b;
+template <Order order, class T>
+DEVICE void store_shared(T* to, T value) {
+  static_assert(sizeof(T) <= 8, "no 16-byte ordered accesses to shared memory");
+  constexpr bool strong = order != Order::weak;
+  if constexpr (sizeof(T) == 8)
+    asm volatile("st%0%1.shared.u64 [%2], %3;" ::"C"(ptx::order_text<order>),
+                 "C"(ptx::scope_text<Scope::block, strong>), "r"(ptx::shared_address(to)),
+                 "l"(ptx::to_register(value))
+                 : "memory");
+  else
+    asm volatile("st%0%1.shared%2 [%3], %4;" ::"C"(ptx::order_text<order>),
+                 "C"(ptx::scope_text<Scope::block, strong>),
+                 "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "r"(ptx::shared_address(to)),
+                 "r"(ptx::to_register(value))
+                 : "memory");
+}
+
+}  // namespace cuda_body
+
+template <Order order, Scope scope, class T>
+DEVICE T load(const T* from) {
+  if (cuda_body::is_in_shared<scope>(from)) {
+    if constexpr (sizeof(T) <= 8) return cuda_body::load_shared<order>(from);
+  }
+  return cuda_body::load_global<order, scope>(from);
+}
+
+template <Order order, Scope scope, class T>
+DEVICE std::remove_const_t<T> load(Peer<T> from) {
+  return cuda_body::load_global<order, scope, std::remove_const_t<T>>(from.address());
+}
+
+template <Order order, Scope scope, class T>
+DEVICE void store(T* to, std::type_identity_t<T> value) {
+  if (cuda_body::is_in_shared<scope>(to)) {
+    if constexpr (sizeof(T) <= 8) return cuda_body::store_shared<order>(to, value);
+  }
+  cuda_body::store_global<order, scope>(to, value);
+}
+
+template <Order order, Scope scope, class T>
+DEVICE void store(Peer<T> to, std::type_identity_t<T> value) {
+  cuda_body::store_global<order, scope>(to.address(), value);
+}
+
+// fence.acq_rel.scope;
+template <Scope scope>
+DEVICE void fence() {
+  asm volatile("fence.acq_rel%0;" ::"C"(ptx::scope_text<scope>) : "memory");
+}
+
+// fence.sc.scope;
+template <Scope scope>
+DEVICE void fence_sequential() {
+  asm volatile("fence.sc%0;" ::"C"(ptx::scope_text<scope>) : "memory");
+}
+
+}  // namespace tokenyard
+
+#include "device/cuda/modify.hpp"

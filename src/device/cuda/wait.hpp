@@ -1,0 +1,65 @@
+/// Waiting on a GPU costs what the bare loop costs: a wait whose condition holds at once does
+/// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
+/// reads the clock and whether another wait of the call has failed (a word in this GPU's L2), every
+/// kListenEvery polls the host's alarm, which lies across PCIe.
+#pragma once
+
+#include "device/cuda/memory.hpp"
+#include "device/cuda/time.hpp"
+#include "device/wait.hpp"
+
+namespace tokenyard {
+
+namespace cuda_body {
+inline constexpr uint32_t kLookEvery = 64;      // some 50 us of polling L2
+inline constexpr uint32_t kListenEvery = 4096;  // some 3 ms
+static_assert(kListenEvery % kLookEvery == 0);
+}  // namespace cuda_body
+
+DEVICE Deadline Patience::start() const {
+  return Deadline(*this, now_ns());
+}
+
+DEVICE bool Deadline::failed() const {
+  // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
+  return load<Order::relaxed, Scope::gpu>(patience_.failed) != static_cast<uint32_t>(Failure::none);
+}
+
+DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
+  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
+      patience_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
+  if (first != static_cast<uint32_t>(Failure::none)) return;
+  WaitReport& report = *patience_.report;
+  report.phase = what.phase;
+  report.rank = what.rank;
+  report.block = blockIdx.x;
+  report.expected = what.expected;
+  report.seen = what.seen;
+  report.waited_ns = now_ns() - start_ns_;
+  // Publishes the fields above to the host, which acquires it.
+  store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
+}
+
+DEVICE bool Deadline::give_up(uint32_t polls, const Awaited& what) const {
+  if (polls % cuda_body::kLookEvery != 0) return false;
+  if (failed()) return true;
+  if (now_ns() - start_ns_ >= patience_.timeout_ns) {
+    fail(Failure::deadline, what);
+    return true;
+  }
+  if (polls % cuda_body::kListenEvery != 0) return false;
+  // Relaxed: the host says only that it wants the call to end.
+  if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
+  fail(Failure::alarm, what);
+  return true;
+}
+
+template <class Condition>
+DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
+  for (uint32_t polls = 1; !condition(); ++polls)
+    if (deadline.give_up(polls, what)) return false;
+  return true;
+}
+
+}  // namespace tokenyard
