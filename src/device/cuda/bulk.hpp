@@ -50,17 +50,16 @@ DEVICE void Completion::arrive() {
       : "memory");
 }
 
-// mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 waitComplete, [addr], parity, suspendTime;
-// The thread may sleep until the phase ends, but for about a microsecond at most, so that a
-// wait_until comes round to its deadline.
+// mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 waitComplete, [addr], parity;
+// The thread may sleep until the phase ends, but only for a time that the hardware bounds.
 DEVICE bool Completion::done(uint32_t parity) {
   uint32_t ended;
   asm volatile(
       "{ .reg .pred ended;\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%1], %2, %3;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 ended, [%1], %2;\n"
       "selp.u32 %0, 1, 0, ended; }"
       : "=r"(ended)
-      : "r"(ptx::shared_address(&state_)), "r"(parity), "r"(1000)
+      : "r"(ptx::shared_address(&state_)), "r"(parity)
       : "memory");
   return ended != 0;
 }

@@ -1,7 +1,8 @@
 /// Waiting on a GPU costs what the bare loop costs: a wait whose condition holds at once does
 /// nothing else, and one that must poll counts its polls in a register. Every kLookEvery polls it
 /// reads the clock and whether another wait of the call has failed (a word in this GPU's L2), every
-/// kListenEvery polls the host's alarm, which lies across PCIe.
+/// kListenEvery polls the host's alarm, which lies across PCIe; every kLookEvery where a poll may
+/// sleep (Completion::done), as the time that has passed tells.
 #pragma once
 
 #include "device/cuda/memory.hpp"
@@ -14,6 +15,7 @@ namespace cuda_body {
 inline constexpr uint32_t kLookEvery = 64;      // some 50 us of polling L2
 inline constexpr uint32_t kListenEvery = 4096;  // some 3 ms
 static_assert(kListenEvery % kLookEvery == 0);
+inline constexpr uint64_t kSlowPollNs = 4000;
 }  // namespace cuda_body
 
 DEVICE Deadline Patience::start() const {
@@ -44,11 +46,13 @@ DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
 DEVICE bool Deadline::give_up(uint32_t polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
-  if (now_ns() - start_ns_ >= patience_.timeout_ns) {
+  const uint64_t waited_ns = now_ns() - start_ns_;
+  if (waited_ns >= patience_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }
-  if (polls % cuda_body::kListenEvery != 0) return false;
+  if (polls % cuda_body::kListenEvery != 0 && waited_ns < polls * cuda_body::kSlowPollNs)
+    return false;
   // Relaxed: the host says only that it wants the call to end.
   if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
   fail(Failure::alarm, what);
