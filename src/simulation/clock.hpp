@@ -1,0 +1,78 @@
+/// Vector clocks: what a thread knows to have happened.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace tokenyard::simulation {
+
+/// A column of the clocks: a simulated thread, or an agent that copies for it. Reused only by what
+/// is ordered after everything that its former owner did.
+using Slot = uint32_t;
+/// Counts a slot's releases, from 1. 0 is before everything.
+using Epoch = uint32_t;
+
+/// For every slot the last epoch known to have happened. Copies share their entries until one of
+/// them changes: after a barrier a whole block holds one array, and joining equals costs a
+/// comparison of pointers.
+class Clock {
+ public:
+  Epoch of(Slot slot) const {
+    return entries_ != nullptr && slot < entries_->size() ? (*entries_)[slot] : 0;
+  }
+  void raise(Slot slot, Epoch epoch) {
+    if (of(slot) >= epoch) return;
+    std::vector<Epoch>& mine = own(slot + 1);
+    mine[slot] = epoch;
+  }
+  /// Takes the later of both for every slot. Whether anything changed.
+  bool join(const Clock& other) {
+    if (other.entries_ == entries_ || other.entries_ == nullptr) return false;
+    if (entries_ == nullptr) {
+      entries_ = other.entries_;
+      return true;
+    }
+    if (covers(other)) return false;
+    if (other.covers(*this)) {
+      entries_ = other.entries_;
+      return true;
+    }
+    const std::vector<Epoch>& theirs = *other.entries_;
+    std::vector<Epoch>& mine = own(theirs.size());
+    for (size_t slot = 0; slot < theirs.size(); ++slot)
+      mine[slot] = mine[slot] < theirs[slot] ? theirs[slot] : mine[slot];
+    return true;
+  }
+  bool covers(const Clock& other) const {
+    if (other.entries_ == entries_ || other.entries_ == nullptr) return true;
+    const std::vector<Epoch>& theirs = *other.entries_;
+    const size_t mine = entries_ == nullptr ? 0 : entries_->size();
+    const size_t both = mine < theirs.size() ? mine : theirs.size();
+    // Without an early exit the compiler turns this into vector code.
+    bool behind = false;
+    for (size_t slot = 0; slot < both; ++slot) behind |= (*entries_)[slot] < theirs[slot];
+    for (size_t slot = both; slot < theirs.size(); ++slot) behind |= theirs[slot] != 0;
+    return !behind;
+  }
+
+ private:
+  /// Entries that nobody shares, at least `size` of them.
+  std::vector<Epoch>& own(size_t size) {
+    if (entries_ == nullptr) {
+      entries_ = std::make_shared<std::vector<Epoch>>(size);
+    } else if (entries_.use_count() > 1) {
+      auto copy = std::make_shared<std::vector<Epoch>>();
+      copy->reserve(size > entries_->size() ? size + size / 4 : entries_->size());
+      *copy = *entries_;
+      entries_ = std::move(copy);
+    }
+    if (entries_->size() < size) entries_->resize(size);
+    return *entries_;
+  }
+
+  std::shared_ptr<std::vector<Epoch>> entries_;
+};
+
+}  // namespace tokenyard::simulation

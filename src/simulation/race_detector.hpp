@@ -1,0 +1,60 @@
+/// Finds pairs of accesses that nothing orders.
+///
+/// Every access is compared with the records of the bytes it touches. Two of them race if one
+/// writes, the later does not know the earlier to have happened, and they are not both strong with
+/// scopes that include each other. After FastTrack (Flanagan and Freund, 2009): clocks for threads,
+/// one epoch for an access. Scopes and the async proxy are the PTX memory model's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulation/actor.hpp"
+#include "simulation/record.hpp"
+#include "simulation/region.hpp"
+
+namespace tokenyard::simulation {
+
+enum class RaceReason : uint8_t { unordered, scope, proxy };
+
+struct Race {
+  Access earlier, later;
+  const void* address;
+  uint32_t bytes;
+  RaceReason reason;
+};
+
+class RaceSink {
+ public:
+  virtual ~RaceSink() = default;
+  virtual void found(const Race& race) = 0;
+};
+
+class RaceDetector {
+ public:
+  RaceDetector(const std::vector<Actor>& actors, RaceSink& sink) : actors_(actors), sink_(sink) {}
+
+  /// `me` is the thread that accesses or, for a bulk access, the one that issued the copy.
+  /// `at` .. `at + bytes` lies in `region`.
+  void access(Region& region, const void* at, uint32_t bytes, const Access& access,
+              const ThreadState& me);
+  /// Only asks: nothing is remembered.
+  void check(Region& region, const void* at, uint32_t bytes, const Access& access,
+             const ThreadState& me);
+
+ private:
+  void compare(const Records& records, uint16_t mask, const Access& access, const ThreadState& me,
+               const std::byte* cell);
+  void remember(Records& records, uint16_t mask, const Access& access, const ThreadState& me);
+  void prune(Records& records, const ThreadState& me);
+  bool harmless(const Records& records, uint16_t mask, const Access& access) const;
+  bool ordered(const Access& earlier, const Access& later, const ThreadState& me) const;
+  bool implies(const Record& later, const Record& earlier) const;
+  void summarise(Records& records) const;
+  void add_to_summary(Records& records, const Record& record) const;
+
+  const std::vector<Actor>& actors_;
+  RaceSink& sink_;
+};
+
+}  // namespace tokenyard::simulation

@@ -1,0 +1,66 @@
+/// What has touched sixteen bytes of memory: the records that the race detector keeps of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "device/memory.hpp"
+#include "simt/memory.hpp"
+#include "simulation/clock.hpp"
+
+namespace tokenyard::simulation {
+
+using simt::CodeAddress;
+
+/// An access as the race detector tells them apart. `plain` is a C++ load or store of kernel code;
+/// `weak` the same through a word of the vocabulary; `bulk` is done by the copying agent, on the
+/// async proxy.
+enum class AccessKind : uint8_t {
+  plain_read,
+  plain_write,
+  weak_read,
+  weak_write,
+  strong_read,
+  strong_write,
+  bulk_read,
+  bulk_write,
+};
+inline bool writes(AccessKind kind) {
+  return (static_cast<uint8_t>(kind) & 1) != 0;
+}
+inline bool strong(AccessKind kind) {
+  return kind == AccessKind::strong_read || kind == AccessKind::strong_write;
+}
+inline bool bulk(AccessKind kind) {
+  return kind == AccessKind::bulk_read || kind == AccessKind::bulk_write;
+}
+
+struct Access {
+  uint32_t actor;
+  Epoch epoch;
+  AccessKind kind;
+  Order order = Order::weak;
+  Scope scope = Scope::sys;
+  CodeAddress where;
+};
+
+struct Record {
+  Access access;
+  uint16_t mask;  ///< which of the sixteen bytes
+};
+
+/// The records of one cell, with a summary that lets the common case, many threads polling one
+/// word, pass without looking at each.
+struct Records {
+  std::vector<Record> list;
+  uint32_t prune_at = 8;  ///< how long the list may grow before known records are dropped
+  // Of all records in the list:
+  bool weak = false;          ///< one of them is not strong
+  bool ranks_differ = false;  ///< they come from several ranks
+  Scope narrowest = Scope::sys;
+  uint16_t mask = 0;  ///< the one mask of all; 0 with none
+  bool masks_differ = false;
+  uint32_t rank = 0;
+};
+
+}  // namespace tokenyard::simulation

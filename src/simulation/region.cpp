@@ -1,0 +1,58 @@
+#include "simulation/region.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::simulation {
+
+Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) {
+  auto* const begin = static_cast<std::byte*>(base);
+  if (reinterpret_cast<uintptr_t>(base) % kCellBytes != 0)
+    throw InternalError(fmt::format("region {} is not 16-byte aligned", name));
+  // Memory that the process's heap gave out again: what lay there has died.
+  std::erase_if(sorted_, [&](const auto& region) {
+    return region->base < begin + bytes && begin < region->base + region->bytes;
+  });
+  last_ = nullptr;
+  const auto place =
+      std::lower_bound(sorted_.begin(), sorted_.end(), begin,
+                       [](const auto& region, std::byte* at) { return region->base < at; });
+  auto region = std::make_unique<Region>();
+  region->name = std::move(name);
+  region->base = begin;
+  region->bytes = bytes;
+  region->rank = rank;
+  region->number = added_++;
+  region->pages.resize((bytes + Region::kPageBytes - 1) / Region::kPageBytes);
+  return **sorted_.insert(place, std::move(region));
+}
+
+void Regions::remove(void* base) {
+  Region* const region = find(base);
+  if (region == nullptr || region->base != base)
+    throw InternalError("a region that was never added is removed");
+  region->alive = false;
+}
+
+Region* Regions::search(const std::byte* address) {
+  auto after =
+      std::upper_bound(sorted_.begin(), sorted_.end(), address,
+                       [](const std::byte* at, const auto& region) { return at < region->base; });
+  if (after == sorted_.begin()) return nullptr;
+  Region* const region = std::prev(after)->get();
+  if (address >= region->base + region->bytes) return nullptr;
+  last_ = region;
+  return region;
+}
+
+std::string Regions::describe(const void* address) {
+  const Region* const region = find(address);
+  if (region == nullptr) return fmt::format("{}", address);
+  const auto offset = static_cast<const std::byte*>(address) - region->base;
+  return fmt::format("{} + {:#x}{}", region->name, offset, region->alive ? "" : " (freed)");
+}
+
+}  // namespace tokenyard::simulation

@@ -1,0 +1,69 @@
+/// The memory that a simulated run knows: allocations, arenas, blocks' shared memory. Everything
+/// else (stacks, the host's own heap) behaves plainly and is not checked; words of the vocabulary
+/// that reach outside are reported.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simulation/history.hpp"
+#include "simulation/record.hpp"
+
+namespace tokenyard::simulation {
+
+/// Sixteen bytes of known memory: who touched them, and what a strong access may find there.
+struct Cell {
+  Records records;
+  History* histories = nullptr;  ///< of the words in it that strong accesses use; a short list
+  uint32_t late = 0;             ///< stores under way to it that have not landed
+};
+inline constexpr size_t kCellBytes = 16;
+
+struct Region {
+  std::string name;
+  std::byte* base;
+  size_t bytes;
+  uint32_t rank;    ///< whose memory
+  uint32_t number;  ///< in order of registration; what traces name
+  bool alive = true;
+
+  /// The cell of the byte at `offset`.
+  Cell& cell(size_t offset) {
+    auto& page = pages[offset / kPageBytes];
+    if (page == nullptr) page = std::make_unique<Cell[]>(kPageBytes / kCellBytes);
+    return page[offset % kPageBytes / kCellBytes];
+  }
+
+  static constexpr size_t kPageBytes = 4096;
+  std::vector<std::unique_ptr<Cell[]>> pages;  ///< made when first touched
+  std::deque<History> histories;               ///< owns what the cells list
+};
+
+class Regions {
+ public:
+  /// Takes the place of a region that died at these addresses. `base` is 16-byte aligned.
+  Region& add(std::string name, void* base, size_t bytes, uint32_t rank);
+  /// Later accesses are reported as uses of freed memory.
+  void remove(void* base);
+  /// The region that holds this address; null if none does.
+  Region* find(const void* address) {
+    const auto* at = static_cast<const std::byte*>(address);
+    if (last_ != nullptr && at >= last_->base && at < last_->base + last_->bytes) return last_;
+    return search(at);
+  }
+  /// "arena of rank 1 + 0x40", or the address where nothing is known about it.
+  std::string describe(const void* address);
+
+ private:
+  Region* search(const std::byte* address);
+
+  std::vector<std::unique_ptr<Region>> sorted_;  ///< by base; none overlap
+  Region* last_ = nullptr;
+  uint32_t added_ = 0;
+};
+
+}  // namespace tokenyard::simulation
