@@ -50,6 +50,9 @@ class Accelerator {
   virtual Capacity capacity() const = 0;
   virtual int device_index() const { return -1; }  ///< CUDA ordinal
 
+  /// Loads a kernel. Objects that launch kernels call this when they are made, so that nothing is
+  /// loaded while kernels wait for one another.
+  virtual void prepare(const KernelEntry&) {}
   /// Enqueues one run of a kernel. On the host it has ended when this returns, unless another
   /// host thread must get on first (the simulator lets other ranks run meanwhile). Throws
   /// InvalidArgument for a shape beyond capacity, OsError with CUDA's text.

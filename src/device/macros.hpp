@@ -8,6 +8,7 @@
 #define HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define TOKENYARD_DEVICE_BODY 0
-#define DEVICE inline
+// Always inlined, so that a code address in a word lies in the kernel that said it.
+#define DEVICE inline __attribute__((always_inline))
 #define HOST_DEVICE inline
 #endif

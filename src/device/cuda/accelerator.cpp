@@ -1,0 +1,222 @@
+#include "device/cuda/accelerator.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "device/cuda/runtime.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::cuda {
+
+namespace {
+
+cudaStream_t native(Stream stream) {
+  return reinterpret_cast<cudaStream_t>(stream.native);
+}
+cudaEvent_t native(Event event) {
+  return reinterpret_cast<cudaEvent_t>(event.native);
+}
+
+}  // namespace
+
+CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt)
+    : CudaAccelerator(device, std::move(interrupt), std::make_shared<KernelLoader>(device)) {}
+
+CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt,
+                                 std::shared_ptr<KernelLoader> loader)
+    : device_(device),
+      name_(describe_gpu(device)),
+      interrupt_(std::move(interrupt)),
+      loader_(std::move(loader)) {
+  const OnDevice on_device(device_);
+  check(cudaStreamCreateWithFlags(&setup_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+CudaAccelerator::~CudaAccelerator() {
+  // Failures here have no one to hear them: what could not be freed goes with the process.
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  cudaStreamDestroy(setup_);
+}
+
+void CudaAccelerator::prepare(const KernelEntry& kernel) {
+  loader_->load(kernel, Rows::one);
+}
+
+void CudaAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
+                             const void* params) {
+  const PlannedLaunch planned = loader_->plan(kernel, shape, 1);
+  const OnDevice on_device(device_);
+  launch_planned(planned, shape, native(stream), const_cast<void*>(params));
+}
+
+void* CudaAccelerator::allocate(size_t bytes) {
+  const OnDevice on_device(device_);
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  check(cudaMemsetAsync(memory, 0, bytes, setup_), "cudaMemsetAsync");
+  check(cudaStreamSynchronize(setup_), "cudaStreamSynchronize");
+  return memory;
+}
+
+void CudaAccelerator::free(void* memory) {
+  const OnDevice on_device(device_);
+  check(cudaFree(memory), "cudaFree");
+}
+
+void* CudaAccelerator::allocate_shared(size_t bytes) {
+  const OnDevice on_device(device_);
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+        "cudaHostAlloc");
+  __builtin_memset(memory, 0, bytes);
+  return memory;
+}
+
+void CudaAccelerator::free_shared(void* memory) {
+  const OnDevice on_device(device_);
+  check(cudaFreeHost(memory), "cudaFreeHost");
+}
+
+void CudaAccelerator::copy(void* to, const void* from, size_t bytes, Stream stream) {
+  const OnDevice on_device(device_);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)), "cudaMemcpyAsync");
+}
+
+void CudaAccelerator::fill(void* to, int byte, size_t bytes, Stream stream) {
+  const OnDevice on_device(device_);
+  check(cudaMemsetAsync(to, byte, bytes, native(stream)), "cudaMemsetAsync");
+}
+
+Stream CudaAccelerator::make_stream() {
+  const OnDevice on_device(device_);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return {reinterpret_cast<uintptr_t>(stream)};
+}
+
+void CudaAccelerator::free_stream(Stream stream) {
+  check(cudaStreamDestroy(native(stream)), "cudaStreamDestroy");
+}
+
+Event CudaAccelerator::record(Stream stream) {
+  const OnDevice on_device(device_);
+  cudaEvent_t event = nullptr;
+  {
+    const std::lock_guard lock(events_mutex_);
+    if (!events_.empty()) {
+      event = events_.back();
+      events_.pop_back();
+    }
+  }
+  if (event == nullptr) check(cudaEventCreate(&event), "cudaEventCreate");
+  const cudaError_t recorded = cudaEventRecord(event, native(stream));
+  if (recorded != cudaSuccess) free_event({reinterpret_cast<uintptr_t>(event)});
+  check(recorded, "cudaEventRecord");
+  return {reinterpret_cast<uintptr_t>(event)};
+}
+
+void CudaAccelerator::wait(Stream stream, Event event) {
+  const OnDevice on_device(device_);
+  check(cudaStreamWaitEvent(native(stream), native(event), 0), "cudaStreamWaitEvent");
+}
+
+bool CudaAccelerator::done(Event event) {
+  const cudaError_t state = cudaEventQuery(native(event));
+  if (state == cudaErrorNotReady) return false;
+  check(state, "cudaEventQuery");
+  return true;
+}
+
+void CudaAccelerator::free_event(Event event) {
+  const std::lock_guard lock(events_mutex_);
+  events_.push_back(native(event));
+}
+
+float CudaAccelerator::elapsed_ms(Event begin, Event end) {
+  float elapsed = 0;
+  check(cudaEventElapsedTime(&elapsed, native(begin), native(end)), "cudaEventElapsedTime");
+  return elapsed;
+}
+
+bool CudaAccelerator::wait_until(TimePoint until, const std::function<bool()>& condition) {
+  // Counts arrive within microseconds when all ranks run together, so the first looks come back to
+  // back; a rank that waits longer than that leaves the core to others.
+  constexpr int kSpins = 2000;
+  constexpr auto kNap = std::chrono::microseconds(50);
+  constexpr auto kInterruptEvery = std::chrono::milliseconds(50);
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (condition()) return true;
+    if (spin > kSpins / 2) std::this_thread::yield();
+  }
+  TimePoint interrupt_at = now();
+  while (!condition()) {
+    const TimePoint time = now();
+    if (time >= until) return false;
+    if (time >= interrupt_at) {
+      interrupt_();
+      interrupt_at = now() + kInterruptEvery;
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+  return true;
+}
+
+uint32_t CudaAccelerator::read_flag(const uint32_t* flag) {
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+}
+
+void CudaAccelerator::write_flag(uint32_t* flag, uint32_t value) {
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+}
+
+void launch_planned(const PlannedLaunch& planned, const LaunchShape& shape, cudaStream_t stream,
+                    void* params) {
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  unsigned count = 0;
+  if (shape.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
+  if (shape.overlap_previous) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = planned.grid;
+  config.blockDim = planned.block;
+  config.dynamicSmemBytes = planned.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes.data();
+  config.numAttrs = count;
+  void* arguments[] = {params};
+  check(cudaLaunchKernelExC(&config, planned.function, arguments), "cudaLaunchKernelExC");
+}
+
+std::string gpu_uuid(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  std::string text = "GPU-";
+  for (int byte = 0; byte < 16; ++byte) {
+    if (byte == 4 || byte == 6 || byte == 8 || byte == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[byte]));
+  }
+  return text;
+}
+
+std::string describe_gpu(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return fmt::format("{} #{} ({})", properties.name, device, gpu_uuid(device));
+}
+
+int gpu_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // No driver, or no GPU: not an error to be found by the next call.
+  return 0;
+}
+
+}  // namespace tokenyard::cuda

@@ -1,0 +1,82 @@
+/// A GPU as the place where a rank's kernels run.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "device/cuda/kernel_loader.hpp"
+
+namespace tokenyard::cuda {
+
+/// One rank that has a GPU to itself. Events are pooled, so that recording one in the middle of
+/// kernels that wait for one another creates nothing.
+class CudaAccelerator : public Accelerator {
+ public:
+  /// `interrupt` is called now and then while the host waits, and may throw.
+  CudaAccelerator(int device, std::function<void()> interrupt);
+  ~CudaAccelerator() override;
+  CudaAccelerator(const CudaAccelerator&) = delete;
+  CudaAccelerator& operator=(const CudaAccelerator&) = delete;
+
+  AcceleratorKind kind() const override { return AcceleratorKind::gpu; }
+  std::string name() const override { return name_; }
+  Capacity capacity() const override { return loader_->capacity(); }
+  int device_index() const override { return device_; }
+
+  void prepare(const KernelEntry& kernel) override;
+  void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
+              const void* params) override;
+
+  void* allocate(size_t bytes) override;
+  void free(void* memory) override;
+  void* allocate_shared(size_t bytes) override;
+  void free_shared(void* memory) override;
+
+  void copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  void fill(void* to, int byte, size_t bytes, Stream stream) override;
+
+  Stream make_stream() override;
+  void free_stream(Stream stream) override;
+  Event record(Stream stream) override;
+  void wait(Stream stream, Event event) override;
+  bool done(Event event) override;
+  void free_event(Event event) override;
+  float elapsed_ms(Event begin, Event end) override;
+
+  bool wait_until(TimePoint until, const std::function<bool()>& condition) override;
+  uint32_t read_flag(const uint32_t* flag) override;
+  void write_flag(uint32_t* flag, uint32_t value) override;
+
+ protected:
+  CudaAccelerator(int device, std::function<void()> interrupt,
+                  std::shared_ptr<KernelLoader> loader);
+  KernelLoader& loader() { return *loader_; }
+
+ private:
+  int device_;
+  std::string name_;
+  std::function<void()> interrupt_;
+  std::shared_ptr<KernelLoader> loader_;
+  cudaStream_t setup_ = nullptr;  // What is enqueued here waits for nobody's kernels.
+  std::mutex events_mutex_;       // Arena pieces, and so events, are dropped by any thread.
+  std::vector<cudaEvent_t> events_;
+};
+
+/// "NVIDIA H200 #0 (GPU-d0f6...)".
+std::string describe_gpu(int device);
+/// The UUID that names a GPU in every process, whatever CUDA_VISIBLE_DEVICES makes of its number.
+std::string gpu_uuid(int device);
+/// GPUs that this process can use; 0 where there is no driver.
+int gpu_count();
+
+/// Launches on the calling thread's current device.
+void launch_planned(const PlannedLaunch& planned, const LaunchShape& shape, cudaStream_t stream,
+                    void* params);
+
+}  // namespace tokenyard::cuda

@@ -1,0 +1,92 @@
+#include "device/cuda/kernel_loader.hpp"
+
+#include <fmt/format.h>
+
+#include "device/cuda/runtime.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::cuda {
+
+namespace {
+
+uint32_t attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return static_cast<uint32_t>(value);
+}
+
+/// Where the tail behind a kernel's Shared struct begins; block::shared_tail says the same.
+uint32_t aligned(uint32_t shared_bytes) {
+  return (shared_bytes + 127) / 128 * 128;
+}
+
+}  // namespace
+
+KernelLoader::KernelLoader(int device)
+    : device_(device),
+      capacity_{.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device),
+                .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)} {}
+
+const void* KernelLoader::load(const KernelEntry& kernel, Rows rows) {
+  const void* function = rows == Rows::one ? kernel.on_gpu : kernel.on_gpu_rows;
+  if (function == nullptr) {
+    throw Unsupported(fmt::format("kernel {} on a GPU", kernel.name), "it has no GPU side");
+  }
+  const std::lock_guard lock(mutex_);
+  if (loaded_.contains(function)) return function;
+  const OnDevice on_device(device_);
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, function), "cudaFuncGetAttributes");
+  const auto dynamic = static_cast<int>(capacity_.shared_bytes - attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic),
+        "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
+  loaded_.emplace(function, attributes);
+  return function;
+}
+
+PlannedLaunch KernelLoader::plan(const KernelEntry& kernel, const LaunchShape& shape,
+                                 uint32_t rows) {
+  const void* function = load(kernel, rows == 1 ? Rows::one : Rows::many);
+  const uint32_t threads = shape.warps * 32;
+  if (shape.blocks == 0) throw InvalidArgument("blocks", "at least 1", "0");
+  if (shape.warps == 0 || threads > kernel.threads_max) {
+    throw InvalidArgument("warps",
+                          fmt::format("1 .. {} for {}", kernel.threads_max / 32, kernel.name),
+                          fmt::format("{}", shape.warps));
+  }
+  const uint64_t shared = uint64_t{aligned(kernel.shared_bytes)} + shape.extra_shared_bytes;
+  if (shared > capacity_.shared_bytes) {
+    throw InvalidArgument(
+        "extra_shared_bytes",
+        fmt::format("at most {} for {}", capacity_.shared_bytes - aligned(kernel.shared_bytes),
+                    kernel.name),
+        fmt::format("{}", shape.extra_shared_bytes));
+  }
+  const PlannedLaunch launch{.function = function,
+                             .grid = dim3(shape.blocks, rows),
+                             .block = dim3(threads),
+                             .shared_bytes = static_cast<uint32_t>(shared)};
+  if (shape.cooperative && uint64_t{shape.blocks} * rows > resident_blocks(launch)) {
+    throw InvalidArgument("blocks",
+                          fmt::format("at most {} of {} resident at once on this GPU",
+                                      resident_blocks(launch), kernel.name),
+                          rows == 1 ? fmt::format("{}", shape.blocks)
+                                    : fmt::format("{} for each of {} ranks", shape.blocks, rows));
+  }
+  return launch;
+}
+
+uint32_t KernelLoader::resident_blocks(const PlannedLaunch& launch) {
+  const std::lock_guard lock(mutex_);
+  uint32_t& resident =
+      resident_[{launch.function, launch.block.x, launch.shared_bytes}];  // 0: not asked yet
+  if (resident != 0) return resident;
+  const OnDevice on_device(device_);
+  int blocks = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &blocks, launch.function, static_cast<int>(launch.block.x), launch.shared_bytes),
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return resident = static_cast<uint32_t>(blocks) * capacity_.multiprocessors;
+}
+
+}  // namespace tokenyard::cuda

@@ -1,0 +1,217 @@
+#include "device/cuda/shared_gpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "device/cuda/runtime.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::cuda {
+
+/// The launches of one grid, as they come.
+struct SharedGpu::Gathering {
+  struct Part {
+    cudaStream_t stream;
+    std::vector<std::byte> params;
+  };
+  KernelEntry kernel;
+  LaunchShape shape;
+  uint32_t first_rank;
+  std::map<uint32_t, Part> parts;  // By rank; the grid's rows are in this order.
+  bool over = false;
+  std::exception_ptr failure;
+};
+
+/// Where the parameters of one grid lie while it runs.
+struct SharedGpu::ParamsSlot {
+  static constexpr size_t kBytes = 64 * 1024;
+  static constexpr size_t kSlots = 16;
+
+  std::byte* host = nullptr;  // Pinned, so that the copy is enqueued and not waited for.
+  std::byte* device = nullptr;
+  cudaEvent_t grid_ended = nullptr;
+
+  ParamsSlot() {
+    check(cudaHostAlloc(reinterpret_cast<void**>(&host), kBytes, cudaHostAllocPortable),
+          "cudaHostAlloc");
+    check(cudaMalloc(reinterpret_cast<void**>(&device), kBytes), "cudaMalloc");
+    check(cudaEventCreateWithFlags(&grid_ended, cudaEventDisableTiming),
+          "cudaEventCreateWithFlags");
+  }
+  ~ParamsSlot() {
+    // Destructors cannot report; a half-made slot has null members, which all three accept or
+    // refuse without harm.
+    if (grid_ended != nullptr) cudaEventDestroy(grid_ended);
+    cudaFree(device);
+    cudaFreeHost(host);
+  }
+  ParamsSlot(const ParamsSlot&) = delete;
+  ParamsSlot& operator=(const ParamsSlot&) = delete;
+};
+
+SharedGpu::SharedGpu(int device, std::chrono::nanoseconds timeout)
+    : device_(device), timeout_(timeout), loader_(std::make_shared<KernelLoader>(device)) {
+  const OnDevice on_device(device_);
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  for (size_t slot = 0; slot < ParamsSlot::kSlots; ++slot)
+    slots_.push_back(std::make_unique<ParamsSlot>());
+}
+
+SharedGpu::~SharedGpu() {
+  cudaStreamDestroy(stream_);
+}
+
+void SharedGpu::enter(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  ranks_.insert(std::lower_bound(ranks_.begin(), ranks_.end(), rank), rank);
+}
+
+void SharedGpu::leave(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  std::erase(ranks_, rank);
+}
+
+bool SharedGpu::complete(const Gathering& gathering) const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [&](uint32_t rank) { return gathering.parts.contains(rank); });
+}
+
+void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchShape& shape,
+                       cudaStream_t stream, const void* params,
+                       const std::function<void()>& interrupt) {
+  constexpr auto kInterruptEvery = std::chrono::milliseconds(50);
+  const TimePoint start = Clock::now();
+  std::unique_lock lock(mutex_);
+  if (!gathering_)
+    gathering_ = std::make_shared<Gathering>(
+        Gathering{.kernel = kernel, .shape = shape, .first_rank = rank});
+  const std::shared_ptr<Gathering> gathering = gathering_;
+
+  // Who ends the gathering, by launching it or by failing it, tells everybody in it.
+  const auto end = [&](std::exception_ptr failure) {
+    gathering->failure = std::move(failure);
+    gathering->over = true;
+    gathering_.reset();
+    changed_.notify_all();
+  };
+  try {
+    check_same(*gathering, rank, kernel, shape);
+    const auto* bytes = static_cast<const std::byte*>(params);
+    gathering->parts.emplace(
+        rank, Gathering::Part{stream, std::vector<std::byte>(bytes, bytes + kernel.params_bytes)});
+    if (complete(*gathering)) {
+      launch_all(*gathering);
+      end(nullptr);
+    }
+    while (!gathering->over) {
+      changed_.wait_for(lock, kInterruptEvery);
+      if (gathering->over) break;
+      if (Clock::now() - start >= timeout_) {
+        const auto missing = std::find_if(ranks_.begin(), ranks_.end(), [&](uint32_t other) {
+          return !gathering->parts.contains(other);
+        });
+        throw PeerTimeout({.rank = missing == ranks_.end() ? rank : *missing,
+                           .phase = fmt::format("launch: {}", kernel.name),
+                           .expected = ranks_.size(),
+                           .seen = gathering->parts.size(),
+                           .waited_s = std::chrono::duration<double>(timeout_).count()});
+      }
+      lock.unlock();
+      interrupt();
+      lock.lock();
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    if (!gathering->over) end(std::current_exception());
+    throw;
+  }
+  if (gathering->failure) std::rethrow_exception(gathering->failure);
+}
+
+void SharedGpu::check_same(const Gathering& gathering, uint32_t rank, const KernelEntry& kernel,
+                           const LaunchShape& shape) const {
+  if (std::strcmp(gathering.kernel.name, kernel.name) != 0 || gathering.parts.contains(rank)) {
+    throw InvalidArgument("kernel",
+                          fmt::format("{}, which rank {} launches on the same GPU",
+                                      gathering.kernel.name, gathering.first_rank),
+                          fmt::format("{} by rank {}", kernel.name, rank), gathering.first_rank);
+  }
+  const auto text = [](const LaunchShape& of) {
+    return fmt::format("{} blocks of {} warps with {} extra bytes{}", of.blocks, of.warps,
+                       of.extra_shared_bytes, of.cooperative ? ", cooperative" : "");
+  };
+  if (text(gathering.shape) != text(shape)) {
+    throw InvalidArgument("shape",
+                          fmt::format("{}, as rank {} launches {}", text(gathering.shape),
+                                      gathering.first_rank, kernel.name),
+                          fmt::format("{} by rank {}", text(shape), rank), gathering.first_rank);
+  }
+}
+
+void SharedGpu::launch_all(Gathering& gathering) {
+  const OnDevice on_device(device_);
+  const auto rows = static_cast<uint32_t>(gathering.parts.size());
+  PlannedLaunch planned = loader_->plan(gathering.kernel, gathering.shape, rows);
+  // A single rank may be left; it still reads its parameters from the array.
+  planned.function = loader_->load(gathering.kernel, Rows::many);
+
+  const size_t stride = gathering.kernel.params_bytes;
+  ParamsSlot& slot = free_slot(stride * rows);
+  std::byte* row = slot.host;
+  for (const auto& [rank, part] : gathering.parts) {
+    std::memcpy(row, part.params.data(), stride);
+    row += stride;
+    check(cudaEventRecord(slot.grid_ended, part.stream), "cudaEventRecord");
+    check(cudaStreamWaitEvent(stream_, slot.grid_ended, 0), "cudaStreamWaitEvent");
+  }
+  check(cudaMemcpyAsync(slot.device, slot.host, stride * rows, cudaMemcpyHostToDevice, stream_),
+        "cudaMemcpyAsync");
+  LaunchShape shape = gathering.shape;
+  shape.overlap_previous = false;  // What is before it in its stream are events and a copy.
+  launch_planned(planned, shape, stream_, &slot.device);
+  check(cudaEventRecord(slot.grid_ended, stream_), "cudaEventRecord");
+  for (const auto& [rank, part] : gathering.parts)
+    check(cudaStreamWaitEvent(part.stream, slot.grid_ended, 0), "cudaStreamWaitEvent");
+}
+
+SharedGpu::ParamsSlot& SharedGpu::free_slot(size_t bytes) {
+  if (bytes > ParamsSlot::kBytes) {
+    throw InvalidArgument("ranks",
+                          fmt::format("parameters of at most {} bytes", ParamsSlot::kBytes),
+                          fmt::format("{} bytes", bytes));
+  }
+  ParamsSlot& slot = *slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % slots_.size();
+  // Sixteen grids ago: long over, unless the host is far ahead. Grids end, since their waits do.
+  check(cudaEventSynchronize(slot.grid_ended), "cudaEventSynchronize");
+  return slot;
+}
+
+SharedGpuAccelerator::SharedGpuAccelerator(std::shared_ptr<SharedGpu> gpu, uint32_t rank,
+                                           std::function<void()> interrupt)
+    : CudaAccelerator(gpu->device(), interrupt, gpu->loader()),
+      gpu_(std::move(gpu)),
+      rank_(rank),
+      interrupt_(std::move(interrupt)) {
+  gpu_->enter(rank_);
+}
+
+SharedGpuAccelerator::~SharedGpuAccelerator() {
+  gpu_->leave(rank_);
+}
+
+void SharedGpuAccelerator::prepare(const KernelEntry& kernel) {
+  loader().load(kernel, Rows::many);
+}
+
+void SharedGpuAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape,
+                                  Stream stream, const void* params) {
+  gpu_->launch(rank_, kernel, shape, reinterpret_cast<cudaStream_t>(stream.native), params,
+               interrupt_);
+}
+
+}  // namespace tokenyard::cuda

@@ -1,0 +1,11 @@
+/// On a host the kernels of a stream run one after the other, so there is nothing to wait for.
+#pragma once
+
+#include "device/dependent_launch.hpp"
+
+namespace tokenyard::grid {
+
+DEVICE void wait_for_previous() {}
+DEVICE void let_next_start() {}
+
+}  // namespace tokenyard::grid

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "device/numbers.hpp"
+
+namespace tokenyard {
+
+namespace host_body {
+
+/// A small format: sign, exponent, `mantissa` bits. Codes above `largest` are infinities and NaN.
+struct SmallFormat {
+  int mantissa, bias;
+  uint8_t largest;
+};
+inline constexpr SmallFormat kE4M3{.mantissa = 3, .bias = 7, .largest = 0x7e};
+inline constexpr SmallFormat kE5M2{.mantissa = 2, .bias = 15, .largest = 0x7b};
+
+/// To nearest even, saturating.
+inline uint8_t encode(SmallFormat format, float value) {
+  if (std::isnan(value)) return 0x7f;
+  const uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isinf(value)) return sign | format.largest;
+  if (value == 0) return sign;
+  const double size = std::fabs(static_cast<double>(value));
+  const int exponent = std::max(std::ilogb(size), 1 - format.bias);
+  // In units of the last place: exact in double, so that ties are ties. Subnormals keep the
+  // smallest exponent; a mantissa that rounds up to the next power of two carries into it by
+  // itself.
+  const double units = std::nearbyint(std::ldexp(size, format.mantissa - exponent));
+  const double code = std::ldexp(exponent + format.bias - 1, format.mantissa) + units;
+  return sign | (code > format.largest ? format.largest : static_cast<uint8_t>(code));
+}
+
+inline float decode(SmallFormat format, uint8_t code) {
+  const int size = code & 0x7f, field = size >> format.mantissa;
+  const int fraction = size & ((1 << format.mantissa) - 1);
+  float value;
+  if (size > format.largest) {
+    const bool infinite = format.mantissa == 2 && fraction == 0;
+    value =
+        infinite ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  } else if (field == 0) {
+    value = std::ldexp(static_cast<float>(fraction), 1 - format.bias - format.mantissa);
+  } else {
+    value = std::ldexp(static_cast<float>(fraction + (1 << format.mantissa)),
+                       field - format.bias - format.mantissa);
+  }
+  return code & 0x80 ? -value : value;
+}
+
+}  // namespace host_body
+
+DEVICE float to_float(BFloat16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
+DEVICE float to_float(Float8E4M3 value) {
+  return host_body::decode(host_body::kE4M3, value.bits);
+}
+DEVICE float to_float(Float8E5M2 value) {
+  return host_body::decode(host_body::kE5M2, value.bits);
+}
+DEVICE float to_float(ScaleE8M0 value) {
+  if (value.bits == 0xff) return std::numeric_limits<float>::quiet_NaN();
+  return std::ldexp(1.0f, value.bits - 127);
+}
+
+DEVICE BFloat16 to_bfloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return {0x7fff};
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+DEVICE uint32_t to_bfloat16_pair(float low, float high) {
+  return to_bfloat16(low).bits | static_cast<uint32_t>(to_bfloat16(high).bits) << 16;
+}
+DEVICE Float8E4M3 to_float8_e4m3(float value) {
+  return {host_body::encode(host_body::kE4M3, value)};
+}
+DEVICE Float8E5M2 to_float8_e5m2(float value) {
+  return {host_body::encode(host_body::kE5M2, value)};
+}
+DEVICE uint32_t to_float8_e4m3_quad(float a, float b, float c, float d) {
+  return to_float8_e4m3(a).bits | to_float8_e4m3(b).bits << 8 | to_float8_e4m3(c).bits << 16 |
+         static_cast<uint32_t>(to_float8_e4m3(d).bits) << 24;
+}
+DEVICE ScaleE8M0 to_scale_e8m0(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (bits <= 0x00400000) return {0};  // 2^-127 and below
+  const uint32_t exponent = (bits + 0x007fffff) >> 23;
+  return {static_cast<uint8_t>(exponent < 0xfe ? exponent : 0xfe)};
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,32 @@
+/// Cache hints mean nothing on a host. Accesses to this rank's own memory are plain ones, which the
+/// compiler's instrumentation reports in checked builds; only a Peer needs the machine.
+#pragma once
+
+#include "device/host/memory.hpp"
+#include "device/vector.hpp"
+
+namespace tokenyard {
+
+template <Cache>
+DEVICE Bytes16 load_vector(const Bytes16* from) {
+  return *from;
+}
+template <Cache>
+DEVICE Bytes16 load_vector(Peer<const Bytes16> from) {
+  return load<Order::weak, Scope::sys>(from);
+}
+template <Cache>
+DEVICE void store_vector(Bytes16* to, Bytes16 value) {
+  *to = value;
+}
+template <Cache>
+DEVICE void store_vector(Peer<Bytes16> to, Bytes16 value) {
+  store<Order::weak, Scope::sys>(to, value);
+}
+template <Cache, class T>
+DEVICE T load_cached(const T* from) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  return *from;
+}
+
+}  // namespace tokenyard
