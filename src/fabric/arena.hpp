@@ -14,7 +14,7 @@ namespace tokenyard {
 /// order of the stream it was last used on.
 class ArenaBlock {
  public:
-  ArenaBlock() = default;
+  ArenaBlock();
   ArenaBlock(ArenaBlock&& other) noexcept;
   ArenaBlock& operator=(ArenaBlock&& other) noexcept;
   ~ArenaBlock();

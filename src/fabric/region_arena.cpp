@@ -153,6 +153,7 @@ struct ArenaBlock::State {
 };
 
 ArenaBlock::ArenaBlock(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ArenaBlock::ArenaBlock() = default;
 ArenaBlock::ArenaBlock(ArenaBlock&& other) noexcept = default;
 
 ArenaBlock& ArenaBlock::operator=(ArenaBlock&& other) noexcept {
