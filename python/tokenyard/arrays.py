@@ -13,9 +13,6 @@ import numpy as np
 
 from .errors import invalid
 
-BF16_BYTES = 16
-"""Rows of x move in units of 16 bytes, and so does the address they start at."""
-
 
 class Arrays(Protocol):
     """The words in which the package speaks to a library of arrays."""
@@ -26,7 +23,6 @@ class Arrays(Protocol):
     def shape(self, array: Any) -> tuple[int, ...]: ...
     def device(self, array: Any) -> str: ...
     def contiguous(self, array: Any) -> bool: ...
-    def address(self, array: Any) -> int: ...
     def to_native(self, array: Any) -> Any:
         """The same memory as the module takes it."""
 
@@ -52,9 +48,6 @@ class NumpyArrays:
 
     def contiguous(self, array: np.ndarray) -> bool:
         return array.flags.c_contiguous
-
-    def address(self, array: np.ndarray) -> int:
-        return array.ctypes.data
 
     def to_native(self, array: np.ndarray) -> np.ndarray:
         return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
@@ -107,12 +100,6 @@ def check_array(
         raise invalid(argument, f"device {device}", f"device {arrays.device(array)}")
     if not arrays.contiguous(array):
         raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
-    if dtypes == ("bfloat16",) and 0 not in seen and arrays.address(array) % BF16_BYTES:
-        raise invalid(
-            argument,
-            f"an address that is a multiple of {BF16_BYTES}",
-            f"{arrays.address(array):#x}",
-        )
 
 
 def current_stream(device_index: int | None) -> int:

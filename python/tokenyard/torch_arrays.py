@@ -24,9 +24,6 @@ class TorchArrays:
     def contiguous(self, array: torch.Tensor) -> bool:
         return array.is_contiguous()
 
-    def address(self, array: torch.Tensor) -> int:
-        return array.data_ptr()
-
     def to_native(self, array: torch.Tensor) -> torch.Tensor:
         # Gradients do not pass through an exchange by themselves, and DLPack refuses them.
         array = array.detach()
