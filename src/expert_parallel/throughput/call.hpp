@@ -1,0 +1,52 @@
+/// What every call of an ExpertParallel object has in common, whichever way rows move.
+#pragma once
+
+#include <cstdint>
+
+#include "device/memory.hpp"
+#include "device/peer.hpp"
+#include "device/wait.hpp"
+#include "expert_parallel/throughput/control.hpp"
+
+namespace tokenyard::throughput {
+
+/// Words of a rank's own memory that outlive its calls. The epoch lives here and not in the
+/// parameters, so that a CUDA graph can replay a call.
+struct Workspace {
+  uint32_t epoch;            ///< of the call before
+  uint32_t readers;          ///< blocks of the running call that have read it
+  uint32_t claims[2];        ///< by parity of the call's epoch: the next claim
+  uint32_t routes_known[2];  ///< by parity: blocks whose tokens' routes can be read
+};
+
+struct CallParams {
+  uint32_t rank, ranks;
+  CallKind kind;
+  Weights weights;              ///< of a combine
+  uint32_t route;               ///< epoch of the dispatch that made the route in use, or 0
+  uint32_t rows_at;             ///< in kOffsetUnit: where rows may be stored, or are to be read
+  uint32_t weights_at;          ///< in kOffsetUnit: weights to be read, or 0
+  Control control;              ///< everybody's windows
+  PeerArray<std::byte> arenas;  ///< everybody's arenas
+  Workspace* workspace;
+  Patience patience;  ///< how long the call may take, who may end it, where it reports
+};
+
+/// What the peers' hellos said, in shared memory.
+struct Hellos {
+  uint32_t* blocks;      ///< [ranks]
+  uint32_t* rows_at;     ///< [ranks]
+  uint32_t* weights_at;  ///< [ranks]
+  static constexpr uint32_t kWordsPerRank = 3;
+
+  HOST_DEVICE Hellos(uint32_t* words, uint32_t ranks)
+      : blocks(words), rows_at(words + ranks), weights_at(words + 2 * ranks) {}
+};
+
+/// In a report of a call that was refused because the ranks did not make the same one: which word
+/// of the hello differed, and its value.
+HOST_DEVICE uint64_t differing(HelloWord word, uint32_t value) {
+  return static_cast<uint64_t>(word) << 32 | value;
+}
+
+}  // namespace tokenyard::throughput

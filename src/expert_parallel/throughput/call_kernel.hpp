@@ -1,0 +1,137 @@
+/// How a call begins and ends on the device.
+///
+///     read_epoch .. pass_epoch     each block takes the epoch; the last one advances it
+///     say_hello                    block 0 tells every rank which call this is and where its
+///                                  buffer lies
+///     await_hellos                 every block hears that from every rank, and compares
+///     ...                          rows move
+///     finish_call                  every block tells every rank that it has done its part; block 0
+///                                  stays until every block of every rank has
+#pragma once
+
+#include "device/device.hpp"
+#include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/phase.hpp"
+
+namespace tokenyard::throughput {
+
+/// This call's epoch. By one thread a block; nothing hangs on the order of the load, since the word
+/// changes only once every block has read it.
+DEVICE uint32_t read_epoch(const CallParams& params) {
+  return load<Order::relaxed, Scope::gpu>(&params.workspace->epoch) + 1;
+}
+
+/// By one thread a block, which has read the epoch. The last one readies the workspace for the next
+/// call: acq_rel, so that its stores come after the others' loads.
+DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
+  Workspace& workspace = *params.workspace;
+  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
+  if (before + 1 != grid::blocks()) return;
+  const uint32_t next = (epoch + 1) & 1;
+  store<Order::relaxed, Scope::gpu>(&workspace.claims[next], 0);
+  store<Order::relaxed, Scope::gpu>(&workspace.routes_known[next], 0);
+  store<Order::relaxed, Scope::gpu>(&workspace.readers, 0);
+  store<Order::relaxed, Scope::gpu>(&workspace.epoch, epoch);
+}
+
+DEVICE CallWord call_word(const CallParams& params) {
+  return CallWord::of(params.kind, params.weights, grid::blocks());
+}
+
+DEVICE uint32_t hello_value(const CallParams& params, HelloWord word) {
+  switch (word) {
+    case HelloWord::call:
+      return call_word(params).bits;
+    case HelloWord::route:
+      return params.route;
+    case HelloWord::rows:
+      return params.rows_at;
+    case HelloWord::weights:
+      return params.weights_at;
+  }
+  return 0;
+}
+
+/// By one warp of block 0. Release: whatever this rank did to its buffer before, and whatever lies
+/// in it to be read, comes before the peers' accesses.
+DEVICE void say_hello(const CallParams& params, uint32_t epoch) {
+  for (uint32_t i = warp::lane(); i < params.ranks * kHelloWords; i += kWarpLanes) {
+    const uint32_t rank = i / kHelloWords;
+    const auto word = static_cast<HelloWord>(i % kHelloWords);
+    store<Order::release, Scope::sys>(params.control.hello(rank, params.rank, word),
+                                      Stamped{epoch, hello_value(params, word)});
+  }
+}
+
+/// One word of a hello: kept, or found to differ from what this rank says itself. Then the call is
+/// refused here; it is everywhere, since every rank compares itself with every other.
+DEVICE void take_hello(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
+                       const Awaited& what, HelloWord word, uint32_t value) {
+  const auto require = [&](bool agrees, uint32_t mine) {
+    if (agrees) return;
+    deadline.fail(Failure::refused, Awaited{.phase = what.phase,
+                                            .rank = what.rank,
+                                            .expected = differing(word, mine),
+                                            .seen = differing(word, value)});
+  };
+  switch (word) {
+    case HelloWord::call:
+      hellos.blocks[what.rank] = CallWord{value}.blocks();
+      require(call_word(params).agrees_with(CallWord{value}), call_word(params).bits);
+      break;
+    case HelloWord::route:
+      require(params.route == value, params.route);
+      break;
+    case HelloWord::rows:
+      hellos.rows_at[what.rank] = value;
+      break;
+    case HelloWord::weights:
+      hellos.weights_at[what.rank] = value;
+      break;
+  }
+}
+
+/// By the whole block, which then meets: false if the call has failed. Acquire: the peers' buffers
+/// are free to be written, or hold what is to be read, from here on.
+DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
+                         uint32_t epoch, Phase phase) {
+  for (uint32_t i = thread::index(); i < params.ranks * kHelloWords; i += block::threads()) {
+    const uint32_t source = i / kHelloWords;
+    const auto word = static_cast<HelloWord>(i % kHelloWords);
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
+    Stamped hello{};
+    const bool arrived = wait_until(deadline, what, [&] {
+      hello = load<Order::acquire, Scope::sys>(params.control.hello(params.rank, source, word));
+      what.seen = hello.epoch;
+      return hello.epoch == epoch;
+    });
+    if (arrived) take_hello(params, hellos, deadline, what, word, hello.value);
+  }
+  return !block::any(deadline.failed());
+}
+
+/// By the whole block, after it has met: all its stores are complete and all it needs has been
+/// read. Release: that is what the word says. Block 0 then waits for everybody's; acquire, for what
+/// runs after this kernel.
+DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
+                        uint32_t epoch, Phase phase) {
+  const Control& control = params.control;
+  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
+    store<Order::release, Scope::sys>(control.finished(rank, params.rank, block::index()), epoch);
+  if (block::index() != 0) return;
+  const uint32_t blocks_max = control.layout.blocks_max;
+  for (uint32_t i = thread::index(); i < params.ranks * blocks_max; i += block::threads()) {
+    const uint32_t source = i / blocks_max, source_block = i % blocks_max;
+    if (source_block >= hellos.blocks[source]) continue;
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
+    wait_until(deadline, what, [&] {
+      const uint32_t seen =
+          load<Order::acquire, Scope::sys>(control.finished(params.rank, source, source_block));
+      what.seen = seen;
+      // A peer that has seen us finish may be a call ahead.
+      return static_cast<int32_t>(seen - epoch) >= 0;
+    });
+  }
+}
+
+}  // namespace tokenyard::throughput

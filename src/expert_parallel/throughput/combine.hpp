@@ -1,0 +1,59 @@
+/// Combine for throughput, by pull: every rank fetches the rows that its tokens became, from
+/// wherever they went, and sums them.
+///
+///     owner of the tokens, a block                       ranks that the tokens went to
+///     awaits hellos            <------------------------ say where their rows (y) lie
+///     one warp fetches rows    <------ rows ------------ (only read)
+///     the others add them, in the order of the ranks, in fp32, and round once
+///     ---- finished ----------------------------------> y may be overwritten
+///
+/// Remote bytes: a row for each rank that a token went to. Pull is bound by the rate of loads from
+/// peers, which eight multiprocessors reach (H200), and reads each row once; push needs staging and
+/// twice the multiprocessors.
+#pragma once
+
+#include <cstdint>
+
+#include "device/kernel.hpp"
+#include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/ring.hpp"
+
+namespace tokenyard::throughput {
+
+/// Warps of a block by what they do. All from first_summer on sum.
+enum class CombineRole : uint32_t { fetcher, weigher, first_summer };
+inline constexpr uint32_t kCombineWarpsMin = static_cast<uint32_t>(CombineRole::first_summer) + 1;
+inline constexpr uint32_t kCombineThreadsMax = 512;
+
+/// 16-byte pieces of a segment that a summing lane holds in registers: bounds segments.
+inline constexpr uint32_t kPiecesALane = 2;
+
+struct CombineParams {
+  CallParams call;       ///< rows_at and weights_at: of this rank's y and weights
+  const int32_t* route;  ///< [tokens, ranks] row on that rank, or -1
+  std::byte* out;        ///< [tokens, row_bytes]
+  float* out_weights;    ///< [tokens, topk] if the call is with weights
+  uint32_t tokens, topk, row_bytes;
+  uint32_t ranks_a_step;  ///< ranks fetched from at once: at most 32, and at most the stages
+  StagePlan plan;
+};
+
+/// The block's shared memory after the kernel's Shared struct.
+struct CombineTail {
+  uint32_t ranks, stages_bytes;
+  std::byte* base = nullptr;
+
+  HOST_DEVICE static CombineTail of(const CombineParams& params) {
+    return {.ranks = params.call.ranks,
+            .stages_bytes = params.plan.stages * params.plan.stage_bytes};
+  }
+  HOST_DEVICE std::byte* stages() const { return base; }
+  HOST_DEVICE Hellos hellos() const {
+    return Hellos(reinterpret_cast<uint32_t*>(base + stages_bytes), ranks);
+  }
+  HOST_DEVICE uint32_t bytes() const { return stages_bytes + Hellos::kWordsPerRank * ranks * 4; }
+};
+
+DECLARE_KERNEL(combine_kernel, CombineParams);
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,133 @@
+/// The words that ranks tell each other, in one window a rank: written by its peers, read by
+/// itself.
+///
+///     hello[source]                       the source has started a call; which, and where its
+///                                         buffer lies (which is thereby free, or readable)
+///     count[source][block][destination]   rows that this block of the source sends there; every
+///                                         rank gets all of them, so slots need no second exchange
+///     expert[source][block][expert]       tokens of that block for an expert of this rank
+///     refusal[source][block]              why a block refuses the call, if its counts say so
+///     finished[source][block]             that block has stored, or read, all that it will
+///
+/// Every word carries the epoch of its call, and nobody clears any. A word may be overwritten for
+/// the next call because no rank ends a call before every block of every rank has finished it, and
+/// a block finishes after it has read all it needs. Words are indexed by source block, so ranks may
+/// run with different numbers of blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/memory.hpp"
+#include "device/peer.hpp"
+
+namespace tokenyard::throughput {
+
+/// What a hello consists of, each a Stamped of its own.
+enum class HelloWord : uint32_t { call, route, rows, weights };
+inline constexpr uint32_t kHelloWords = 4;
+
+/// Which call a rank has made. All ranks must make the same one.
+enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine };
+
+/// Whether a combine brings weights home too. A rank that has neither rows nor tokens cannot tell.
+enum class Weights : uint32_t { without, with, either };
+
+/// HelloWord::call: what must agree, and the source's number of blocks, which need not.
+struct CallWord {
+  uint32_t bits;
+  static constexpr uint32_t kBlocksMax = 0xffff;
+  HOST_DEVICE static CallWord of(CallKind kind, Weights weights, uint32_t blocks) {
+    return {static_cast<uint32_t>(kind) << 18 | static_cast<uint32_t>(weights) << 16 | blocks};
+  }
+  HOST_DEVICE CallKind kind() const { return static_cast<CallKind>(bits >> 18); }
+  HOST_DEVICE Weights weights() const { return static_cast<Weights>(bits >> 16 & 3); }
+  HOST_DEVICE uint32_t blocks() const { return bits & kBlocksMax; }
+  HOST_DEVICE bool agrees_with(CallWord other) const {
+    return kind() == other.kind() &&
+           (weights() == other.weights() || weights() == Weights::either ||
+            other.weights() == Weights::either);
+  }
+};
+
+/// Buffers are told by their distance from the arena's base in these units: what the arena aligns
+/// to, so that a word reaches a tebibyte.
+inline constexpr uint32_t kOffsetUnit = 256;
+
+/// A count that says: no rows, this block has found a token that it refuses.
+inline constexpr uint32_t kRefused = 0xffffffff;
+
+enum class RefusalKind : uint32_t { none, out_of_range, twice };
+
+/// Why a block refuses the call: the first of its tokens with an impossible expert id. Three
+/// stamped words, so that nothing hangs on the order in which they arrive.
+struct Refusal {
+  Stamped token_and_kind;  ///< token << 2 | kind
+  Stamped id_low, id_high;
+};
+
+/// Where each word lies in a window. Host and kernels use this one type.
+struct ControlLayout {
+  uint32_t ranks, blocks_max, local_experts;
+
+  HOST_DEVICE size_t hello(uint32_t source, HelloWord word) const {
+    return (size_t{source} * kHelloWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
+  }
+  HOST_DEVICE size_t count(uint32_t source, uint32_t block, uint32_t destination) const {
+    return counts_at() + (slot(source, block) * ranks + destination) * sizeof(Stamped);
+  }
+  HOST_DEVICE size_t expert(uint32_t source, uint32_t block, uint32_t local_expert) const {
+    return experts_at() + (slot(source, block) * local_experts + local_expert) * sizeof(Stamped);
+  }
+  HOST_DEVICE size_t refusal(uint32_t source, uint32_t block) const {
+    return refusals_at() + slot(source, block) * sizeof(Refusal);
+  }
+  HOST_DEVICE size_t finished(uint32_t source, uint32_t block) const {
+    return finished_at() + slot(source, block) * sizeof(uint32_t);
+  }
+  HOST_DEVICE size_t bytes() const { return finished_at() + slots() * sizeof(uint32_t); }
+
+ private:
+  HOST_DEVICE size_t slots() const { return size_t{ranks} * blocks_max; }
+  HOST_DEVICE size_t slot(uint32_t source, uint32_t block) const {
+    return size_t{source} * blocks_max + block;
+  }
+  HOST_DEVICE size_t counts_at() const { return size_t{ranks} * kHelloWords * sizeof(Stamped); }
+  HOST_DEVICE size_t experts_at() const { return counts_at() + slots() * ranks * sizeof(Stamped); }
+  HOST_DEVICE size_t refusals_at() const {
+    return experts_at() + slots() * local_experts * sizeof(Stamped);
+  }
+  HOST_DEVICE size_t finished_at() const { return refusals_at() + slots() * sizeof(Refusal); }
+};
+
+/// The windows of all ranks, as a kernel of one of them addresses their words.
+struct Control {
+  PeerArray<std::byte> windows;
+  ControlLayout layout;
+
+  DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source, HelloWord word) const {
+    return at<Stamped>(rank, layout.hello(source, word));
+  }
+  DEVICE Peer<Stamped> count(uint32_t rank, uint32_t source, uint32_t block,
+                             uint32_t destination) const {
+    return at<Stamped>(rank, layout.count(source, block, destination));
+  }
+  DEVICE Peer<Stamped> expert(uint32_t rank, uint32_t source, uint32_t block,
+                              uint32_t local_expert) const {
+    return at<Stamped>(rank, layout.expert(source, block, local_expert));
+  }
+  DEVICE Peer<Refusal> refusal(uint32_t rank, uint32_t source, uint32_t block) const {
+    return at<Refusal>(rank, layout.refusal(source, block));
+  }
+  DEVICE Peer<uint32_t> finished(uint32_t rank, uint32_t source, uint32_t block) const {
+    return at<uint32_t>(rank, layout.finished(source, block));
+  }
+
+ private:
+  template <class T>
+  DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
+    return (windows.of(rank) + static_cast<std::ptrdiff_t>(offset)).template as<T>();
+  }
+};
+
+}  // namespace tokenyard::throughput

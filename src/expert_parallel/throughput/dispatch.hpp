@@ -1,0 +1,94 @@
+/// Dispatch for throughput: every row to each rank that holds one of its experts, straight to its
+/// final place, in one launch.
+///
+///     source rank, block b                               destination rank
+///     counts its tokens per rank and expert
+///     ---- hello, counts (to every rank) ---------->     every block reads the counts of all
+///                                                        blocks of all ranks: now every slot is
+///     loads each row once into shared memory             known, by prefix sums
+///     ---- rows, ids, weights, source tokens ------>     lie where they belong
+///     ---- finished ------------------------------->     block 0 waits for all of them
+///
+/// Rows lie by source rank, then source token, whatever the timing and the number of blocks. Remote
+/// bytes: a row once a rank that it goes to, and topk * 8 + 4 of metadata. One latency before rows
+/// move, one after.
+#pragma once
+
+#include <cstdint>
+
+#include "device/kernel.hpp"
+#include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/received_layout.hpp"
+#include "expert_parallel/throughput/record.hpp"
+#include "expert_parallel/throughput/ring.hpp"
+
+namespace tokenyard::throughput {
+
+/// How a rank's tokens are shared out. Block b counts, and owns, the b-th range of tokens_a_block;
+/// it moves the first tokens_kept of it, and the rest of all ranges is claimed by whoever has time,
+/// since the links serve blocks very unequally (one ends in half the time of another).
+struct Shares {
+  uint32_t tokens_a_block;
+  uint32_t tokens_a_warp;  ///< of a range, as its warps but the first count them
+  uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk
+  uint32_t tokens_kept;
+  uint32_t claims;  ///< of kTokensAClaim tokens, in all
+};
+inline constexpr uint32_t kTokensAClaim = 4;
+
+struct DispatchParams {
+  CallParams call;            ///< kind dispatch, or dispatch_again on a known route
+  const std::byte* x;         ///< [tokens, row_bytes]
+  const void* topk_idx;       ///< [tokens, topk] int64 or int32
+  const float* topk_weights;  ///< [tokens, topk]
+  bool idx_is_int64;
+  uint32_t tokens, topk, row_bytes;
+  uint32_t experts, local_experts;
+  Shares shares;
+  StagePlan plan;
+  ReceivedLayout received;  ///< of every rank
+  int32_t* route;           ///< [tokens, ranks] row on that rank, or -1: made, or used again
+  CountsRecord* record;
+};
+
+/// The block's shared memory after the kernel's Shared struct.
+struct DispatchTail {
+  uint32_t warps, ranks, experts, local_experts;
+  uint32_t stages_bytes;
+  std::byte* base = nullptr;
+
+  HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t warps) {
+    return {.warps = warps,
+            .ranks = params.call.ranks,
+            .experts = params.experts,
+            .local_experts = params.local_experts,
+            .stages_bytes = params.plan.stages * params.plan.stage_bytes};
+  }
+  HOST_DEVICE std::byte* stages() const { return base; }
+  /// [warps][ranks]: rows of a warp's tokens for each rank.
+  HOST_DEVICE uint32_t* warp_rows(uint32_t warp) const { return words() + warp * ranks; }
+  /// [warps][ranks]: the warp's next row on each rank.
+  HOST_DEVICE uint32_t* next_rows(uint32_t warp) const { return warp_rows(warps) + warp * ranks; }
+  /// [experts]: tokens of the block.
+  HOST_DEVICE uint32_t* expert_tokens() const { return next_rows(warps); }
+  /// [local experts]: tokens of all blocks of all ranks (block 0).
+  HOST_DEVICE uint32_t* expert_sums() const { return expert_tokens() + experts; }
+  /// [ranks]: the block's first row there.
+  HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
+  /// [ranks]: rows that come from there.
+  HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
+  HOST_DEVICE Hellos hellos() const { return Hellos(rows_from() + ranks, ranks); }
+  /// From warp_rows to the end: words that begin as zero.
+  HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
+  HOST_DEVICE uint32_t word_count() const {
+    return 2 * warps * ranks + experts + local_experts + (2 + Hellos::kWordsPerRank) * ranks;
+  }
+  HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
+};
+
+inline constexpr uint32_t kDispatchThreadsMax = 512;
+inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one moves rows, the others do all else
+
+DECLARE_KERNEL(dispatch_kernel, DispatchParams);
+
+}  // namespace tokenyard::throughput

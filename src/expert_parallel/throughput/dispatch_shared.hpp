@@ -1,0 +1,53 @@
+/// What the phases of a dispatch share: the block's shared memory, and the call as a thread sees
+/// it.
+#pragma once
+
+#include "device/device.hpp"
+#include "expert_parallel/throughput/dispatch.hpp"
+#include "expert_parallel/throughput/phase.hpp"
+
+namespace tokenyard::throughput {
+
+inline constexpr uint32_t kNothingRefused = 0xffffffff;
+
+/// Barriers of the dispatch kernel; 0 is block::sync()'s.
+enum class DispatchBarrier : uint32_t {
+  experts_summed = 1,  ///< among all warps of block 0 but the first
+};
+
+struct DispatchShared {
+  Completion full[kStagesMax];
+  uint32_t epoch;
+  uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
+  uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
+};
+
+struct Dispatch {
+  const DispatchParams& params;
+  DispatchShared& shared;
+  const DispatchTail& tail;
+  const Deadline& deadline;
+  uint32_t epoch;
+
+  DEVICE Hellos hellos() const { return tail.hellos(); }
+
+  DEVICE void refuse(uint32_t token, RefusalKind kind) const {
+    fetch_min<Order::relaxed, Scope::block>(&shared.refused_token,
+                                            token << 2 | static_cast<uint32_t>(kind));
+  }
+
+  /// A word that a block of `source` writes in our window, once it is this call's. Relaxed: nothing
+  /// but the word is read because of it.
+  DEVICE Stamped await_word(Phase phase, uint32_t source, Peer<Stamped> word) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
+    Stamped seen{};
+    wait_until(deadline, what, [&] {
+      seen = load<Order::relaxed, Scope::sys>(word);
+      what.seen = seen.epoch;
+      return seen.epoch == epoch;
+    });
+    return seen;
+  }
+};
+
+}  // namespace tokenyard::throughput

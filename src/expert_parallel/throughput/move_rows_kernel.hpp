@@ -1,0 +1,171 @@
+/// Moving rows: each is loaded once into a stage of shared memory and stored from there to its row
+/// on every rank that wants it, a lane a rank. The newest stages are being loaded while the
+/// `lag` oldest may still be read by stores.
+///
+///     stage   | stored, maybe still read |  next to be stored  | loading ...    |
+///             |<--------- lag ---------->|<----- stages - lag ----------------->|
+#pragma once
+
+#include "expert_parallel/throughput/token_supply_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// bulk::wait_read takes a constant; plans choose one of these.
+DEVICE void wait_read_but(uint32_t lag) {
+  switch (lag) {
+    case 22:
+      return bulk::wait_read<22>();
+    case 16:
+      return bulk::wait_read<16>();
+    case 10:
+      return bulk::wait_read<10>();
+    case 6:
+      return bulk::wait_read<6>();
+    case 4:
+      return bulk::wait_read<4>();
+    case 2:
+      return bulk::wait_read<2>();
+    case 1:
+      return bulk::wait_read<1>();
+    default:
+      return bulk::wait_read<0>();
+  }
+}
+
+/// One warp's work. A unit is one segment of one token's row.
+class RowMover {
+ public:
+  DEVICE RowMover(const DispatchParams& params, DispatchShared& shared, const DispatchTail& tail)
+      : params_(params), shared_(shared), tail_(tail), supply_(params) {}
+
+  /// Starts loading the block's own rows, before anybody knows where they go.
+  DEVICE void load_own() {
+    while (loaded_ < params_.plan.stages && (segment_ != 0 || supply_.has_own())) {
+      if (segment_ == 0) token_ = supply_.next_own();
+      load_unit();
+    }
+  }
+
+  /// Moves all rows of the supply; returns once their stores are complete, or the call has failed.
+  DEVICE void move_all(const Dispatch& call) {
+    // Peers' ordinary accesses to their buffers, of which their hellos told, come before the
+    // copies.
+    fence_async();
+    first_rank_ = rank_at(warp::lane());
+    if (warp::lane() < params_.call.ranks) first_rows_ = rows_on(call, first_rank_);
+    bool more = true;
+    while (more && loaded_ < params_.plan.stages) more = load_next(call);
+    RingPosition at;
+    int32_t row = loaded_ > 0 ? row_on_first_rank(0) : -1;
+    for (uint32_t stored = 0; stored < loaded_; ++stored) {
+      const uint32_t stage = at.stage;
+      if (!await_load(call, at)) break;
+      store_unit(call, stage, row);
+      at.advance(1, params_.plan.stages);
+      if (stored >= params_.plan.lag && more) {
+        wait_read_but(params_.plan.lag);
+        warp::sync();
+        more = load_next(call);
+      }
+      // Ahead of its use: the next unit's row is on its way while its load is awaited.
+      if (stored + 1 < loaded_) row = row_on_first_rank(at.stage);
+    }
+    bulk::wait<0>();
+    warp::sync();
+  }
+
+  /// For a call that will not move its rows.
+  DEVICE void let_go() const {
+    if (warp::lane() == 0) let_loads_land(shared_.full, loading_, params_.plan.stages);
+    warp::sync();
+  }
+
+ private:
+  DEVICE bool load_next(const Dispatch& call) {
+    if (segment_ == 0 && !supply_.next(call, token_)) return false;
+    load_unit();
+    return true;
+  }
+
+  DEVICE void load_unit() {
+    const StagePlan& plan = params_.plan;
+    if (warp::lane() == 0) {
+      Completion& full = shared_.full[loading_.stage];
+      const uint32_t bytes = plan.bytes_of(segment_, params_.row_bytes);
+      full.arrive_expect(bytes);
+      bulk::load(tail_.stages() + loading_.stage * plan.stage_bytes,
+                 params_.x + size_t{token_} * params_.row_bytes + segment_ * plan.segment_bytes,
+                 bytes, full);
+    }
+    if (warp::lane() == loading_.stage) {
+      held_token_ = token_;
+      held_segment_ = segment_;
+    }
+    ++loaded_;
+    loading_.advance(1, plan.stages);
+    if (++segment_ == plan.segments) segment_ = 0;
+  }
+
+  DEVICE bool await_load(const Dispatch& call, RingPosition at) const {
+    Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_load),
+                 .rank = params_.call.rank,
+                 .expected = at.lap + 1,
+                 .seen = at.lap};
+    Completion& full = shared_.full[at.stage];
+    return warp::all(wait_until(call.deadline, what, [&] { return full.done(at.parity()); }));
+  }
+
+  /// Neighbours first, this rank last, so that ranks do not all store to the same one.
+  DEVICE uint32_t rank_at(uint32_t turn) const {
+    const uint32_t rank = params_.call.rank + 1 + turn;
+    return rank < params_.call.ranks ? rank : rank - params_.call.ranks;
+  }
+
+  DEVICE Peer<std::byte> rows_on(const Dispatch& call, uint32_t rank) const {
+    return params_.call.arenas.of(rank) +
+           static_cast<std::ptrdiff_t>(size_t{call.hellos().rows_at[rank]} * kOffsetUnit);
+  }
+
+  DEVICE int32_t row_of(uint32_t token, uint32_t rank) const {
+    return params_.route[size_t{token} * params_.call.ranks + rank];
+  }
+
+  /// For the unit in a stage, this lane's row on the rank of its first turn, or -1.
+  DEVICE int32_t row_on_first_rank(uint32_t stage) const {
+    const uint32_t token = warp::shuffle(held_token_, stage);
+    return warp::lane() < params_.call.ranks ? row_of(token, first_rank_) : -1;
+  }
+
+  DEVICE void store_unit(const Dispatch& call, uint32_t stage, int32_t row) const {
+    const uint32_t token = warp::shuffle(held_token_, stage);
+    const uint32_t segment = warp::shuffle(held_segment_, stage);
+    const auto store_to = [&](Peer<std::byte> rows, int32_t to_row) {
+      if (to_row < 0) return;
+      const size_t at = size_t(to_row) * params_.row_bytes + segment * params_.plan.segment_bytes;
+      bulk::store(rows + static_cast<std::ptrdiff_t>(at),
+                  tail_.stages() + stage * params_.plan.stage_bytes,
+                  params_.plan.bytes_of(segment, params_.row_bytes));
+    };
+    store_to(first_rows_, row);
+    for (uint32_t turn = warp::lane() + kWarpLanes; turn < params_.call.ranks; turn += kWarpLanes) {
+      const uint32_t rank = rank_at(turn);
+      store_to(rows_on(call, rank), row_of(token, rank));
+    }
+    bulk::commit();
+  }
+
+  const DispatchParams& params_;
+  DispatchShared& shared_;
+  const DispatchTail& tail_;
+  TokenSupply supply_;
+  RingPosition loading_;       // Of the next unit to be loaded.
+  uint32_t loaded_ = 0;        // Units so far.
+  uint32_t token_ = 0;         // The next unit's,
+  uint32_t segment_ = 0;       // with its segment; 0 when the token is yet to come.
+  uint32_t held_token_ = 0;    // Of the unit in stage warp::lane(),
+  uint32_t held_segment_ = 0;  // with its segment.
+  uint32_t first_rank_ = 0;    // This lane's first turn.
+  Peer<std::byte> first_rows_;
+};
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,27 @@
+/// What a wait of these kernels is for, as errors name it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace tokenyard::throughput {
+
+enum class Phase : uint32_t {
+  dispatch_hello,     ///< a rank has started this call and says where its rows may go
+  dispatch_counts,    ///< a block's rows for each rank
+  dispatch_experts,   ///< a block's tokens for each of our experts
+  dispatch_refusal,   ///< what was wrong with a token whose block refused it
+  dispatch_routes,    ///< this rank's other blocks know where their rows go
+  dispatch_load,      ///< a row is in shared memory
+  dispatch_arrivals,  ///< a block has stored all its rows
+  combine_hello,      ///< a rank has started this call and says where its rows lie
+  combine_stage,      ///< a stage has been summed and is free
+  combine_load,       ///< a row is in shared memory
+  combine_pulls,      ///< a block has read all it needs
+};
+
+/// "dispatch: hello", ... in the order of Phase.
+std::span<const std::string> phase_names();
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,124 @@
+#include "expert_parallel/throughput/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "expert_parallel/throughput/combine_shared.hpp"
+#include "expert_parallel/throughput/dispatch_shared.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::throughput {
+
+namespace {
+
+constexpr uint32_t kStageAlignment = 128;  // Stores from stages aligned to less are slow (H200).
+
+// The stages that a ring should have at least, and may have. On the host few, so that even small
+// tests wrap around it.
+constexpr uint32_t kStagesWantedGpu = 8;
+constexpr uint32_t kStagesMaxHost = 4;
+
+// 8 multiprocessors saturate the links of an H200; twice that leaves room for local rows and for
+// unequal shares. 16 warps: one moves rows, 14 can sum a row of 7168 in registers.
+constexpr uint32_t kBlocksGpu = 16, kWarpsGpu = 16;
+constexpr uint32_t kBlocksHost = 2, kWarpsHost = 3;
+static_assert(kWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
+static_assert(kWarpsGpu * kWarpLanes <= kCombineThreadsMax);
+static_assert(kWarpsHost >= std::max(kCombineWarpsMin, kDispatchWarpsMin));
+
+// Best on 4 and on 2 H200s with 16 blocks: with many peers the links' shares differ more.
+constexpr uint32_t kKeptPercent = 30, kKeptPercentFewRanks = 70;
+constexpr uint32_t kFewRanks = 2;
+
+constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
+
+uint32_t ceil_divide(uint32_t value, uint32_t by) {
+  return (value + by - 1) / by;
+}
+
+uint32_t round_up(uint32_t value, uint32_t to) {
+  return ceil_divide(value, to) * to;
+}
+
+/// About two thirds of the ring may still be read by stores while the rest is loaded (of 14 stages,
+/// 10).
+uint32_t lag_for(uint32_t stages) {
+  for (const uint32_t lag : kLags)
+    if (lag < stages && lag <= stages * 5 / 7) return lag;
+  return 0;
+}
+
+uint32_t shared_bytes_left(const Capacity& capacity, size_t used) {
+  return used >= capacity.shared_bytes ? 0 : static_cast<uint32_t>(capacity.shared_bytes - used);
+}
+
+}  // namespace
+
+StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_bytes_max,
+                      uint32_t stages_wanted, uint32_t stages_max) {
+  const uint32_t stage_limit = available / stages_wanted / kStageAlignment * kStageAlignment;
+  const uint32_t segment_limit = std::min(segment_bytes_max / 16 * 16, stage_limit);
+  if (segment_limit == 0) return {};
+  StagePlan plan{};
+  plan.segments = ceil_divide(row_bytes, segment_limit);
+  plan.segment_bytes = round_up(ceil_divide(row_bytes, plan.segments), 16);
+  plan.segments = ceil_divide(row_bytes, plan.segment_bytes);
+  plan.stage_bytes = round_up(plan.segment_bytes, kStageAlignment);
+  plan.stages = std::min({available / plan.stage_bytes, stages_max, kStagesMax});
+  plan.lag = lag_for(plan.stages);
+  return plan;
+}
+
+Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, AcceleratorKind kind,
+               const Capacity& capacity) {
+  const bool gpu = kind == AcceleratorKind::gpu;
+  Plan plan{};
+  plan.blocks = options.sms != 0
+                    ? options.sms
+                    : std::min(gpu ? kBlocksGpu : kBlocksHost, capacity.multiprocessors);
+  plan.warps = gpu ? kWarpsGpu : kWarpsHost;
+  const uint32_t row_bytes = options.hidden * 2;
+  const uint32_t wanted = gpu ? kStagesWantedGpu : 2;
+  const uint32_t most = gpu ? kStagesMax : kStagesMaxHost;
+
+  const DispatchTail dispatch_tail{.warps = plan.warps,
+                                   .ranks = ranks,
+                                   .experts = options.experts,
+                                   .local_experts = options.experts / ranks,
+                                   .stages_bytes = 0};
+  const uint32_t for_dispatch = shared_bytes_left(
+      capacity, round_up(sizeof(DispatchShared), kStageAlignment) + dispatch_tail.bytes());
+  plan.dispatch = plan_stages(row_bytes, for_dispatch, row_bytes, wanted, most);
+
+  const CombineTail combine_tail{.ranks = ranks, .stages_bytes = 0};
+  const uint32_t for_combine = shared_bytes_left(
+      capacity, round_up(sizeof(CombineShared), kStageAlignment) + combine_tail.bytes());
+  const uint32_t summers = plan.warps - static_cast<uint32_t>(CombineRole::first_summer);
+  plan.combine =
+      plan_stages(row_bytes, for_combine, summers * kWarpLanes * kPiecesALane * 16, wanted, most);
+
+  if (plan.dispatch.stages == 0 || plan.combine.stages == 0)
+    throw InvalidArgument(
+        "experts",
+        fmt::format("counters for them in {} bytes of shared memory, beside the rows",
+                    capacity.shared_bytes),
+        fmt::format("{} experts and {} ranks", options.experts, ranks));
+  plan.ranks_a_step = std::min({ranks, kWarpLanes, plan.combine.stages});
+  return plan;
+}
+
+Shares share_tokens(uint32_t tokens, uint32_t topk, uint32_t ranks, const Plan& plan) {
+  Shares shares{};
+  shares.tokens_a_block = ceil_divide(tokens, plan.blocks);
+  shares.tokens_a_warp = ceil_divide(shares.tokens_a_block, plan.warps - 1);
+  shares.tokens_a_step = kWarpLanes / topk;
+  const uint32_t percent = ranks <= kFewRanks ? kKeptPercentFewRanks : kKeptPercent;
+  shares.tokens_kept = ceil_divide(shares.tokens_a_block * percent, 100);
+  shares.claims =
+      plan.blocks * ceil_divide(shares.tokens_a_block - shares.tokens_kept, kTokensAClaim);
+  return shares;
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,33 @@
+/// Shapes of the kernels of one object, chosen from its options and from what the device has. All
+/// of it is arithmetic: nothing here touches a device.
+#pragma once
+
+#include <cstdint>
+
+#include "device/accelerator.hpp"
+#include "expert_parallel/throughput/combine.hpp"
+#include "expert_parallel/throughput/dispatch.hpp"
+#include "tokenyard/expert_parallel.hpp"
+
+namespace tokenyard::throughput {
+
+/// What a call of this object looks like, the same for all of its calls.
+struct Plan {
+  uint32_t blocks, warps;
+  StagePlan dispatch, combine;
+  uint32_t ranks_a_step;  ///< combine
+};
+
+/// Throws InvalidArgument where no plan fits the device's shared memory.
+Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, AcceleratorKind kind,
+               const Capacity& capacity);
+
+/// How rows of `row_bytes` pass through at most `available` bytes of shared memory: as few segments
+/// as leave enough stages to hide latency. Segments are at most `segment_bytes_max`.
+StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_bytes_max,
+                      uint32_t stages_wanted, uint32_t stages_max);
+
+/// How `tokens` of a rank are shared among blocks and warps.
+Shares share_tokens(uint32_t tokens, uint32_t topk, uint32_t ranks, const Plan& plan);
+
+}  // namespace tokenyard::throughput
