@@ -1,0 +1,83 @@
+/// One combine, from the host's side.
+#include "expert_parallel/exchange.hpp"
+
+namespace tokenyard {
+
+using throughput::CombineParams;
+using throughput::kOffsetUnit;
+using throughput::Weights;
+
+namespace {
+
+/// Both or neither, where there is anything to give or to take.
+Weights check_weights(const Route::State& route, const float* weights, const float* out_weights) {
+  if (route.rows == 0 && route.tokens == 0) return Weights::either;
+  if (weights == nullptr && out_weights == nullptr) return Weights::without;
+  if (weights == nullptr && route.rows > 0)
+    throw InvalidArgument("weights", "given, since out_weights are", "a null pointer");
+  if (out_weights == nullptr && route.tokens > 0)
+    throw InvalidArgument("out_weights", "given, since weights are", "a null pointer");
+  return Weights::with;
+}
+
+}  // namespace
+
+uint32_t ExpertParallel::Parts::readable_by_peers(
+    const void* data, size_t bytes, Stream stream,
+    std::vector<std::shared_ptr<CallMemory>>& copies) {
+  if (bytes == 0) return 0;
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const auto base = reinterpret_cast<uintptr_t>(arena_.base());
+  const bool inside = address >= base && address + bytes <= base + arena_.capacity();
+  if (inside && (address - base) % kOffsetUnit == 0)
+    return static_cast<uint32_t>((address - base) / kOffsetUnit);
+  copies.push_back(reserve(bytes, stream));
+  ArenaBlock& copy = copies.back()->block();
+  accelerator_.copy(copy.data(), data, bytes, stream);
+  return static_cast<uint32_t>(copy.offset() / kOffsetUnit);
+}
+
+void ExpertParallel::Parts::combine(const void* y, const Route& route, void* out,
+                                    const float* weights, float* out_weights, Stream stream) {
+  check();
+  check_route(route);
+  Route::State& state = *route.state();
+  check_rows(y, "y", state.rows);
+  check_rows(out, "out", state.tokens);
+  const Weights with_weights = check_weights(state, weights, out_weights);
+
+  state.table->block().record_stream(stream);
+  begin_call(stream);
+  std::vector<std::shared_ptr<CallMemory>> copies;
+  throughput::CallParams call = call_params(throughput::CallKind::combine, state.epoch);
+  call.weights = with_weights;
+  call.rows_at = readable_by_peers(y, size_t{state.rows} * row_bytes(), stream, copies);
+  if (with_weights == Weights::with)
+    call.weights_at = readable_by_peers(weights, size_t{state.rows} * options.topk * sizeof(float),
+                                        stream, copies);
+  const CombineParams params{.call = call,
+                             .route = reinterpret_cast<int32_t*>(state.table->block().data()),
+                             .out = static_cast<std::byte*>(out),
+                             .out_weights = out_weights,
+                             .tokens = state.tokens,
+                             .topk = options.topk,
+                             .row_bytes = row_bytes(),
+                             .ranks_a_step = plan.ranks_a_step,
+                             .plan = plan.combine};
+  launch(accelerator_, throughput::combine_kernel,
+         {.blocks = plan.blocks,
+          .warps = plan.warps,
+          .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
+         stream, params);
+  check();
+}
+
+std::shared_ptr<void> ExpertParallel::Parts::output_buffer(const Route& route, Stream stream) {
+  check_route(route);
+  auto memory = reserve(size_t{route.state()->rows} * row_bytes(), stream);
+  void* const data = memory->block().data();
+  return {std::move(memory), data};
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,107 @@
+/// What an ExpertParallel object keeps on its device from one call to the next.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "expert_parallel/exchange.hpp"
+#include "expert_parallel/options.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+throughput::Plan agreed_plan(World& world, const ExpertParallelOptions& options) {
+  agree_on_options(world, options);
+  check_options(options, world.size());
+  return throughput::make_plan(options, world.size(), world.accelerator().kind(),
+                               world.accelerator().capacity());
+}
+
+/// Collective: one value of each rank.
+template <class T>
+std::vector<T> gather(World& world, const T& mine, const std::string& what) {
+  const auto everybody = world.all_gather(std::as_bytes(std::span(&mine, 1)), what);
+  std::vector<T> values(everybody.size());
+  for (size_t rank = 0; rank < everybody.size(); ++rank) {
+    if (everybody[rank].size() != sizeof(T))
+      throw InternalError(fmt::format("{}: {} bytes from rank {} instead of {}", what,
+                                      everybody[rank].size(), rank, sizeof(T)));
+    std::memcpy(&values[rank], everybody[rank].data(), sizeof(T));
+  }
+  return values;
+}
+
+}  // namespace
+
+ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
+    : world(world),
+      options(options),
+      plan(agreed_plan(world, options)),
+      accelerator_(world.accelerator()),
+      arena_(world.arena()),
+      cell_(std::make_shared<FailureCell>(accelerator_, world.alarm())) {
+  const std::vector<uint32_t> blocks =
+      gather(world, plan.blocks, "ExpertParallel: blocks of a rank");
+  control_ = {.ranks = world.size(),
+              .blocks_max = *std::max_element(blocks.begin(), blocks.end()),
+              .local_experts = options.experts / world.size()};
+  open_windows();
+  workspace_ =
+      static_cast<throughput::Workspace*>(accelerator_.allocate(sizeof(throughput::Workspace)));
+  record_ = static_cast<throughput::CountsRecord*>(accelerator_.allocate_shared(
+      throughput::CountsRecord::bytes(world.size(), control_.local_experts)));
+}
+
+ExpertParallel::Parts::~Parts() {
+  try {
+    // What follows frees memory that a kernel under way would use.
+    if (called_ && !broken_ && !cell_->failed())
+      await_stream(last_stream_, "the end of its last call");
+  } catch (const std::exception&) {
+    broken_ = true;  // A destructor cannot report it.
+  }
+  if (broken_ || cell_->failed()) window_.quarantine();
+  accelerator_.free_shared(record_);
+  accelerator_.free(workspace_);
+  accelerator_.free(windows_);
+}
+
+/// Collective. A window is zeroed before anybody learns where it lies.
+void ExpertParallel::Parts::open_windows() {
+  const Stream stream{};
+  window_ = arena_.allocate(control_.bytes(), stream);
+  accelerator_.fill(window_.data(), 0, control_.bytes(), stream);
+  await_stream(stream, "zeroed words");
+  const std::vector<uint64_t> offsets =
+      gather(world, window_.offset(), "ExpertParallel: windows of control words");
+  std::vector<std::byte*> addresses(offsets.size());
+  for (uint32_t rank = 0; rank < offsets.size(); ++rank)
+    addresses[rank] = arena_.base_of(rank) + offsets[rank];
+  const size_t bytes = addresses.size() * sizeof(std::byte*);
+  windows_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
+  accelerator_.copy(windows_, addresses.data(), bytes, stream);
+  await_stream(stream, "the table of windows");
+}
+
+void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {
+  const Event event = accelerator_.record(stream);
+  // Kernels end at their own deadline; what else the caller has enqueued has as long again.
+  const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(),
+                                             [&] { return accelerator_.done(event); });
+  accelerator_.free_event(event);
+  if (!ended)
+    throw PeerTimeout(
+        WaitFacts{.rank = world.rank(),
+                  .phase = "ExpertParallel: " + what,
+                  .expected = 1,
+                  .seen = 0,
+                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+}
+
+void ExpertParallel::Parts::wait(Stream stream) {
+  await_stream(stream, "the end of a stream's work");
+  check();
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,69 @@
+/// How what a kernel found wrong becomes an exception.
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "expert_parallel/exchange.hpp"
+#include "expert_parallel/throughput/phase.hpp"
+
+namespace tokenyard {
+
+using throughput::CallKind;
+using throughput::HelloWord;
+using throughput::RefusalKind;
+
+namespace {
+
+std::string name_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::dispatch:
+      return "dispatch";
+    case CallKind::dispatch_again:
+      return "dispatch on a known route";
+    case CallKind::combine:
+      return "combine";
+  }
+  return fmt::format("call {}", static_cast<uint32_t>(kind));
+}
+
+/// A differing word of a hello, in words.
+std::string describe(uint64_t differing) {
+  const auto value = static_cast<uint32_t>(differing);
+  if (static_cast<HelloWord>(differing >> 32) == HelloWord::route)
+    return fmt::format("the route of call {}", value);
+  const throughput::CallWord call{value};
+  return name_of(call.kind()) +
+         (call.weights() == throughput::Weights::with ? " with weights" : "");
+}
+
+}  // namespace
+
+void ExpertParallel::Parts::check() {
+  if (broken_)
+    throw InternalError("ExpertParallel: a call of this object was interrupted; make a new one");
+  if (!cell_->failed()) return;
+  cell_->check(throughput::phase_names());
+  throw_mismatch();
+}
+
+/// The ranks did not make the same call.
+void ExpertParallel::Parts::throw_mismatch() const {
+  const WaitReport& report = cell_->report();
+  const bool route = static_cast<HelloWord>(report.expected >> 32) == HelloWord::route;
+  throw InvalidArgument(route ? "route" : "call",
+                        fmt::format("{} as on rank {}", describe(report.expected), world.rank()),
+                        describe(report.seen), report.rank);
+}
+
+/// A token that no rank can accept.
+void ExpertParallel::Parts::throw_refusal() const {
+  const auto kind = static_cast<RefusalKind>(record_->refusal);
+  const auto [id, token, rank] = std::tuple(record_->id, record_->token, record_->rank);
+  if (kind == RefusalKind::twice)
+    throw InvalidArgument("topk_idx", "an expert at most once a token",
+                          fmt::format("expert {} twice in token {}", id, token), rank);
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
+                        fmt::format("expert {} in token {}", id, token), rank);
+}
+
+}  // namespace tokenyard

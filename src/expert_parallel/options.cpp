@@ -1,0 +1,107 @@
+#include "expert_parallel/options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/accelerator.hpp"
+#include "expert_parallel/throughput/control.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+constexpr uint32_t kTopkMax = 32;                    // A warp looks at a token, a lane an expert.
+constexpr uint32_t kExpertsMax = uint32_t{1} << 26;  // Times 32 tokens a step still fits 32 bits.
+constexpr uint32_t kTokensMax = uint32_t{1} << 29;   // A refused token shares a word with a reason.
+constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
+constexpr uint64_t kRowsMax = INT32_MAX;
+
+void require(bool holds, const char* argument, std::string expected, uint64_t seen) {
+  if (!holds) throw InvalidArgument(argument, std::move(expected), std::to_string(seen));
+}
+
+/// What a rank tells the others before it makes an object.
+struct Proposal {
+  ExpertParallelOptions options;
+  uint32_t multiprocessors;  ///< that it has
+  uint32_t unreachable;      ///< the first rank that it cannot reach by loads and stores, or none
+  static constexpr uint32_t kNone = 0xffffffff;
+};
+
+uint32_t first_unreachable(const World& world) {
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    const Reach reach = world.topology().peers[rank].reach;
+    if (reach != Reach::self && reach != Reach::load_store) return rank;
+  }
+  return Proposal::kNone;
+}
+
+void require_equal(const char* argument, uint32_t rank, uint32_t on_rank_0, uint32_t seen) {
+  if (on_rank_0 == seen) return;
+  throw InvalidArgument(argument, fmt::format("{} as on rank 0", on_rank_0), std::to_string(seen),
+                        rank);
+}
+
+}  // namespace
+
+void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
+  require(options.experts > 0 && options.experts <= kExpertsMax, "experts",
+          fmt::format("1 to {}", kExpertsMax), options.experts);
+  require(options.experts % ranks == 0, "experts", fmt::format("a multiple of {} ranks", ranks),
+          options.experts);
+  require(options.hidden > 0 && options.hidden % 8 == 0, "hidden", "a multiple of 8 above 0",
+          options.hidden);
+  require(options.hidden <= kHiddenMax, "hidden", fmt::format("at most {}", kHiddenMax),
+          options.hidden);
+  require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
+          options.topk);
+  require(options.topk <= options.experts, "topk",
+          fmt::format("at most the {} experts there are", options.experts), options.topk);
+  require(options.tokens_max > 0 && options.tokens_max <= kTokensMax, "tokens_max",
+          fmt::format("1 to {}", kTokensMax), options.tokens_max);
+  require(uint64_t{options.tokens_max} * ranks <= kRowsMax, "tokens_max",
+          fmt::format("at most {} from {} ranks together", kRowsMax, ranks), options.tokens_max);
+}
+
+void agree_on_options(World& world, const ExpertParallelOptions& options) {
+  const Proposal mine{options, world.accelerator().capacity().multiprocessors,
+                      first_unreachable(world)};
+  const auto everybody =
+      world.all_gather(std::as_bytes(std::span(&mine, 1)), "ExpertParallel: options");
+  std::vector<Proposal> proposals(everybody.size());
+  for (size_t rank = 0; rank < everybody.size(); ++rank) {
+    if (everybody[rank].size() != sizeof(Proposal))
+      throw InternalError(fmt::format("rank {} proposed {} bytes of options instead of {}", rank,
+                                      everybody[rank].size(), sizeof(Proposal)));
+    std::memcpy(&proposals[rank], everybody[rank].data(), sizeof(Proposal));
+  }
+  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+    const uint32_t unreachable = proposals[rank].unreachable;
+    if (unreachable == Proposal::kNone) continue;
+    throw Unsupported(
+        "ExpertParallel",
+        fmt::format(
+            "rank {} cannot load from and store to rank {}{}", rank, unreachable,
+            rank == world.rank() ? ": " + world.topology().peers[unreachable].why_not : ""));
+  }
+  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
+    const ExpertParallelOptions& first = proposals[0].options;
+    const ExpertParallelOptions& other = proposals[rank].options;
+    require_equal("experts", rank, first.experts, other.experts);
+    require_equal("hidden", rank, first.hidden, other.hidden);
+    require_equal("topk", rank, first.topk, other.topk);
+    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
+  }
+  // The number of multiprocessors may differ: ranks may have more or less to spare.
+  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+    const uint32_t most =
+        std::min(proposals[rank].multiprocessors, throughput::CallWord::kBlocksMax);
+    if (proposals[rank].options.sms > most)
+      throw InvalidArgument("sms", fmt::format("at most the {} there are, or 0", most),
+                            std::to_string(proposals[rank].options.sms), rank);
+  }
+}
+
+}  // namespace tokenyard
