@@ -20,7 +20,7 @@ endif()
 add_library(tokenyard_settings INTERFACE)
 target_include_directories(tokenyard_settings INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(tokenyard_settings INTERFACE TOKENYARD_WITH_CUDA=$<BOOL:${TOKENYARD_WITH_CUDA}>)
-target_link_libraries(tokenyard_settings INTERFACE fmt::fmt Threads::Threads)
+target_link_libraries(tokenyard_settings INTERFACE ${TOKENYARD_FMT} Threads::Threads)
 
 function(tokenyard_part name)
   cmake_parse_arguments(PART "" "" "USES;LINKS" ${ARGN})

@@ -47,7 +47,7 @@ void CudaAccelerator::prepare(const KernelEntry& kernel) {
 
 void CudaAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
                              const void* params) {
-  const PlannedLaunch planned = loader_->plan(kernel, shape, 1);
+  const PlannedLaunch planned = loader_->plan(kernel, shape, Rows::one);
   const OnDevice on_device(device_);
   launch_planned(planned, shape, native(stream), const_cast<void*>(params));
 }
@@ -61,9 +61,10 @@ void* CudaAccelerator::allocate(size_t bytes) {
   return memory;
 }
 
+// Freeing is what destructors do, so it does not throw: on a GPU that failed, every later call that
+// may throw says so.
 void CudaAccelerator::free(void* memory) {
-  const OnDevice on_device(device_);
-  check(cudaFree(memory), "cudaFree");
+  cudaFree(memory);
 }
 
 void* CudaAccelerator::allocate_shared(size_t bytes) {
@@ -76,8 +77,7 @@ void* CudaAccelerator::allocate_shared(size_t bytes) {
 }
 
 void CudaAccelerator::free_shared(void* memory) {
-  const OnDevice on_device(device_);
-  check(cudaFreeHost(memory), "cudaFreeHost");
+  cudaFreeHost(memory);
 }
 
 void CudaAccelerator::copy(void* to, const void* from, size_t bytes, Stream stream) {
@@ -98,7 +98,7 @@ Stream CudaAccelerator::make_stream() {
 }
 
 void CudaAccelerator::free_stream(Stream stream) {
-  check(cudaStreamDestroy(native(stream)), "cudaStreamDestroy");
+  cudaStreamDestroy(native(stream));
 }
 
 Event CudaAccelerator::record(Stream stream) {

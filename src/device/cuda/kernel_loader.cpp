@@ -44,9 +44,9 @@ const void* KernelLoader::load(const KernelEntry& kernel, Rows rows) {
   return function;
 }
 
-PlannedLaunch KernelLoader::plan(const KernelEntry& kernel, const LaunchShape& shape,
+PlannedLaunch KernelLoader::plan(const KernelEntry& kernel, const LaunchShape& shape, Rows form,
                                  uint32_t rows) {
-  const void* function = load(kernel, rows == 1 ? Rows::one : Rows::many);
+  const void* function = load(kernel, form);
   const uint32_t threads = shape.warps * 32;
   if (shape.blocks == 0) throw InvalidArgument("blocks", "at least 1", "0");
   if (shape.warps == 0 || threads > kernel.threads_max) {
@@ -70,8 +70,9 @@ PlannedLaunch KernelLoader::plan(const KernelEntry& kernel, const LaunchShape& s
     throw InvalidArgument("blocks",
                           fmt::format("at most {} of {} resident at once on this GPU",
                                       resident_blocks(launch), kernel.name),
-                          rows == 1 ? fmt::format("{}", shape.blocks)
-                                    : fmt::format("{} for each of {} ranks", shape.blocks, rows));
+                          form == Rows::one
+                              ? fmt::format("{}", shape.blocks)
+                              : fmt::format("{} for each of {} ranks", shape.blocks, rows));
   }
   return launch;
 }

@@ -33,7 +33,8 @@ class KernelLoader {
   /// another.
   const void* load(const KernelEntry& kernel, Rows rows);
   /// Throws InvalidArgument, naming the field of the shape, for what cannot run here.
-  PlannedLaunch plan(const KernelEntry& kernel, const LaunchShape& shape, uint32_t rows);
+  PlannedLaunch plan(const KernelEntry& kernel, const LaunchShape& shape, Rows form,
+                     uint32_t rows = 1);
 
  private:
   uint32_t resident_blocks(const PlannedLaunch& launch);

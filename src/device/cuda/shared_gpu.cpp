@@ -18,6 +18,9 @@ struct SharedGpu::Gathering {
     cudaStream_t stream;
     std::vector<std::byte> params;
   };
+  Gathering(const KernelEntry& kernel, const LaunchShape& shape, uint32_t first_rank)
+      : kernel(kernel), shape(shape), first_rank(first_rank) {}
+
   KernelEntry kernel;
   LaunchShape shape;
   uint32_t first_rank;
@@ -86,9 +89,7 @@ void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchSha
   constexpr auto kInterruptEvery = std::chrono::milliseconds(50);
   const TimePoint start = Clock::now();
   std::unique_lock lock(mutex_);
-  if (!gathering_)
-    gathering_ = std::make_shared<Gathering>(
-        Gathering{.kernel = kernel, .shape = shape, .first_rank = rank});
+  if (!gathering_) gathering_ = std::make_shared<Gathering>(kernel, shape, rank);
   const std::shared_ptr<Gathering> gathering = gathering_;
 
   // Who ends the gathering, by launching it or by failing it, tells everybody in it.
@@ -103,23 +104,15 @@ void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchSha
     const auto* bytes = static_cast<const std::byte*>(params);
     gathering->parts.emplace(
         rank, Gathering::Part{stream, std::vector<std::byte>(bytes, bytes + kernel.params_bytes)});
-    if (complete(*gathering)) {
-      launch_all(*gathering);
-      end(nullptr);
-    }
     while (!gathering->over) {
-      changed_.wait_for(lock, kInterruptEvery);
-      if (gathering->over) break;
-      if (Clock::now() - start >= timeout_) {
-        const auto missing = std::find_if(ranks_.begin(), ranks_.end(), [&](uint32_t other) {
-          return !gathering->parts.contains(other);
-        });
-        throw PeerTimeout({.rank = missing == ranks_.end() ? rank : *missing,
-                           .phase = fmt::format("launch: {}", kernel.name),
-                           .expected = ranks_.size(),
-                           .seen = gathering->parts.size(),
-                           .waited_s = std::chrono::duration<double>(timeout_).count()});
+      // Also complete when those that are missing have left the group.
+      if (complete(*gathering)) {
+        launch_all(*gathering);
+        end(nullptr);
+        break;
       }
+      if (Clock::now() - start >= timeout_) throw missing(*gathering);
+      changed_.wait_for(lock, kInterruptEvery);
       lock.unlock();
       interrupt();
       lock.lock();
@@ -132,9 +125,20 @@ void SharedGpu::launch(uint32_t rank, const KernelEntry& kernel, const LaunchSha
   if (gathering->failure) std::rethrow_exception(gathering->failure);
 }
 
+PeerTimeout SharedGpu::missing(const Gathering& gathering) const {
+  const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](uint32_t candidate) {
+    return !gathering.parts.contains(candidate);
+  });
+  return PeerTimeout({.rank = rank == ranks_.end() ? gathering.first_rank : *rank,
+                      .phase = fmt::format("launch: {}", gathering.kernel.name),
+                      .expected = ranks_.size(),
+                      .seen = gathering.parts.size(),
+                      .waited_s = std::chrono::duration<double>(timeout_).count()});
+}
+
 void SharedGpu::check_same(const Gathering& gathering, uint32_t rank, const KernelEntry& kernel,
                            const LaunchShape& shape) const {
-  if (std::strcmp(gathering.kernel.name, kernel.name) != 0 || gathering.parts.contains(rank)) {
+  if (std::strcmp(gathering.kernel.name, kernel.name) != 0) {
     throw InvalidArgument("kernel",
                           fmt::format("{}, which rank {} launches on the same GPU",
                                       gathering.kernel.name, gathering.first_rank),
@@ -155,9 +159,7 @@ void SharedGpu::check_same(const Gathering& gathering, uint32_t rank, const Kern
 void SharedGpu::launch_all(Gathering& gathering) {
   const OnDevice on_device(device_);
   const auto rows = static_cast<uint32_t>(gathering.parts.size());
-  PlannedLaunch planned = loader_->plan(gathering.kernel, gathering.shape, rows);
-  // A single rank may be left; it still reads its parameters from the array.
-  planned.function = loader_->load(gathering.kernel, Rows::many);
+  const PlannedLaunch planned = loader_->plan(gathering.kernel, gathering.shape, Rows::many, rows);
 
   const size_t stride = gathering.kernel.params_bytes;
   ParamsSlot& slot = free_slot(stride * rows);

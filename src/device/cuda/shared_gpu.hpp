@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "device/cuda/accelerator.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::cuda {
 
@@ -48,6 +49,7 @@ class SharedGpu {
 
   void check_same(const Gathering& gathering, uint32_t rank, const KernelEntry& kernel,
                   const LaunchShape& shape) const;
+  PeerTimeout missing(const Gathering& gathering) const;
   void launch_all(Gathering& gathering);
   ParamsSlot& free_slot(size_t bytes);
   bool complete(const Gathering& gathering) const;
