@@ -1,0 +1,182 @@
+/// Where threads meet: warp words and block barriers. Whoever comes to a meeting that does not
+/// agree with the one that is open is told so, with both parties' places in the source.
+#include <fmt/core.h>
+
+#include <bit>
+
+#include "simt/executor.hpp"
+#include "simt/misuse.hpp"
+#include "simt/source_line.hpp"
+
+namespace tokenyard::simt {
+
+namespace {
+
+const char* name_of(host_body::WarpWord word) {
+  using host_body::WarpWord;
+  switch (word) {
+    case WarpWord::sync:
+      return "warp::sync";
+    case WarpWord::shuffle:
+      return "warp::shuffle";
+    case WarpWord::ballot:
+      return "warp::ballot";
+    case WarpWord::match:
+      return "warp::match";
+    case WarpWord::sum:
+      return "warp::sum";
+    case WarpWord::min:
+      return "warp::min";
+    case WarpWord::max:
+      return "warp::max";
+    case WarpWord::bit_or:
+      return "warp::bit_or";
+    case WarpWord::once:
+      return "warp::once";
+  }
+  return "?";
+}
+
+std::string at(const Thread& thread) {
+  return fmt::format("{} at {}", describe(thread), source_line(thread.waiting.where));
+}
+
+std::string barrier_name(uint32_t id) {
+  return id == 0 ? "the block's barrier" : fmt::format("barrier {}", id);
+}
+
+}  // namespace
+
+void Executor::meet(host_body::WarpMeeting& meeting) {
+  Thread& me = *current_;
+  in_kernel_ = false;
+  Block& block = *me.block;
+  const uint32_t warp = me.name.thread / 32, lane = me.name.thread % 32;
+  me.waiting = {.where = meeting.where, .lanes = meeting.lanes};
+  if (!(meeting.lanes >> lane & 1))
+    throw KernelMisuse(fmt::format("{}: {} names lanes {:#010x}, which leave itself out", at(me),
+                                   name_of(meeting.word), meeting.lanes));
+  for (uint32_t other = 0; other < 32; ++other) {
+    const Thread& named = *block.threads[warp * 32 + other];
+    if ((meeting.lanes >> other & 1) && named.exited)
+      throw KernelMisuse(fmt::format("{}: {} names {}, which has ended", at(me),
+                                     name_of(meeting.word), describe(named)));
+  }
+
+  auto& open = block.meetings[warp];
+  OpenMeeting* mine = nullptr;
+  for (OpenMeeting& other : open) {
+    if (other.lanes == meeting.lanes && other.word == meeting.word) {
+      mine = &other;
+      continue;
+    }
+    if (!(other.lanes & meeting.lanes)) continue;  // Two parts of a warp that has diverged.
+    throw KernelMisuse(fmt::format(
+        "{} came to {} of lanes {:#010x}, but {} to {} of lanes {:#010x}", at(me),
+        name_of(meeting.word), meeting.lanes, at(*other.first), name_of(other.word), other.lanes));
+  }
+  if (!mine) mine = &open.emplace_back(OpenMeeting{.word = meeting.word, .lanes = meeting.lanes});
+  if (!mine->first) mine->first = &me;
+  mine->arrived |= 1u << lane;
+  mine->values[lane] = meeting.value;
+  if (mine->arrived == mine->lanes) {
+    std::vector<const ThreadName*> names;
+    for (uint32_t other = 0; other < 32; ++other) {
+      if (!(mine->lanes >> other & 1)) continue;
+      Thread& met = *block.threads[warp * 32 + other];
+      met.met = mine->values;
+      names.push_back(&met.name);
+      if (&met != &me) make_runnable(met);
+    }
+    // Shuffles and votes move values and order no memory.
+    if (mine->word == host_body::WarpWord::sync || mine->word == host_body::WarpWord::once)
+      parts_.memory.synchronise(names, names);
+    open.erase(open.begin() + (mine - open.data()));
+    ++events_;
+  } else {
+    this->block(Blocked::meeting);
+  }
+  meeting.values = me.met.data();
+  in_kernel_ = true;
+}
+
+void Executor::barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) {
+  in_kernel_ = false;
+  arrive(id, threads, wait, false, false, where);
+  in_kernel_ = true;
+}
+
+bool Executor::barrier_any(bool predicate, CodeAddress where) {
+  in_kernel_ = false;
+  Thread& me = *current_;
+  arrive(0, me.identity.threads, true, true, predicate, where);
+  in_kernel_ = true;
+  return me.block->any_result[me.name.thread];
+}
+
+void Executor::arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool predicate,
+                      CodeAddress where) {
+  Thread& me = *current_;
+  me.waiting = {.where = where, .barrier = id, .threads = threads};
+  if (id >= kBarriers)
+    throw KernelMisuse(fmt::format("{}: a block has barriers 0 to 15, not {}", at(me), id));
+  if (threads == 0 || threads % 32 != 0 || threads > me.identity.threads)
+    throw KernelMisuse(fmt::format("{}: {} of {} threads: a multiple of 32 up to the block's {}",
+                                   at(me), barrier_name(id), threads, me.identity.threads));
+  if (parts_.memory.skip_barrier(me.name, where)) {
+    me.block->any_result[me.name.thread] = predicate;
+    return;
+  }
+  BarrierState& barrier = me.block->barriers[id];
+  if (!barrier.arrived.empty() && (barrier.threads != threads || barrier.votes != votes))
+    throw KernelMisuse(fmt::format("{} came to {} of {} threads{}, but {} to {} threads{}", at(me),
+                                   barrier_name(id), threads, votes ? " with a vote" : "",
+                                   at(*barrier.arrived.front()), barrier.threads,
+                                   barrier.votes ? " with a vote" : ""));
+  if (me.identity.threads - me.block->exited < threads)
+    throw KernelMisuse(fmt::format("{}: {} of {} threads can never fill: {} has ended", at(me),
+                                   barrier_name(id), threads, describe(*me.block->first_exited)));
+  barrier.threads = threads;
+  barrier.votes = votes;
+  barrier.any |= predicate;
+  barrier.arrived.push_back(&me);
+  if (wait) barrier.waiting.push_back(&me);
+  if (barrier.arrived.size() == threads)
+    complete(barrier);
+  else if (wait)
+    block(Blocked::barrier);
+}
+
+void Executor::complete(BarrierState& barrier) {
+  std::vector<const ThreadName*> arrived, waited;
+  for (const Thread* thread : barrier.arrived) arrived.push_back(&thread->name);
+  for (Thread* thread : barrier.waiting) {
+    waited.push_back(&thread->name);
+    thread->block->any_result[thread->name.thread] = barrier.any;
+    if (thread != current_) make_runnable(*thread);
+  }
+  parts_.memory.synchronise(arrived, waited);
+  barrier = BarrierState{};
+  ++events_;
+}
+
+void Executor::check_exit(Thread& thread) {
+  Block& block = *thread.block;
+  const uint32_t warp = thread.name.thread / 32, lane = thread.name.thread % 32;
+  for (const OpenMeeting& open : block.meetings[warp]) {
+    if (open.lanes >> lane & 1)
+      throw KernelMisuse(fmt::format("{} ended, but {} waits for it in {}", describe(thread),
+                                     at(*open.first), name_of(open.word)));
+  }
+  for (uint32_t id = 0; id < kBarriers; ++id) {
+    const BarrierState& barrier = block.barriers[id];
+    if (barrier.waiting.empty()) continue;
+    // Every thread that has not ended may still come, this one not.
+    if (thread.identity.threads - block.exited - 1 < barrier.threads)
+      throw KernelMisuse(fmt::format("{} ended, but {} waits at {} for {} threads",
+                                     describe(thread), at(*barrier.waiting.front()),
+                                     barrier_name(id), barrier.threads));
+  }
+}
+
+}  // namespace tokenyard::simt

@@ -1,0 +1,439 @@
+#include "simt/executor.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "simt/misuse.hpp"
+
+namespace tokenyard::simt {
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TOKENYARD_SANITIZED
+constexpr size_t kKernelStack = 256 << 10;  // Sanitizers pad every local.
+#else
+constexpr size_t kKernelStack = 64 << 10;
+#endif
+constexpr size_t kProgramStack = 1 << 20;
+constexpr auto kListenEvery = std::chrono::milliseconds(50);
+constexpr int kPoison = 0xdb;  // What uninitialised shared memory holds: no plausible number.
+
+thread_local Executor* running = nullptr;
+
+}  // namespace
+
+std::string describe(const Thread& thread) {
+  const ThreadName& name = thread.name;
+  if (!thread.block) return fmt::format("host program of rank {}", name.rank);
+  return fmt::format("rank {} block {} warp {} lane {}", name.rank, name.block, name.thread / 32,
+                     name.thread % 32);
+}
+
+/// While a thread is inside the executor or memory, its instrumented code is not the kernel's.
+class Executor::Inside {
+ public:
+  explicit Inside(Executor& executor) : executor_(executor) { executor_.in_kernel_ = false; }
+  ~Inside() { executor_.in_kernel_ = true; }
+
+ private:
+  Executor& executor_;
+};
+
+class Executor::OnThisThread {
+ public:
+  explicit OnThisThread(Executor& executor) : outer_(running) {
+    running = &executor;
+    host_body::set_machine(&executor);
+  }
+  ~OnThisThread() {
+    running = outer_;
+    host_body::set_machine(outer_);
+  }
+
+ private:
+  Executor* outer_;
+};
+
+Executor::Executor(Parts parts)
+    : parts_(std::move(parts)), kernel_stacks_(kKernelStack), program_stacks_(kProgramStack) {}
+
+Executor::~Executor() = default;
+
+Executor* Executor::current() {
+  return running;
+}
+
+// ---- launching --------------------------------------------------------------------------------
+
+std::shared_ptr<const Grid> Executor::launch(uint32_t rank, const KernelEntry& kernel, Shape shape,
+                                             const void* params) {
+  auto grid = std::make_shared<Grid>();
+  grid->rank = rank;
+  grid->index = grids_launched_++;
+  grid->kernel = &kernel;
+  const auto* bytes = static_cast<const std::byte*>(params);
+  grid->params.assign(bytes, bytes + kernel.params_bytes);
+  std::vector<ThreadName> names;
+  for (uint32_t b = 0; b < shape.blocks; ++b) {
+    Block& block = *grid->blocks.emplace_back(std::make_unique<Block>());
+    block.grid = grid.get();
+    block.index = b;
+    block.tail_offset = (kernel.shared_bytes + 127) / 128 * 128;
+    const size_t shared_bytes = (block.tail_offset + shape.extra_shared_bytes + 127) / 128 * 128;
+    block.shared = {static_cast<std::byte*>(std::aligned_alloc(128, shared_bytes)), std::free};
+    std::memset(block.shared.get(), kPoison, shared_bytes);
+    block.meetings.resize(shape.threads / 32);
+    block.any_result.resize(shape.threads);
+    for (uint32_t t = 0; t < shape.threads; ++t) {
+      Thread& thread = *block.threads.emplace_back(std::make_unique<Thread>());
+      uint32_t id = ids_;
+      if (free_ids_.empty()) {
+        ++ids_;
+      } else {
+        id = free_ids_.back();
+        free_ids_.pop_back();
+      }
+      thread.name = {.id = id, .rank = rank, .grid = grid->index, .block = b, .thread = t};
+      thread.identity = {.thread = t, .threads = shape.threads, .block = b, .blocks = shape.blocks};
+      thread.block = &block;
+      names.push_back(thread.name);
+    }
+  }
+  grid->running = static_cast<uint32_t>(names.size());
+  parts_.memory.grid_begins(rank, grid->index, names);
+  for (const auto& block : grid->blocks) {
+    parts_.memory.block_begins(block->threads[0]->name, block->shared.get(),
+                               block->tail_offset + shape.extra_shared_bytes);
+    for (const auto& thread : block->threads) {
+      const void* kernel_params = grid->params.data();
+      start(
+          *thread,
+          [this, entry = kernel.on_host, kernel_params] {
+            in_kernel_ = true;
+            entry(kernel_params);
+            in_kernel_ = false;
+          },
+          kernel_stacks_);
+    }
+  }
+  grids_.push_back(grid);
+  return grid;
+}
+
+void Executor::spawn_host(uint32_t rank, std::function<void()> program) {
+  Thread& thread = *programs_.emplace_back(std::make_unique<Thread>());
+  thread.name = {.id = UINT32_MAX, .rank = rank, .grid = UINT32_MAX, .block = 0, .thread = 0};
+  start(thread, std::move(program), program_stacks_);
+}
+
+void Executor::start(Thread& thread, std::function<void()> body, StackPool& stacks) {
+  thread.fiber = std::make_unique<Fiber>(stacks, [this, body = std::move(body)] {
+    try {
+      body();
+    } catch (...) {
+      in_kernel_ = false;
+      if (!failure_) failure_ = std::current_exception();
+    }
+  });
+  make_runnable(thread);
+}
+
+// ---- running ----------------------------------------------------------------------------------
+
+void Executor::run(const std::function<bool()>& finished) {
+  const OnThisThread here(*this);
+  listened_ = std::chrono::steady_clock::now();
+  uint32_t turns = 0;
+  try {
+    while (!finished()) {
+      if (parts_.schedule.step_memory()) parts_.memory.step();
+      if (parts_.memory.progress() != progress_woken_for_) wake_watchers();
+      if (!nappers_.empty()) wake_nappers();
+      if (++turns % 4096 == 0) listen();
+      if (runnable_.empty()) {
+        idle();
+        continue;
+      }
+      resume(*runnable_[parts_.schedule.pick(runnable_names_)]);
+      if (failure_) std::rethrow_exception(failure_);
+    }
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+void Executor::resume(Thread& thread) {
+  current_ = &thread;
+  thread.fiber->resume();
+  current_ = nullptr;
+  if (!thread.fiber->stack_is_whole())
+    throw InternalError(fmt::format("{} overflowed its stack of {} KiB", describe(thread),
+                                    (thread.block ? kKernelStack : kProgramStack) >> 10));
+  if (thread.fiber->ended()) ended(thread);
+}
+
+void Executor::ended(Thread& thread) {
+  unlist(thread);
+  thread.exited = true;
+  thread.fiber.reset();
+  ++events_;
+  if (!thread.block) return;
+  if (!failure_) check_exit(thread);
+  parts_.memory.thread_ends(thread.name);
+  Block& block = *thread.block;
+  Grid& grid = *block.grid;
+  ++block.exited;
+  if (!block.first_exited) block.first_exited = &thread;
+  if (--grid.running > 0) return;
+  parts_.memory.grid_ends(grid.rank, grid.index);
+  for (const auto& done : grid.blocks) {
+    for (const auto& each : done->threads) free_ids_.push_back(each->name.id);
+  }
+  std::erase_if(grids_, [&](const auto& other) { return other.get() == &grid; });
+}
+
+void Executor::abandon() {
+  runnable_.clear();
+  runnable_names_.clear();
+  watchers_.clear();
+  nappers_.clear();
+  grids_.clear();
+  programs_.clear();
+  failure_ = nullptr;
+  current_ = nullptr;
+  in_kernel_ = false;
+}
+
+void Executor::make_runnable(Thread& thread) {
+  if (std::find(stopped_ranks_.begin(), stopped_ranks_.end(), thread.name.rank) !=
+      stopped_ranks_.end()) {
+    thread.blocked = Blocked::stopped;
+    return;
+  }
+  thread.blocked = Blocked::no;
+  thread.place = runnable_.size();
+  runnable_.push_back(&thread);
+  runnable_names_.push_back(&thread.name);
+}
+
+void Executor::unlist(Thread& thread) {
+  if (thread.place >= runnable_.size() || runnable_[thread.place] != &thread) return;
+  runnable_[thread.place] = runnable_.back();
+  runnable_[thread.place]->place = thread.place;
+  runnable_names_[thread.place] = runnable_names_.back();
+  runnable_.pop_back();
+  runnable_names_.pop_back();
+}
+
+void Executor::block(Blocked why) {
+  Thread& me = *current_;
+  unlist(me);
+  me.blocked = why;
+  if (why == Blocked::condition || why == Blocked::copies || why == Blocked::host_wait)
+    watchers_.push_back(&me);
+  if (why == Blocked::nap) nappers_.push_back(&me);
+  me.fiber->yield();
+}
+
+void Executor::yield() {
+  current_->fiber->yield();
+}
+
+void Executor::maybe_preempt() {
+  if (parts_.schedule.preempt(current_->name)) yield();
+}
+
+void Executor::stop_rank(uint32_t rank) {
+  stopped_ranks_.push_back(rank);
+  const auto stop = [&](std::vector<Thread*> threads) {
+    for (Thread* thread : threads) {
+      if (thread->name.rank != rank) continue;
+      unlist(*thread);
+      thread->blocked = Blocked::stopped;
+    }
+  };
+  stop(runnable_);
+  stop(watchers_);
+  stop(nappers_);
+  const auto gone = [](Thread* thread) { return thread->blocked == Blocked::stopped; };
+  std::erase_if(watchers_, gone);
+  std::erase_if(nappers_, gone);
+  if (current_ && current_->name.rank == rank) current_->fiber->yield();
+}
+
+// ---- waiting ----------------------------------------------------------------------------------
+
+void Executor::wake_watchers() {
+  progress_woken_for_ = parts_.memory.progress();
+  std::vector<Thread*> woken;
+  woken.swap(watchers_);
+  for (Thread* thread : woken) make_runnable(*thread);
+}
+
+void Executor::wake_nappers() {
+  const uint64_t now = parts_.time.now_ns();
+  std::erase_if(nappers_, [&](Thread* thread) {
+    if (thread->wake_ns > now) return false;
+    make_runnable(*thread);
+    return true;
+  });
+}
+
+void Executor::idle() {
+  const uint64_t mark = parts_.memory.progress() + events_;
+  if (mark != idle_mark_) idle_rounds_ = 0;
+  idle_mark_ = mark;
+  if (parts_.memory.step_when_idle()) {
+    wake_watchers();
+    return;
+  }
+  if ((watchers_.empty() && nappers_.empty()) || idle_rounds_ > parts_.time.rounds_max())
+    throw Deadlock(deadlock_report(grids_, programs_));
+  uint64_t wake_ns = 0;
+  for (const Thread* thread : nappers_)
+    wake_ns = wake_ns ? std::min(wake_ns, thread->wake_ns) : thread->wake_ns;
+  parts_.time.idle(idle_rounds_++, wake_ns);
+  listen();
+  wake_nappers();
+  wake_watchers();
+}
+
+void Executor::listen() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - listened_ < kListenEvery) return;
+  listened_ = now;
+  parts_.interrupt();
+}
+
+void Executor::host_wait(const std::function<bool()>& condition) {
+  while (!condition()) block(Blocked::host_wait);
+}
+
+void Executor::spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
+                    CodeAddress where) {
+  const Inside inside(*this);
+  Thread& me = *current_;
+  me.waiting = {.where = where, .phase = phase, .rank = rank, .expected = expected, .seen = seen};
+  // Nothing has happened since before the condition was last evaluated: sleep until it does.
+  if (parts_.memory.progress() == me.progress_seen)
+    block(Blocked::condition);
+  else
+    yield();
+  me.progress_seen = parts_.memory.progress();
+}
+
+void Executor::nap(uint32_t ns) {
+  const Inside inside(*this);
+  current_->wake_ns = parts_.time.now_ns() + ns;
+  block(Blocked::nap);
+}
+
+uint64_t Executor::now_ns() {
+  const Inside inside(*this);
+  return parts_.time.now_ns();
+}
+
+uint64_t Executor::cycles() {
+  return now_ns() * 2;
+}
+
+void* Executor::shared_tail() {
+  return current_->block->shared.get() + current_->block->tail_offset;
+}
+
+// ---- memory: each word is one call there, with a chance for others to run -----------------------
+
+void Executor::load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
+                    CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.load(current_->name, from, value, bytes, order, scope, where);
+}
+
+void Executor::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
+                     CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.store(current_->name, to, value, bytes, order, scope, where);
+}
+
+void Executor::modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
+                      Order order, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
+}
+
+void Executor::compare_exchange(void* at, const void* expected, const void* desired, void* old,
+                                uint32_t bytes, Order order, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
+                                 where);
+}
+
+void Executor::fence(bool sequential, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.fence(current_->name, sequential, scope, where);
+}
+
+void Executor::completion_init(void* completion, uint32_t arrivals, CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.completion_init(current_->name, completion, arrivals, where);
+}
+
+void Executor::completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.completion_arrive(current_->name, completion, expected_bytes, where);
+}
+
+bool Executor::completion_done(void* completion, uint32_t parity, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  return parts_.memory.completion_done(current_->name, completion, parity, where);
+}
+
+void Executor::fence_async(CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.fence_async(current_->name, where);
+}
+
+void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
+                         CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.bulk_load(current_->name, to_shared, from, bytes, completion, where);
+}
+
+void Executor::bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.bulk_store(current_->name, to, from_shared, bytes, where);
+}
+
+void Executor::bulk_commit(CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.bulk_commit(current_->name, where);
+}
+
+void Executor::bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  current_->waiting = {.where = where};
+  while (!parts_.memory.bulk_wait(current_->name, groups, sources_only, where))
+    block(Blocked::copies);
+}
+
+void Executor::plain_access(const void* address, uint32_t bytes, bool write, CodeAddress where) {
+  if (!in_kernel_ || !current_ || current_->fiber->on_stack(address)) return;
+  const Inside inside(*this);
+  parts_.memory.plain_access(current_->name, address, bytes, write, where);
+}
+
+}  // namespace tokenyard::simt

@@ -1,0 +1,154 @@
+/// Runs kernels on a CPU: one OS thread, one fiber a CUDA thread, all blocks of all grids resident,
+/// so that kernels which wait for one another make progress. The executor knows when threads meet
+/// and who runs next; what memory does is the business of a Memory, and what time is, of a
+/// TimeSource.
+///
+///     launch   -> threads runnable
+///     runnable -> blocked: a meeting, a barrier, copies, a nap, a condition that found nothing new
+///     blocked  -> runnable: the others came; time passed; something happened in memory
+///     runnable -> ended; with its last thread the grid ends
+///
+/// When nobody is runnable memory takes a step of its own; when it has none, time passes; when
+/// nobody waits for time either, that is a deadlock, and an error says what each thread awaits.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/host/machine.hpp"
+#include "device/kernel.hpp"
+#include "simt/fiber.hpp"
+#include "simt/grid.hpp"
+#include "simt/memory.hpp"
+#include "simt/schedule.hpp"
+#include "simt/time_source.hpp"
+
+namespace tokenyard::simt {
+
+class Executor final : public host_body::Machine {
+ public:
+  struct Parts {
+    Memory& memory;
+    Schedule& schedule;
+    TimeSource& time;
+    std::function<void()> interrupt = [] {};  ///< called now and then; may throw to end `run`
+  };
+  explicit Executor(Parts parts);
+  ~Executor() override;
+
+  struct Shape {
+    uint32_t blocks, threads;  ///< threads a block: whole warps
+    uint32_t extra_shared_bytes = 0;
+  };
+  /// Adds a grid; `params` is copied. `kernel` must outlive it.
+  std::shared_ptr<const Grid> launch(uint32_t rank, const KernelEntry& kernel, Shape shape,
+                                     const void* params);
+  /// Adds a host program: a fiber that launches kernels and waits with host_wait.
+  void spawn_host(uint32_t rank, std::function<void()> program);
+  /// Runs whatever can run until `finished()`. Throws what a kernel or host program threw,
+  /// KernelMisuse, Deadlock, or what the interrupt threw; all grids are then abandoned.
+  void run(const std::function<bool()>& finished);
+
+  // For host programs, on their fibers.
+  void host_wait(const std::function<bool()>& condition);
+  bool on_host_program() const { return current_ && !current_->block; }
+  uint32_t current_rank() const { return current_->name.rank; }
+
+  /// Threads and programs of this rank never run again.
+  void stop_rank(uint32_t rank);
+
+  /// Who runs on this OS thread; null outside `run`.
+  static Executor* current();
+  /// The simulated thread whose kernel code is running this instant; null in the executor itself,
+  /// in memory, and in host programs.
+  const Thread* kernel_thread() const { return in_kernel_ ? current_ : nullptr; }
+  /// A plain access of kernel code, from compiler instrumentation.
+  void plain_access(const void* address, uint32_t bytes, bool write, host_body::CodeAddress where);
+
+  // The words.
+  const host_body::Identity& identity() override { return current_->identity; }
+  void* shared_memory() override { return current_->block->shared.get(); }
+  void* shared_tail() override;
+  void meet(host_body::WarpMeeting& meeting) override;
+  void barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) override;
+  bool barrier_any(bool predicate, CodeAddress where) override;
+  void load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
+            CodeAddress where) override;
+  void store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
+             CodeAddress where) override;
+  void modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes, Order order,
+              Scope scope, CodeAddress where) override;
+  void compare_exchange(void* at, const void* expected, const void* desired, void* old,
+                        uint32_t bytes, Order order, Scope scope, CodeAddress where) override;
+  void fence(bool sequential, Scope scope, CodeAddress where) override;
+  void completion_init(void* completion, uint32_t arrivals, CodeAddress where) override;
+  void completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) override;
+  bool completion_done(void* completion, uint32_t parity, CodeAddress where) override;
+  void fence_async(CodeAddress where) override;
+  void bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
+                 CodeAddress where) override;
+  void bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) override;
+  void bulk_commit(CodeAddress where) override;
+  void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) override;
+  uint64_t now_ns() override;
+  uint64_t cycles() override;
+  void nap(uint32_t ns) override;
+  void spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
+            CodeAddress where) override;
+
+ private:
+  class Inside;
+  class OnThisThread;
+
+  void start(Thread& thread, std::function<void()> body, StackPool& stacks);
+  void resume(Thread& thread);
+  void ended(Thread& thread);
+  void abandon();
+
+  void make_runnable(Thread& thread);
+  void unlist(Thread& thread);  ///< from the runnable ones
+  void block(Blocked why);      ///< the current thread, until somebody wakes it
+  void yield();                 ///< the current thread stays runnable
+  void maybe_preempt();
+  void wake_watchers();  ///< those who wait for something to happen in memory
+  void wake_nappers();
+  void idle();
+  void listen();  ///< to the interrupt, if it is time
+
+  void arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool predicate,
+              CodeAddress where);
+  void complete(BarrierState& barrier);
+  void check_exit(Thread& thread);
+
+  Parts parts_;
+  StackPool kernel_stacks_, program_stacks_;
+  std::vector<std::shared_ptr<Grid>> grids_;
+  std::vector<std::unique_ptr<Thread>> programs_;
+  std::vector<uint32_t> free_ids_;
+  uint32_t ids_ = 0, grids_launched_ = 0;
+
+  std::vector<Thread*> runnable_;
+  std::vector<const ThreadName*> runnable_names_;  ///< the same, for the schedule
+  std::vector<Thread*> watchers_, nappers_;
+  std::vector<uint32_t> stopped_ranks_;
+  uint64_t progress_woken_for_ = 0;
+  uint64_t events_ = 0;  ///< meetings and barriers completed, threads ended
+  uint64_t idle_mark_ = 0;
+  uint32_t idle_rounds_ = 0;
+
+  Thread* current_ = nullptr;
+  bool in_kernel_ = false;
+  std::exception_ptr failure_;
+  std::chrono::steady_clock::time_point listened_;
+};
+
+/// What every blocked thread awaits, equal ones together.
+std::string deadlock_report(std::span<const std::shared_ptr<Grid>> grids,
+                            std::span<const std::unique_ptr<Thread>> programs);
+
+}  // namespace tokenyard::simt

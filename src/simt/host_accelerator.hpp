@@ -1,0 +1,56 @@
+/// The accelerator of a rank that is a thread or a process: kernels run to their end, on the
+/// calling thread, when they are launched.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+
+#include "device/accelerator.hpp"
+#include "simt/direct_memory.hpp"
+#include "simt/executor.hpp"
+
+namespace tokenyard::simt {
+
+/// One a rank, used by that rank's thread; memory and flags by any.
+class HostAccelerator final : public Accelerator {
+ public:
+  /// `interrupt` is called now and then by everything that waits; what it throws ends the wait.
+  explicit HostAccelerator(std::function<void()> interrupt);
+  ~HostAccelerator() override;
+
+  AcceleratorKind kind() const override { return AcceleratorKind::host; }
+  std::string name() const override { return "host executor"; }
+  Capacity capacity() const override;
+
+  void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
+              const void* params) override;
+
+  void* allocate(size_t bytes) override;
+  void free(void* memory) override;
+  void* allocate_shared(size_t bytes) override { return allocate(bytes); }
+  void free_shared(void* memory) override { free(memory); }
+  void copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  void fill(void* to, int byte, size_t bytes, Stream stream) override;
+
+  Stream make_stream() override { return {}; }
+  void free_stream(Stream) override {}
+  Event record(Stream stream) override;
+  void wait(Stream, Event) override {}
+  bool done(Event) override { return true; }
+  void free_event(Event event) override;
+  float elapsed_ms(Event begin, Event end) override;
+
+  bool wait_until(TimePoint until, const std::function<bool()>& condition) override;
+  uint32_t read_flag(const uint32_t* flag) override;
+  void write_flag(uint32_t* flag, uint32_t value) override;
+
+ private:
+  std::function<void()> interrupt_;
+  DirectMemory memory_;
+  RoundRobin schedule_;
+  WallTime time_;
+  Executor executor_;
+};
+
+}  // namespace tokenyard::simt
