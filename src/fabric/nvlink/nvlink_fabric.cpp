@@ -1,0 +1,181 @@
+#include "fabric/nvlink/nvlink_fabric.hpp"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "device/cuda/accelerator.hpp"
+#include "device/cuda/runtime.hpp"
+#include "fabric/fd_exchange.hpp"
+#include "fabric/host/process_fabric.hpp"
+#include "fabric/nvlink/gpu_link.hpp"
+#include "fabric/nvlink/gpu_memory.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::nvlink {
+
+namespace {
+
+using Memories = std::vector<std::shared_ptr<MappedMemory>>;
+
+/// What a rank tells the others before any memory is mapped.
+struct Stand {
+  std::string uuid;
+  int device = -1;      ///< in its own process
+  size_t bytes = 0;     ///< of its physical memory
+  std::string problem;  ///< why it cannot go on; empty if it can
+};
+
+void to_json(nlohmann::json& json, const Stand& stand) {
+  json = {stand.uuid, stand.device, stand.bytes, stand.problem};
+}
+void from_json(const nlohmann::json& json, Stand& stand) {
+  json.at(0).get_to(stand.uuid);
+  json.at(1).get_to(stand.device);
+  json.at(2).get_to(stand.bytes);
+  json.at(3).get_to(stand.problem);
+}
+
+std::vector<Stand> gather(Bootstrap& bootstrap, const Stand& mine, const std::string& what,
+                          TimePoint until) {
+  const std::string text = nlohmann::json(mine).dump();
+  std::vector<Stand> stands;
+  for (const auto& bytes : bootstrap.all_gather(std::as_bytes(std::span(text)), what, until)) {
+    const auto* begin = reinterpret_cast<const char*>(bytes.data());
+    const auto json = nlohmann::json::parse(begin, begin + bytes.size(), nullptr, false);
+    if (!json.is_array() || json.size() != 4) {
+      throw InvalidArgument("arena", "a description of a GPU's memory", "something else",
+                            static_cast<uint32_t>(stands.size()));
+    }
+    stands.push_back(json.get<Stand>());
+  }
+  for (uint32_t rank = 0; rank < stands.size(); ++rank) {
+    if (stands[rank].problem.empty()) continue;
+    throw Unsupported("a world of device 'cuda'",
+                      fmt::format("rank {}: {}", rank, stands[rank].problem));
+  }
+  return stands;
+}
+
+/// Ranks on one GPU in several processes: their kernels would wait for kernels that the GPU runs
+/// only after them.
+void refuse_shared_gpus(const std::vector<Stand>& stands) {
+  for (uint32_t rank = 0; rank < stands.size(); ++rank) {
+    for (uint32_t other = 0; other < rank; ++other) {
+      if (stands[other].uuid != stands[rank].uuid) continue;
+      throw Unsupported("two processes on one GPU",
+                        fmt::format("ranks {} and {} both have {}; ranks that share a GPU must be "
+                                    "threads of one process",
+                                    other, rank, stands[rank].uuid));
+    }
+  }
+}
+
+void zero(const Accelerator& accelerator, const MappedMemory& memory) {
+  const cuda::OnDevice on_device(accelerator.device_index());
+  cudaStream_t stream = nullptr;
+  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+              "cudaStreamCreateWithFlags");
+  const cudaError_t filled = cudaMemsetAsync(memory.base(), 0, memory.bytes(), stream);
+  const cudaError_t ended = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  cuda::check(filled, "cudaMemsetAsync of the arena");
+  cuda::check(ended, "cudaStreamSynchronize");
+}
+
+/// Everybody's memory, where all ranks are threads of this process: each owner maps its own for all
+/// GPUs that reach it.
+Memories share_in_process(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
+                          const std::vector<Stand>& stands, TimePoint until) {
+  std::vector<int> devices{device};
+  for (const Stand& stand : stands) {
+    const bool known = std::find(devices.begin(), devices.end(), stand.device) != devices.end();
+    if (!known && reach_of(stand.device, stands[bootstrap.rank()].uuid).reach == Reach::load_store)
+      devices.push_back(stand.device);
+  }
+  auto mine = std::make_shared<MappedMemory>(physical, devices);
+  zero(bootstrap.accelerator(), *mine);
+  Memories memories;
+  for (const auto& memory : bootstrap.share(mine, "arenas", until))
+    memories.push_back(std::static_pointer_cast<MappedMemory>(memory));
+  return memories;
+}
+
+/// Everybody's memory, where every rank is a process. Null where mapping failed; `peers` says why.
+Memories share_between_processes(Bootstrap& bootstrap, const PhysicalMemory& physical, int device,
+                                 const std::vector<Stand>& stands, std::vector<PeerReach>& peers,
+                                 TimePoint until) {
+  auto mine = std::make_shared<MappedMemory>(physical, std::vector<int>{device});
+  zero(bootstrap.accelerator(), *mine);
+  const FileDescriptor exported = physical.export_fd();
+  const auto descriptors = exchange_fds(bootstrap, exported.native(), "arenas", until);
+  Memories memories(stands.size());
+  for (uint32_t rank = 0; rank < stands.size(); ++rank) {
+    if (rank == bootstrap.rank()) {
+      memories[rank] = mine;
+    } else if (peers[rank].reach == Reach::load_store) {
+      try {
+        // The handle may go once the memory is mapped: a mapping keeps it alive.
+        const PhysicalMemory theirs(physical.driver(), descriptors[rank], stands[rank].bytes);
+        memories[rank] = std::make_shared<MappedMemory>(theirs, std::vector<int>{device});
+      } catch (const OsError& error) {
+        peers[rank] = {.reach = Reach::none,
+                       .how = "",
+                       .why_not = fmt::format("its memory cannot be mapped: {}", error.what())};
+      }
+    }
+  }
+  return memories;
+}
+
+}  // namespace
+
+std::vector<uint32_t> NvlinkFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
+  return hosts_by_boot(bootstrap, "device 'cuda'", until);
+}
+
+Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
+  const int device = bootstrap.accelerator().device_index();
+  const uint32_t rank = bootstrap.rank();
+  for (uint32_t peer = 0; peer < request.host_of.size(); ++peer) {
+    if (request.host_of[peer] == request.host_of[0]) continue;
+    throw Unsupported("a world of device 'cuda' over several hosts",
+                      fmt::format("rank {} is on another host than rank 0", peer));
+  }
+  const cuda::OnDevice on_device(device);
+
+  Stand mine{.uuid = "", .device = device, .bytes = 0, .problem = ""};
+  std::unique_ptr<PhysicalMemory> physical;
+  try {
+    mine.uuid = cuda::gpu_uuid(device);
+    physical = std::make_unique<PhysicalMemory>(Driver::load(), device, request.arena_bytes);
+    mine.bytes = physical->bytes();
+  } catch (const Error& error) {
+    mine.problem = error.what();
+  }
+  const std::vector<Stand> stands = gather(bootstrap, mine, "GPUs", until);
+  const bool one_process = bootstrap.mesh()->one_process();
+  if (!one_process) refuse_shared_gpus(stands);
+
+  Ground ground;
+  for (const Stand& stand : stands) ground.peers.push_back(reach_of(device, stand.uuid));
+  ground.peers[rank] = {.reach = Reach::self, .how = "itself", .why_not = ""};
+  const Memories memories =
+      one_process
+          ? share_in_process(bootstrap, *physical, device, stands, until)
+          : share_between_processes(bootstrap, *physical, device, stands, ground.peers, until);
+  for (uint32_t peer = 0; peer < stands.size(); ++peer) {
+    const bool reached = ground.peers[peer].reach != Reach::none && memories[peer] != nullptr;
+    ground.region.bases.push_back(reached ? memories[peer]->base() : nullptr);
+  }
+  ground.region.base = ground.region.bases[rank];
+  ground.region.bytes = request.arena_bytes;
+  ground.region.rank = rank;
+  ground.region.memory = std::make_shared<Memories>(memories);
+  return ground;
+}
+
+}  // namespace tokenyard::nvlink

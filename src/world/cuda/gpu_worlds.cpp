@@ -1,0 +1,58 @@
+/// Worlds whose kernels run on GPUs.
+#include <fmt/format.h>
+
+#include "device/cuda/accelerator.hpp"
+#include "device/cuda/shared_gpu.hpp"
+#include "fabric/nvlink/nvlink_fabric.hpp"
+#include "fabric/tcp/mesh.hpp"
+#include "world/in_process.hpp"
+#include "world/parts.hpp"
+#include "world/processes.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+int require_gpus() {
+  const int gpus = cuda::gpu_count();
+  if (gpus == 0)
+    throw Unsupported("device 'cuda'", "no GPU that CUDA can use was found (see ./run doctor)");
+  return gpus;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options) {
+  const auto gpus = static_cast<uint32_t>(require_gpus());
+  if (options.hosts != 1)
+    throw InvalidArgument("hosts", "1: GPUs are on this host", fmt::format("{}", options.hosts));
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  if (ranks == 1 || ranks <= gpus) {
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      accelerators.push_back(
+          std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt));
+  } else {
+    const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout);
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      accelerators.push_back(
+          std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt));
+  }
+  return join_all(accelerators, std::make_shared<nvlink::NvlinkFabric>(), options);
+}
+
+std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOptions& options) {
+  const int gpus = require_gpus();
+  // A launcher that shows each process one GPU leaves nothing to pick.
+  const uint32_t device = gpus == 1 ? 0 : rendezvous.local_rank;
+  if (device >= static_cast<uint32_t>(gpus)) {
+    throw InvalidArgument("local_rank", fmt::format("less than the {} GPUs of this process", gpus),
+                          fmt::format("{}", rendezvous.local_rank));
+  }
+  auto accelerator =
+      std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt);
+  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator, accelerator->now() + options.timeout);
+  return join(std::move(mesh), std::move(accelerator), std::make_shared<nvlink::NvlinkFabric>(),
+              options);
+}
+
+}  // namespace tokenyard
