@@ -30,10 +30,10 @@ nb::object arena_array(const std::shared_ptr<Exchange>& exchange,
                        std::initializer_list<size_t> shape) {
   const Accelerator& accelerator = exchange->world->accelerator();
   const bool on_gpu = accelerator.kind() == AcceleratorKind::gpu;
-  const nb::ndarray<Element> array(const_cast<Element*>(data), shape.size(), shape.begin(),
-                                   capsule_of(exchange, memory), nullptr, nb::dtype<Element>(),
-                                   on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
-                                   on_gpu ? accelerator.device_index() : 0);
+  const nb::ndarray<nb::array_api, Element> array(
+      const_cast<Element*>(data), shape.size(), shape.begin(), capsule_of(exchange, memory),
+      nullptr, nb::dtype<Element>(), on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
+      on_gpu ? accelerator.device_index() : 0);
   return nb::cast(array);
 }
 
