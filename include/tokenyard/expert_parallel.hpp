@@ -16,7 +16,8 @@ struct ExpertParallelOptions {
   uint32_t hidden = 0;   ///< elements a token; a multiple of 8
   uint32_t topk = 0;     ///< experts a token, 1 .. 32
   uint32_t tokens_max = 0;  ///< tokens a rank and call; bounds the memory reserved for a call
-  uint32_t sms = 0;         ///< multiprocessors (blocks) a call may use; 0: chosen, see sms()
+  uint32_t sms = 0;         ///< multiprocessors (blocks) a call may use; 0: chosen, see sms(). The
+                            ///< results are the same, bit for bit, for every number
 };
 
 /// What a rank gives to a dispatch. Memory that the rank's kernels can read: host memory on a host
@@ -40,16 +41,18 @@ class Received;
 
 class ExpertParallel {
  public:
-  /// Collective. All ranks give the same options, or all throw InvalidArgument. Throws Unsupported
-  /// if a rank is not within load/store reach.
+  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
+  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object,
+  /// and whatever it returned.
   ExpertParallel(World& world, const ExpertParallelOptions& options);
   ~ExpertParallel();
 
   /// Collective. Enqueues on `stream` and waits for the counts, not for the rows. Throws
   /// InvalidArgument before anything is launched for what the host can see; on all ranks alike,
-  /// before a row moves, for a bad id anywhere (out of range, twice in a row) or options that
-  /// differ. Throws PeerTimeout or PeerLost; the object is then failed, and what was received must
-  /// not be used.
+  /// before a row moves, for a bad id anywhere (out of range, or twice in a token): the object then
+  /// goes on as if the call had not been. Throws InvalidArgument if ranks make different calls,
+  /// PeerTimeout or PeerLost if one does not answer: the object is then failed, and what was
+  /// received must not be used.
   Received dispatch(const DispatchInput& input, uint64_t stream = 0);
   /// The same route again with other rows (tokens as before): nothing is counted or exchanged anew.
   Received dispatch(const void* x, const Route& route, uint64_t stream = 0);
@@ -57,14 +60,18 @@ class ExpertParallel {
   /// Collective. `y`: [rows received, hidden] bf16, row i the result for received row i; in arena
   /// memory (see output_buffer) it is read in place, else copied there first. `out`: [tokens,
   /// hidden] bf16: for every token the fp32 sum, in rank order, over the ranks it went to, rounded
-  /// once; zeros for a token that went nowhere. `weights` and `out_weights`, both or neither:
-  /// [rows received, topk] in, [tokens, topk] out: brought home beside the rows.
+  /// once; zeros for a token that went nowhere. `weights` and `out_weights`, both or neither, alike
+  /// on all ranks: [rows received, topk] in, [tokens, topk] out: brought home beside the rows,
+  /// summed over the ranks in their order (what dispatch delivered is 0 on all but one of them).
+  /// Blocks as little as its stream does; y, weights, out and out_weights must stay until its work
+  /// has ended.
   void combine(const void* y, const Route& route, void* out, const float* weights = nullptr,
                float* out_weights = nullptr, uint64_t stream = 0);
   /// Arena memory [rows received, hidden] bf16 for a combine on this route to read in place.
   std::shared_ptr<void> output_buffer(const Route& route, uint64_t stream = 0);
 
-  /// Throws the error of an enqueued call that has failed by now.
+  /// Throws the error of an enqueued call that has failed by now; so does every later call. A
+  /// failed object's memory stays out of use until the World goes.
   void check();
   /// Waits until the work enqueued on `stream` has ended, then as check().
   void wait(uint64_t stream = 0);

@@ -16,9 +16,10 @@ namespace {
 constexpr uint32_t kStageAlignment = 128;  // Stores from stages aligned to less are slow (H200).
 
 // The stages that a ring should have at least, and may have. On the host few, so that even small
-// tests wrap around it.
+// tests wrap around it; and short, so that they move rows in segments.
 constexpr uint32_t kStagesWantedGpu = 8;
-constexpr uint32_t kStagesMaxHost = 4;
+constexpr uint32_t kStagesWantedHost = 2, kStagesMaxHost = 4;
+constexpr uint32_t kSegmentBytesMaxHost = 2048;
 
 // 8 multiprocessors saturate the links of an H200; twice that leaves room for local rows and for
 // unequal shares. 16 warps: one moves rows, 14 can sum a row of 7168 in registers.
@@ -80,7 +81,7 @@ Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, Accelerator
                     : std::min(gpu ? kBlocksGpu : kBlocksHost, capacity.multiprocessors);
   plan.warps = gpu ? kWarpsGpu : kWarpsHost;
   const uint32_t row_bytes = options.hidden * 2;
-  const uint32_t wanted = gpu ? kStagesWantedGpu : 2;
+  const uint32_t wanted = gpu ? kStagesWantedGpu : kStagesWantedHost;
   const uint32_t most = gpu ? kStagesMax : kStagesMaxHost;
 
   const DispatchTail dispatch_tail{.warps = plan.warps,
@@ -90,7 +91,8 @@ Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, Accelerator
                                    .stages_bytes = 0};
   const uint32_t for_dispatch = shared_bytes_left(
       capacity, round_up(sizeof(DispatchShared), kStageAlignment) + dispatch_tail.bytes());
-  plan.dispatch = plan_stages(row_bytes, for_dispatch, row_bytes, wanted, most);
+  plan.dispatch =
+      plan_stages(row_bytes, for_dispatch, gpu ? row_bytes : kSegmentBytesMaxHost, wanted, most);
 
   const CombineTail combine_tail{.ranks = ranks, .stages_bytes = 0};
   const uint32_t for_combine = shared_bytes_left(
