@@ -6,8 +6,7 @@ namespace nb = nanobind;
 
 NB_MODULE(_tokenyard, m) {
   m.doc() = "The C++ side of the package tokenyard; not meant to be used directly.";
-  m.attr("__version__") = TOKENYARD_VERSION;
-  m.attr("with_cuda") = static_cast<bool>(TOKENYARD_WITH_CUDA);
+  m.attr("version") = TOKENYARD_VERSION;
   tokenyard::python::register_errors(m);
   tokenyard::python::register_topology(m);
   tokenyard::python::register_world(m);

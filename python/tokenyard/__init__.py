@@ -9,7 +9,8 @@ Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m toke
 what works on this machine.
 """
 
-from _tokenyard import PeerReach, Topology, __version__
+from _tokenyard import PeerReach, Topology
+from _tokenyard import version as __version__
 
 from .errors import (
     Cancelled,

@@ -13,9 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tokenyard",
         description="Token dispatch and combine for mixture-of-experts models.",
     )
-    parser.add_argument(
-        "--version", action="version", version=f"tokenyard {_tokenyard.__version__}"
-    )
+    parser.add_argument("--version", action="version", version=f"tokenyard {_tokenyard.version}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor", help="GPUs, links, driver; which fabrics work here, and why the others do not"

@@ -1,0 +1,148 @@
+"""The C++ side of the package tokenyard; not meant to be used directly."""
+
+from collections.abc import Sequence
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
+
+
+version: str = ...
+
+class PeerReach:
+    """How one rank is reached from this one."""
+
+    @property
+    def reach(self) -> str:
+        """'none', 'self', 'load_store' or 'put_signal'."""
+
+    @property
+    def how(self) -> str:
+        """The means, for people."""
+
+    @property
+    def why_not(self) -> str:
+        """
+        Why its memory is not within reach of loads and stores, where it is not.
+        """
+
+class Topology:
+    """Which ranks share a host, and how this rank reaches each."""
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+
+    @property
+    def host_of(self) -> list[int]:
+        """Host of each rank."""
+
+    @property
+    def peers(self) -> list[PeerReach]:
+        """How each rank is reached."""
+
+    def __str__(self) -> str:
+        """A table for people."""
+
+class World:
+    """One rank's end of a world; see tokenyard.World."""
+
+    @staticmethod
+    def connect(*, host: str, port: int, rank: int, size: int, local_rank: int, job: str, device: str, timeout_s: float, arena_bytes: int) -> World: ...
+
+    @staticmethod
+    def in_process(ranks: int, *, device: str, hosts: int, timeout_s: float, arena_bytes: int) -> list[World]: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def timeout_s(self) -> float: ...
+
+    @property
+    def device_index(self) -> int | None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def topology(self) -> Topology: ...
+
+    def all_gather(self, mine: bytes, *, what: str) -> list[bytes]: ...
+
+    def barrier(self, *, what: str) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def lost(self) -> list[int]: ...
+
+    def rebuild(self, without: Sequence[int]) -> World: ...
+
+    def close(self) -> None: ...
+
+class Route:
+    """Where each token of a call went; see tokenyard.Route."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def rows_received(self) -> int: ...
+
+class Received:
+    """What a dispatch received; arrays lie in the arena, for DLPack."""
+
+    @property
+    def x(self) -> object:
+        """[rows, hidden] uint16: the bits of bfloat16."""
+
+    @property
+    def topk_idx(self) -> object:
+        """[rows, topk] int32."""
+
+    @property
+    def topk_weights(self) -> object:
+        """[rows, topk] float32."""
+
+    @property
+    def source_token(self) -> object:
+        """[rows] int32."""
+
+    @property
+    def rows_from(self) -> list[int]: ...
+
+    @property
+    def tokens_per_expert(self) -> list[int]: ...
+
+    @property
+    def route(self) -> Route: ...
+
+class ExpertParallel:
+    """See tokenyard.ExpertParallel."""
+
+    @staticmethod
+    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int) -> ExpertParallel: ...
+
+    @property
+    def sms(self) -> int: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, stream: int) -> Received: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, stream: int) -> Received: ...
+
+    def dispatch_again(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], route: Route, *, stream: int) -> Received: ...
+
+    def combine(self, y: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C')], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, *, stream: int) -> None: ...
+
+    def output_buffer(self, route: Route, *, stream: int) -> object: ...
+
+    def check(self) -> None: ...
+
+    def wait(self, *, stream: int) -> None: ...
+
+    def close(self) -> None: ...
