@@ -58,8 +58,14 @@ void ModelMemory::completion_init(const ThreadName& name, void* completion, uint
   touch(me, *region, completion, sizeof(uint64_t), AccessKind::plain_write, Order::weak,
         Scope::block, where);
   const Slots::Fresh fresh = slots_.take(me.place.rank, hosts_[thread.grid->launcher]->known);
-  const uint32_t agent = add_actor(ActorKind::completion, fresh.slot, me.place, name);
-  const std::string wrong = completions_.init(completion, arrivals, agent, fresh.slot, fresh.first);
+  CompletionState state;
+  state.arrivals = arrivals;
+  state.agent = add_actor(ActorKind::completion, fresh.slot, me.place, name);
+  state.agent_slot = fresh.slot;
+  state.first_epoch = fresh.first;
+  state.initialised = {me.actor,    me.epoch,     AccessKind::plain_write,
+                       Order::weak, Scope::block, where};
+  const std::string wrong = completions_.init(completion, std::move(state));
   if (!wrong.empty()) misuse(wrong, me, where);
   trace_.event("completion init", me.actor, region->number, arrivals, 0);
 }
@@ -105,9 +111,13 @@ void ModelMemory::bulk_load(const ThreadName& name, void* to_shared, const void*
   Region* const target = region_of(to_shared, bytes, me, "bulk::load", where);
   if (state == nullptr || source == nullptr || target == nullptr || bytes == 0) return;
   if (!valid_copy(me, to_shared, from, bytes, "bulk::load", where)) return;
-  // The agent signals the completion itself, so its initialisation must have crossed the proxies.
-  races_.check(*regions_.find(completion), completion, sizeof(uint64_t),
-               {me.actor, me.epoch, AccessKind::bulk_read, Order::weak, Scope::block, where}, me);
+  const Access& init = state->initialised;
+  if (me.async.of(actors_[init.actor].slot) < init.epoch)
+    findings_.found({init,
+                     {me.actor, me.epoch, AccessKind::bulk_read, Order::weak, Scope::block, where},
+                     completion,
+                     sizeof(uint64_t),
+                     RaceReason::proxy});
   touch_copy(me, *source, from, bytes, AccessKind::bulk_read, state->agent, state->epoch(), where);
   touch_copy(me, *target, to_shared, bytes, AccessKind::bulk_write, state->agent, state->epoch(),
              where);

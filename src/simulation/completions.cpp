@@ -17,18 +17,13 @@ constexpr uint64_t kMark = 0x6d62'6172'0000'0000;
 
 }  // namespace
 
-std::string Completions::init(void* completion, uint32_t arrivals, uint32_t agent, Slot agent_slot,
-                              Epoch first_epoch) {
-  if (arrivals == 0 || arrivals > kBytesMax)
-    return fmt::format("Completion::init with {} arrivals: 1 to {} are possible", arrivals,
+std::string Completions::init(void* completion, CompletionState state) {
+  if (state.arrivals == 0 || state.arrivals > kBytesMax)
+    return fmt::format("Completion::init with {} arrivals: 1 to {} are possible", state.arrivals,
                        kBytesMax);
   const bool again = find(completion) != nullptr;
-  CompletionState state;
   state.address = completion;
-  state.arrivals = state.missing = arrivals;
-  state.agent = agent;
-  state.agent_slot = agent_slot;
-  state.first_epoch = first_epoch;
+  state.missing = state.arrivals;
   const uint64_t bits = kMark | states_.size();
   states_.push_back(std::move(state));
   std::memcpy(completion, &bits, sizeof bits);

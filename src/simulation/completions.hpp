@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "simulation/actor.hpp"
+#include "simulation/record.hpp"
 
 namespace tokenyard::simulation {
 
@@ -19,7 +20,8 @@ namespace tokenyard::simulation {
 struct CompletionState {
   const void* address = nullptr;  ///< null: its block has ended
   uint32_t arrivals = 0;
-  uint32_t agent = 0;  ///< actor of the loads announced to it
+  uint32_t agent = 0;    ///< actor of the loads announced to it
+  Access initialised{};  ///< must have crossed the proxies before a load is announced to it
   Slot agent_slot = 0;
   Epoch first_epoch = 0;  ///< of the slot: phase n is epoch first_epoch + n
 
@@ -41,8 +43,7 @@ struct CompletionState {
 class Completions {
  public:
   /// What is wrong with the use; empty if nothing.
-  std::string init(void* completion, uint32_t arrivals, uint32_t agent, Slot agent_slot,
-                   Epoch first_epoch);
+  std::string init(void* completion, CompletionState state);
   /// Null if no live completion lies there.
   CompletionState* find(const void* completion);
   std::string arrive(CompletionState& state, uint32_t bytes, ThreadState& me);

@@ -22,11 +22,15 @@ ModelMemory::~ModelMemory() = default;
 // ---- what the run consists of -------------------------------------------------------------------
 
 void ModelMemory::add_region(std::string name, void* base, size_t bytes, uint32_t rank) {
-  const auto* const begin = static_cast<std::byte*>(base);
-  std::erase_if(unsettled_, [&](const History* history) {
-    return history->address >= begin && history->address < begin + bytes;
-  });
   regions_.add(std::move(name), base, bytes, rank);
+}
+
+/// Nothing may be listed for histories that go with their region.
+void ModelMemory::forget_region(std::byte* base, size_t bytes) {
+  std::erase_if(unsettled_, [&](const History* history) {
+    return history->address >= base && history->address < base + bytes;
+  });
+  regions_.forget(base);
 }
 
 void ModelMemory::remove_region(void* base) {
@@ -58,11 +62,6 @@ ModelMemory::Host ModelMemory::add_host(uint32_t rank, std::string label) {
   hosts_.push_back(std::move(state));
   if (rank >= launchers_.size()) launchers_.resize(rank + 1, host);
   return host;
-}
-
-void ModelMemory::order(Host from, Host to) {
-  if (from == to) return;
-  join(*hosts_[to], *hosts_[from]->release(Scope::sys));
 }
 
 void ModelMemory::launch_from(Host host) {
@@ -134,8 +133,6 @@ void ModelMemory::grid_begins(uint32_t rank, uint32_t number, std::span<const Th
 void ModelMemory::block_begins(const ThreadName& first, void* shared, size_t bytes) {
   if (bytes == 0) return;
   const size_t whole = (bytes + kCellBytes - 1) / kCellBytes * kCellBytes;
-  // Nothing in a kernel may rely on what shared memory held before.
-  std::memset(shared, 0xa5, bytes);
   add_region(fmt::format("shared memory of block {} of rank {}", first.block, first.rank), shared,
              whole, first.rank);
   running(first).grid->shared.push_back({static_cast<std::byte*>(shared), whole});
@@ -185,7 +182,7 @@ void ModelMemory::grid_ends(uint32_t rank, uint32_t number) {
   }
   host.async = host.known;
   late_.land_known(host);
-  for (const Grid::Shared& shared : grid.shared) regions_.remove(shared.base);
+  for (const Grid::Shared& shared : grid.shared) forget_region(shared.base, shared.bytes);
   trace_.event("grid ends", rank, number, 0, 0);
   ++progress_;
   for (Running& thread : running_)

@@ -52,8 +52,11 @@ class ModelMemory final : public simt::Memory {
   /// Host code as memory sees it: one for each thread of host code (a rank's program, a stream).
   using Host = uint32_t;
   Host add_host(uint32_t rank, std::string label);
-  /// Everything `from` has done happens before whatever `to` does next.
-  void order(Host from, Host to);
+  /// Everything `from` has done so far happens before whatever the acquirer of the result does.
+  ReleaseRef release(Host from) { return hosts_[from]->release(Scope::sys); }
+  void acquire(Host to, const ReleaseRef& ticket) { join(*hosts_[to], *ticket); }
+  /// Something happened among hosts that somebody may wait for.
+  void happened() { ++progress_; }
   /// The next grid of that rank is launched by this host, and ends there.
   void launch_from(Host host);
   uint32_t read_flag(Host host, const uint32_t* flag);
@@ -143,6 +146,7 @@ class ModelMemory final : public simt::Memory {
   void mutate(Order& order, Scope& scope, CodeAddress where);
   uint32_t add_actor(ActorKind kind, Slot slot, const Place& place, const simt::ThreadName& name);
   void misuse(std::string title, const ThreadState& me, CodeAddress where);
+  void forget_region(std::byte* base, size_t bytes);
 
   Region* region_of(const void* at, size_t bytes, const ThreadState& me, const char* what,
                     CodeAddress where);

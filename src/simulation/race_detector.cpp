@@ -33,13 +33,6 @@ void RaceDetector::access(Region& region, const void* at, uint32_t bytes, const 
   });
 }
 
-void RaceDetector::check(Region& region, const void* at, uint32_t bytes, const Access& access,
-                         const ThreadState& me) {
-  for_each_cell(region, at, bytes, [&](Cell& cell, uint16_t mask, const std::byte* address) {
-    compare(cell.records, mask, access, me, address);
-  });
-}
-
 /// Whether all records are strong accesses of the very same bytes, and all scopes are wide enough
 /// for one another: then no pair can race, and there is no need to look at each.
 bool RaceDetector::harmless(const Records& records, uint16_t mask, const Access& access) const {

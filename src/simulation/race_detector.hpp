@@ -38,9 +38,6 @@ class RaceDetector {
   /// `at` .. `at + bytes` lies in `region`.
   void access(Region& region, const void* at, uint32_t bytes, const Access& access,
               const ThreadState& me);
-  /// Only asks: nothing is remembered.
-  void check(Region& region, const void* at, uint32_t bytes, const Access& access,
-             const ThreadState& me);
 
  private:
   void compare(const Records& records, uint16_t mask, const Access& access, const ThreadState& me,

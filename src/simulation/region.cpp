@@ -12,14 +12,13 @@ Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) 
   auto* const begin = static_cast<std::byte*>(base);
   if (reinterpret_cast<uintptr_t>(base) % kCellBytes != 0)
     throw InternalError(fmt::format("region {} is not 16-byte aligned", name));
-  // Memory that the process's heap gave out again: what lay there has died.
-  std::erase_if(sorted_, [&](const auto& region) {
-    return region->base < begin + bytes && begin < region->base + region->bytes;
-  });
   last_ = nullptr;
   const auto place =
       std::lower_bound(sorted_.begin(), sorted_.end(), begin,
                        [](const auto& region, std::byte* at) { return region->base < at; });
+  if ((place != sorted_.end() && (*place)->base < begin + bytes) ||
+      (place != sorted_.begin() && (*std::prev(place))->base + (*std::prev(place))->bytes > begin))
+    throw InternalError(fmt::format("region {} overlaps another", name));
   auto region = std::make_unique<Region>();
   region->name = std::move(name);
   region->base = begin;
@@ -35,6 +34,11 @@ void Regions::remove(void* base) {
   if (region == nullptr || region->base != base)
     throw InternalError("a region that was never added is removed");
   region->alive = false;
+}
+
+void Regions::forget(void* base) {
+  std::erase_if(sorted_, [&](const auto& region) { return region->base == base; });
+  last_ = nullptr;
 }
 
 Region* Regions::search(const std::byte* address) {

@@ -45,10 +45,12 @@ struct Region {
 
 class Regions {
  public:
-  /// Takes the place of a region that died at these addresses. `base` is 16-byte aligned.
+  /// `base` is 16-byte aligned; regions do not overlap.
   Region& add(std::string name, void* base, size_t bytes, uint32_t rank);
-  /// Later accesses are reported as uses of freed memory.
+  /// Later accesses are reported as uses of freed memory. Its addresses must stay unused.
   void remove(void* base);
+  /// The addresses go back to the process, which may use them for anything.
+  void forget(void* base);
   /// The region that holds this address; null if none does.
   Region* find(const void* address) {
     const auto* at = static_cast<const std::byte*>(address);

@@ -1,0 +1,149 @@
+#include "simulation/forked_jobs.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::simulation {
+namespace {
+
+constexpr uint64_t kNoTask = ~uint64_t{0};
+
+struct Header {
+  uint64_t task, bytes;
+};
+
+/// False once the reader has gone.
+bool write_all(int pipe, const void* data, size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(pipe, at, bytes);
+    if (written < 0) return false;
+    at += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace
+
+ForkedJobs::ForkedJobs(uint32_t jobs, Work work)
+    : work_(std::move(work)), workers_(std::clamp(jobs, 1u, 256u)) {
+  void* const shared =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) throw OsError("mmap", errno, strerror(errno));
+  board_ = new (shared) Board{};
+}
+
+ForkedJobs::~ForkedJobs() {
+  stop();
+  ::munmap(board_, sizeof(Board));
+}
+
+void ForkedJobs::start(size_t worker, uint64_t tasks) {
+  int ends[2];
+  if (::pipe(ends) != 0) throw OsError("pipe", errno, strerror(errno));
+  board_->current[worker] = kNoTask;
+  ::fflush(nullptr);  // What is buffered must not be printed by every child.
+  const int process = ::fork();
+  if (process < 0) throw OsError("fork", errno, strerror(errno));
+  if (process == 0) {
+    ::close(ends[0]);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    work(worker, tasks, ends[1]);
+  }
+  ::close(ends[1]);
+  workers_[worker] = {process, ends[0], ""};
+}
+
+void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
+  while (true) {
+    const uint64_t task = board_->next++;
+    if (task >= tasks) ::_exit(0);
+    board_->current[worker] = task;
+    const std::string text = work_(task);
+    const Header header{task, text.size()};
+    if (!write_all(pipe, &header, sizeof header) || !write_all(pipe, text.data(), text.size()))
+      ::_exit(1);
+    board_->current[worker] = kNoTask;
+  }
+}
+
+/// Takes what a worker has sent. False if the run is to end.
+bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
+  Worker& worker = workers_[index];
+  char buffer[65536];
+  const ssize_t bytes = ::read(worker.pipe, buffer, sizeof buffer);
+  if (bytes > 0) {
+    worker.received.append(buffer, static_cast<size_t>(bytes));
+    Header header;
+    while (worker.received.size() >= sizeof header) {
+      memcpy(&header, worker.received.data(), sizeof header);
+      if (worker.received.size() < sizeof header + header.bytes) break;
+      const Result result{header.task, "", worker.received.substr(sizeof header, header.bytes)};
+      worker.received.erase(0, sizeof header + header.bytes);
+      if (!on_result(result)) return false;
+    }
+    return true;
+  }
+  // The worker has ended: nothing was left to do, or its task has killed it.
+  ::close(worker.pipe);
+  int status = 0;
+  ::waitpid(worker.process, &status, 0);
+  worker = {};
+  const uint64_t task = board_->current[index];
+  if (task == kNoTask || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return true;
+  const std::string how = WIFSIGNALED(status)
+                              ? strsignal(WTERMSIG(status))
+                              : "exit status " + std::to_string(WEXITSTATUS(status));
+  return on_result({task, how, ""});
+}
+
+void ForkedJobs::run(uint64_t tasks, const OnResult& on_result,
+                     const std::function<bool()>& on_pause) {
+  board_->next = 0;
+  bool more = true;
+  auto paused = std::chrono::steady_clock::now();
+  while (more) {
+    for (size_t worker = 0; worker < workers_.size(); ++worker)
+      if (workers_[worker].process < 0 && board_->next < tasks) start(worker, tasks);
+    std::vector<pollfd> waiting;
+    std::vector<size_t> owners;
+    for (size_t worker = 0; worker < workers_.size(); ++worker) {
+      if (workers_[worker].process < 0) continue;
+      waiting.push_back({workers_[worker].pipe, POLLIN, 0});
+      owners.push_back(worker);
+    }
+    if (waiting.empty()) break;
+    ::poll(waiting.data(), waiting.size(), 500);
+    for (size_t index = 0; more && index < waiting.size(); ++index)
+      if (waiting[index].revents != 0) more = receive(owners[index], on_result);
+    const auto now = std::chrono::steady_clock::now();
+    if (more && now - paused > std::chrono::milliseconds(500)) {
+      paused = now;
+      more = on_pause();
+    }
+  }
+  stop();
+}
+
+void ForkedJobs::stop() {
+  for (Worker& worker : workers_) {
+    if (worker.process < 0) continue;
+    ::kill(worker.process, SIGKILL);
+    ::close(worker.pipe);
+    ::waitpid(worker.process, nullptr, 0);
+    worker = {};
+  }
+}
+
+}  // namespace tokenyard::simulation

@@ -1,0 +1,49 @@
+/// Who runs next, by seed: orders that real machines show rarely and that bugs need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "simt/schedule.hpp"
+#include "simulation/random.hpp"
+
+namespace tokenyard::simulation {
+
+class SeededSchedule final : public simt::Schedule {
+ public:
+  enum class Kind : uint8_t {
+    random,      ///< anybody
+    priorities,  ///< the highest of random priorities, which change at a few random moments: finds
+                 ///< a bug that needs d orderings with a known chance (Burckhardt et al., 2010)
+    starved,     ///< one warp runs only when nobody else can
+    straggler,   ///< one rank runs only when nobody else can, or once in a while
+    bursts,      ///< the same thread again and again, then another
+  };
+  struct Options {
+    Kind kind = Kind::random;
+    uint32_t preempt_per_1024 = 300;         ///< chance that a thread stops after an access
+    uint32_t step_per_1024 = 300;            ///< chance that memory takes a step between threads
+    uint32_t change_per_1024 = 4;            ///< chance that a priority changes, or a burst ends
+    uint32_t rank = 0, block = 0, warp = 0;  ///< who is starved
+    static Options draw(Random& random, uint32_t ranks);
+    std::string text() const;
+  };
+
+  SeededSchedule(const Options& options, Random random) : options_(options), random_(random) {}
+
+  size_t pick(std::span<const simt::ThreadName* const> runnable) override;
+  bool preempt(const simt::ThreadName& running) override;
+  bool step_memory() override;
+
+ private:
+  uint64_t& priority(const simt::ThreadName& thread);
+  bool starved(const simt::ThreadName& thread) const;
+
+  Options options_;
+  Random random_;
+  std::vector<uint64_t> priorities_, host_priorities_;  ///< by thread id; by rank
+  uint32_t burst_ = ~0u;                                ///< thread id
+};
+
+}  // namespace tokenyard::simulation

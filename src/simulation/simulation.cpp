@@ -1,0 +1,72 @@
+#include "simulation/simulation.hpp"
+
+#include <fmt/format.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::simulation {
+
+Simulation::Simulation(const Options& options)
+    : options_(options),
+      policy_(Policy::draw(options_.random, options.ranks)),
+      schedule_options_(SeededSchedule::Options::draw(options_.random, options.ranks)),
+      schedule_(schedule_options_, options_.random.split()),
+      memory_({.policy = policy_,
+               .random = options_.random.split(),
+               .trace = options.trace,
+               .mutator = options.mutator}),
+      executor_({.memory = memory_, .schedule = schedule_, .time = time_}) {}
+
+Simulation::~Simulation() {
+  for (const Allocation& allocation : allocations_) ::munmap(allocation.base, allocation.bytes);
+}
+
+ModelMemory::Host Simulation::add_program(uint32_t rank, std::string label,
+                                          std::function<void(ModelMemory::Host)> program) {
+  const ModelMemory::Host host = memory_.add_host(rank, std::move(label));
+  executor_.spawn_host(rank, [host, program = std::move(program)] { program(host); });
+  return host;
+}
+
+void Simulation::run(const std::function<bool()>& finished) {
+  executor_.run([&] {
+    if (options_.stop && !stopped_ && memory_.steps() >= options_.stop->after_steps) {
+      stopped_ = true;
+      executor_.stop_rank(options_.stop->rank);
+      memory_.stop(options_.stop->rank, options_.stop->fate);
+      options_.on_stop(options_.stop->rank);
+    }
+    return finished();
+  });
+}
+
+std::byte* Simulation::allocate(const std::string& name, size_t bytes, uint32_t rank) {
+  // Pages are taken lazily and zeroed; each allocation has pages of its own.
+  const size_t whole = (std::max<size_t>(bytes, 1) + 4095) / 4096 * 4096;
+  void* const base = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw OsError("mmap", errno, strerror(errno));
+  allocations_.push_back({static_cast<std::byte*>(base), whole});
+  memory_.add_region(fmt::format("{} of rank {}", name, rank), base, bytes, rank);
+  return static_cast<std::byte*>(base);
+}
+
+void Simulation::free(void* memory) {
+  if (memory != nullptr) memory_.remove_region(memory);
+}
+
+std::string Simulation::text() const {
+  std::string text =
+      fmt::format("memory: {}; schedule: {}", policy_.text(), schedule_options_.text());
+  if (options_.stop)
+    text += fmt::format("; rank {} stops after {} steps, its stores {}", options_.stop->rank,
+                        options_.stop->after_steps,
+                        options_.stop->fate == InFlight::land     ? "land"
+                        : options_.stop->fate == InFlight::vanish ? "vanish"
+                                                                  : "tear");
+  return text;
+}
+
+}  // namespace tokenyard::simulation

@@ -1,0 +1,139 @@
+#include "world/simulated.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/accelerator.hpp"
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/in_process_mesh.hpp"
+#include "simt/source_line.hpp"
+#include "simulation/simulated_accelerator.hpp"
+#include "world/parts.hpp"
+
+namespace tokenyard::simulated {
+namespace {
+
+using simulation::ModelMemory;
+using simulation::ReleaseRef;
+using simulation::SimulatedAccelerator;
+using simulation::Simulation;
+
+/// What ranks tell each other through their mesh orders them, and memory must know. A rank that
+/// looks into its mailbox is taken to know whatever lies in it.
+class SimulatedMesh final : public Mesh {
+ public:
+  /// What has been sent to each seat and not been looked at.
+  using Letters = std::vector<std::vector<ReleaseRef>>;
+
+  SimulatedMesh(std::shared_ptr<InProcessMesh> mesh, ModelMemory& memory, ModelMemory::Host host,
+                std::shared_ptr<Letters> letters)
+      : mesh_(std::move(mesh)), memory_(memory), host_(host), letters_(std::move(letters)) {}
+
+  uint32_t seat() const override { return mesh_->seat(); }
+  uint32_t seats() const override { return mesh_->seats(); }
+  void send(uint32_t to, const Message& message) override {
+    (*letters_)[to].push_back(memory_.release(host_));
+    mesh_->send(to, message);
+    memory_.happened();
+  }
+  Mailbox& mailbox() override {
+    std::vector<ReleaseRef>& mine = (*letters_)[seat()];
+    for (const ReleaseRef& letter : mine) memory_.acquire(host_, letter);
+    mine.clear();
+    return mesh_->mailbox();
+  }
+  bool one_process() const override { return true; }
+  std::string name() const override { return "the simulator"; }
+
+ private:
+  std::shared_ptr<InProcessMesh> mesh_;
+  ModelMemory& memory_;
+  ModelMemory::Host host_;
+  std::shared_ptr<Letters> letters_;
+};
+
+/// Unused arena memory holds no plausible data: its bytes are those of a NaN in every format.
+constexpr int kPoison = 0xff;
+
+}  // namespace
+
+void Result::require_clean(const std::vector<uint32_t>& expected) const {
+  std::string text = failure;
+  for (const std::string& finding : findings) text += (text.empty() ? "" : "\n") + finding;
+  for (uint32_t rank = 0; rank < thrown.size(); ++rank) {
+    if (!thrown[rank] || std::find(expected.begin(), expected.end(), rank) != expected.end())
+      continue;
+    try {
+      std::rethrow_exception(thrown[rank]);
+    } catch (const std::exception& error) {
+      text += fmt::format("{}rank {} threw: {}", text.empty() ? "" : "\n", rank, error.what());
+    }
+  }
+  if (!text.empty()) throw simulation::SuiteFailure(text + "\n" + drawn);
+}
+
+Result run(simulation::SeedRun& seed, const Options& options,
+           const std::function<void(World&)>& program) {
+  auto ends = InProcessMesh::make(options.ranks);
+  const auto letters = std::make_shared<SimulatedMesh::Letters>(options.ranks);
+  Simulation simulation({.ranks = options.ranks,
+                         .random = seed.random.split(),
+                         .trace = &seed.trace,
+                         .mutator = seed.mutator,
+                         .stop = options.stop,
+                         .on_stop = [&](uint32_t rank) {
+                           if (options.stop_is_noticed) ends[rank]->vanish();
+                         }});
+  Result result;
+  result.thrown.resize(options.ranks);
+  result.drawn = simulation.text();
+
+  const auto fabric = std::make_shared<InProcessFabric>(options.hosts, [&simulation](size_t bytes) {
+    std::byte* const base =
+        simulation.allocate("arena", bytes, simulation.executor().current_rank());
+    std::fill_n(base, bytes, static_cast<std::byte>(kPoison));
+    return std::shared_ptr<std::byte>(
+        base, [&simulation](std::byte* memory) { simulation.free(memory); });
+  });
+  WorldOptions world_options;
+  world_options.timeout = options.timeout;
+  world_options.arena_bytes = options.arena_bytes;
+  world_options.hosts = options.hosts;
+
+  std::vector<bool> finished(options.ranks);
+  for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+    simulation.add_program(rank, "host", [&, rank](ModelMemory::Host host) {
+      try {
+        const auto accelerator = std::make_shared<SimulatedAccelerator>(simulation, rank, host);
+        const auto mesh =
+            std::make_shared<SimulatedMesh>(ends[rank], simulation.memory(), host, letters);
+        const std::unique_ptr<World> world = join(mesh, accelerator, fabric, world_options);
+        try {
+          program(*world);
+        } catch (...) {
+          result.thrown[rank] = std::current_exception();
+        }
+        accelerator->drain();
+      } catch (...) {
+        result.thrown[rank] = std::current_exception();
+      }
+      finished[rank] = true;
+    });
+  }
+  try {
+    simulation.run([&] {
+      for (uint32_t rank = 0; rank < options.ranks; ++rank)
+        if (!finished[rank] && !simulation.stopped(rank)) return false;
+      return true;
+    });
+  } catch (const std::exception& error) {
+    result.failure = error.what();
+  }
+  for (const simulation::Finding& finding : simulation.memory().findings().list())
+    result.findings.push_back(finding.text(simt::source_line));
+  result.steps = simulation.memory().steps();
+  return result;
+}
+
+}  // namespace tokenyard::simulated

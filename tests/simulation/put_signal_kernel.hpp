@@ -1,0 +1,162 @@
+/// Each rank puts a message into its neighbour's memory, signals, awaits its own and copies it out:
+/// the smallest exchange there is, in every right way and many wrong ones.
+#pragma once
+
+#include "device/device.hpp"
+
+namespace tokenyard {
+
+/// How the message is put, published and taken. Those from `relaxed_signal` on are wrong.
+enum class PutSignal : uint32_t {
+  release,      ///< weak stores, block barrier, one thread's release
+  fence,        ///< the same with a fence and a relaxed store
+  release_add,  ///< the release is a reduction
+  bulk_store,   ///< staged in shared memory, stored by the copying agent
+  bulk_load,    ///< taken by the copying agent
+  relaxed_signal,
+  gpu_scope_signal,
+  gpu_scope_fence,
+  relaxed_wait,
+  no_barrier_before_signal,
+  no_barrier_after_wait,
+  bulk_store_without_proxy_fence,
+  bulk_store_not_awaited,
+  bulk_load_without_proxy_fence,
+  bulk_load_not_awaited,
+};
+inline constexpr uint32_t kPutSignals = 15;
+inline constexpr uint32_t kPutSignalWordsMax = 64;
+
+struct PutSignalParams {
+  PutSignal how;
+  uint32_t rank, target;        ///< this rank, and whose memory it puts into
+  uint32_t words;               ///< of the message: even, at most kPutSignalWordsMax
+  uint32_t epoch;               ///< of the call
+  PeerArray<std::byte> arenas;  ///< at `data` of each: the message; at `flag`: its epoch
+  uint64_t data, flag;
+  uint64_t* out;  ///< [words]
+  Patience patience;
+};
+
+struct PutSignalShared {
+  alignas(128) uint64_t staged[kPutSignalWordsMax];
+  alignas(128) uint64_t loaded[kPutSignalWordsMax];
+  Completion completion;
+};
+
+/// What rank `rank` says in a call.
+HOST_DEVICE uint64_t put_signal_word(uint32_t rank, uint32_t epoch, uint32_t index) {
+  return (uint64_t{rank} + 1) << 40 | uint64_t{epoch} << 20 | (index + 1);
+}
+
+DEVICE bool one_of(PutSignal how, PutSignal a, PutSignal b) {
+  return how == a || how == b;
+}
+
+DEVICE void put_by_stores(const PutSignalParams& params) {
+  const auto target = (params.arenas.of(params.target) + params.data).as<uint64_t>();
+  for (uint32_t index = thread::index(); index < params.words; index += block::threads())
+    store<Order::weak, Scope::sys>(target + index,
+                                   put_signal_word(params.rank, params.epoch, index));
+}
+
+DEVICE void put_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
+  for (uint32_t index = thread::index(); index < params.words; index += block::threads())
+    shared.staged[index] = put_signal_word(params.rank, params.epoch, index);
+  if (params.how != PutSignal::bulk_store_without_proxy_fence) fence_async();
+  block::sync();
+  if (thread::index() != 0) return;
+  bulk::store(params.arenas.of(params.target) + params.data, shared.staged,
+              params.words * sizeof(uint64_t));
+  bulk::commit();
+  if (params.how == PutSignal::bulk_store_not_awaited)
+    bulk::wait_read<0>();
+  else
+    bulk::wait<0>();
+}
+
+DEVICE void signal(const PutSignalParams& params) {
+  const auto flag = (params.arenas.of(params.target) + params.flag).as<uint32_t>();
+  switch (params.how) {
+    case PutSignal::fence:
+      fence<Scope::sys>();
+      store<Order::relaxed, Scope::sys>(flag, params.epoch);
+      break;
+    case PutSignal::gpu_scope_fence:
+      fence<Scope::gpu>();
+      store<Order::relaxed, Scope::sys>(flag, params.epoch);
+      break;
+    case PutSignal::release_add:
+      add<Order::release, Scope::sys>(flag, 1);
+      break;
+    case PutSignal::relaxed_signal:
+      store<Order::relaxed, Scope::sys>(flag, params.epoch);
+      break;
+    case PutSignal::gpu_scope_signal:
+      store<Order::release, Scope::gpu>(flag, params.epoch);
+      break;
+    default:
+      store<Order::release, Scope::sys>(flag, params.epoch);
+      break;
+  }
+}
+
+DEVICE void await_signal(const PutSignalParams& params) {
+  const Deadline deadline = params.patience.start();
+  const auto* const flag = reinterpret_cast<const uint32_t*>(params.arenas.mine() + params.flag);
+  Awaited what{.phase = 0, .rank = params.rank, .expected = params.epoch, .seen = 0};
+  wait_until(deadline, what, [&] {
+    what.seen = params.how == PutSignal::relaxed_wait ? load<Order::relaxed, Scope::sys>(flag)
+                                                      : load<Order::acquire, Scope::sys>(flag);
+    return what.seen == params.epoch;
+  });
+}
+
+DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared) {
+  if (thread::index() == 0) {
+    if (params.how != PutSignal::bulk_load_without_proxy_fence) fence_async();
+    const uint32_t bytes = params.words * static_cast<uint32_t>(sizeof(uint64_t));
+    shared.completion.arrive_expect(bytes);
+    bulk::load(shared.loaded, params.arenas.mine() + params.data, bytes, shared.completion);
+  }
+  const Deadline deadline = params.patience.start();
+  Awaited what{.phase = 1, .rank = params.rank};
+  if (params.how != PutSignal::bulk_load_not_awaited || thread::index() == 0)
+    wait_until(deadline, what, [&] { return shared.completion.done(0); });
+  for (uint32_t index = thread::index(); index < params.words; index += block::threads())
+    params.out[index] = shared.loaded[index];
+}
+
+DEVICE void take_by_loads(const PutSignalParams& params) {
+  const auto* const data = reinterpret_cast<const uint64_t*>(params.arenas.mine() + params.data);
+  for (uint32_t index = thread::index(); index < params.words; index += block::threads())
+    params.out[index] = data[index];
+}
+
+DEVICE void put_signal(const PutSignalParams& params) {
+  auto& shared = block::shared<PutSignalShared>();
+  const PutSignal how = params.how;
+  if (thread::index() == 0) {
+    shared.completion.init(1);
+    fence_async();
+  }
+  const bool by_bulk = one_of(how, PutSignal::bulk_store, PutSignal::bulk_store_not_awaited) ||
+                       how == PutSignal::bulk_store_without_proxy_fence;
+  if (by_bulk)
+    put_by_bulk(params, shared);
+  else
+    put_by_stores(params);
+  if (how != PutSignal::no_barrier_before_signal) block::sync();
+  if (thread::index() == 0) {
+    signal(params);
+    await_signal(params);
+  }
+  if (how != PutSignal::no_barrier_after_wait) block::sync();
+  if (one_of(how, PutSignal::bulk_load, PutSignal::bulk_load_not_awaited) ||
+      how == PutSignal::bulk_load_without_proxy_fence)
+    take_by_bulk(params, shared);
+  else
+    take_by_loads(params);
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,279 @@
+// Runs simulator suites by seed: ./run simulate --help.
+
+#include <fmt/color.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "simt/source_line.hpp"
+#include "simulation/forked_jobs.hpp"
+#include "simulation/suite.hpp"
+
+namespace tokenyard::simulation {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::steady_clock;
+
+/// One in so many seeds runs twice: a run that does not repeat itself could not be replayed.
+constexpr uint64_t kReplayEvery = 16;
+constexpr uint32_t kFailuresShown = 5;
+
+struct Options {
+  std::string suite, trace;
+  std::optional<uint64_t> seed;
+  uint64_t first = 1;
+  uint32_t seeds = 0;
+  double budget = 0;
+  uint32_t jobs = std::max(1u, std::thread::hardware_concurrency());
+  bool mutants = false, list = false;
+};
+
+std::string place(simt::CodeAddress where) {
+  return simt::source_line(where);
+}
+
+/// Runs one seed; empty if it passed, else what went wrong.
+std::string run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator) {
+  SeedRun run(seed, trace, mutator);
+  try {
+    suite.run(run);
+  } catch (const std::exception& error) {
+    return fmt::format("drawn: {}\n{}", run.options, error.what());
+  }
+  return "";
+}
+
+std::string replay(const Suite& suite, uint64_t seed) {
+  return fmt::format("./run simulate --suite {} --seed {}", suite.name, seed);
+}
+
+/// One seed here, with its trace.
+bool run_alone(const Suite& suite, uint64_t seed, const std::string& trace_path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      trace_path.empty() ? nullptr : std::fopen(trace_path.c_str(), "w"),
+      [](std::FILE* open) { return open == nullptr ? 0 : std::fclose(open); });
+  if (!trace_path.empty() && file == nullptr)
+    throw std::runtime_error("cannot write " + trace_path);
+  Trace trace(file.get());
+  const std::string problem = run_seed(suite, seed, trace, nullptr);
+  fmt::print("{}: seed {}: {} events, trace {:016x}\n", suite.name, seed, trace.events(),
+             trace.hash());
+  if (!problem.empty()) fmt::print("FAILED\n{}\n", problem);
+  return problem.empty();
+}
+
+struct Tally {
+  uint64_t passed = 0, failed = 0;
+};
+
+/// Shows how far a sweep is: on a terminal in one line, elsewhere every ten seconds.
+class Progress {
+ public:
+  explicit Progress(double budget) : budget_(budget) {}
+  bool show(const std::string& text) {
+    const double now = seconds();
+    if (::isatty(2) != 0) {
+      fmt::print(stderr, "\r\033[K{} ({:.0f} s)", text, now);
+    } else if (now - shown_ > 10) {
+      fmt::print(stderr, "{} ({:.0f} s)\n", text, now);
+      shown_ = now;
+    }
+    return budget_ == 0 || now < budget_;
+  }
+  void clear() const {
+    if (::isatty(2) != 0) fmt::print(stderr, "\r\033[K");
+  }
+  double seconds() const { return duration<double>(steady_clock::now() - start_).count(); }
+
+ private:
+  double budget_, shown_ = 0;
+  steady_clock::time_point start_ = steady_clock::now();
+};
+
+Tally sweep(const Suite& suite, const Options& options) {
+  const uint64_t seeds = options.seeds != 0 ? options.seeds : suite.seeds;
+  Tally tally;
+  Progress progress(options.budget);
+  ForkedJobs jobs(options.jobs, [&](uint64_t task) {
+    const uint64_t seed = options.first + task;
+    Trace trace;
+    std::string problem = run_seed(suite, seed, trace, nullptr);
+    if (problem.empty() && task % kReplayEvery == 0) {
+      Trace again;
+      run_seed(suite, seed, again, nullptr);
+      if (again.hash() != trace.hash())
+        problem = fmt::format("the same seed ran differently: traces {:016x} and {:016x}",
+                              trace.hash(), again.hash());
+    }
+    return problem;
+  });
+  jobs.run(
+      seeds,
+      [&](const ForkedJobs::Result& result) {
+        if (result.crash.empty() && result.text.empty()) {
+          ++tally.passed;
+          return progress.seconds() < options.budget || options.budget == 0;
+        }
+        progress.clear();
+        const uint64_t seed = options.first + result.task;
+        if (++tally.failed <= kFailuresShown)
+          fmt::print("{}: seed {} FAILED\n{}{}\nreplay: {}\n\n", suite.name, seed, result.crash,
+                     result.text, replay(suite, seed));
+        else
+          fmt::print("{}: seed {} FAILED; replay: {}\n", suite.name, seed, replay(suite, seed));
+        std::fflush(stdout);
+        return progress.seconds() < options.budget || options.budget == 0;
+      },
+      [&] {
+        return progress.show(fmt::format("{}: {} of {} seeds, {} failed", suite.name,
+                                         tally.passed + tally.failed, seeds, tally.failed));
+      });
+  progress.clear();
+  fmt::print("{}: {} seeds in {:.0f} s\n", suite.name, tally.passed + tally.failed,
+             progress.seconds());
+  return tally;
+}
+
+// ---- mutants ------------------------------------------------------------------------------------
+
+struct Mutant {
+  std::string place;
+  Mutation mutation;
+};
+
+/// Every fault at every line where a clean run could have it.
+std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
+  constexpr uint64_t kCleanSeeds = 30;
+  Mutator recorder;
+  for (uint64_t seed = options.first; seed < options.first + kCleanSeeds; ++seed) {
+    Trace trace;
+    const std::string problem = run_seed(suite, seed, trace, &recorder);
+    if (!problem.empty())
+      throw std::runtime_error(fmt::format("{} fails without a mutation: {}", suite.name, problem));
+  }
+  std::map<std::pair<Fault, std::string>, std::vector<simt::CodeAddress>> by_line;
+  for (const auto& [fault, where] : recorder.sites())
+    by_line[{fault, place(where)}].push_back(where);
+  std::vector<Mutant> mutants;
+  for (auto& [key, where] : by_line) mutants.push_back({key.second, {key.first, std::move(where)}});
+  return mutants;
+}
+
+const std::string* explanation(const Suite& suite, const Mutant& mutant) {
+  for (const Suite::Explained& entry : suite.explained)
+    if (entry.fault == mutant.mutation.fault && mutant.place.find(entry.place) != std::string::npos)
+      return &entry.reason;
+  return nullptr;
+}
+
+/// Whether every mutant was caught or is explained.
+bool mutate(const Suite& suite, const Options& options) {
+  const std::vector<Mutant> mutants = mutants_of(suite, options);
+  const uint64_t seeds = options.seeds != 0 ? options.seeds : 200;
+  uint32_t caught = 0, survived = 0, explained = 0;
+  Progress progress(options.budget);
+  ForkedJobs jobs(options.jobs, [&](uint64_t task) {
+    for (uint64_t seed = options.first; seed < options.first + seeds; ++seed) {
+      Mutator mutator(mutants[task].mutation);
+      Trace trace;
+      const std::string problem = run_seed(suite, seed, trace, &mutator);
+      if (problem.empty()) continue;
+      const size_t line = problem.find('\n') + 1;
+      return fmt::format("by seed {}: {}", seed,
+                         problem.substr(line, problem.find('\n', line) - line));
+    }
+    return std::string();
+  });
+  jobs.run(
+      mutants.size(),
+      [&](const ForkedJobs::Result& result) {
+        progress.clear();
+        const Mutant& mutant = mutants[result.task];
+        const std::string what = fmt::format("{} at {}", name(mutant.mutation.fault), mutant.place);
+        const std::string* const reason = explanation(suite, mutant);
+        if (!result.crash.empty() || !result.text.empty()) {
+          ++caught;
+          fmt::print("caught    {}\n          {}{}\n", what, result.crash, result.text);
+        } else if (reason != nullptr) {
+          ++explained;
+          fmt::print("explained {}\n          {}\n", what, *reason);
+        } else {
+          ++survived;
+          fmt::print("SURVIVED  {}\n          {} seeds\n", what, seeds);
+        }
+        std::fflush(stdout);
+        return true;
+      },
+      [&] {
+        return progress.show(fmt::format("{}: {} of {} mutants", suite.name,
+                                         caught + survived + explained, mutants.size()));
+      });
+  progress.clear();
+  const size_t judged = caught + survived + explained;
+  if (judged < mutants.size())
+    fmt::print("out of time: {} of {} mutants were not tried\n", mutants.size() - judged,
+               mutants.size());
+  fmt::print("{} caught, {} survived, {} explained\n", caught, survived, explained);
+  return survived == 0;
+}
+
+int run(const Options& options) {
+  std::vector<const Suite*> chosen;
+  for (const Suite& suite : suites())
+    if (options.suite.empty() || suite.name == options.suite) chosen.push_back(&suite);
+  std::sort(chosen.begin(), chosen.end(),
+            [](const Suite* a, const Suite* b) { return a->name < b->name; });
+  if (chosen.empty()) throw std::runtime_error("no suite is called " + options.suite);
+  if (options.list) {
+    for (const Suite* suite : chosen) fmt::print("{:<12} {}\n", suite->name, suite->what);
+    return 0;
+  }
+  if (!options.trace.empty() && (!options.seed || chosen.size() != 1))
+    throw std::runtime_error("--trace needs --suite and --seed: it holds one run");
+  bool fine = true;
+  Tally all;
+  for (const Suite* suite : chosen) {
+    if (options.mutants) {
+      fine &= mutate(*suite, options);
+    } else if (options.seed) {
+      ++(run_alone(*suite, *options.seed, options.trace) ? all.passed : all.failed);
+    } else {
+      const Tally tally = sweep(*suite, options);
+      all.passed += tally.passed;
+      all.failed += tally.failed;
+    }
+  }
+  if (!options.mutants) fmt::print("{} passed, {} failed\n", all.passed, all.failed);
+  return fine && all.failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tokenyard::simulation
+
+int main(int count, char** arguments) {
+  tokenyard::simulation::Options options;
+  CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed");
+  app.add_option("--suite", options.suite, "one suite; without it, all");
+  app.add_option("--seeds", options.seeds, "how many seeds; without it, as many as a suite asks");
+  app.add_option("--first", options.first, "the first seed of a sweep")->capture_default_str();
+  app.add_option("--seed", options.seed, "one seed alone: a replay");
+  app.add_option("--budget", options.budget, "seconds after which a sweep ends");
+  app.add_option("--jobs", options.jobs, "seeds at a time")->capture_default_str();
+  app.add_option("--trace", options.trace, "write what a replay does, as text");
+  app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?");
+  app.add_flag("--list", options.list, "the suites there are");
+  CLI11_PARSE(app, count, arguments);
+  try {
+    return tokenyard::simulation::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "simulate: {}\n", error.what());
+    return 2;
+  }
+}
