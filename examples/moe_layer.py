@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import threading
 from pathlib import Path
+
+# Every rank is a thread or a process of its own: threads that BLAS adds would only be in the way,
+# by a factor of a hundred where ranks outnumber cores. Read when NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 try:
     from moe_demo import reference, report

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +41,11 @@ def phase_ms(report: RankReport, phase: str) -> float:
 
 
 def print_table(console: Console, reports: list[RankReport], verdict: Verdict) -> None:
-    table = Table(title="One MoE layer, rank by rank", caption="phases in ms, all steps together")
+    table = Table(
+        title="One MoE layer, rank by rank",
+        caption="phases in ms, all steps together",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("rank", justify="right")
     table.add_column("tokens", justify="right")
     table.add_column("sent", justify="right")
@@ -56,7 +61,7 @@ def print_table(console: Console, reports: list[RankReport], verdict: Verdict) -
             str(sum(int(other.rows_from[rank]) for other in reports)),
             str(int(report.rows_from.sum())),
             *(f"{phase_ms(report, phase):.1f}" for phase in PHASES),
-            f"[{'green' if good else 'red'}]{verdict.errors[rank]:.5f}",
+            f"[{'green' if good else 'red'}]{verdict.errors[rank]:.4f}",
         )
     console.print(table)
 
