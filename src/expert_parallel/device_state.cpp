@@ -41,6 +41,8 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       accelerator_(world.accelerator()),
       arena_(world.arena()),
       cell_(std::make_shared<FailureCell>(accelerator_, world.alarm())) {
+  accelerator_.prepare(throughput::dispatch_kernel.entry);
+  accelerator_.prepare(throughput::combine_kernel.entry);
   const std::vector<uint32_t> blocks =
       gather(world, plan.blocks, "ExpertParallel: blocks of a rank");
   control_ = {.ranks = world.size(),

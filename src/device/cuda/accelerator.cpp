@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -38,6 +39,7 @@ CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt,
 CudaAccelerator::~CudaAccelerator() {
   // Failures here have no one to hear them: what could not be freed goes with the process.
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const auto& [memory, bytes] : pinned_) cudaFreeHost(memory);
   cudaStreamDestroy(setup_);
 }
 
@@ -69,15 +71,24 @@ void CudaAccelerator::free(void* memory) {
 
 void* CudaAccelerator::allocate_shared(size_t bytes) {
   const OnDevice on_device(device_);
+  const std::lock_guard lock(pinned_mutex_);
   void* memory = nullptr;
-  check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-        "cudaHostAlloc");
-  __builtin_memset(memory, 0, bytes);
+  if (const auto unused = pinned_unused_.find(bytes); unused != pinned_unused_.end()) {
+    memory = unused->second;
+    pinned_unused_.erase(unused);
+  } else {
+    check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+          "cudaHostAlloc");
+    pinned_.emplace(memory, bytes);
+  }
+  std::memset(memory, 0, bytes);
   return memory;
 }
 
 void CudaAccelerator::free_shared(void* memory) {
-  cudaFreeHost(memory);
+  const std::lock_guard lock(pinned_mutex_);
+  const auto known = pinned_.find(memory);
+  if (known != pinned_.end()) pinned_unused_.emplace(known->second, memory);
 }
 
 void CudaAccelerator::copy(void* to, const void* from, size_t bytes, Stream stream) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,7 +16,8 @@
 namespace tokenyard::cuda {
 
 /// One rank that has a GPU to itself. Events are pooled, so that recording one in the middle of
-/// kernels that wait for one another creates nothing.
+/// kernels that wait for one another creates nothing. Pinned memory is kept for the next who wants
+/// as much: unpinning waits for all GPUs of the process, among them such as wait for this rank.
 class CudaAccelerator : public Accelerator {
  public:
   /// `interrupt` is called now and then while the host waits, and may throw.
@@ -66,6 +68,9 @@ class CudaAccelerator : public Accelerator {
   cudaStream_t setup_ = nullptr;  // What is enqueued here waits for nobody's kernels.
   std::mutex events_mutex_;       // Arena pieces, and so events, are dropped by any thread.
   std::vector<cudaEvent_t> events_;
+  std::mutex pinned_mutex_;
+  std::map<void*, size_t> pinned_;              // All there are, with their sizes.
+  std::multimap<size_t, void*> pinned_unused_;  // By size.
 };
 
 /// "NVIDIA H200 #0 (GPU-d0f6...)".
