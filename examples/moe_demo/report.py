@@ -45,6 +45,7 @@ def print_table(console: Console, reports: list[RankReport], verdict: Verdict) -
         title="One MoE layer, rank by rank",
         caption="phases in ms, all steps together",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
     table.add_column("rank", justify="right")
     table.add_column("tokens", justify="right")
