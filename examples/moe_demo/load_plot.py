@@ -22,6 +22,7 @@ from .text import Text
 INK = "#22303c"
 PHASE_COLOURS = dict(zip(PHASES, ("#8d99a6", "#2a7fb8", "#f2a93b", "#3d9a6b"), strict=True))
 WORDS_AN_EXPERT = 4
+LETTERS_SHOWN = 12
 EXPERTS_NAMED = 40
 """With more experts than this their words would not be legible."""
 
@@ -114,8 +115,10 @@ def _favourites(shape: Shape, text: Text, reports: list[RankReport]) -> list[lis
 
 
 def _shown(word: str) -> str:
-    """Punctuation is hard to see without quotes around it."""
-    return word if word[0].isalnum() else f"“{word}”"
+    """Punctuation is hard to see without quotes around it, and long words run into neighbours."""
+    if not word[0].isalnum():
+        return f"“{word}”"
+    return word if len(word) <= LETTERS_SHOWN else word[: LETTERS_SHOWN - 1] + "…"
 
 
 def _traffic(axes: Axes, shape: Shape, reports: list[RankReport]) -> None:
