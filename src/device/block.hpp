@@ -10,7 +10,8 @@ namespace tokenyard {
 
 namespace block {
 
-/// All threads of the block meet; orders their memory accesses.
+/// All threads of the block meet; orders their memory accesses. A thread must not end before the
+/// block's last meeting: a GPU would count it as present, the host says who is missing.
 DEVICE void sync();
 /// As `sync`, and whether any thread's predicate held.
 DEVICE bool any(bool predicate);

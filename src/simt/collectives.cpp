@@ -41,6 +41,13 @@ std::string at(const Thread& thread) {
   return fmt::format("{} at {}", describe(thread), source_line(thread.waiting.where));
 }
 
+/// How many arrivals a barrier can get at most: those it has, and one of each thread that neither
+/// waits there nor has ended. (One that only arrived and then ended has done its part.)
+uint32_t can_come(const Block& block, const BarrierState& barrier) {
+  const size_t elsewhere = block.threads.size() - block.exited - barrier.waiting.size();
+  return static_cast<uint32_t>(barrier.arrived.size() + elsewhere);
+}
+
 std::string barrier_name(uint32_t id) {
   return id == 0 ? "the block's barrier" : fmt::format("barrier {}", id);
 }
@@ -66,7 +73,8 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
   auto& open = block.meetings[warp];
   OpenMeeting* mine = nullptr;
   for (OpenMeeting& other : open) {
-    if (other.lanes == meeting.lanes && other.word == meeting.word) {
+    if (other.lanes == meeting.lanes && other.word == meeting.word &&
+        same_place(other.first->waiting.where, meeting.where)) {
       mine = &other;
       continue;
     }
@@ -129,13 +137,14 @@ void Executor::arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool
   }
   BarrierState& barrier = me.block->barriers[id];
   if (!barrier.arrived.empty() && (barrier.threads != threads || barrier.votes != votes))
-    throw KernelMisuse(fmt::format("{} came to {} of {} threads{}, but {} to {} threads{}", at(me),
-                                   barrier_name(id), threads, votes ? " with a vote" : "",
-                                   at(*barrier.arrived.front()), barrier.threads,
-                                   barrier.votes ? " with a vote" : ""));
-  if (me.identity.threads - me.block->exited < threads)
+    throw KernelMisuse(fmt::format("{} came to {} of {} threads{}, but {} at {} to {} threads{}",
+                                   at(me), barrier_name(id), threads, votes ? " with a vote" : "",
+                                   describe(*barrier.arrived.front()), source_line(barrier.where),
+                                   barrier.threads, barrier.votes ? " with a vote" : ""));
+  if (can_come(*me.block, barrier) < threads)
     throw KernelMisuse(fmt::format("{}: {} of {} threads can never fill: {} has ended", at(me),
                                    barrier_name(id), threads, describe(*me.block->first_exited)));
+  if (barrier.arrived.empty()) barrier.where = where;
   barrier.threads = threads;
   barrier.votes = votes;
   barrier.any |= predicate;
@@ -171,8 +180,7 @@ void Executor::check_exit(Thread& thread) {
   for (uint32_t id = 0; id < kBarriers; ++id) {
     const BarrierState& barrier = block.barriers[id];
     if (barrier.waiting.empty()) continue;
-    // Every thread that has not ended may still come, this one not.
-    if (thread.identity.threads - block.exited - 1 < barrier.threads)
+    if (can_come(block, barrier) < barrier.threads)
       throw KernelMisuse(fmt::format("{} ended, but {} waits at {} for {} threads",
                                      describe(thread), at(*barrier.waiting.front()),
                                      barrier_name(id), barrier.threads));

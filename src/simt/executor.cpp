@@ -7,12 +7,13 @@
 #include <cstring>
 
 #include "simt/misuse.hpp"
+#include "simt/sanitizers.hpp"
 
 namespace tokenyard::simt {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || TOKENYARD_SANITIZED
+#if TOKENYARD_ASAN || TOKENYARD_TSAN
 constexpr size_t kKernelStack = 256 << 10;  // Sanitizers pad every local.
 #else
 constexpr size_t kKernelStack = 64 << 10;
@@ -182,12 +183,12 @@ void Executor::ended(Thread& thread) {
   thread.fiber.reset();
   ++events_;
   if (!thread.block) return;
-  if (!failure_) check_exit(thread);
-  parts_.memory.thread_ends(thread.name);
   Block& block = *thread.block;
   Grid& grid = *block.grid;
   ++block.exited;
   if (!block.first_exited) block.first_exited = &thread;
+  if (!failure_) check_exit(thread);
+  parts_.memory.thread_ends(thread.name);
   if (--grid.running > 0) return;
   parts_.memory.grid_ends(grid.rank, grid.index);
   for (const auto& done : grid.blocks) {
@@ -203,6 +204,8 @@ void Executor::abandon() {
   nappers_.clear();
   grids_.clear();
   programs_.clear();
+  free_ids_.clear();
+  ids_ = 0;
   failure_ = nullptr;
   current_ = nullptr;
   in_kernel_ = false;

@@ -6,19 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "simt/sanitizers.hpp"
 #include "tokenyard/error.hpp"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TOKENYARD_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define TOKENYARD_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-#define TOKENYARD_ASAN 1
-#endif
 
 #if TOKENYARD_TSAN
 #include <sanitizer/tsan_interface.h>
@@ -40,6 +29,10 @@ using boost::context::detail::transfer_t;
 constexpr uint64_t kCanary = 0x746f6b656e796172;
 constexpr size_t kCanaryWords = 8;
 constexpr size_t kStacksPerSlab = 256;
+// Where in its page a stack ends and the next one's canary begins: a canary takes no page of its
+// own.
+constexpr size_t kPage = 4096, kFirstStack = kPage - 256;
+static_assert(kCanaryWords * sizeof(uint64_t) <= kPage - kFirstStack);
 
 }  // namespace
 
@@ -49,13 +42,13 @@ StackPool::~StackPool() {
 
 std::byte* StackPool::take() {
   if (free_.empty()) {
-    const size_t bytes = stack_bytes_ * kStacksPerSlab;
+    const size_t bytes = stack_bytes_ * kStacksPerSlab + kPage;
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw OsError("mmap of fiber stacks", errno, std::strerror(errno));
     slabs_.push_back({static_cast<std::byte*>(base), bytes});
     for (size_t i = kStacksPerSlab; i-- > 0;)
-      free_.push_back(slabs_.back().base + i * stack_bytes_);
+      free_.push_back(slabs_.back().base + kFirstStack + i * stack_bytes_);
   }
   std::byte* stack = free_.back();
   free_.pop_back();

@@ -65,6 +65,7 @@ struct BarrierState {
   uint32_t threads = 0;  ///< as the first to come said; 0 when nobody is there
   bool votes = false;    ///< block::any, not block::sync
   bool any = false;
+  host_body::CodeAddress where = nullptr;  ///< the first to come; it may have gone on since
   std::vector<Thread*> arrived;
   std::vector<Thread*> waiting;
 };

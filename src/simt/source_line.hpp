@@ -12,4 +12,8 @@ namespace tokenyard::simt {
 /// only.
 std::string source_line(host_body::CodeAddress where);
 
+/// Whether two addresses stand for one place in the source: compilers copy code. True where the
+/// program has no line information to tell. What was asked once is remembered.
+bool same_place(host_body::CodeAddress a, host_body::CodeAddress b);
+
 }  // namespace tokenyard::simt

@@ -1,0 +1,1 @@
+#include "device/memory_kernels.hpp"

@@ -1,0 +1,1 @@
+#include "device/number_kernels.hpp"

@@ -1,0 +1,67 @@
+/// Kernels that wait: for one another, for time, for the kernel before.
+#pragma once
+
+#include "device/device.hpp"
+
+namespace tokenyard::testing {
+
+struct WaitParams {
+  Patience patience;
+  uint32_t* flag;    ///< [1] becomes `value` when block 0 has gone first
+  uint32_t value;    ///< what block 0 writes
+  uint32_t* waited;  ///< [blocks * threads] whether its wait succeeded
+  uint32_t refuses;  ///< block 0 fails the call instead of writing
+};
+
+/// Every thread of every block but the first waits for the flag to be 7.
+DEVICE void wait_body(const WaitParams& params) {
+  const Deadline deadline = params.patience.start();
+  const uint32_t me = block::index() * block::threads() + thread::index();
+  Awaited what{.phase = 3, .rank = 5, .expected = 7};
+  if (block::index() == 0) {
+    if (thread::index() != 0) return;
+    if (params.refuses) {
+      what.seen = 99;
+      deadline.fail(Failure::refused, what);
+    } else {
+      store<Order::release, Scope::gpu>(params.flag, params.value);
+    }
+    return;
+  }
+  params.waited[me] = wait_until(deadline, what, [&] {
+    what.seen = load<Order::acquire, Scope::gpu>(params.flag);
+    return what.seen == what.expected;
+  });
+}
+
+struct TimeParams {
+  uint64_t* ns;      ///< [3] before, after a nap, and again
+  uint64_t* cycles;  ///< [2]
+};
+
+DEVICE void time_body(const TimeParams& params) {
+  if (thread::index() != 0) return;
+  params.cycles[0] = cycles();
+  params.ns[0] = now_ns();
+  nap(20'000);
+  params.ns[1] = now_ns();
+  params.ns[2] = now_ns();
+  params.cycles[1] = cycles();
+}
+
+struct ChainParams {
+  uint32_t* value;
+};
+
+/// Each run multiplies by three and adds one: the order of runs shows in the value.
+DEVICE void chain_body(const ChainParams& params) {
+  grid::let_next_start();
+  grid::wait_for_previous();
+  if (thread::index() == 0) *params.value = 3 * *params.value + 1;
+}
+
+DEFINE_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
+DEFINE_KERNEL(time_kernel, time_body, TimeParams, NoShared, 32)
+DEFINE_KERNEL(chain_kernel, chain_body, ChainParams, NoShared, 32)
+
+}  // namespace tokenyard::testing

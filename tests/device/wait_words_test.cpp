@@ -1,0 +1,120 @@
+/// The words that wait.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "device/accelerators.hpp"
+#include "device/device_array.hpp"
+#include "device/patience_cell.hpp"
+#include "device/wait_kernels.hpp"
+
+namespace tokenyard::testing {
+
+namespace {
+
+class WaitWords : public OnAccelerator {};
+INSTANTIATE_ON_ACCELERATORS(WaitWords);
+
+constexpr uint32_t kBlocks = 3, kThreads = 64;
+
+/// Whether each thread's wait succeeded; block 0's do not wait.
+std::vector<uint32_t> run_waits(Accelerator& accelerator, PatienceCell& patience, uint32_t value,
+                                bool refuses = false) {
+  DeviceArray<uint32_t> flag(accelerator, 1);
+  DeviceArray<uint32_t> waited(accelerator, std::vector<uint32_t>(kBlocks * kThreads, 2));
+  launch(accelerator, wait_kernel, {.blocks = kBlocks, .warps = kThreads / 32}, {},
+         {.patience = patience.patience,
+          .flag = flag.data(),
+          .value = value,
+          .waited = waited.data(),
+          .refuses = refuses});
+  auto results = waited.read();
+  results.erase(results.begin(), results.begin() + kThreads);
+  return results;
+}
+
+const std::vector<uint32_t> kAllSucceeded((kBlocks - 1) * kThreads, 1);
+const std::vector<uint32_t> kAllFailed((kBlocks - 1) * kThreads, 0);
+
+TEST_P(WaitWords, AWaitEndsWhenItsConditionHolds) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(10));
+  EXPECT_EQ(run_waits(*accelerator, patience, 7), kAllSucceeded);
+  EXPECT_EQ(patience.failure(), Failure::none);
+  EXPECT_EQ(patience.report().failure, 0u);
+}
+
+TEST_P(WaitWords, ADeadlineEndsAllWaitsWithOneReport) {
+  PatienceCell patience(*accelerator, std::chrono::milliseconds(20));
+  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
+  EXPECT_EQ(patience.failure(), Failure::deadline);
+  const WaitReport report = patience.report();
+  EXPECT_EQ(report.failure, static_cast<uint32_t>(Failure::deadline));
+  EXPECT_EQ(report.phase, 3u);
+  EXPECT_EQ(report.rank, 5u);
+  EXPECT_GE(report.block, 1u);
+  EXPECT_EQ(report.expected, 7u);
+  EXPECT_EQ(report.seen, 6u);
+  EXPECT_GE(report.waited_ns, 20'000'000u);
+}
+
+TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(600));
+  patience.ring(alarm_for_lost(1));
+  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
+  EXPECT_EQ(patience.report().failure, static_cast<uint32_t>(Failure::alarm));
+  EXPECT_EQ(patience.report().seen, 6u);
+}
+
+TEST_P(WaitWords, AKernelMayRefuseAndThenNobodyWaits) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(600));
+  EXPECT_EQ(run_waits(*accelerator, patience, 7, true), kAllFailed);
+  EXPECT_EQ(patience.failure(), Failure::refused);
+  EXPECT_EQ(patience.report().seen, 99u);
+  EXPECT_EQ(patience.report().block, 0u);
+}
+
+TEST_P(WaitWords, AFailedCallStaysFailedAndKeepsItsFirstReport) {
+  PatienceCell patience(*accelerator, std::chrono::milliseconds(5));
+  run_waits(*accelerator, patience, 6);
+  const uint64_t waited_ns = patience.report().waited_ns;
+  EXPECT_EQ(run_waits(*accelerator, patience, 5), kAllFailed);
+  EXPECT_EQ(patience.report().seen, 6u);
+  EXPECT_EQ(patience.report().waited_ns, waited_ns);
+}
+
+TEST_P(WaitWords, ACalmCallIsNotDisturbedByAConditionThatHolds) {
+  // The condition comes first: a word that is there is taken even when time is up.
+  PatienceCell patience(*accelerator, std::chrono::nanoseconds(0));
+  DeviceArray<uint32_t> flag(*accelerator, std::vector<uint32_t>{7});
+  DeviceArray<uint32_t> waited(*accelerator, std::vector<uint32_t>(2 * kThreads, 2));
+  launch(*accelerator, wait_kernel, {.blocks = 2, .warps = kThreads / 32}, {},
+         {.patience = patience.patience,
+          .flag = flag.data(),
+          .value = 7,
+          .waited = waited.data(),
+          .refuses = 0});
+  const auto results = waited.read();
+  EXPECT_EQ(std::count(results.begin() + kThreads, results.end(), 1u), kThreads);
+  EXPECT_EQ(patience.failure(), Failure::none);
+}
+
+TEST_P(WaitWords, TimeGoesOnAndNapsTakeSome) {
+  DeviceArray<uint64_t> ns(*accelerator, 3), cycles(*accelerator, 2);
+  launch(*accelerator, time_kernel, {}, {}, {.ns = ns.data(), .cycles = cycles.data()});
+  const auto times = ns.read();
+  EXPECT_GT(times[1], times[0]);
+  EXPECT_GE(times[2], times[1]);
+  EXPECT_GT(cycles.read()[1], cycles.read()[0]);
+}
+
+TEST_P(WaitWords, KernelsOfAStreamRunInTheirOrder) {
+  DeviceArray<uint32_t> value(*accelerator, 1);
+  for (int run = 0; run < 5; ++run)
+    launch(*accelerator, chain_kernel, {.cooperative = false, .overlap_previous = run > 0}, {},
+           {.value = value.data()});
+  EXPECT_EQ(value.read()[0], 121u);  // 0, 1, 4, 13, 40, 121
+}
+
+}  // namespace
+
+}  // namespace tokenyard::testing
