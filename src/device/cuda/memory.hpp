@@ -1,11 +1,10 @@
 /// Ordered accesses on a GPU.
 ///
-/// Addresses: words that take a Peer, and words of gpu or sys scope, use the .global window; a
-/// shared-memory address there is a fault. Words of block scope also take shared memory, and ask
-/// the pointer where it leads; the compiler knows the answer wherever it saw the pointer made, and
-/// then nothing is asked at run time.
+/// Words that take a Peer, and words of gpu or sys scope, use the .global window: a shared-memory
+/// address there is a fault. Words of block scope are in block_scope.hpp beside this.
 #pragma once
 
+#include "device/cuda/block_scope.hpp"
 #include "device/cuda/ptx.hpp"
 #include "device/memory.hpp"
 
@@ -13,22 +12,21 @@ namespace tokenyard {
 
 namespace cuda_body {
 
-/// Whether the access of this scope at this address must be made in the .shared window.
-template <Scope scope>
-DEVICE bool is_in_shared(const void* address) {
-  if constexpr (scope == Scope::block)
-    // The next byte lies in the same window. (nvcc 13.0 makes invalid code of a question about the
-    // address of a struct's first member.)
-    return __isShared(static_cast<const char*>(address) + 1);
-  else
-    return false;
+template <Order order>
+constexpr void check_load() {
+  static_assert(order == Order::weak || order == Order::relaxed || order == Order::acquire,
+                "a load is weak, relaxed or acquire");
+}
+template <Order order>
+constexpr void check_store() {
+  static_assert(order == Order::weak || order == Order::relaxed || order == Order::release,
+                "a store is weak, relaxed or release");
 }
 
 // ld{.weak}{.global}.type d, [a];   ld.relaxed.scope{.global}.type; ld.acquire.scope{.global}.type
 template <Order order, Scope scope, class T>
 DEVICE T load_global(const T* from) {
-  static_assert(order == Order::weak || order == Order::relaxed || order == Order::acquire,
-                "a load is weak, relaxed or acquire");
+  check_load<order>();
   constexpr bool strong = order != Order::weak;
   if constexpr (sizeof(T) == 16) {
     static_assert(strong, "16-byte accesses are relaxed at least: only those are atomic");
@@ -59,32 +57,10 @@ DEVICE T load_global(const T* from) {
   }
 }
 
-// ld.relaxed.cta.shared.type d, [a];   ld.acquire.cta.shared.type d, [a];
-template <Order order, class T>
-DEVICE T load_shared(const T* from) {
-  static_assert(sizeof(T) <= 8, "no 16-byte ordered accesses to shared memory");
-  constexpr bool strong = order != Order::weak;
-  ptx::Register<T> value;
-  if constexpr (sizeof(T) == 8)
-    asm volatile("ld%1%2.shared.u64 %0, [%3];"
-                 : "=l"(value)
-                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<Scope::block, strong>),
-                   "r"(ptx::shared_address(from))
-                 : "memory");
-  else
-    asm volatile("ld%1%2.shared%3 %0, [%4];"
-                 : "=r"(value)
-                 : "C"(ptx::order_text<order>), "C"(ptx::scope_text<Scope::block, strong>),
-                   "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "r"(ptx::shared_address(from))
-                 : "memory");
-  return ptx::from_register<T>(value);
-}
-
 // st{.weak}{.global}.type [a], b;   st.relaxed.scope{.global}.type; st.release.scope{.global}.type
 template <Order order, Scope scope, class T>
 DEVICE void store_global(T* to, T value) {
-  static_assert(order == Order::weak || order == Order::relaxed || order == Order::release,
-                "a store is weak, relaxed or release");
+  check_store<order>();
   constexpr bool strong = order != Order::weak;
   if constexpr (sizeof(T) == 16) {
     static_assert(strong, "16-byte accesses are relaxed at least: only those are atomic");
@@ -108,32 +84,15 @@ DEVICE void store_global(T* to, T value) {
   }
 }
 
-// st.relaxed.cta.shared.type [a], b;   st.release.cta.shared.type [a], b;
-template <Order order, class T>
-DEVICE void store_shared(T* to, T value) {
-  static_assert(sizeof(T) <= 8, "no 16-byte ordered accesses to shared memory");
-  constexpr bool strong = order != Order::weak;
-  if constexpr (sizeof(T) == 8)
-    asm volatile("st%0%1.shared.u64 [%2], %3;" ::"C"(ptx::order_text<order>),
-                 "C"(ptx::scope_text<Scope::block, strong>), "r"(ptx::shared_address(to)),
-                 "l"(ptx::to_register(value))
-                 : "memory");
-  else
-    asm volatile("st%0%1.shared%2 [%3], %4;" ::"C"(ptx::order_text<order>),
-                 "C"(ptx::scope_text<Scope::block, strong>),
-                 "C"(ptx::RegisterOf<sizeof(T)>::unsigned_text), "r"(ptx::shared_address(to)),
-                 "r"(ptx::to_register(value))
-                 : "memory");
-}
-
 }  // namespace cuda_body
 
 template <Order order, Scope scope, class T>
 DEVICE T load(const T* from) {
-  if (cuda_body::is_in_shared<scope>(from)) {
-    if constexpr (sizeof(T) <= 8) return cuda_body::load_shared<order>(from);
-  }
-  return cuda_body::load_global<order, scope>(from);
+  cuda_body::check_load<order>();
+  if constexpr (scope == Scope::block)
+    return cuda_body::load_in_block<order>(from);
+  else
+    return cuda_body::load_global<order, scope>(from);
 }
 
 template <Order order, Scope scope, class T>
@@ -143,10 +102,11 @@ DEVICE std::remove_const_t<T> load(Peer<T> from) {
 
 template <Order order, Scope scope, class T>
 DEVICE void store(T* to, std::type_identity_t<T> value) {
-  if (cuda_body::is_in_shared<scope>(to)) {
-    if constexpr (sizeof(T) <= 8) return cuda_body::store_shared<order>(to, value);
-  }
-  cuda_body::store_global<order, scope>(to, value);
+  cuda_body::check_store<order>();
+  if constexpr (scope == Scope::block)
+    cuda_body::store_in_block<order>(to, value);
+  else
+    cuda_body::store_global<order, scope>(to, value);
 }
 
 template <Order order, Scope scope, class T>

@@ -9,16 +9,8 @@ namespace tokenyard {
 
 namespace cuda_body {
 
-inline constexpr char kGlobal[] = ".global";
-inline constexpr char kShared[] = ".shared";
-
-// What is done, and whether its type is told by sign, by width alone, or is always unsigned:
-// addition is the same for both signs, and 64-bit addition has no signed name.
-struct Add {
-  static constexpr const char text[] = ".add";
-  template <class T>
-  static constexpr auto& type = ptx::RegisterOf<sizeof(T)>::unsigned_text;
-};
+// What is done: its name in PTX, the type it is done on, and CUDA's own word for it in a block.
+// Addition is the same for both signs, and 64-bit addition has no signed name; bits have no sign.
 template <bool is_signed, class T>
 struct Signed {
   static constexpr auto& text = ptx::RegisterOf<sizeof(T)>::unsigned_text;
@@ -27,30 +19,71 @@ template <class T>
 struct Signed<true, T> {
   static constexpr auto& text = ptx::RegisterOf<sizeof(T)>::signed_text;
 };
+struct Add {
+  static constexpr const char text[] = ".add";
+  template <class T>
+  static constexpr auto& type = ptx::RegisterOf<sizeof(T)>::unsigned_text;
+  template <class T>
+  using Number = Word<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicAdd_block(at, value);
+  }
+};
 struct Max {
   static constexpr const char text[] = ".max";
   template <class T>
   static constexpr auto& type = Signed<std::is_signed_v<T>, T>::text;
+  template <class T>
+  using Number = Integer<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicMax_block(at, value);
+  }
 };
 struct Min {
   static constexpr const char text[] = ".min";
   template <class T>
   static constexpr auto& type = Signed<std::is_signed_v<T>, T>::text;
+  template <class T>
+  using Number = Integer<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicMin_block(at, value);
+  }
 };
 struct Or {
   static constexpr const char text[] = ".or";
   template <class T>
   static constexpr auto& type = ptx::RegisterOf<sizeof(T)>::bits_text;
+  template <class T>
+  using Number = Word<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicOr_block(at, value);
+  }
 };
 struct And {
   static constexpr const char text[] = ".and";
   template <class T>
   static constexpr auto& type = ptx::RegisterOf<sizeof(T)>::bits_text;
+  template <class T>
+  using Number = Word<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicAnd_block(at, value);
+  }
 };
 struct Exchange {
   static constexpr const char text[] = ".exch";
   template <class T>
   static constexpr auto& type = ptx::RegisterOf<sizeof(T)>::bits_text;
+  template <class T>
+  using Number = Word<T>;
+  template <class N>
+  static DEVICE N in_block(N* at, N value) {
+    return atomicExch_block(at, value);
+  }
 };
 
 template <Order order, class T>
@@ -59,32 +92,30 @@ constexpr void check_modify() {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
 }
 
-// atom{.sem}{.scope}{.space}.op.type d, [a], b;
+// atom{.sem}{.scope}{.global}.op.type d, [a], b;
 template <class What, Order order, Scope scope, class T>
 DEVICE T modify(T* at, T operand) {
   check_modify<order, T>();
-  ptx::Register<T> old;
-  const auto value = ptx::to_register(operand);
-#define TOKENYARD_ATOM_(space, letter, address_letter, address)                         \
-  asm volatile("atom%1%2%3%4%5 %0, [%6], %7;"                                           \
-               : "=" letter(old)                                                        \
-               : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope>), "C"(space),  \
-                 "C"(What::text), "C"(What::template type<T>), address_letter(address), \
-                 letter(value)                                                          \
-               : "memory")
-  if (is_in_shared<scope>(at)) {
-    if constexpr (sizeof(T) == 8)
-      TOKENYARD_ATOM_(kShared, "l", "r", ptx::shared_address(at));
-    else
-      TOKENYARD_ATOM_(kShared, "r", "r", ptx::shared_address(at));
+  if constexpr (scope == Scope::block) {
+    using Number = typename What::template Number<T>;
+    return modify_in_block<order, Number>(
+        at, operand, [](Number* to, Number with) { return What::in_block(to, with); });
   } else {
+    ptx::Register<T> old;
+    const auto value = ptx::to_register(operand);
+#define TOKENYARD_ATOM_(letter)                                                             \
+  asm volatile("atom%1%2.global%3%4 %0, [%5], %6;"                                          \
+               : "=" letter(old)                                                            \
+               : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope>), "C"(What::text), \
+                 "C"(What::template type<T>), "l"(at), letter(value)                        \
+               : "memory")
     if constexpr (sizeof(T) == 8)
-      TOKENYARD_ATOM_(kGlobal, "l", "l", at);
+      TOKENYARD_ATOM_("l");
     else
-      TOKENYARD_ATOM_(kGlobal, "r", "l", at);
-  }
+      TOKENYARD_ATOM_("r");
 #undef TOKENYARD_ATOM_
-  return ptx::from_register<T>(old);
+    return ptx::from_register<T>(old);
+  }
 }
 
 // red{.sem}{.scope}{.global}.add.type [a], b;
@@ -101,19 +132,6 @@ DEVICE void reduce_global(T* at, T operand) {
   else
     asm volatile("red%0%1.global.add.u32 [%2], %3;" ::"C"(ptx::order_text<order>),
                  "C"(ptx::scope_text<scope>), "l"(at), "r"(ptx::to_register(operand))
-                 : "memory");
-}
-
-// red{.sem}.cta.shared.add.type [a], b;
-template <Order order, class T>
-DEVICE void reduce_shared(T* at, T operand) {
-  if constexpr (sizeof(T) == 8)
-    asm volatile("red%0.cta.shared.add.u64 [%1], %2;" ::"C"(ptx::order_text<order>),
-                 "r"(ptx::shared_address(at)), "l"(ptx::to_register(operand))
-                 : "memory");
-  else
-    asm volatile("red%0.cta.shared.add.u32 [%1], %2;" ::"C"(ptx::order_text<order>),
-                 "r"(ptx::shared_address(at)), "r"(ptx::to_register(operand))
                  : "memory");
 }
 
@@ -152,42 +170,40 @@ DEVICE T exchange(T* at, std::type_identity_t<T> value) {
   return cuda_body::modify<cuda_body::Exchange, order, scope>(at, value);
 }
 
-// atom{.sem}{.scope}{.space}.cas.type d, [a], b, c;
+// atom{.sem}{.scope}{.global}.cas.type d, [a], b, c;
 template <Order order, Scope scope, class T>
 DEVICE T compare_exchange(T* at, std::type_identity_t<T> expected,
                           std::type_identity_t<T> desired) {
   cuda_body::check_modify<order, T>();
-  ptx::Register<T> old;
-  const auto before = ptx::to_register<T>(expected);
-  const auto after = ptx::to_register<T>(desired);
-#define TOKENYARD_CAS_(space, letter, address_letter, address)                         \
-  asm volatile("atom%1%2%3.cas%4 %0, [%5], %6, %7;"                                    \
-               : "=" letter(old)                                                       \
-               : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope>), "C"(space), \
-                 "C"(ptx::RegisterOf<sizeof(T)>::bits_text), address_letter(address),  \
-                 letter(before), letter(after)                                         \
-               : "memory")
-  if (cuda_body::is_in_shared<scope>(at)) {
-    if constexpr (sizeof(T) == 8)
-      TOKENYARD_CAS_(cuda_body::kShared, "l", "r", ptx::shared_address(at));
-    else
-      TOKENYARD_CAS_(cuda_body::kShared, "r", "r", ptx::shared_address(at));
+  if constexpr (scope == Scope::block) {
+    return cuda_body::compare_exchange_in_block<order, T>(at, expected, desired);
   } else {
+    ptx::Register<T> old;
+    const auto before = ptx::to_register<T>(expected);
+    const auto after = ptx::to_register<T>(desired);
+#define TOKENYARD_CAS_(letter)                                                        \
+  asm volatile("atom%1%2.global.cas%3 %0, [%4], %5, %6;"                              \
+               : "=" letter(old)                                                      \
+               : "C"(ptx::order_text<order>), "C"(ptx::scope_text<scope>),            \
+                 "C"(ptx::RegisterOf<sizeof(T)>::bits_text), "l"(at), letter(before), \
+                 letter(after)                                                        \
+               : "memory")
     if constexpr (sizeof(T) == 8)
-      TOKENYARD_CAS_(cuda_body::kGlobal, "l", "l", at);
+      TOKENYARD_CAS_("l");
     else
-      TOKENYARD_CAS_(cuda_body::kGlobal, "r", "l", at);
-  }
+      TOKENYARD_CAS_("r");
 #undef TOKENYARD_CAS_
-  return ptx::from_register<T>(old);
+    return ptx::from_register<T>(old);
+  }
 }
 
 template <Order order, Scope scope, class T>
 DEVICE void add(T* at, std::type_identity_t<T> value) {
-  if (cuda_body::is_in_shared<scope>(at))
-    cuda_body::reduce_shared<order>(at, value);
+  // In a block the compiler drops a result that nobody reads.
+  if constexpr (scope == Scope::block)
+    cuda_body::modify<cuda_body::Add, order, scope, T>(at, value);
   else
-    cuda_body::reduce_global<order, scope>(at, value);
+    cuda_body::reduce_global<order, scope, T>(at, value);
 }
 template <Order order, Scope scope, class T>
 DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {

@@ -1,0 +1,73 @@
+/// Accesses of block scope. They may touch shared memory as well as global, so they are left to the
+/// compiler's own atomics and volatile accesses: it follows a pointer to where it was made and
+/// picks the instruction for that memory, which an asm statement cannot. (Asking with __isShared,
+/// nvcc 13.0 makes invalid code of many questions.)
+///
+/// A volatile access is a relaxed one of all scopes. Orders come from fence.acq_rel.cta, which is
+/// what the ordered forms of this scope cost as well.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "device/cuda/ptx.hpp"
+
+namespace tokenyard::cuda_body {
+
+/// The integer of T's size and sign by the names that CUDA's atomics know.
+template <class T>
+using Integer = std::conditional_t<
+    sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>,
+    std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int, unsigned>,
+                       std::conditional_t<sizeof(T) == 2, unsigned short, unsigned char>>>;
+/// The same without a sign, which is what addition and bits are the same for.
+template <class T>
+using Word = std::conditional_t<sizeof(T) == 8, unsigned long long,
+                                std::conditional_t<sizeof(T) == 4, unsigned, Integer<T>>>;
+
+template <Order order>
+DEVICE void fence_before() {
+  if constexpr (order == Order::release || order == Order::acq_rel)
+    asm volatile("fence.acq_rel.cta;" ::: "memory");
+}
+template <Order order>
+DEVICE void fence_after() {
+  if constexpr (order == Order::acquire || order == Order::acq_rel)
+    asm volatile("fence.acq_rel.cta;" ::: "memory");
+}
+
+template <Order order, class T>
+DEVICE T load_in_block(const T* from) {
+  static_assert(sizeof(T) <= 8, "block scope has no 16-byte accesses");
+  const Word<T> value = *reinterpret_cast<const volatile Word<T>*>(from);
+  fence_after<order>();
+  return std::bit_cast<T>(value);
+}
+
+template <Order order, class T>
+DEVICE void store_in_block(T* to, T value) {
+  static_assert(sizeof(T) <= 8, "block scope has no 16-byte accesses");
+  fence_before<order>();
+  *reinterpret_cast<volatile Word<T>*>(to) = std::bit_cast<Word<T>>(value);
+}
+
+/// `word` is one of CUDA's ..._block atomics, over Number.
+template <Order order, class Number, class T, class Atomic>
+DEVICE T modify_in_block(T* at, T operand, Atomic atomic) {
+  fence_before<order>();
+  const Number old = atomic(reinterpret_cast<Number*>(at), std::bit_cast<Number>(operand));
+  fence_after<order>();
+  return std::bit_cast<T>(old);
+}
+
+template <Order order, class T>
+DEVICE T compare_exchange_in_block(T* at, T expected, T desired) {
+  fence_before<order>();
+  const Word<T> old =
+      atomicCAS_block(reinterpret_cast<Word<T>*>(at), std::bit_cast<Word<T>>(expected),
+                      std::bit_cast<Word<T>>(desired));
+  fence_after<order>();
+  return std::bit_cast<T>(old);
+}
+
+}  // namespace tokenyard::cuda_body
