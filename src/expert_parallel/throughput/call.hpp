@@ -34,13 +34,22 @@ struct CallParams {
 
 /// What the peers' hellos said, in shared memory.
 struct Hellos {
-  uint32_t* blocks;      ///< [ranks]
-  uint32_t* rows_at;     ///< [ranks]
-  uint32_t* weights_at;  ///< [ranks]
-  static constexpr uint32_t kWordsPerRank = 3;
+  uint32_t* words;  ///< [kHelloWords][ranks]
+  uint32_t ranks;
 
-  HOST_DEVICE Hellos(uint32_t* words, uint32_t ranks)
-      : blocks(words), rows_at(words + ranks), weights_at(words + 2 * ranks) {}
+  HOST_DEVICE uint32_t& of(HelloWord word, uint32_t rank) const {
+    return words[static_cast<uint32_t>(word) * ranks + rank];
+  }
+  HOST_DEVICE CallWord call(uint32_t rank) const { return {of(HelloWord::call, rank)}; }
+  HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
+  HOST_DEVICE uint32_t route(uint32_t rank) const { return of(HelloWord::route, rank); }
+  /// Where a rank's rows, or weights, are from the base of its arena.
+  HOST_DEVICE size_t rows_at(uint32_t rank) const {
+    return size_t{of(HelloWord::rows, rank)} * kOffsetUnit;
+  }
+  HOST_DEVICE size_t weights_at(uint32_t rank) const {
+    return size_t{of(HelloWord::weights, rank)} * kOffsetUnit;
+  }
 };
 
 /// In a report of a call that was refused because the ranks did not make the same one: which word

@@ -63,31 +63,22 @@ DEVICE void say_hello(const CallParams& params, uint32_t epoch) {
   }
 }
 
-/// One word of a hello: kept, or found to differ from what this rank says itself. Then the call is
-/// refused here; it is everywhere, since every rank compares itself with every other.
-DEVICE void take_hello(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                       const Awaited& what, HelloWord word, uint32_t value) {
-  const auto require = [&](bool agrees, uint32_t mine) {
-    if (agrees) return;
-    deadline.fail(Failure::refused, Awaited{.phase = what.phase,
-                                            .rank = what.rank,
-                                            .expected = differing(word, mine),
-                                            .seen = differing(word, value)});
+/// By the whole block: refuses the call if another rank has made a different one. That rank finds
+/// the same, and so does everybody else, since every rank compares itself with every other.
+DEVICE void compare_calls(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
+                          Phase phase) {
+  const CallWord mine = call_word(params);
+  const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
+    deadline.fail(Failure::refused, Awaited{.phase = static_cast<uint32_t>(phase),
+                                            .rank = rank,
+                                            .expected = differing(word, expected),
+                                            .seen = differing(word, hellos.of(word, rank))});
   };
-  switch (word) {
-    case HelloWord::call:
-      hellos.blocks[what.rank] = CallWord{value}.blocks();
-      require(call_word(params).agrees_with(CallWord{value}), call_word(params).bits);
-      break;
-    case HelloWord::route:
-      require(params.route == value, params.route);
-      break;
-    case HelloWord::rows:
-      hellos.rows_at[what.rank] = value;
-      break;
-    case HelloWord::weights:
-      hellos.weights_at[what.rank] = value;
-      break;
+  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
+    if (!mine.agrees_with(hellos.call(rank)))
+      refuse(rank, HelloWord::call, mine.bits);
+    else if (hellos.route(rank) != params.route)
+      refuse(rank, HelloWord::route, params.route);
   }
 }
 
@@ -99,14 +90,16 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const D
     const uint32_t source = i / kHelloWords;
     const auto word = static_cast<HelloWord>(i % kHelloWords);
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
-    Stamped hello{};
-    const bool arrived = wait_until(deadline, what, [&] {
-      hello = load<Order::acquire, Scope::sys>(params.control.hello(params.rank, source, word));
+    wait_until(deadline, what, [&] {
+      const Stamped hello =
+          load<Order::acquire, Scope::sys>(params.control.hello(params.rank, source, word));
+      hellos.of(word, source) = hello.value;
       what.seen = hello.epoch;
       return hello.epoch == epoch;
     });
-    if (arrived) take_hello(params, hellos, deadline, what, word, hello.value);
   }
+  if (block::any(deadline.failed())) return false;
+  compare_calls(params, hellos, deadline, phase);
   return !block::any(deadline.failed());
 }
 
@@ -122,7 +115,7 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const De
   const uint32_t blocks_max = control.layout.blocks_max;
   for (uint32_t i = thread::index(); i < params.ranks * blocks_max; i += block::threads()) {
     const uint32_t source = i / blocks_max, source_block = i % blocks_max;
-    if (source_block >= hellos.blocks[source]) continue;
+    if (source_block >= hellos.blocks(source)) continue;
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     wait_until(deadline, what, [&] {
       const uint32_t seen =

@@ -49,9 +49,9 @@ struct CombineTail {
   }
   HOST_DEVICE std::byte* stages() const { return base; }
   HOST_DEVICE Hellos hellos() const {
-    return Hellos(reinterpret_cast<uint32_t*>(base + stages_bytes), ranks);
+    return {reinterpret_cast<uint32_t*>(base + stages_bytes), ranks};
   }
-  HOST_DEVICE uint32_t bytes() const { return stages_bytes + Hellos::kWordsPerRank * ranks * 4; }
+  HOST_DEVICE uint32_t bytes() const { return stages_bytes + kHelloWords * ranks * 4; }
 };
 
 DECLARE_KERNEL(combine_kernel, CombineParams);

@@ -15,8 +15,7 @@ DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t pick) {
     const int32_t row = load_cached(params.route + size_t{token} * params.call.ranks + rank);
     if (row < 0) continue;
     const auto weights =
-        (params.call.arenas.of(rank) +
-         static_cast<std::ptrdiff_t>(size_t{call.hellos().weights_at[rank]} * kOffsetUnit))
+        (params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(call.hellos().weights_at(rank)))
             .template as<const float>();
     const size_t at = size_t(row) * params.topk + pick;
     sum += load<Order::weak, Scope::sys>(weights + static_cast<std::ptrdiff_t>(at));

@@ -108,7 +108,7 @@ DEVICE bool gather_counts(const Dispatch& call) {
   for (uint32_t i = thread::index(); i < ranks * blocks_max * ranks; i += block::threads()) {
     const uint32_t slot = i / ranks, destination = i % ranks;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
-    if (source_block >= call.hellos().blocks[source]) continue;
+    if (source_block >= call.hellos().blocks(source)) continue;
     const Stamped count =
         call.await_word(Phase::dispatch_counts, source,
                         params.control.count(params.rank, source, source_block, destination));

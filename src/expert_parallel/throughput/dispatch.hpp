@@ -77,11 +77,11 @@ struct DispatchTail {
   HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
   /// [ranks]: rows that come from there.
   HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
-  HOST_DEVICE Hellos hellos() const { return Hellos(rows_from() + ranks, ranks); }
+  HOST_DEVICE Hellos hellos() const { return {rows_from() + ranks, ranks}; }
   /// From warp_rows to the end: words that begin as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
-    return 2 * warps * ranks + experts + local_experts + (2 + Hellos::kWordsPerRank) * ranks;
+    return 2 * warps * ranks + experts + local_experts + (2 + kHelloWords) * ranks;
   }
   HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
 };

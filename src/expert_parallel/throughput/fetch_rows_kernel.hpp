@@ -7,7 +7,7 @@ namespace tokenyard::throughput {
 
 DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
   return (call.params.call.arenas.of(rank) +
-          static_cast<std::ptrdiff_t>(size_t{call.hellos().rows_at[rank]} * kOffsetUnit))
+          static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank)))
       .template as<const std::byte>();
 }
 

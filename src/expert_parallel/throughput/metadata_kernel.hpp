@@ -13,10 +13,9 @@ struct MetadataOf {
 
   DEVICE MetadataOf(const Dispatch& call, uint32_t rank) {
     const ReceivedLayout& layout = call.params.received;
-    const Peer<std::byte> begin =
-        call.params.call.arenas.of(rank) +
-        (static_cast<std::ptrdiff_t>(size_t{call.hellos().rows_at[rank]} * kOffsetUnit) -
-         static_cast<std::ptrdiff_t>(layout.rows_at()));
+    const Peer<std::byte> begin = call.params.call.arenas.of(rank) +
+                                  (static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank)) -
+                                   static_cast<std::ptrdiff_t>(layout.rows_at()));
     ids = (begin + static_cast<std::ptrdiff_t>(layout.ids_at())).template as<int32_t>();
     weights = (begin + static_cast<std::ptrdiff_t>(layout.weights_at())).template as<float>();
     sources = (begin + static_cast<std::ptrdiff_t>(layout.sources_at())).template as<int32_t>();

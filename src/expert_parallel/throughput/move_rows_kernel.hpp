@@ -122,8 +122,7 @@ class RowMover {
   }
 
   DEVICE Peer<std::byte> rows_on(const Dispatch& call, uint32_t rank) const {
-    return params_.call.arenas.of(rank) +
-           static_cast<std::ptrdiff_t>(size_t{call.hellos().rows_at[rank]} * kOffsetUnit);
+    return params_.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank));
   }
 
   DEVICE int32_t row_of(uint32_t token, uint32_t rank) const {

@@ -15,7 +15,7 @@ DEVICE void sum_experts(const Dispatch& call) {
        i += threads) {
     const uint32_t slot = i / local_experts, expert = i % local_experts;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
-    if (source_block >= call.hellos().blocks[source]) continue;
+    if (source_block >= call.hellos().blocks(source)) continue;
     const Stamped tokens =
         call.await_word(Phase::dispatch_experts, source,
                         params.control.expert(params.rank, source, source_block, expert));
