@@ -1,0 +1,96 @@
+/// What calls must have brought, compared bit for bit. The first difference is named; an empty
+/// string says that there is none.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+#include "expert_parallel/exchange_case.hpp"
+
+namespace tokenyard::test {
+
+template <class T>
+std::string difference(const char* what, const std::vector<T>& seen,
+                       const std::vector<T>& expected) {
+  if (seen.size() != expected.size())
+    return fmt::format("{}: {} values instead of {}; ", what, seen.size(), expected.size());
+  for (size_t i = 0; i < seen.size(); ++i)
+    if (seen[i] != expected[i])
+      return fmt::format("{}[{}] is {} instead of {}; ", what, i, seen[i], expected[i]);
+  return "";
+}
+
+/// What was received, with its metadata, once it is there.
+inline std::string difference(ExpertParallel& exchange, const Received& received,
+                              const Expected& expected) {
+  exchange.wait();
+  Accelerator& accelerator = exchange.world().accelerator();
+  const size_t rows = received.rows;
+  std::string text =
+      difference("rows_from", received.rows_from, expected.rows_from) +
+      difference("tokens_per_expert", received.tokens_per_expert, expected.tokens_per_expert);
+  if (rows != expected.rows.size())
+    return text + fmt::format("{} rows instead of {}", rows, expected.rows.size());
+  const size_t picks = rows * exchange.options().topk;
+  const auto* const x = static_cast<const uint16_t*>(received.x);
+  return text +
+         difference("x", read_back(accelerator, x, rows * exchange.options().hidden), expected.x) +
+         difference("topk_idx", read_back(accelerator, received.topk_idx, picks), expected.ids) +
+         difference("topk_weights", read_back(accelerator, received.topk_weights, picks),
+                    expected.weights) +
+         difference("source_token", read_back(accelerator, received.source_token, rows),
+                    expected.sources);
+}
+
+struct CombineOptions {
+  bool in_place = true;  ///< y in an output_buffer, else in memory that peers cannot read
+  bool with_weights = false;
+};
+
+/// Runs the experts' part for a route, brings the results home, and compares them.
+inline std::string difference_after_combine(ExpertParallel& exchange, const Received& received,
+                                            const Shape& shape, const Tokens& mine,
+                                            const Expected& expected, const CombineOptions& how) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const uint32_t rank = exchange.world().rank();
+  const std::vector<uint16_t> y = expert_rows(shape, expected, rank);
+  const DeviceArray<uint16_t> plain(accelerator, y);
+  std::shared_ptr<void> buffer;
+  if (how.in_place) {
+    buffer = exchange.output_buffer(*received.route);
+    if (!y.empty()) accelerator.copy(buffer.get(), y.data(), y.size() * sizeof(uint16_t), Stream{});
+    await_all(accelerator);
+  }
+  DeviceArray<uint16_t> out(accelerator, size_t{mine.count} * shape.hidden);
+  DeviceArray<float> out_weights(accelerator, size_t{mine.count} * shape.topk);
+  out.poison();
+  out_weights.poison();
+  exchange.combine(how.in_place ? buffer.get() : plain.data(), *received.route, out.data(),
+                   how.with_weights ? received.topk_weights : nullptr,
+                   how.with_weights ? out_weights.data() : nullptr);
+  exchange.wait();
+  std::string text = difference("out", out.read(), expected_sums(shape, mine, rank));
+  if (how.with_weights)
+    text += difference("out_weights", out_weights.read(), expected_weights(mine));
+  return text;
+}
+
+/// Dispatch, the experts, combine.
+inline std::string difference_after_exchange(World& world, const ExchangeCase& exchange_case) {
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+  ExpertParallel exchange(world, exchange_case.options());
+  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
+  const Received received = exchange.dispatch(tokens.input());
+  std::string text = difference(exchange, received, expected);
+  for (const CombineOptions how : {CombineOptions{.in_place = true, .with_weights = false},
+                                   CombineOptions{.in_place = false, .with_weights = true}})
+    text += difference_after_combine(exchange, received, exchange_case.shape, all[world.rank()],
+                                     expected, how);
+  return text;
+}
+
+}  // namespace tokenyard::test

@@ -1,0 +1,97 @@
+/// Ranks that do not answer: the others say who and in which phase, and nothing of theirs hangs.
+#include "expert_parallel/exchange_checks.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk = 2},
+                         .tokens = {8, 9, 10}};
+
+std::vector<std::unique_ptr<World>> impatient_worlds() {
+  return World::in_process(
+      3, "host", {.timeout = std::chrono::milliseconds(300), .arena_bytes = size_t{64} << 20});
+}
+
+TEST(Failure, ARankThatNeverDispatchesIsNamed) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, kCase.options());
+    if (world.rank() == 2) return;
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    exchange.dispatch(tokens.input());
+  });
+  EXPECT_FALSE(outcomes[2]);
+  for (const uint32_t rank : {0, 1}) {
+    const auto error = error_of<PeerTimeout>(outcomes[rank]);
+    EXPECT_EQ(error.facts.rank, 2u);
+    EXPECT_EQ(error.facts.phase, "dispatch: hello");
+    EXPECT_GE(error.facts.waited_s, 0.3);
+  }
+}
+
+TEST(Failure, ARankThatNeverCombinesIsNamed) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, kCase.options());
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    if (world.rank() == 0) return;
+    DeviceArray<uint16_t> out(world.accelerator(), all[world.rank()].x.size());
+    exchange.combine(received.x, *received.route, out.data());
+    exchange.wait();
+  });
+  EXPECT_FALSE(outcomes[0]);
+  for (const uint32_t rank : {1, 2}) {
+    const auto error = error_of<PeerTimeout>(outcomes[rank]);
+    EXPECT_EQ(error.facts.rank, 0u);
+    EXPECT_EQ(error.facts.phase, "combine: hello");
+  }
+}
+
+/// After a failure the object says so again and again, and its memory stays out of use.
+TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    if (world.rank() == 2) {
+      ExpertParallel exchange(world, kCase.options());
+      return;
+    }
+    const size_t before = world.arena().used();
+    {
+      ExpertParallel exchange(world, kCase.options());
+      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      for (int i = 0; i < 3; ++i) EXPECT_THROW(exchange.dispatch(tokens.input()), PeerTimeout);
+      EXPECT_THROW(exchange.check(), PeerTimeout);
+    }
+    EXPECT_GT(world.arena().used(), before);
+  });
+  expect_none_failed(outcomes);
+}
+
+TEST(Failure, CancelEndsAWaitingDispatch) {
+  auto worlds = World::in_process(
+      2, "host", {.timeout = std::chrono::seconds(60), .arena_bytes = size_t{16} << 20});
+  ExchangeCase two = kCase;
+  two.shape.ranks = 2;
+  two.tokens = {4, 4};
+  const std::vector<Tokens> all = two.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, two.options());
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      worlds[0]->cancel();
+      return;
+    }
+    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    exchange.dispatch(tokens.input());
+  });
+  EXPECT_EQ(error_of<Cancelled>(outcomes[0]).phase, "dispatch: hello");
+}
+
+}  // namespace
+}  // namespace tokenyard::test

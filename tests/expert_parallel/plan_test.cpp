@@ -1,0 +1,131 @@
+/// Plans are arithmetic, so all of them can be tried.
+#include "expert_parallel/throughput/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include "expert_parallel/throughput/combine_shared.hpp"
+#include "expert_parallel/throughput/dispatch_shared.hpp"
+
+namespace tokenyard::throughput {
+namespace {
+
+constexpr Capacity kH200{.multiprocessors = 132, .shared_bytes = 227 * 1024};
+
+TEST(Plan, SegmentsCoverARowAndFitTheirStages) {
+  for (uint32_t hidden = 8; hidden < 300'000; hidden += hidden < 4096 ? 8 : 5000) {
+    const uint32_t row_bytes = hidden / 8 * 16;
+    for (const uint32_t available : {1024u, 40'000u, 220'000u}) {
+      const StagePlan plan = plan_stages(row_bytes, available, 14'336, 2, kStagesMax);
+      uint32_t covered = 0;
+      for (uint32_t segment = 0; segment < plan.segments; ++segment) {
+        const uint32_t bytes = plan.bytes_of(segment, row_bytes);
+        ASSERT_GT(bytes, 0u);
+        ASSERT_EQ(bytes % 16, 0u);
+        ASSERT_LE(bytes, plan.stage_bytes);
+        ASSERT_LE(bytes, 14'336u);
+        covered += bytes;
+      }
+      ASSERT_EQ(covered, row_bytes);
+      ASSERT_EQ(plan.stage_bytes % 128, 0u);
+      ASSERT_GE(plan.stages, 2u);
+      ASSERT_LT(plan.lag, plan.stages);
+      ASSERT_LE(plan.stages * plan.stage_bytes, available);
+    }
+  }
+}
+
+TEST(Plan, TheQuotedWorkloadMovesWholeRows) {
+  const Plan plan = make_plan({.experts = 256, .hidden = 7168, .topk = 8, .tokens_max = 4096}, 4,
+                              AcceleratorKind::gpu, kH200);
+  EXPECT_EQ(plan.blocks, 16u);
+  EXPECT_EQ(plan.dispatch.segments, 1u);
+  EXPECT_GE(plan.dispatch.stages, 14u);
+  EXPECT_EQ(plan.combine.segments, 1u);
+  EXPECT_GE(plan.combine.stages, 14u);
+}
+
+TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {
+  for (const uint32_t ranks : {1, 4, 8, 72}) {
+    const ExpertParallelOptions options{
+        .experts = ranks * 32, .hidden = 7168, .topk = 8, .tokens_max = 4096};
+    const Plan plan = make_plan(options, ranks, AcceleratorKind::gpu, kH200);
+    const DispatchTail dispatch{.warps = plan.warps,
+                                .ranks = ranks,
+                                .experts = options.experts,
+                                .local_experts = 32,
+                                .stages_bytes = plan.dispatch.stages * plan.dispatch.stage_bytes};
+    EXPECT_LE(sizeof(DispatchShared) + dispatch.bytes(), kH200.shared_bytes);
+    const CombineTail combine{.ranks = ranks,
+                              .stages_bytes = plan.combine.stages * plan.combine.stage_bytes};
+    EXPECT_LE(sizeof(CombineShared) + combine.bytes(), kH200.shared_bytes);
+    EXPECT_LE(plan.ranks_a_step, plan.combine.stages);
+  }
+}
+
+TEST(Plan, TooManyExpertsForSharedMemoryAreRefusedByName) {
+  try {
+    make_plan({.experts = 1 << 20, .hidden = 64, .topk = 1, .tokens_max = 1}, 4,
+              AcceleratorKind::gpu, kH200);
+    FAIL() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "experts");
+  }
+}
+
+/// Every token belongs to exactly one block's range and warp, and is kept or claimed exactly once.
+TEST(Plan, SharesCoverEveryTokenOnce) {
+  const Plan plan{.blocks = 5, .warps = 4, .dispatch = {}, .combine = {}, .ranks_a_step = 1};
+  for (uint32_t tokens = 0; tokens < 200; ++tokens) {
+    const Shares shares = share_tokens(tokens, 3, 4, plan);
+    std::vector<uint32_t> moved(tokens), counted(tokens);
+    const auto range_of = [&](uint32_t block) {
+      const uint32_t begin = std::min(block * shares.tokens_a_block, tokens);
+      return std::pair(begin, std::min(begin + shares.tokens_a_block, tokens));
+    };
+    for (uint32_t block = 0; block < plan.blocks; ++block) {
+      const auto [begin, end] = range_of(block);
+      for (uint32_t token = begin; token < std::min(begin + shares.tokens_kept, end); ++token)
+        ++moved[token];
+      for (uint32_t i = 0; i < (plan.warps - 1) * shares.tokens_a_warp; ++i)
+        if (begin + i < end) ++counted[begin + i];
+    }
+    for (uint32_t claim = 0; claim < shares.claims; ++claim) {
+      const auto [begin, end] = range_of(claim % plan.blocks);
+      const uint32_t first = begin + shares.tokens_kept + claim / plan.blocks * kTokensAClaim;
+      for (uint32_t token = first; token < std::min(first + kTokensAClaim, end); ++token)
+        ++moved[token];
+    }
+    EXPECT_EQ(moved, std::vector<uint32_t>(tokens, 1));
+    EXPECT_EQ(counted, std::vector<uint32_t>(tokens, 1));
+  }
+}
+
+/// No two words of a window overlap, and all lie within it.
+TEST(Control, WordsAreApart) {
+  const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts = 5};
+  std::vector<bool> taken(layout.bytes());
+  const auto take = [&](size_t at, size_t bytes) {
+    ASSERT_EQ(at % (bytes % 8 == 0 ? 8 : 4), 0u);
+    ASSERT_LE(at + bytes, taken.size());
+    for (size_t i = at; i < at + bytes; ++i) {
+      ASSERT_FALSE(taken[i]) << "byte " << i;
+      taken[i] = true;
+    }
+  };
+  for (uint32_t source = 0; source < 3; ++source) {
+    for (uint32_t word = 0; word < kHelloWords; ++word)
+      take(layout.hello(source, static_cast<HelloWord>(word)), sizeof(Stamped));
+    for (uint32_t block = 0; block < 2; ++block) {
+      for (uint32_t rank = 0; rank < 3; ++rank)
+        take(layout.count(source, block, rank), sizeof(Stamped));
+      for (uint32_t expert = 0; expert < 5; ++expert)
+        take(layout.expert(source, block, expert), sizeof(Stamped));
+      take(layout.refusal(source, block), sizeof(Refusal));
+      take(layout.finished(source, block), sizeof(uint32_t));
+    }
+  }
+  EXPECT_EQ(std::count(taken.begin(), taken.end(), false), 0);
+}
+
+}  // namespace
+}  // namespace tokenyard::throughput
