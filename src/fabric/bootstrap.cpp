@@ -92,13 +92,8 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
   mine.generation = generation();
   mine.sequence = sequence_++;
   std::vector<Message> messages(size());
-  std::vector<uint32_t> peers;
-  for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    peers.push_back(peer);
-    mesh_->send(membership_.seats[peer], mine);
-  }
-  await(peers, mine.what, until, [&](uint32_t peer) {
+  for (const uint32_t peer : others()) mesh_->send(membership_.seats[peer], mine);
+  await_each(mine.what, until, [&](uint32_t peer) {
     auto taken = mesh_->mailbox().take(membership_.seats[peer], mine.generation, mine.sequence);
     if (!taken) return false;
     if (taken->what != mine.what) {
@@ -125,8 +120,7 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
   }
 
   std::vector<uint32_t> survivors;
-  for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
+  for (const uint32_t peer : others()) {
     // To the excluded too: one of them that lives and calls learns why it is not waited for.
     mesh_->send(membership_.seats[peer], Message{.kind = MessageKind::rebuild,
                                                  .generation = generation(),
@@ -156,6 +150,19 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
     }
   }
   return next;
+}
+
+std::vector<uint32_t> Bootstrap::others() const {
+  std::vector<uint32_t> peers;
+  for (uint32_t peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) peers.push_back(peer);
+  }
+  return peers;
+}
+
+void Bootstrap::await_each(const std::string& what, TimePoint until,
+                           const std::function<bool(uint32_t rank)>& arrived) {
+  await(others(), what, until, arrived);
 }
 
 void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,

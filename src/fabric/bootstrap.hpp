@@ -58,12 +58,16 @@ class Bootstrap {
   /// Every rank's object, in rank order; only where mesh().one_process().
   std::vector<std::shared_ptr<void>> share(std::shared_ptr<void> mine, const std::string& what,
                                            TimePoint until);
+  /// Until `arrived(rank)` has held once for every other rank: for what travels by other ways.
+  void await_each(const std::string& what, TimePoint until,
+                  const std::function<bool(uint32_t rank)>& arrived);
   /// Among the ranks not in `without`: who goes on. Throws InvalidArgument naming both lists if
   /// another survivor has another one.
   Membership agree_without(const std::vector<uint32_t>& without, TimePoint until);
 
  private:
   std::vector<Message> exchange(Message mine, TimePoint until);
+  std::vector<uint32_t> others() const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
              const std::function<bool(uint32_t rank)>& arrived);

@@ -1,0 +1,183 @@
+#include "fabric/fd_exchange.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& call) {
+  const int code = errno;
+  throw OsError(call, code, std::strerror(code));
+}
+
+/// What a rank tells the others before descriptors travel.
+struct Address {
+  char name[48];  ///< of its socket, without the leading zero
+  uint64_t secret;
+  int32_t process;
+};
+
+/// What travels beside a descriptor. A copy of the receiver's secret proves that the sender is of
+/// this world.
+struct Label {
+  uint64_t secret;
+  uint32_t rank;
+};
+
+uint64_t random_number() {
+  std::random_device source;
+  return (uint64_t{source()} << 32) | source();
+}
+
+FileDescriptor make_socket() {
+  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!made) fail("socket");
+  return made;
+}
+
+std::pair<sockaddr_un, socklen_t> abstract_address(const Address& address) {
+  sockaddr_un native{};
+  native.sun_family = AF_UNIX;
+  const size_t bytes = strnlen(address.name, sizeof address.name);
+  std::memcpy(native.sun_path + 1, address.name, bytes);  // The zero before it makes it abstract.
+  return {native, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes)};
+}
+
+FileDescriptor listen_at(const Address& address, uint32_t peers) {
+  FileDescriptor listener = make_socket();
+  const auto [native, bytes] = abstract_address(address);
+  if (bind(listener.native(), reinterpret_cast<const sockaddr*>(&native), bytes) != 0) {
+    fail("bind");
+  }
+  if (listen(listener.native(), static_cast<int>(peers) + 16) != 0) fail("listen");
+  return listener;
+}
+
+/// True once it is on its way; false if the peer's queue is full.
+bool send_to(const Address& peer, const Label& label, int descriptor) {
+  const FileDescriptor socket = make_socket();
+  const auto [native, bytes] = abstract_address(peer);
+  if (connect(socket.native(), reinterpret_cast<const sockaddr*>(&native), bytes) != 0) {
+    if (errno == EAGAIN || errno == EINTR) return false;
+    if (errno == ECONNREFUSED) return false;  // Gone: whoever waits for it will say so.
+    fail("connect");
+  }
+  Label copy = label;
+  iovec data{&copy, sizeof copy};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  if (sendmsg(socket.native(), &message, MSG_NOSIGNAL) >= 0) return true;
+  if (errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == ECONNRESET) return false;
+  fail("sendmsg with SCM_RIGHTS");
+}
+
+struct Parcel {
+  Label label;
+  FileDescriptor descriptor;
+};
+
+/// Nothing if it has not arrived yet, or is no parcel.
+std::optional<Parcel> receive_from(const FileDescriptor& connection) {
+  Parcel parcel{};
+  iovec data{&parcel.label, sizeof parcel.label};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t bytes = recvmsg(connection.native(), &message, MSG_CMSG_CLOEXEC);
+  if (bytes < 0) return std::nullopt;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(part), sizeof descriptor);
+    parcel.descriptor = FileDescriptor(descriptor);
+  }
+  if (bytes != sizeof parcel.label || !parcel.descriptor) return std::nullopt;
+  return parcel;
+}
+
+/// Whether the process at the other end may give us descriptors.
+bool trusted(const FileDescriptor& connection, const std::vector<Address>& peers, uint32_t rank) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (getsockopt(connection.native(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return false;
+  // In another pid namespace a process has no number here, which reads as 0.
+  return who.uid == geteuid() && (who.pid == 0 || who.pid == peers[rank].process);
+}
+
+}  // namespace
+
+std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
+                                         TimePoint until) {
+  const uint32_t ranks = bootstrap.size();
+  Address me{.name = {}, .secret = random_number(), .process = getpid()};
+  fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
+                   random_number());
+  const FileDescriptor listener = listen_at(me, ranks);
+  std::vector<Address> peers(ranks);
+  const auto gathered =
+      bootstrap.all_gather(std::as_bytes(std::span(&me, 1)), "addresses for " + what, until);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    if (gathered[rank].size() != sizeof(Address)) {
+      throw InvalidArgument("fd exchange", "an address", "something else", rank);
+    }
+    std::memcpy(&peers[rank], gathered[rank].data(), sizeof(Address));
+  }
+
+  std::vector<FileDescriptor> received(ranks);
+  received[bootstrap.rank()] = FileDescriptor(fcntl(mine, F_DUPFD_CLOEXEC, 0));
+  if (!received[bootstrap.rank()]) fail("fcntl(F_DUPFD_CLOEXEC)");
+  std::vector<bool> sent(ranks, false);
+  std::vector<FileDescriptor> connections;
+  const auto exchange = [&] {
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      if (rank == bootstrap.rank() || sent[rank]) continue;
+      sent[rank] = send_to(peers[rank], Label{peers[rank].secret, bootstrap.rank()}, mine);
+    }
+    for (;;) {
+      FileDescriptor connection(
+          accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!connection) break;
+      connections.push_back(std::move(connection));
+    }
+    for (const FileDescriptor& connection : connections) {
+      auto parcel = receive_from(connection);
+      if (!parcel || parcel->label.secret != me.secret || parcel->label.rank >= ranks) continue;
+      if (!trusted(connection, peers, parcel->label.rank)) continue;
+      received[parcel->label.rank] = std::move(parcel->descriptor);
+    }
+  };
+  bootstrap.await_each(what, until, [&](uint32_t rank) {
+    exchange();
+    return sent[rank] && received[rank];
+  });
+  return received;
+}
+
+}  // namespace tokenyard

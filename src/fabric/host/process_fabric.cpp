@@ -1,0 +1,98 @@
+#include "fabric/host/process_fabric.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "fabric/fd_exchange.hpp"
+#include "fabric/host/mapping.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+[[noreturn]] void fail(const std::string& call) {
+  const int code = errno;
+  throw OsError(call, code, std::strerror(code));
+}
+
+/// A file in memory whose size nobody can change: a peer that shrank it would end us with SIGBUS.
+FileDescriptor sealed_memory(size_t bytes) {
+  FileDescriptor memory(memfd_create("tokenyard-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) fail("memfd_create");
+  if (ftruncate(memory.native(), static_cast<off_t>(bytes)) != 0) {
+    fail(fmt::format("ftruncate to {} bytes", bytes));
+  }
+  if (fcntl(memory.native(), F_ADD_SEALS, kSeals) != 0) fail("fcntl(F_ADD_SEALS)");
+  return memory;
+}
+
+Mapping map_peer(const FileDescriptor& memory, uint32_t rank) {
+  struct stat status {};
+  if (fstat(memory.native(), &status) != 0) fail("fstat");
+  const int seals = fcntl(memory.native(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || status.st_size <= 0) {
+    throw InvalidArgument("arena", "a sealed memfd", "another kind of file", rank);
+  }
+  return Mapping::shared(memory.native(), static_cast<size_t>(status.st_size));
+}
+
+}  // namespace
+
+std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what,
+                                    TimePoint until) {
+  std::string mine;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> mine;
+  const auto boots = bootstrap.all_gather(std::as_bytes(std::span(mine)), what, until);
+  std::vector<uint32_t> host_of;
+  uint32_t hosts = 0;
+  for (size_t rank = 0; rank < boots.size(); ++rank) {
+    const auto first = std::find(boots.begin(), boots.end(), boots[rank]) - boots.begin();
+    const bool seen = static_cast<size_t>(first) < rank;
+    host_of.push_back(seen ? host_of[static_cast<size_t>(first)] : hosts++);
+  }
+  return host_of;
+}
+
+std::vector<uint32_t> ProcessFabric::hosts(Bootstrap& bootstrap, TimePoint until) {
+  return hosts_by_boot(bootstrap, "device 'host'", until);
+}
+
+Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) {
+  for (uint32_t rank = 0; rank < request.host_of.size(); ++rank) {
+    if (request.host_of[rank] == request.host_of[0]) continue;
+    throw Unsupported("a world of device 'host' over several hosts",
+                      fmt::format("rank {} is on another host than rank 0, and only memory of one "
+                                  "host can be shared",
+                                  rank));
+  }
+  const FileDescriptor mine = sealed_memory(request.arena_bytes);
+  const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
+
+  Ground ground;
+  auto mappings = std::make_shared<std::vector<Mapping>>();
+  for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
+    mappings->push_back(map_peer(everybodys[rank], rank));
+    ground.region.bases.push_back(mappings->back().base());
+    ground.peers.push_back({.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
+  }
+  ground.peers[bootstrap.rank()] = {.reach = Reach::self, .how = "itself", .why_not = ""};
+  ground.region.base = ground.region.bases[bootstrap.rank()];
+  ground.region.bytes = request.arena_bytes;
+  ground.region.rank = bootstrap.rank();
+  ground.region.memory = std::move(mappings);
+  return ground;
+}
+
+}  // namespace tokenyard

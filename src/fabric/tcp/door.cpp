@@ -1,0 +1,191 @@
+#include "fabric/tcp/door.hpp"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <utility>
+
+namespace tokenyard::tcp {
+
+namespace {
+
+uint64_t fresh_session() {
+  std::random_device source;
+  return (uint64_t{source()} << 32) | source();
+}
+
+/// Waits for a timer; being woken early is what it is for.
+awaitable<void> sleep_on(asio::steady_timer& timer) {
+  asio::error_code woken;
+  co_await timer.async_wait(asio::redirect_error(use_awaitable, woken));
+}
+
+}  // namespace
+
+Door::Door(Acceptor acceptor, Attendance self, Progress& progress)
+    : acceptor_(std::move(acceptor)),
+      self_(std::move(self)),
+      progress_(progress),
+      change_(acceptor_.get_executor(), asio::steady_timer::time_point::max()) {}
+
+awaitable<Directory> Door::wait_for_everybody() {
+  asio::co_spawn(
+      acceptor_.get_executor(), [self = shared_from_this()] { return self->serve(); },
+      asio::detached);
+  while (!missing().empty()) co_await sleep_on(change_);
+
+  Directory directory{.session = fresh_session(), .listeners = {}};
+  directory.listeners.emplace_back(asio::ip::address_v4::any(), self_.listener_port);
+  for (const auto& [rank, guest] : guests_) {
+    directory.listeners.emplace_back(guest.stream->remote().address(), guest.listener_port);
+  }
+  directory_ = directory;
+  changed();
+  asio::co_spawn(
+      acceptor_.get_executor(), [self = shared_from_this()] { return self->close_later(); },
+      asio::detached);
+  co_return directory;
+}
+
+awaitable<void> Door::serve() {
+  while (acceptor_.is_open()) {
+    asio::error_code error;
+    Socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    if (!acceptor_.is_open()) break;
+    if (error || unknown_ >= kUnknownMax) {
+      // Out of descriptors, or somebody is flooding: those in hand come first.
+      asio::steady_timer pause(acceptor_.get_executor(), std::chrono::milliseconds(20));
+      co_await sleep_on(pause);
+      continue;
+    }
+    auto stream = std::make_shared<Stream>(std::move(socket));
+    asio::co_spawn(
+        acceptor_.get_executor(),
+        [self = shared_from_this(), stream] { return self->greet(stream); }, asio::detached);
+  }
+}
+
+awaitable<void> Door::greet(std::shared_ptr<Stream> stream) {
+  std::optional<Frame> frame;
+  std::optional<Hello> hello;
+  std::optional<Refusal> no;
+  std::string trouble;
+  ++unknown_;
+  {
+    const Patience patience(stream, kHelloMax);
+    try {
+      frame = co_await stream->read(FrameRules{});
+      hello = read_hello(*frame);
+    } catch (const BadFrame& bad) {
+      trouble = bad.what();
+      no = Refusal{"protocol", fmt::format("version {}", kVersion), trouble};
+    } catch (const std::system_error&) {
+      trouble = "connected and did not say who it is";
+    }
+  }
+  --unknown_;
+  if (hello) no = judge(*frame, *hello);
+  if (no && trouble.empty()) {
+    trouble = fmt::format("as rank {}: {} must be {}, not {}", frame->header.rank, no->argument,
+                          no->expected, no->seen);
+  }
+  if (!trouble.empty()) {
+    // One that may come again does so several times a second; the caller's own error names it.
+    if (!no || !no->come_again) progress_.refused(stream->remote_text(), trouble);
+    if (no) co_await turn_away(stream, *no);
+    co_return;
+  }
+
+  const uint32_t rank = frame->header.rank;
+  guests_[rank] = Guest{stream, hello->listener_port};
+  progress_.arrived(rank);
+  changed();
+  asio::co_spawn(
+      acceptor_.get_executor(),
+      [self = shared_from_this(), stream] { return self->keep_informed(stream); }, asio::detached);
+  try {
+    co_await stream->read(FrameRules{});
+  } catch (const std::exception&) {
+    // It went away, or said something it had no reason to say, which comes to the same.
+  }
+  stream->close();
+  if (!directory_) {
+    guests_.erase(rank);
+    progress_.missing(missing());
+    progress_.trouble(fmt::format("rank {} came and went away again", rank));
+    changed();
+  }
+}
+
+awaitable<void> Door::keep_informed(std::shared_ptr<Stream> stream) {
+  try {
+    while (!directory_) {
+      const uint64_t told = changes_;
+      const Frame report = progress_report(self_, missing());
+      co_await stream->write(report);
+      if (changes_ == told) co_await sleep_on(change_);
+      if (!stream->socket().is_open()) co_return;
+    }
+    const Frame come_in = welcome(self_, *directory_);
+    co_await stream->write(come_in);
+  } catch (const std::system_error&) {
+    // The reader notices too, and forgets the guest.
+  }
+}
+
+awaitable<void> Door::turn_away(std::shared_ptr<Stream> stream, Refusal reason) {
+  const Patience patience(stream, kHelloMax);
+  try {
+    const Frame no = refusal(self_, reason);
+    co_await stream->write(no);
+    stream->finish_writing();
+    // Closing at once would reset the connection under the refusal if more has been sent to us.
+    for (;;) co_await stream->read(FrameRules{});
+  } catch (const std::exception&) {
+    // Read it or not: it is gone.
+  }
+  stream->close();
+}
+
+awaitable<void> Door::close_later() {
+  asio::steady_timer timer(acceptor_.get_executor(), kOpenAfterwards);
+  co_await sleep_on(timer);
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+}
+
+std::optional<Refusal> Door::judge(const Frame& frame, const Hello& hello) const {
+  const uint32_t rank = frame.header.rank;
+  if (hello.job != self_.where.job) {
+    return Refusal{"job", fmt::format("'{}'", self_.where.job), fmt::format("'{}'", hello.job)};
+  }
+  if (frame.header.size != self_.where.size) {
+    return Refusal{"size", fmt::format("{} as on rank 0", self_.where.size),
+                   fmt::format("{}", frame.header.size)};
+  }
+  if (rank >= self_.where.size) {
+    return Refusal{"rank", fmt::format("below {}", self_.where.size), fmt::format("{}", rank)};
+  }
+  const auto twin = guests_.find(rank);
+  if (rank != self_.where.rank && twin == guests_.end()) return std::nullopt;
+  const std::string first =
+      rank == self_.where.rank ? "this one" : twin->second.stream->remote_text();
+  return Refusal{"rank", "one that nobody else has", fmt::format("{}, which {} has", rank, first),
+                 directory_.has_value()};
+}
+
+std::vector<uint32_t> Door::missing() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < self_.where.size; ++rank) {
+    if (rank != self_.where.rank && !guests_.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Door::changed() {
+  ++changes_;
+  change_.cancel();
+  change_.expires_at(asio::steady_timer::time_point::max());
+}
+
+}  // namespace tokenyard::tcp

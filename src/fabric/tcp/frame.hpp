@@ -1,0 +1,97 @@
+/// Everything that ranks say to one another over TCP is one of these frames. Pure: bytes in, bytes
+/// out. Whoever is at the other end may be anybody, so a header is judged before a byte after it is
+/// read or room for one is made.
+///
+/// On the wire, little-endian: a header of 48 bytes (in the order of its fields, magic and version
+/// first, which no later version may move), then `what`, then the payload.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tokenyard::tcp {
+
+inline constexpr uint32_t kMagic = 0x44525954;  // "TYRD"
+inline constexpr uint16_t kVersion = 1;
+inline constexpr size_t kHeaderBytes = 48;
+/// Until a connection has said who it is, it may say this much and no more.
+inline constexpr uint32_t kIntroductionMax = 4096;
+inline constexpr uint32_t kWhatMax = 4096;
+inline constexpr uint64_t kPayloadMax = uint64_t{64} << 20;
+
+enum class FrameKind : uint16_t {
+  hello = 1,   ///< who I am
+  progress,    ///< rank 0 to a waiting rank: who has not come yet
+  welcome,     ///< rank 0 to a waiting rank: everybody has come, and where they listen
+  refusal,     ///< why you may not take part
+  collective,  ///< a Message
+  rebuild,     ///< a Message
+  goodbye,     ///< the last frame of a rank that leaves
+};
+
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  uint16_t version = kVersion;
+  uint16_t kind = 0;  ///< a FrameKind
+  uint64_t job = 0;   ///< job_number of the name until `welcome`; then the session of this world
+  uint32_t rank = 0;  ///< the sender's
+  uint32_t size = 0;  ///< ranks, as the sender knows
+  uint32_t generation = 0;
+  uint32_t what_bytes = 0;
+  uint64_t sequence = 0;
+  uint64_t payload_bytes = 0;
+};
+
+struct Frame {
+  FrameHeader header;
+  std::string what;
+  std::vector<std::byte> payload;
+};
+
+/// What a receiver takes from a connection.
+struct FrameRules {
+  std::optional<uint64_t> job;  ///< nothing: any, to be judged by its name
+  uint32_t what_max = kIntroductionMax;
+  uint64_t payload_max = kIntroductionMax;
+};
+
+uint64_t job_number(std::string_view name);
+
+/// Fills in the lengths.
+std::vector<std::byte> encode(const Frame& frame);
+FrameHeader decode_header(std::span<const std::byte, kHeaderBytes> bytes);
+/// Why a frame with this header is not taken, if it is not.
+std::optional<std::string> objection(const FrameHeader& header, const FrameRules& rules);
+
+/// Numbers and strings in a payload.
+class PayloadWriter {
+ public:
+  void number(uint64_t value);
+  void text(std::string_view text);
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Never reads past the end: then every answer is 0 or empty and ok() is false.
+class PayloadReader {
+ public:
+  explicit PayloadReader(std::span<const std::byte> bytes) : rest_(bytes) {}
+  uint64_t number();
+  std::string text();
+  bool ok() const { return ok_; }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> rest_;
+  bool ok_ = true;
+};
+
+}  // namespace tokenyard::tcp

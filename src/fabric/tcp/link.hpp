@@ -1,0 +1,44 @@
+/// One connection of the mesh: queues what is to be written, and puts what arrives into the
+/// mailbox until the peer says goodbye or is gone. Lives on the I/O thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "fabric/mailbox.hpp"
+#include "fabric/tcp/stream.hpp"
+
+namespace tokenyard::tcp {
+
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  Link(std::shared_ptr<Stream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox);
+
+  /// Reads from now on.
+  void start();
+  void send(Bytes frame);
+  /// Writes what is queued, then the last frame, and calls `gone` when the peer has hung up.
+  void leave(Bytes goodbye, std::function<void()> gone);
+  void close();
+
+ private:
+  awaitable<void> read();
+  awaitable<void> write();
+  void ended(PeerState how);
+
+  std::shared_ptr<Stream> stream_;
+  const uint32_t peer_;
+  const uint64_t session_;
+  Mailbox& mailbox_;
+  std::deque<Bytes> queue_;
+  bool writing_ = false;
+  bool leaving_ = false;
+  bool ended_ = false;
+  std::function<void()> gone_;
+};
+
+}  // namespace tokenyard::tcp

@@ -1,0 +1,177 @@
+#include "fabric/tcp/links.hpp"
+
+#include <fmt/format.h>
+
+#include <future>
+#include <utility>
+
+namespace tokenyard::tcp {
+
+namespace {
+
+awaitable<void> pause(std::chrono::milliseconds time) {
+  asio::steady_timer timer(co_await asio::this_coro::executor, time);
+  co_await timer.async_wait(use_awaitable);
+}
+
+std::shared_ptr<const std::vector<std::byte>> wire(const Frame& frame) {
+  return std::make_shared<const std::vector<std::byte>>(encode(frame));
+}
+
+}  // namespace
+
+Links::Links(const Rendezvous& where, Mailbox& mailbox)
+    : where_(where),
+      mailbox_(mailbox),
+      progress_(where.rank),
+      io_(1),
+      work_(asio::make_work_guard(io_)),
+      acceptor_(listen(io_.get_executor(), where.host, 0)),
+      all_here_(io_, asio::steady_timer::time_point::max()) {
+  asio::co_spawn(io_, assemble(), [this](std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure;
+    assembled_ = !failure;
+  });
+  thread_ = std::thread([this] { io_.run(); });
+}
+
+Links::~Links() {
+  say_goodbye();
+  io_.stop();
+  thread_.join();
+}
+
+bool Links::assembled() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  return assembled_;
+}
+
+void Links::send(uint32_t to, Frame frame) {
+  frame.header.job = session_;
+  frame.header.rank = where_.rank;
+  frame.header.size = where_.size;
+  asio::post(io_, [this, to, bytes = wire(frame)] {
+    const auto link = links_.find(to);
+    if (link != links_.end()) link->second->send(bytes);
+  });
+}
+
+awaitable<void> Links::assemble() {
+  const Attendance self{where_, acceptor_.local_endpoint().port()};
+  // Not as one expression with `?:`: g++ 12 destroys such a temporary twice.
+  Directory directory;
+  if (where_.rank == 0) {
+    directory = co_await host_rendezvous(self, progress_);
+  } else {
+    directory = co_await attend_rendezvous(self, progress_);
+  }
+  session_ = directory.session;
+  std::vector<uint32_t> others;
+  for (uint32_t rank = 0; rank < where_.size; ++rank) {
+    if (rank != where_.rank) others.push_back(rank);
+  }
+  progress_.enter("rendezvous: connect to every rank", others);
+  asio::co_spawn(io_, accept_higher_ranks(), asio::detached);
+  for (uint32_t rank = 0; rank < where_.rank; ++rank) {
+    asio::co_spawn(io_, connect_to(rank, directory.listeners[rank]), asio::detached);
+  }
+  while (links_.size() < others.size()) {
+    asio::error_code woken;
+    co_await all_here_.async_wait(asio::redirect_error(use_awaitable, woken));
+  }
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+}
+
+awaitable<void> Links::connect_to(uint32_t rank, Endpoint listener) {
+  for (;;) {
+    try {
+      Socket socket(io_);
+      co_await socket.async_connect(listener, use_awaitable);
+      auto stream = std::make_shared<Stream>(std::move(socket));
+      const Frame hello = introduction();
+      co_await stream->write(hello);
+      const Frame answer = co_await stream->read(FrameRules{.job = session_});
+      if (answer.header.rank == rank) {
+        adopt(rank, stream);
+        co_return;
+      }
+    } catch (const std::exception& error) {
+      progress_.trouble(fmt::format("rank {}: {}", rank, error.what()));
+    }
+    co_await pause(std::chrono::milliseconds(50));
+  }
+}
+
+awaitable<void> Links::accept_higher_ranks() {
+  while (acceptor_.is_open()) {
+    asio::error_code error;
+    Socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    if (!acceptor_.is_open()) break;
+    if (error) {
+      co_await pause(std::chrono::milliseconds(20));
+      continue;
+    }
+    asio::co_spawn(io_, greet(std::make_shared<Stream>(std::move(socket))), asio::detached);
+  }
+}
+
+awaitable<void> Links::greet(std::shared_ptr<Stream> stream) {
+  std::string trouble = "connected and did not say who it is";
+  try {
+    const Patience patience(stream, std::chrono::seconds(5));
+    const Frame frame = co_await stream->read(FrameRules{.job = session_});
+    const uint32_t rank = frame.header.rank;
+    if (rank > where_.rank && rank < where_.size && !links_.contains(rank)) {
+      const Frame hello = introduction();
+      co_await stream->write(hello);
+      adopt(rank, stream);
+      co_return;
+    }
+    trouble = fmt::format("came as rank {}", rank);
+  } catch (const BadFrame& bad) {
+    trouble = bad.what();
+  } catch (const std::system_error&) {
+    // Silent, or gone.
+  }
+  progress_.refused(stream->remote_text(), trouble);
+  stream->close();
+}
+
+void Links::adopt(uint32_t rank, std::shared_ptr<Stream> stream) {
+  const auto link = std::make_shared<Link>(std::move(stream), rank, session_, mailbox_);
+  links_[rank] = link;
+  link->start();
+  progress_.arrived(rank);
+  if (links_.size() + 1 == where_.size) all_here_.cancel();
+}
+
+Frame Links::introduction() const {
+  return {FrameHeader{.kind = static_cast<uint16_t>(FrameKind::hello),
+                      .job = session_,
+                      .rank = where_.rank,
+                      .size = where_.size},
+          "",
+          {}};
+}
+
+void Links::say_goodbye() {
+  // Fulfilled when the last link has let go of it; it may outlive this call.
+  struct Farewell {
+    std::promise<void> heard;
+    ~Farewell() { heard.set_value(); }
+  };
+  auto farewell = std::make_shared<Farewell>();
+  auto heard = farewell->heard.get_future();
+  asio::post(io_, [this, farewell = std::move(farewell)] {
+    Frame goodbye = introduction();
+    goodbye.header.kind = static_cast<uint16_t>(FrameKind::goodbye);
+    const auto bytes = wire(goodbye);
+    for (auto& [rank, link] : links_) link->leave(bytes, [farewell] {});
+  });
+  heard.wait_for(kGoodbyeMax);
+}
+
+}  // namespace tokenyard::tcp

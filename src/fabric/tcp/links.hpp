@@ -1,0 +1,61 @@
+/// The I/O thread of a mesh and all that lives on it. Its functions may be called by any thread.
+#pragma once
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "fabric/mailbox.hpp"
+#include "fabric/tcp/link.hpp"
+#include "fabric/tcp/progress.hpp"
+#include "fabric/tcp/rendezvous.hpp"
+
+namespace tokenyard::tcp {
+
+class Links {
+ public:
+  /// Sets out to meet the others; see `assembled`.
+  Links(const Rendezvous& where, Mailbox& mailbox);
+  /// Says goodbye to every peer, and waits a moment for them to hear it.
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  /// Whether every peer is connected. Throws what went wrong.
+  bool assembled() const;
+  void send(uint32_t to, Frame frame);
+  const Progress& progress() const { return progress_; }
+
+ private:
+  /// A stopped peer does not hang up: it is not waited for longer than this.
+  static constexpr std::chrono::milliseconds kGoodbyeMax{300};
+
+  awaitable<void> assemble();
+  awaitable<void> connect_to(uint32_t rank, Endpoint listener);
+  awaitable<void> accept_higher_ranks();
+  awaitable<void> greet(std::shared_ptr<Stream> stream);
+  void adopt(uint32_t rank, std::shared_ptr<Stream> stream);
+  Frame introduction() const;
+  void say_goodbye();
+
+  const Rendezvous where_;
+  Mailbox& mailbox_;
+  Progress progress_;
+  uint64_t session_ = 0;
+
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  Acceptor acceptor_;
+  asio::steady_timer all_here_;  ///< never expires; cancelled when the last peer is connected
+  std::map<uint32_t, std::shared_ptr<Link>> links_;  ///< of the I/O thread
+
+  mutable std::mutex mutex_;
+  bool assembled_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace tokenyard::tcp

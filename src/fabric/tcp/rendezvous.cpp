@@ -1,0 +1,130 @@
+#include "fabric/tcp/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "fabric/tcp/door.hpp"
+
+namespace tokenyard::tcp {
+
+namespace {
+
+constexpr std::chrono::milliseconds kPauseMin{10};
+constexpr std::chrono::milliseconds kPauseMax{200};
+
+asio::ip::address address_to_listen_on(const std::string& host) {
+  if (host == "localhost") return asio::ip::address_v4::loopback();
+  asio::error_code not_a_number;
+  const auto literal = asio::ip::make_address(host, not_a_number);
+  if (not_a_number) return asio::ip::address_v4::any();
+  if (literal.is_loopback()) return literal;
+  if (literal.is_v6()) return asio::ip::address_v6::any();
+  return asio::ip::address_v4::any();
+}
+
+awaitable<void> pause(std::chrono::milliseconds time) {
+  asio::steady_timer timer(co_await asio::this_coro::executor, time);
+  co_await timer.async_wait(use_awaitable);
+}
+
+/// Replaces addresses that only rank 0 could use by those that this rank can.
+void localise(Directory& directory, const asio::ip::address& rank0) {
+  for (Endpoint& listener : directory.listeners) {
+    const bool beside_rank0 = listener.address().is_loopback() && !rank0.is_loopback();
+    if (listener.address().is_unspecified() || beside_rank0) listener.address(rank0);
+  }
+}
+
+/// One try: connects, says hello, listens until rank 0 has decided. Nothing if it should be tried
+/// again.
+awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress& progress) {
+  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
+  const auto addresses = co_await resolver.async_resolve(
+      self.where.host, std::to_string(self.where.port), use_awaitable);
+  Socket socket(co_await asio::this_coro::executor);
+  co_await asio::async_connect(socket, addresses, use_awaitable);
+  Stream stream(std::move(socket));
+  const Frame greeting = hello(self);
+  co_await stream.write(greeting);
+  const FrameRules rules{.job = std::nullopt, .payload_max = kWhatMax * uint64_t{1024}};
+  for (;;) {
+    const Frame frame = co_await stream.read(rules);
+    switch (static_cast<FrameKind>(frame.header.kind)) {
+      case FrameKind::progress:
+        progress.missing(read_progress(frame));
+        break;
+      case FrameKind::welcome: {
+        Directory directory = read_welcome(frame);
+        if (directory.listeners.size() != self.where.size) {
+          throw BadFrame("sent a directory of another size");
+        }
+        localise(directory, stream.remote().address());
+        co_return directory;
+      }
+      default: {
+        const Refusal no = read_refusal(frame);
+        if (!no.come_again) throw InvalidArgument(no.argument, no.expected, no.seen, std::nullopt);
+        progress.trouble(
+            fmt::format("refused: {} must be {}, not {}", no.argument, no.expected, no.seen));
+        co_return std::nullopt;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Acceptor listen(const asio::any_io_executor& executor, const std::string& host, uint16_t port) {
+  const Endpoint where(address_to_listen_on(host), port);
+  Acceptor acceptor(executor);
+  acceptor.open(where.protocol());
+  acceptor.set_option(Acceptor::reuse_address(true));
+  acceptor.bind(where);
+  acceptor.listen();
+  return acceptor;
+}
+
+awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
+  const auto executor = co_await asio::this_coro::executor;
+  std::vector<uint32_t> others;
+  for (uint32_t rank = 1; rank < self.where.size; ++rank) others.push_back(rank);
+  const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
+  progress.enter("rendezvous: wait at " + place, others);
+  std::optional<Acceptor> acceptor;
+  while (!acceptor) {
+    try {
+      acceptor = listen(executor, self.where.host, self.where.port);
+    } catch (const std::system_error& error) {
+      if (error.code() != asio::error::address_in_use) throw;
+      // An older world of this job may not have closed its door yet.
+      progress.trouble("the port is in use by another program");
+    }
+    if (!acceptor) co_await pause(kPauseMax);
+  }
+  progress.trouble("");
+  const auto door = std::make_shared<Door>(std::move(*acceptor), self, progress);
+  co_return co_await door->wait_for_everybody();
+}
+
+awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress) {
+  const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
+  std::chrono::milliseconds rest = kPauseMin;
+  progress.enter("rendezvous: meet rank 0 at " + place, {0});
+  for (;;) {
+    progress.missing({0});
+    try {
+      std::optional<Directory> directory = co_await attend_once(self, progress);
+      if (directory) co_return std::move(*directory);
+    } catch (const std::system_error& error) {
+      progress.trouble(error.code().message());
+    } catch (const BadFrame& bad) {
+      progress.trouble("whoever listens there " + std::string(bad.what()));
+    }
+    co_await pause(rest);
+    rest = std::min(rest * 2, kPauseMax);
+  }
+}
+
+}  // namespace tokenyard::tcp

@@ -1,0 +1,207 @@
+#include "fabric/bootstrap.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fabric/in_process_mesh.hpp"
+#include "fabric/manual_accelerator.hpp"
+#include "fabric/ranks.hpp"
+
+namespace tokenyard {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What one rank of an in-process world talks through.
+struct End {
+  explicit End(std::shared_ptr<InProcessMesh> end)
+      : mesh(std::move(end)),
+        alarm(std::make_unique<AlarmBell>(accelerator)),
+        talk(std::make_unique<Bootstrap>(mesh, Membership::of(*mesh), accelerator, *alarm)) {}
+
+  TimePoint in(milliseconds time) { return accelerator.now() + time; }
+  TimePoint soon() { return in(milliseconds(5000)); }
+  void go() {
+    talk.reset();
+    mesh.reset();
+  }
+
+  ManualAccelerator accelerator;
+  std::shared_ptr<InProcessMesh> mesh;
+  std::unique_ptr<AlarmBell> alarm;
+  std::unique_ptr<Bootstrap> talk;
+};
+
+std::vector<std::unique_ptr<End>> ends(uint32_t ranks) {
+  std::vector<std::unique_ptr<End>> made;
+  for (auto& mesh : InProcessMesh::make(ranks)) made.push_back(std::make_unique<End>(mesh));
+  return made;
+}
+
+std::vector<std::byte> bytes_of(uint32_t rank) {
+  return std::vector<std::byte>(rank, static_cast<std::byte>(rank));
+}
+
+TEST(Bootstrap, GathersInRankOrderWhateverTheLengths) {
+  for (const uint32_t ranks : {1u, 2u, 5u}) {
+    const auto world = ends(ranks);
+    on_every_rank(ranks, [&](uint32_t rank) {
+      End& me = *world[rank];
+      for (int round = 0; round < 20; ++round) {
+        const auto all = me.talk->all_gather(bytes_of(rank), "sizes", me.soon());
+        ASSERT_EQ(all.size(), ranks);
+        for (uint32_t peer = 0; peer < ranks; ++peer) EXPECT_EQ(all[peer], bytes_of(peer));
+        me.talk->barrier("round", me.soon());
+      }
+    });
+  }
+}
+
+TEST(Bootstrap, NamesTheRankThatDoesNotCome) {
+  const auto world = ends(3);
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    world[rank]->talk->barrier("'lunch'", world[rank]->in(milliseconds(80)));
+  });
+  for (const auto& failure : failures) {
+    EXPECT_TRUE(holds<PeerTimeout>(failure, [](const PeerTimeout& error) {
+      EXPECT_EQ(error.facts.rank, 2u);
+      EXPECT_EQ(error.facts.phase, "barrier 'lunch'");
+      EXPECT_EQ(error.facts.expected, 2u);
+      EXPECT_EQ(error.facts.seen, 1u);
+      EXPECT_GE(error.facts.waited_s, 0.08);
+    }));
+  }
+}
+
+TEST(Bootstrap, TellsRanksThatMakeDifferentCalls) {
+  const auto world = ends(2);
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    if (rank == 0) me.talk->barrier("a", me.soon());
+    if (rank == 1) me.talk->all_gather({}, "b", me.soon());
+  });
+  EXPECT_TRUE(holds<InvalidArgument>(failures[0], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.expected, "'barrier a'");
+    EXPECT_EQ(error.seen, "'all_gather b'");
+    EXPECT_EQ(error.rank, 1u);
+  }));
+  EXPECT_TRUE(holds<InvalidArgument>(
+      failures[1], [](const InvalidArgument& error) { EXPECT_EQ(error.rank, 0u); }));
+}
+
+TEST(Bootstrap, AnExchangeGivenUpIsNotTakenForTheNext) {
+  const auto world = ends(2);
+  const auto late = run_ranks(1, [&](uint32_t) {
+    world[0]->talk->all_gather(bytes_of(3), "first", world[0]->in(milliseconds(20)));
+  });
+  EXPECT_TRUE(holds<PeerTimeout>(late[0], [](const PeerTimeout&) {}));
+  on_every_rank(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    if (rank == 1) me.talk->all_gather(bytes_of(1), "first", me.soon());
+    const auto all = me.talk->all_gather(bytes_of(rank), "second", me.soon());
+    EXPECT_EQ(all[0], bytes_of(0));
+    EXPECT_EQ(all[1], bytes_of(1));
+  });
+}
+
+TEST(Bootstrap, ARankThatVanishesIsLostAndRingsTheBell) {
+  const auto world = ends(3);
+  const auto failures = run_ranks(3, [&](uint32_t rank) {
+    if (rank == 1) return world[1]->mesh->vanish();
+    world[rank]->talk->barrier("x", world[rank]->soon());
+  });
+  for (const uint32_t rank : {0u, 2u}) {
+    EXPECT_TRUE(holds<PeerLost>(failures[rank], [](const PeerLost& error) {
+      EXPECT_EQ(error.facts.rank, 1u);
+      EXPECT_EQ(error.facts.phase, "barrier x");
+    }));
+    EXPECT_EQ(world[rank]->alarm->lost_ranks(), std::vector<uint32_t>{1});
+    EXPECT_EQ(*world[rank]->alarm->word(), alarm_for_lost(1));
+  }
+}
+
+TEST(Bootstrap, ARankThatLeavesRingsNothingButIsNotWaitedFor) {
+  const auto world = ends(2);
+  // What it sent before it left still counts.
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    me.talk->barrier("last", me.soon());
+    if (rank == 1) return me.go();
+    me.talk->barrier("one more", me.soon());
+  });
+  EXPECT_FALSE(failures[1]);
+  EXPECT_TRUE(holds<PeerLost>(failures[0], [](const PeerLost& error) {
+    EXPECT_EQ(error.facts.rank, 1u);
+    EXPECT_EQ(error.facts.phase, "barrier one more (it left the world)");
+  }));
+  EXPECT_EQ(*world[0]->alarm->word(), kNoAlarm);
+  EXPECT_TRUE(world[0]->alarm->has_left(1));
+}
+
+TEST(Bootstrap, CancelEndsAWait) {
+  const auto world = ends(2);
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    if (rank == 0) world[0]->talk->barrier("x", world[0]->soon());
+    if (rank == 1) world[0]->alarm->cancel();
+  });
+  EXPECT_TRUE(holds<Cancelled>(failures[0], [](const Cancelled&) {}));
+}
+
+TEST(Bootstrap, SurvivorsAgreeAndAreRenumbered) {
+  const auto world = ends(4);
+  world[1]->mesh->vanish();
+  on_every_rank(4, [&](uint32_t rank) {
+    if (rank == 1) return;
+    End& me = *world[rank];
+    const Membership next = me.talk->agree_without({1, 1}, me.soon());
+    EXPECT_EQ(next.seats, (std::vector<uint32_t>{0, 2, 3}));
+    EXPECT_EQ(next.rank, rank == 0 ? 0 : rank - 1);
+    EXPECT_GT(next.generation, me.talk->generation());
+
+    Bootstrap smaller(me.mesh, next, me.accelerator, *me.alarm);
+    const auto all = smaller.all_gather(bytes_of(rank), "after", me.soon());
+    EXPECT_EQ(all, (std::vector{bytes_of(0), bytes_of(2), bytes_of(3)}));
+    // A message of the world before, as a stopped rank may send when it wakes.
+    for (const uint32_t peer : next.seats) {
+      if (peer != rank) me.mesh->send(peer, {.generation = 1, .sequence = 1, .what = "stale"});
+    }
+    smaller.barrier("undisturbed", me.soon());
+  });
+}
+
+TEST(Bootstrap, SurvivorsThatDisagreeAreToldBothLists) {
+  const auto world = ends(4);
+  const auto failures = run_ranks(3, [&](uint32_t rank) {
+    End& me = *world[rank];
+    me.talk->agree_without(rank == 0 ? std::vector<uint32_t>{3} : std::vector<uint32_t>{2, 3},
+                           me.soon());
+  });
+  EXPECT_TRUE(holds<InvalidArgument>(failures[0], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "without");
+    EXPECT_EQ(error.expected, "[3]");
+    EXPECT_EQ(error.seen, "[2, 3]");
+  }));
+  EXPECT_TRUE(holds<InvalidArgument>(failures[1], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.expected, "[2, 3]");
+    EXPECT_EQ(error.seen, "[3]");
+    EXPECT_EQ(error.rank, 0u);
+  }));
+  EXPECT_TRUE(holds<InvalidArgument>(failures[2], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.expected, "ranks other than this one");
+  }));
+}
+
+TEST(Bootstrap, ASurvivorMayLearnOfMoreDeathsAndAskAgain) {
+  const auto world = ends(4);
+  on_every_rank(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    if (rank == 0) {
+      // Rank 2 dies while rank 0 rebuilds without 3: nobody answers, or rank 1 already knows.
+      EXPECT_THROW(me.talk->agree_without({3}, me.in(milliseconds(30))), Error);
+    }
+    const Membership next = me.talk->agree_without({2, 3}, me.soon());
+    EXPECT_EQ(next.seats, (std::vector<uint32_t>{0, 1}));
+  });
+}
+
+}  // namespace
+}  // namespace tokenyard

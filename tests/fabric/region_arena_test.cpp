@@ -1,0 +1,128 @@
+#include "fabric/region_arena.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fabric/manual_accelerator.hpp"
+#include "fabric/sub_allocator.hpp"
+
+namespace tokenyard {
+namespace {
+
+using std::chrono::milliseconds;
+
+class RegionArenaTest : public testing::Test {
+ protected:
+  static constexpr size_t kUnit = SubAllocator::kAlignment;
+
+  RegionArenaTest() {
+    auto memory = std::make_shared<std::vector<std::byte>>(16 * kUnit);
+    memory_ = memory;
+    Region region{
+        .memory = memory, .base = memory->data(), .bytes = 8 * kUnit, .bases = {}, .rank = 1};
+    region.bases = {nullptr, memory->data(), memory->data() + 8 * kUnit};
+    arena_ = std::make_unique<RegionArena>(gpu_, std::move(region), milliseconds(50));
+  }
+
+  std::shared_ptr<ManualAccelerator> gpu_ = std::make_shared<ManualAccelerator>();
+  std::weak_ptr<std::vector<std::byte>> memory_;
+  std::unique_ptr<RegionArena> arena_;
+  Stream left_ = gpu_->make_stream();
+  Stream right_ = gpu_->make_stream();
+};
+
+TEST_F(RegionArenaTest, TellsPeersWhereThingsAre) {
+  const ArenaBlock first = arena_->allocate(10, left_);
+  const ArenaBlock second = arena_->allocate(10, left_);
+  EXPECT_EQ(first.data(), arena_->base());
+  EXPECT_EQ(second.data(), arena_->base() + second.offset());
+  EXPECT_EQ(second.offset(), kUnit);
+  EXPECT_EQ(arena_->bases().mine(), arena_->base());
+  EXPECT_EQ(arena_->bases().of(2).address(), arena_->base_of(2));
+  EXPECT_EQ(arena_->base_of(0), nullptr);
+}
+
+TEST_F(RegionArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
+  gpu_->keep_busy(left_);
+  ArenaBlock block = arena_->allocate(8 * kUnit, left_);
+  block = ArenaBlock();
+  EXPECT_EQ(arena_->used(), 8 * kUnit) << "the stream has not got there yet";
+  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);
+  const ArenaBlock half = arena_->allocate(4 * kUnit, left_);
+  const ArenaBlock rest = arena_->allocate(4 * kUnit, left_);
+  EXPECT_EQ(half.offset(), 0u);
+  EXPECT_EQ(rest.offset(), 4 * kUnit);
+}
+
+TEST_F(RegionArenaTest, WaitsForStreamsThatWereRecorded) {
+  gpu_->keep_busy(right_);
+  ArenaBlock block = arena_->allocate(8 * kUnit, left_);
+  block.record_stream(right_);
+  block.record_stream(left_);
+  block = ArenaBlock();
+  EXPECT_THROW(arena_->allocate(kUnit, left_), InvalidArgument);
+  gpu_->finish();
+  EXPECT_EQ(arena_->used(), 0u);
+  EXPECT_NO_THROW(arena_->allocate(8 * kUnit, left_));
+}
+
+TEST_F(RegionArenaTest, WaitsForAFreedPieceBeforeItRefuses) {
+  gpu_->keep_busy(left_);
+  ArenaBlock block = arena_->allocate(8 * kUnit, left_);
+  block = ArenaBlock();
+  gpu_->while_waiting = [&] { gpu_->finish(); };
+  EXPECT_EQ(arena_->allocate(8 * kUnit, right_).offset(), 0u);
+}
+
+TEST_F(RegionArenaTest, TrimFreesTheTailInStreamOrder) {
+  gpu_->keep_busy(left_);
+  ArenaBlock block = arena_->allocate(8 * kUnit, left_);
+  block.trim(kUnit + 1);
+  EXPECT_EQ(block.bytes(), kUnit + 1);
+  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);
+  EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
+}
+
+TEST_F(RegionArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
+  const ArenaBlock block = arena_->allocate(5 * kUnit, left_);
+  try {
+    arena_->allocate(4 * kUnit, left_);
+    FAIL() << "it does not fit";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "arena_bytes");
+    EXPECT_EQ(error.expected, "room for 1024 more bytes");
+    EXPECT_EQ(error.seen, "2048 bytes, 1280 of them in use, at most 768 free in one piece");
+  }
+}
+
+TEST_F(RegionArenaTest, QuarantinedPiecesStayTaken) {
+  ArenaBlock block = arena_->allocate(8 * kUnit, left_);
+  block.quarantine();
+  EXPECT_FALSE(block);
+  EXPECT_EQ(arena_->used(), 8 * kUnit);
+  EXPECT_THROW(arena_->allocate(1, left_), InvalidArgument);
+}
+
+TEST_F(RegionArenaTest, APieceKeepsTheMemoryAfterTheArenaHasGone) {
+  ArenaBlock block = arena_->allocate(kUnit, left_);
+  ArenaBlock moved = std::move(block);
+  EXPECT_FALSE(block);
+  arena_.reset();
+  ASSERT_FALSE(memory_.expired());
+  *moved.data() = std::byte{1};
+  moved = ArenaBlock();
+  EXPECT_TRUE(memory_.expired());
+  EXPECT_EQ(gpu_->live_events(), 0u) << "events are given back";
+}
+
+TEST_F(RegionArenaTest, CountsThePeak) {
+  { const ArenaBlock block = arena_->allocate(5 * kUnit, left_); }
+  const ArenaBlock block = arena_->allocate(2 * kUnit, left_);
+  EXPECT_EQ(arena_->used(), 2 * kUnit);
+  EXPECT_EQ(arena_->peak(), 5 * kUnit);
+  EXPECT_EQ(arena_->capacity(), 8 * kUnit);
+}
+
+}  // namespace
+}  // namespace tokenyard

@@ -1,0 +1,268 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <asio.hpp>
+
+#include "fabric/free_port.hpp"
+#include "fabric/manual_accelerator.hpp"
+#include "fabric/ranks.hpp"
+#include "fabric/tcp/mesh.hpp"
+#include "fabric/tcp/rendezvous.hpp"
+
+namespace tokenyard::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+/// One rank that attends a rendezvous. Every wait has five seconds unless a test says otherwise.
+struct Attendee {
+  std::shared_ptr<TcpMesh> attend(const Rendezvous& where, milliseconds time = milliseconds(5000)) {
+    mesh = TcpMesh::connect(where, accelerator, accelerator.now() + time);
+    return mesh;
+  }
+  ManualAccelerator accelerator;
+  std::shared_ptr<TcpMesh> mesh;
+};
+
+Rendezvous place(uint16_t port, uint32_t rank, uint32_t size) {
+  return {.host = "127.0.0.1", .port = port, .rank = rank, .size = size};
+}
+
+/// Until the mailbox has a message of the peer, or five seconds have passed.
+std::optional<Message> receive(Attendee& me, uint32_t from, uint64_t sequence) {
+  std::optional<Message> message;
+  me.accelerator.wait_until(me.accelerator.now() + milliseconds(5000), [&] {
+    message = me.mesh->mailbox().take(from, 1, sequence);
+    return message.has_value();
+  });
+  return message;
+}
+
+PeerState state_of(Attendee& me, uint32_t peer) {
+  me.accelerator.wait_until(me.accelerator.now() + milliseconds(5000),
+                            [&] { return me.mesh->mailbox().state(peer) != PeerState::present; });
+  return me.mesh->mailbox().state(peer);
+}
+
+/// A connection of nobody's.
+class Stranger {
+ public:
+  explicit Stranger(uint16_t port) : socket_(io_) {
+    const Endpoint door(asio::ip::address_v4::loopback(), port);
+    for (int tries = 0; tries < 500; ++tries) {
+      asio::error_code error;
+      socket_.connect(door, error);
+      if (!error) return;
+      socket_.close();
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  }
+  void say(const std::string& words) {
+    asio::error_code ignored;
+    asio::write(socket_, asio::buffer(words), ignored);
+  }
+  void say(const Frame& frame) {
+    asio::error_code ignored;
+    asio::write(socket_, asio::buffer(encode(frame)), ignored);
+  }
+
+ private:
+  asio::io_context io_;
+  Socket socket_;
+};
+
+TEST(TcpRendezvous, JoinsEveryPairOfRanks) {
+  constexpr uint32_t kRanks = 5;
+  const uint16_t port = free_port();
+  on_every_rank(kRanks, [&](uint32_t rank) {
+    Attendee me;
+    me.attend(place(port, rank, kRanks));
+    const std::vector<std::byte> large(3 << 20, static_cast<std::byte>(rank));
+    for (uint32_t peer = 0; peer < kRanks; ++peer) {
+      if (peer == rank) continue;
+      me.mesh->send(peer, {.generation = 1, .sequence = 1, .what = "small"});
+      me.mesh->send(peer, {.generation = 1, .sequence = 2, .what = "large", .bytes = large});
+    }
+    for (uint32_t peer = 0; peer < kRanks; ++peer) {
+      if (peer == rank) continue;
+      EXPECT_EQ(receive(me, peer, 1)->what, "small");
+      EXPECT_EQ(receive(me, peer, 2)->bytes,
+                std::vector<std::byte>(3 << 20, static_cast<std::byte>(peer)));
+    }
+  });
+}
+
+TEST(TcpRendezvous, ARankAloneMeetsNobody) {
+  Attendee me;
+  EXPECT_EQ(me.attend({.rank = 0, .size = 1})->seats(), 1u);
+}
+
+TEST(TcpRendezvous, NamesTheRankThatNeverComes) {
+  const uint16_t port = free_port();
+  const auto failures = run_ranks(3, [&](uint32_t rank) {
+    if (rank == 1) return;
+    Attendee().attend(place(port, rank, 3), milliseconds(400));
+  });
+  for (const uint32_t rank : {0u, 2u}) {
+    EXPECT_TRUE(holds<PeerTimeout>(failures[rank], [](const PeerTimeout& error) {
+      EXPECT_EQ(error.facts.rank, 1u);
+      EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: "));
+    }));
+  }
+}
+
+TEST(TcpRendezvous, NamesRankZeroWhereNobodyListens) {
+  const auto failures = run_ranks(
+      1, [&](uint32_t) { Attendee().attend(place(free_port(), 1, 2), milliseconds(200)); });
+  EXPECT_TRUE(holds<PeerTimeout>(failures[0], [](const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.rank, 0u);
+    EXPECT_THAT(error.facts.phase, HasSubstr("rendezvous: meet rank 0 at 127.0.0.1:"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("refused"));
+  }));
+}
+
+TEST(TcpRendezvous, RefusesADuplicateAndGoesOn) {
+  const uint16_t port = free_port();
+  Attendee first;
+  std::jthread early([&] { first.attend(place(port, 1, 3)); });
+  const auto failures = run_ranks(2, [&](uint32_t who) {
+    Attendee me;
+    if (who == 0) {
+      me.attend(place(port, 0, 3));
+      return;
+    }
+    // Once rank 1 is there, another rank 1 comes, and only then rank 2.
+    std::this_thread::sleep_for(milliseconds(150));
+    try {
+      Attendee().attend(place(port, 1, 3));
+    } catch (const InvalidArgument& error) {
+      me.attend(place(port, 2, 3));
+      EXPECT_EQ(error.argument, "rank");
+      EXPECT_THAT(error.seen, HasSubstr("1, which 127.0.0.1:"));
+      return;
+    }
+    FAIL() << "a second rank 1 was let in";
+  });
+  EXPECT_FALSE(failures[0]);
+  EXPECT_FALSE(failures[1]);
+}
+
+TEST(TcpRendezvous, NamesBothSizesAndBothJobs) {
+  const uint16_t port = free_port();
+  std::string host_error;
+  std::jthread host([&] {
+    try {
+      Attendee().attend(place(port, 0, 2), milliseconds(600));
+    } catch (const PeerTimeout& error) {
+      host_error = error.facts.phase;
+    }
+  });
+  const auto failures = run_ranks(2, [&](uint32_t who) {
+    Rendezvous where = place(port, 1, 2);
+    if (who == 0) where.size = 4;
+    if (who == 1) where.job = "day shift";
+    Attendee().attend(where);
+  });
+  host.join();
+  EXPECT_TRUE(holds<InvalidArgument>(failures[0], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "size");
+    EXPECT_EQ(error.expected, "2 as on rank 0");
+    EXPECT_EQ(error.seen, "4");
+  }));
+  EXPECT_TRUE(holds<InvalidArgument>(failures[1], [](const InvalidArgument& error) {
+    EXPECT_EQ(error.expected, "'tokenyard'");
+    EXPECT_EQ(error.seen, "'day shift'");
+  }));
+  EXPECT_THAT(host_error, HasSubstr("size must be 2 as on rank 0, not 4"));
+  EXPECT_THAT(host_error, HasSubstr("job must be 'tokenyard', not 'day shift'"));
+}
+
+TEST(TcpRendezvous, StrangersAreNamedAndStallNobody) {
+  const uint16_t port = free_port();
+  Attendee host;
+  std::jthread hosting([&] { host.attend(place(port, 0, 2)); });
+  Stranger silent(port);
+  Stranger browser(port);
+  browser.say("GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody with much to say\r\n\r\n");
+  Stranger newer(port);
+  Frame future = hello({.where = place(port, 1, 2), .listener_port = 1});
+  future.header.version = 2;
+  newer.say(future);
+  Stranger greedy(port);
+  Frame huge = hello({.where = place(port, 1, 2), .listener_port = 1});
+  huge.payload.resize(5000);
+  greedy.say(huge);
+  { const Stranger gone(port); }
+
+  const auto start = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(milliseconds(100));
+  Attendee guest;
+  guest.attend(place(port, 1, 2));
+  hosting.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4))
+      << "the silent one has five seconds, which nobody else waits for";
+  const auto refused = host.mesh->refusals();
+  EXPECT_THAT(refused, testing::Contains(HasSubstr("does not speak Tokenyard's protocol")));
+  EXPECT_THAT(refused, testing::Contains(HasSubstr("speaks version 2 of the protocol, not 1")));
+  EXPECT_THAT(refused, testing::Contains(HasSubstr("over the limit of 4096 + 4096")));
+  EXPECT_THAT(refused, testing::Contains(HasSubstr("did not say who it is")));
+}
+
+TEST(TcpRendezvous, ARankMayComeBackBeforeEverybodyIsThere) {
+  const uint16_t port = free_port();
+  on_every_rank(3, [&](uint32_t rank) {
+    if (rank == 1) {
+      EXPECT_THROW(Attendee().attend(place(port, 1, 3), milliseconds(300)), PeerTimeout);
+    }
+    if (rank == 2) std::this_thread::sleep_for(milliseconds(500));
+    Attendee me;
+    me.attend(place(port, rank, 3));
+  });
+}
+
+TEST(TcpRendezvous, OneWorldAfterTheOtherOnOnePort) {
+  const uint16_t port = free_port();
+  on_every_rank(2, [&](uint32_t rank) {
+    Attendee first;
+    first.attend(place(port, rank, 2));
+    Attendee second;  // While the first one lives.
+    second.attend(place(port, rank, 2));
+    second.mesh->send(1 - rank, {.generation = 1, .sequence = 7, .what = "here"});
+    EXPECT_TRUE(receive(second, 1 - rank, 7));
+  });
+}
+
+TEST(TcpMesh, GoodbyeIsNotDeath) {
+  const uint16_t port = free_port();
+  Attendee stays;
+  on_every_rank(2, [&](uint32_t rank) {
+    if (rank == 0) {
+      stays.attend(place(port, 0, 2));
+    } else {
+      Attendee leaves;
+      leaves.attend(place(port, 1, 2));
+      leaves.mesh->send(0, {.generation = 1, .sequence = 1, .what = "last words"});
+    }
+  });
+  EXPECT_EQ(receive(stays, 1, 1)->what, "last words");
+  EXPECT_EQ(state_of(stays, 1), PeerState::left);
+}
+
+TEST(TcpMesh, ChecksItsArguments) {
+  const auto refused = [](const Rendezvous& where) {
+    try {
+      Attendee().attend(where);
+    } catch (const InvalidArgument& error) {
+      return error.argument;
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refused({.rank = 0, .size = 0}), "size");
+  EXPECT_EQ(refused({.rank = 2, .size = 2}), "rank");
+  EXPECT_EQ(refused({.rank = 0, .size = 2}), "port");
+  EXPECT_EQ(refused({.port = 1, .rank = 0, .size = 2, .job = ""}), "job");
+}
+
+}  // namespace
+}  // namespace tokenyard::tcp
