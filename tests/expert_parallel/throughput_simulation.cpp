@@ -1,0 +1,159 @@
+// Suite `throughput`: dispatch and combine under adversarial delivery, schedules and memory, every
+// result compared bit for bit; in some runs a token that must be refused, in some a rank that stops
+// in the middle.
+#include <fmt/format.h>
+
+#include "expert_parallel/exchange_checks.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using simulation::Random;
+using simulation::SeedRun;
+
+/// One call after the first dispatch.
+enum class Step : uint32_t { dispatch, dispatch_again, combine, combine_with_weights, refused };
+constexpr uint32_t kSteps = 5;
+
+struct Drawn {
+  ExchangeCase exchange;
+  std::vector<uint32_t> sms;  ///< [ranks]
+  std::vector<Step> steps;
+  bool in_place = false;
+};
+
+/// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
+Drawn draw(SeedRun& run) {
+  Random& random = run.random;
+  Drawn drawn;
+  Shape& shape = drawn.exchange.shape;
+  shape.ranks = run.option("ranks", random.between(1, 5));
+  shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
+  shape.topk = run.option("topk", random.between(1, std::min(shape.experts, 4u)));
+  shape.hidden = run.option("hidden", random.chance(64) ? 1200 : 8 * random.between(1, 8));
+  const uint32_t most = random.chance(128) ? 40 : 9;
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
+    drawn.sms.push_back(random.between(1, 3));
+  }
+  run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
+  run.option("sms", fmt::format("{}", drawn.sms));
+  drawn.exchange.picking.none = run.option("none", random.below(4) * 0.25);
+  drawn.exchange.picking.one_expert = run.option("one_expert", random.chance(64));
+  drawn.exchange.idx_is_int64 = random.chance(512);
+  drawn.exchange.seed = static_cast<uint32_t>(random.next());
+  drawn.in_place = random.chance(512);
+  const uint32_t steps = random.between(1, 3);
+  for (uint32_t i = 0; i < steps; ++i)
+    drawn.steps.push_back(static_cast<Step>(random.below(kSteps)));
+  return drawn;
+}
+
+void require_none(const std::string& difference, const char* after) {
+  if (!difference.empty())
+    throw simulation::SuiteFailure(fmt::format("after {}: {}", after, difference));
+}
+
+/// A token with an expert that does not exist must be refused by all ranks, and change nothing.
+void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
+                    std::vector<Tokens> all) {
+  World& world = exchange.world();
+  uint32_t culprit = 0;
+  while (culprit < world.size() && all[culprit].count == 0) ++culprit;
+  if (culprit == world.size()) return;  // Nobody has a token to be refused.
+  all[culprit].ids.back() = exchange_case.shape.experts + 3;
+  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
+  try {
+    exchange.dispatch(tokens.input());
+  } catch (const InvalidArgument& error) {
+    if (error.rank == culprit && error.argument == "topk_idx") return;
+    throw;
+  }
+  throw simulation::SuiteFailure("an impossible expert was accepted");
+}
+
+/// One rank's program.
+void exchange_on(World& world, const Drawn& drawn) {
+  const ExchangeCase& exchange_case = drawn.exchange;
+  const Shape& shape = exchange_case.shape;
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Tokens& mine = all[world.rank()];
+  const Expected expected = expected_on(shape, all, world.rank());
+  ExpertParallelOptions options = exchange_case.options();
+  options.sms = drawn.sms[world.rank()];
+  ExpertParallel exchange(world, options);
+  const TokensOnDevice tokens(world.accelerator(), mine, exchange_case.idx_is_int64);
+
+  const Received first = exchange.dispatch(tokens.input());
+  const auto combine = [&](bool with_weights) {
+    require_none(
+        difference_after_combine(exchange, first, shape, mine, expected,
+                                 {.in_place = drawn.in_place, .with_weights = with_weights}),
+        "combine");
+  };
+  for (const Step step : drawn.steps) {
+    switch (step) {
+      case Step::dispatch: {
+        const Received again = exchange.dispatch(tokens.input());
+        require_none(difference(exchange, again, expected), "a second dispatch");
+        break;
+      }
+      case Step::dispatch_again: {
+        const Received again = exchange.dispatch(tokens.input().x, *first.route);
+        require_none(difference(exchange, again, expected), "dispatch on a known route");
+        break;
+      }
+      case Step::combine:
+        combine(false);
+        break;
+      case Step::combine_with_weights:
+        combine(true);
+        break;
+      case Step::refused:
+        expect_refusal(exchange, exchange_case, all);
+        break;
+    }
+  }
+  require_none(difference(exchange, first, expected), "the first dispatch");
+}
+
+constexpr size_t kArenaBytes = size_t{4} << 20;
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::Options options{.ranks = drawn.exchange.shape.ranks, .arena_bytes = kArenaBytes};
+  const bool stops = options.ranks > 1 && run.mutator == nullptr && run.random.chance(128);
+  if (stops) {
+    // Of any size, since nobody knows how many steps the run will take.
+    const uint64_t after = run.random.below(1u << run.random.between(8, 16));
+    options.stop =
+        simulation::RankStop{.rank = run.option("stops", run.random.below(options.ranks)),
+                             .after_steps = run.option("after_steps", after),
+                             .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const simulated::Result result =
+      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; stops && rank < options.ranks; ++rank) {
+    may_throw.push_back(rank);
+    if (rank == options.stop->rank || !result.thrown[rank]) continue;
+    try {
+      std::rethrow_exception(result.thrown[rank]);
+    } catch (const PeerTimeout&) {
+    } catch (const PeerLost&) {
+    }  // Anything else is no answer to a rank that stops.
+  }
+  result.require_clean(may_throw);
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "throughput",
+     .what = "dispatch and combine of every shape, exact under adversarial delivery",
+     .run = run_suite,
+     .seeds = 2000});
+
+}  // namespace
+}  // namespace tokenyard::test
