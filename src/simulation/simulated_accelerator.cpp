@@ -167,13 +167,14 @@ void* SimulatedAccelerator::allocate(size_t bytes) {
   return simulation_.allocate(fmt::format("memory #{}", ++allocated_), bytes, rank_);
 }
 void SimulatedAccelerator::free(void* memory) {
+  drain();  // As cudaFree: kernels that still run may use it.
   simulation_.free(memory);
 }
 void* SimulatedAccelerator::allocate_shared(size_t bytes) {
   return simulation_.allocate(fmt::format("host memory #{}", ++allocated_), bytes, rank_);
 }
 void SimulatedAccelerator::free_shared(void* memory) {
-  simulation_.free(memory);
+  free(memory);
 }
 
 bool SimulatedAccelerator::wait_until(TimePoint until, const std::function<bool()>& condition) {

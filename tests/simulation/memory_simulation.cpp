@@ -81,14 +81,17 @@ void exchange(World& world, const Case& one) {
 }
 
 void run_suite(SeedRun& run) {
-  const auto how = static_cast<PutSignal>(run.seed % kPutSignals);
-  run.option("variant", kNames[run.seed % kPutSignals]);
+  // Mutants are made of the right variants.
+  const uint64_t variants =
+      run.mutator == nullptr ? kPutSignals : static_cast<uint64_t>(PutSignal::relaxed_signal);
+  const auto how = static_cast<PutSignal>(run.seed % variants);
+  run.option("variant", kNames[run.seed % variants]);
   const Case one{.how = how,
                  .ranks = run.option("ranks", run.random.between(2, 4)),
                  .warps = run.option("warps", run.random.between(2, 4)),
                  .words = run.option("words", 2 * run.random.between(17, kPutSignalWordsMax / 2))};
-  const auto result =
-      simulated::run(run, {.ranks = one.ranks}, [&](World& world) { exchange(world, one); });
+  const auto result = simulated::run(run, {.ranks = one.ranks, .arena_bytes = 64 << 10},
+                                     [&](World& world) { exchange(world, one); });
   if (how < PutSignal::relaxed_signal)
     result.require_clean();
   else
