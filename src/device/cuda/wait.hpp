@@ -47,15 +47,14 @@ DEVICE bool Deadline::give_up(uint32_t polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
   const uint64_t waited_ns = now_ns() - start_ns_;
-  if (waited_ns >= patience_.timeout_ns) {
-    fail(Failure::deadline, what);
-    return true;
+  const bool late = waited_ns >= patience_.timeout_ns;
+  if (!late) {
+    if (polls % cuda_body::kListenEvery != 0 && waited_ns < polls * cuda_body::kSlowPollNs)
+      return false;
+    // Relaxed: the host says only that it wants the call to end.
+    if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
   }
-  if (polls % cuda_body::kListenEvery != 0 && waited_ns < polls * cuda_body::kSlowPollNs)
-    return false;
-  // Relaxed: the host says only that it wants the call to end.
-  if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
-  fail(Failure::alarm, what);
+  fail(late ? Failure::deadline : Failure::alarm, what);
   return true;
 }
 

@@ -1,0 +1,26 @@
+/// What both kernels are given. One block moves rows to a peer through shared memory and signals;
+/// the peer's block, which is the same kernel, waits for the signal and sums what came.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/wait.hpp"
+
+namespace tokenyard::testing {
+
+inline constexpr uint32_t kRowBytes = 4096;
+
+struct PutSignalParams {
+  Patience patience;
+  const std::byte* rows;  ///< [count * kRowBytes]
+  std::byte* peer_rows;   ///< the same on the peer
+  uint64_t* peer_signal;
+  const std::byte* my_rows;  ///< where the peer's rows come to
+  const uint64_t* my_signal;
+  uint32_t* tickets;
+  uint32_t* sums;  ///< [blocks]
+  uint32_t count, epoch;
+};
+
+}  // namespace tokenyard::testing
