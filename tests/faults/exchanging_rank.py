@@ -1,0 +1,94 @@
+"""One rank of test_kill.py, a process of its own: exchanges until a peer is gone, tells what it was
+told, and goes on without that peer. Speaks in lines of JSON on its standard output."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+import tokenyard
+
+TIMEOUT_S = 2.0
+HIDDEN, TOKENS = 64, 32
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def shared_mappings() -> int:
+    """Peer-visible memory that this process has mapped: memfds have no other name."""
+    maps = Path("/proc/self/maps").read_text()
+    return sum("memfd:" in line for line in maps.splitlines())
+
+
+def exchange_once(exchange: tokenyard.ExpertParallel, world: tokenyard.World, step: int) -> bool:
+    """Every token to every rank and back; whether the sums are right."""
+    x = np.full((TOKENS, HIDDEN), step % 16 + 1, ml_dtypes.bfloat16)
+    topk_idx = np.tile(np.arange(world.size), (TOKENS, 1))
+    received = exchange.dispatch(x, topk_idx, np.ones(topk_idx.shape, np.float32))
+    out = exchange.combine(received.x, received.route)
+    return bool((out == x.astype(np.float32) * world.size).all())
+
+
+def make(world: tokenyard.World) -> tokenyard.ExpertParallel:
+    return tokenyard.ExpertParallel(
+        world, experts=world.size, hidden=HIDDEN, topk=world.size, tokens_max=TOKENS
+    )
+
+
+def main(rank: int, size: int, port: int, victim: int, busy: bool) -> None:
+    world = tokenyard.World.connect(
+        "127.0.0.1", port, rank=rank, size=size, timeout=TIMEOUT_S, arena_bytes=64 << 20
+    )
+    exchange = make(world)
+    assert exchange_once(exchange, world, 0)
+    world.barrier("everybody has exchanged once")
+    say(ready=rank)
+    if rank == victim and not busy:
+        time.sleep(60)  # The others stand in the middle of a dispatch meanwhile.
+
+    step = 1
+    begin = time.monotonic()
+    try:
+        while True:
+            begin = time.monotonic()
+            assert exchange_once(exchange, world, step)
+            step += 1
+    except (tokenyard.PeerLost, tokenyard.PeerTimeout) as error:
+        say(
+            error=type(error).__name__,
+            rank=error.rank,
+            phase=error.phase,
+            sentence=str(error),
+            took_s=time.monotonic() - begin,
+        )
+
+    smaller = world.rebuild(without=[victim])
+    exchange.close()
+    world.close()
+    del exchange, world
+    gc.collect()
+    exchange = make(smaller)
+    right = all(exchange_once(exchange, smaller, step) for step in range(20))
+    say(rebuilt=smaller.size, right=right, mappings=shared_mappings())
+    smaller.barrier("before leaving")
+    exchange.close()
+    smaller.close()
+    del exchange, smaller
+    gc.collect()
+    say(mappings=shared_mappings())
+
+
+if __name__ == "__main__":
+    # Ends with the test, however that ends: 1 is PR_SET_PDEATHSIG.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    main(*(int(word) for word in sys.argv[1:5]), busy=sys.argv[5] == "busy")

@@ -1,0 +1,89 @@
+"""Real processes in the middle of an exchange, one of them killed or stopped: the others are told
+who and when within their deadline, leave nothing behind, and go on without it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tokenyard.rendezvous import HeldPort
+
+PROGRAM = Path(__file__).with_name("exchanging_rank.py")
+SIZE, VICTIM = 4, 2
+TIMEOUT_S = 2.0
+SLACK_S = 3.0
+"""A machine that runs other tests at the same time is late, not wrong."""
+
+Rank = subprocess.Popen[str]
+
+
+@contextmanager
+def ranks_exchanging(kind: str) -> Iterator[list[Rank]]:
+    port = HeldPort()
+    command = [sys.executable, str(PROGRAM)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(SIZE), str(port.number), str(VICTIM), kind],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+    try:
+        yield ranks
+    finally:
+        port.release()
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def hear(rank: Rank) -> dict[str, Any]:
+    assert rank.stdout is not None
+    line = rank.stdout.readline()
+    assert line, f"a rank ended with {rank.wait()}: {rank.stderr and rank.stderr.read()}"
+    return json.loads(line)
+
+
+@pytest.mark.parametrize("kind", ["silent", "busy"])
+@pytest.mark.parametrize(
+    ("blow", "error"), [(signal.SIGKILL, "PeerLost"), (signal.SIGSTOP, "PeerTimeout")]
+)
+def test_survivors_are_told_and_go_on(kind: str, blow: signal.Signals, error: str) -> None:
+    left_before = set(Path("/dev/shm").iterdir())
+    with ranks_exchanging(kind) as ranks:
+        for number, rank in enumerate(ranks):
+            assert hear(rank) == {"ready": number}
+        # Into a dispatch whose counts the victim never sends, or anywhere in a loop of exchanges.
+        time.sleep(0.3)
+        ranks[VICTIM].send_signal(blow)
+
+        survivors = [rank for number, rank in enumerate(ranks) if number != VICTIM]
+        for rank in survivors:
+            told = hear(rank)
+            assert told["error"] == error, told
+            assert told["rank"] == VICTIM, told
+            assert told["phase"].startswith(("dispatch", "combine")), told
+            assert str(VICTIM) in told["sentence"]
+            assert told["phase"] in told["sentence"]
+            assert told["took_s"] < TIMEOUT_S + SLACK_S, told
+        for rank in survivors:
+            # One mapping a rank of the new world, none of the old.
+            rebuilt = hear(rank)
+            assert rebuilt["rebuilt"] == SIZE - 1
+            assert rebuilt["right"]
+            assert rebuilt["mappings"] <= SIZE - 1, rebuilt
+        for rank in survivors:
+            assert hear(rank) == {"mappings": 0}
+            assert rank.wait(timeout=10) == 0
+    assert set(Path("/dev/shm").iterdir()) <= left_before

@@ -1,0 +1,105 @@
+"""Ctrl-C ends any wait within a second, and leaves no process behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+import time
+import numpy as np
+import ml_dtypes
+import tokenyard
+
+def wait(world):
+    exchange = tokenyard.ExpertParallel(world, experts=2, hidden=8, topk=1, tokens_max=4)
+    world.barrier()
+    if world.rank == 0:
+        print("waiting", flush=True)
+    if "{kind}" == "python":
+        time.sleep(60)
+    elif "{kind}" == "barrier":
+        if world.rank == 0:
+            world.barrier("for ever")
+        time.sleep(60)
+    elif world.rank == 0:
+        x = np.zeros((4, 8), ml_dtypes.bfloat16)
+        exchange.dispatch(x, np.zeros((4, 1), np.int64), np.ones((4, 1), np.float32))
+    else:
+        time.sleep(60)
+
+if __name__ == "__main__":
+    try:
+        if "{mode}" == "main":
+            world = tokenyard.World.connect("127.0.0.1", {port}, rank=0, size=2, timeout=60)
+        tokenyard.launch(wait, ranks=2, processes="{mode}" == "processes", timeout=60)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        sys.exit(3)
+"""
+
+
+def start(tmp_path: Path, mode: str, kind: str, port: int = 0) -> subprocess.Popen[str]:
+    program = tmp_path / "program.py"
+    program.write_text(
+        PROGRAM.replace("{mode}", mode).replace("{kind}", kind).replace("{port}", str(port))
+    )
+    return subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def children_of(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+def all_gone(processes: set[int]) -> bool:
+    """Soon: multiprocessing's own helper notices only by its pipe that its parent has ended."""
+    deadline = time.monotonic() + 3
+    while any(Path(f"/proc/{process}").exists() for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def interrupt(process: subprocess.Popen[str]) -> float:
+    """Seconds from the key to the end."""
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    took = time.monotonic() - begin
+    assert process.returncode == 3, err
+    assert "interrupted" in out
+    return took
+
+
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["barrier", "dispatch", "python"])
+def test_a_launch_ends(tmp_path: Path, mode: str, kind: str) -> None:
+    process = start(tmp_path, mode, kind)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n", process.stderr and process.stderr.read()
+    time.sleep(0.3)
+    children = children_of(process.pid)
+    assert len(children) >= 2 or mode == "threads"
+    # The issue asks for a second; a machine that is busy with other tests is granted more.
+    assert interrupt(process) < 4
+    assert all_gone(children)
+
+
+def test_a_wait_of_the_main_thread_ends(tmp_path: Path) -> None:
+    from tokenyard.rendezvous import HeldPort
+
+    port = HeldPort()
+    process = start(tmp_path, "main", "", port.number)
+    time.sleep(2)  # It says nothing while it waits for rank 1, which never comes.
+    assert process.poll() is None, process.communicate()
+    assert interrupt(process) < 4

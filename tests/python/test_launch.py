@@ -1,0 +1,114 @@
+"""launch: results, failures and endings, on threads and in processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+import tokenyard
+
+# Functions for processes must be found by name in an importable module: this one.
+
+
+def describe(world: tokenyard.World, greeting: str) -> tuple[str, int, int]:
+    world.barrier()
+    return greeting, world.rank, os.getpid()
+
+
+def fail_on_rank_1(world: tokenyard.World) -> None:
+    if world.rank == 1:
+        raise KeyError("lost key")
+    world.barrier("for a rank that has failed")
+
+
+class Stubborn(Exception):
+    """Cannot be unpickled: its constructor wants two arguments."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def fail_stubbornly(world: tokenyard.World) -> None:
+    raise Stubborn("one", "two")
+
+
+def die_on_rank_1(world: tokenyard.World) -> None:
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def sleep_on_rank_0(world: tokenyard.World) -> None:
+    if world.rank == 0:
+        time.sleep(60)
+    raise ValueError("at once")
+
+
+def refuse_wrong_x(world: tokenyard.World) -> None:
+    tokenyard.ExpertParallel(world, experts=world.size, hidden=7, topk=1, tokens_max=4)
+
+
+BOTH = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+
+
+@BOTH
+def test_results_by_rank(processes: bool) -> None:
+    results = tokenyard.launch(describe, ranks=3, processes=processes, args=("hello",))
+    assert [(greeting, rank) for greeting, rank, _ in results] == [("hello", r) for r in range(3)]
+    pids = {pid for _, _, pid in results}
+    assert (len(pids) == 3 and os.getpid() not in pids) if processes else pids == {os.getpid()}
+
+
+@BOTH
+def test_the_first_failure_comes_home_and_names_its_rank(processes: bool) -> None:
+    with pytest.raises(KeyError, match="lost key") as caught:
+        tokenyard.launch(fail_on_rank_1, ranks=3, processes=processes)
+    assert "raised by rank 1 of 3" in caught.value.__notes__
+    assert not multiprocessing.active_children()
+
+
+@BOTH
+def test_a_typed_error_comes_home_with_its_fields(processes: bool) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(refuse_wrong_x, ranks=2, processes=processes)
+    assert caught.value.argument == "hidden"
+    assert "7" in caught.value.seen
+
+
+@BOTH
+def test_ranks_that_never_end_do_not_delay_a_failure(processes: bool) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match="at once"):
+        tokenyard.launch(sleep_on_rank_0, ranks=2, processes=processes)
+    assert time.monotonic() - begin < 30  # Not the minute that rank 0 sleeps.
+    assert not multiprocessing.active_children()
+
+
+def test_an_exception_that_cannot_travel_is_told_as_text() -> None:
+    with pytest.raises(tokenyard.Error, match="Stubborn: one and two") as caught:
+        tokenyard.launch(fail_stubbornly, ranks=1, processes=True)
+    assert any("fail_stubbornly" in note for note in caught.value.__notes__)
+
+
+def test_a_killed_process_is_named() -> None:
+    with pytest.raises(tokenyard.ProcessDied, match="rank 1 was killed by SIGKILL") as caught:
+        tokenyard.launch(die_on_rank_1, ranks=2, processes=True)
+    assert (caught.value.rank, caught.value.exit_code) == (1, -signal.SIGKILL)
+    assert not multiprocessing.active_children()
+
+
+def test_simulated_hosts_are_for_threads() -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(describe, ranks=2, processes=True, hosts=2)
+    assert caught.value.argument == "hosts"
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 1.5, "two"])
+def test_a_number_of_ranks_that_cannot_be(ranks: object) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(lambda world: None, ranks=ranks)  # type: ignore[arg-type]
+    assert caught.value.argument == "ranks"
