@@ -1,0 +1,148 @@
+/// Worlds of one process a GPU, in real processes: this program starts itself once a rank.
+///
+///     gpu_processes_test [gtest flags]                       the tests
+///     gpu_processes_test --rank R --size N --port P --act A  one rank of one of them
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "device/cuda/accelerator.hpp"
+#include "expert_parallel/exchange_checks.hpp"
+#include "fabric/free_port.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+/// What a rank does, and what it makes of itself: its exit status.
+struct Role {
+  uint32_t rank = 0, size = 0;
+  uint16_t port = 0;
+  std::string act;
+};
+
+constexpr int kExchanged = 0, kWrong = 1, kNamedTheDead = 42;
+
+ExchangeCase exchange_of(uint32_t ranks) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(64 + 31 * rank);
+  return {.shape = {.ranks = ranks, .experts = 8 * ranks, .hidden = 512, .topk = 4},
+          .tokens = tokens,
+          .picking = {.none = 0.1}};
+}
+
+/// Rank 1 dies once everybody is ready to dispatch, so that the others' kernels wait for it.
+int die_or_name_the_dead(World& world, const ExchangeCase& exchange_case) {
+  const std::vector<Tokens> all = exchange_case.draw();
+  ExpertParallel exchange(world, exchange_case.options());
+  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+  world.barrier("ready to dispatch");
+  if (world.rank() == 1) raise(SIGKILL);
+  try {
+    exchange.dispatch(tokens.input());
+  } catch (const PeerLost& error) {
+    std::cout << "rank " << world.rank() << ": " << error.what() << "\n";
+    return error.facts.rank == 1 ? kNamedTheDead : kWrong;
+  }
+  return kWrong;
+}
+
+int play(const Role& role) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // Nobody is left behind when the tests are killed.
+  const auto world = World::connect({.host = "127.0.0.1",
+                                     .port = role.port,
+                                     .rank = role.rank,
+                                     .size = role.size,
+                                     .local_rank = role.rank},
+                                    "cuda",
+                                    {.timeout = std::chrono::seconds(role.act == "die" ? 5 : 30),
+                                     .arena_bytes = size_t{64} << 20});
+  if (role.rank == 0) std::cout << world->topology().text();
+  const ExchangeCase exchange_case = exchange_of(role.size);
+  if (role.act == "die") return die_or_name_the_dead(*world, exchange_case);
+  for (int round = 0; round < 3; ++round) {
+    const std::string difference = difference_after_exchange(*world, exchange_case);
+    if (difference.empty()) continue;
+    std::cout << "rank " << role.rank << ", round " << round << ": " << difference << "\n";
+    return kWrong;
+  }
+  return kExchanged;
+}
+
+/// Exit statuses by rank; 128 + signal for who was killed, also at this function's own deadline.
+std::vector<int> run_processes(uint32_t ranks, const std::string& act) {
+  const std::string port = std::to_string(free_port()), size = std::to_string(ranks);
+  std::vector<pid_t> processes;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    std::vector<std::string> words{
+        "/proc/self/exe", "--rank", std::to_string(rank), "--size", size, "--port", port,
+        "--act",          act};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    pid_t process = 0;
+    if (posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) != 0)
+      throw std::runtime_error("posix_spawn failed");
+    processes.push_back(process);
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  std::vector<int> statuses;
+  for (const pid_t process : processes) {
+    int status = 0;
+    while (waitpid(process, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > until) kill(process, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    statuses.push_back(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+  }
+  return statuses;
+}
+
+class GpuProcesses : public testing::TestWithParam<uint32_t> {
+ protected:
+  void SetUp() override {
+    if (cuda::gpu_count() < static_cast<int>(GetParam()))
+      GTEST_SKIP() << GetParam() << " GPUs are needed, " << cuda::gpu_count() << " are here";
+  }
+};
+
+TEST_P(GpuProcesses, ExchangeTokens) {
+  EXPECT_EQ(run_processes(GetParam(), "exchange"), std::vector<int>(GetParam(), kExchanged));
+}
+
+TEST_P(GpuProcesses, NameARankThatIsKilled) {
+  if (GetParam() == 1) return;  // It has nobody to be missed by.
+  std::vector<int> expected(GetParam(), kNamedTheDead);
+  expected[1] = 128 + SIGKILL;
+  EXPECT_EQ(run_processes(GetParam(), "die"), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpuProcesses, testing::Values(1, 2, 4));
+
+}  // namespace
+}  // namespace tokenyard::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tokenyard::test::Role role;
+  CLI::App program("Worlds of one process a GPU");
+  program.add_option("--rank", role.rank);
+  program.add_option("--size", role.size);
+  program.add_option("--port", role.port);
+  program.add_option("--act", role.act);
+  CLI11_PARSE(program, argc, argv);
+  if (role.act.empty()) return RUN_ALL_TESTS();
+  try {
+    return tokenyard::test::play(role);
+  } catch (const std::exception& error) {
+    std::cerr << "rank " << role.rank << ": " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,34 @@
+/// A kernel whose blocks, of all ranks, wait for one another: it ends only if all are resident.
+#pragma once
+
+#include "device/device.hpp"
+
+namespace tokenyard::testing {
+
+struct MeetingParams {
+  Patience patience;
+  uint32_t* arrived;  ///< [1] shared by all ranks
+  uint32_t expected;  ///< blocks of all ranks
+  uint32_t rank;
+  uint32_t* met;  ///< [blocks] this rank's: rank + 1 where the block met all others
+};
+
+DEVICE void meeting_body(const MeetingParams& params) {
+  const Deadline deadline = params.patience.start();
+  if (thread::index() != 0) return;
+  add<Order::release, Scope::gpu>(params.arrived, 1);
+  Awaited what{.phase = 0, .rank = params.rank, .expected = params.expected};
+  const bool met = wait_until(deadline, what, [&] {
+    what.seen = load<Order::acquire, Scope::gpu>(params.arrived);
+    return what.seen >= what.expected;
+  });
+  params.met[block::index()] = met ? params.rank + 1 : 0;
+}
+
+/// Does nothing; another kernel than the one above.
+DEVICE void idle_body(const MeetingParams&) {}
+
+DEFINE_KERNEL(meeting_kernel, meeting_body, MeetingParams, NoShared, 64)
+DEFINE_KERNEL(idle_kernel, idle_body, MeetingParams, NoShared, 64)
+
+}  // namespace tokenyard::testing

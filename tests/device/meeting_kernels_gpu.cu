@@ -1,0 +1,1 @@
+#include "device/meeting_kernels.hpp"
