@@ -69,13 +69,20 @@ struct NoShared {};
 #define TOKENYARD_GPU_ENTRY_(function) nullptr
 #endif
 
-#define DEFINE_KERNEL(name, body, Params, Shared, threads)                    \
-  const void* name##_gpu_entry();                                             \
-  const void* name##_gpu_rows_entry();                                        \
+#define TOKENYARD_KERNEL_(name, body, Params, Shared, threads, gpu, gpu_rows) \
   extern const ::tokenyard::Kernel<Params> name;                              \
   const ::tokenyard::Kernel<Params> name{                                     \
       {#name, sizeof(Params), sizeof(Shared), threads,                        \
-       [](const void* params) { body(*static_cast<const Params*>(params)); }, \
-       TOKENYARD_GPU_ENTRY_(name##_gpu_entry), TOKENYARD_GPU_ENTRY_(name##_gpu_rows_entry)}};
+       [](const void* params) { body(*static_cast<const Params*>(params)); }, gpu, gpu_rows}};
+
+#define DEFINE_KERNEL(name, body, Params, Shared, threads)                                       \
+  const void* name##_gpu_entry();                                                                \
+  const void* name##_gpu_rows_entry();                                                           \
+  TOKENYARD_KERNEL_(name, body, Params, Shared, threads, TOKENYARD_GPU_ENTRY_(name##_gpu_entry), \
+                    TOKENYARD_GPU_ENTRY_(name##_gpu_rows_entry))
+
+/// A kernel that has no GPU side: tests of the executor and of the simulator.
+#define DEFINE_HOST_KERNEL(name, body, Params, Shared, threads) \
+  TOKENYARD_KERNEL_(name, body, Params, Shared, threads, nullptr, nullptr)
 
 #endif
