@@ -56,6 +56,10 @@ struct Rendezvous {
   uint32_t rank = 0, size = 1;
   uint32_t local_rank = 0;        ///< picks the GPU
   std::string job = "tokenyard";  ///< strangers with another name are refused
+
+  /// From RANK, WORLD_SIZE, MASTER_PORT, and, if they are set, MASTER_ADDR and LOCAL_RANK. Throws
+  /// InvalidArgument naming a variable that is missing or no number.
+  static Rendezvous from_environment();
 };
 
 /// One rank's end of the world. Made by all ranks together, used by one thread at a time, except

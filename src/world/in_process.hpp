@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/accelerator.hpp"
@@ -18,5 +19,8 @@ std::vector<std::unique_ptr<World>> join_all(
 /// Rank r on GPU r, or all ranks on GPU 0 where there are fewer. Throws Unsupported in a build
 /// without CUDA.
 std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldOptions& options);
+
+/// The CUDA that this library was built with, "13.0"; empty for a build without.
+std::string cuda_toolkit();
 
 }  // namespace tokenyard

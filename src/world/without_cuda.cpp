@@ -18,6 +18,10 @@ std::unique_ptr<World> connect_cuda(const Rendezvous&, const WorldOptions&) {
   throw Unsupported("device 'cuda'", kWhyNot);
 }
 
+std::string cuda_toolkit() {
+  return "";
+}
+
 }  // namespace tokenyard
 
 #endif

@@ -14,6 +14,9 @@ class ProcessFabric final : public Fabric {
   Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override;
 };
 
+/// Throws OsError if this system does not let processes share memory as ProcessFabric does.
+void check_shared_memory();
+
 /// For every rank the number of its host; ranks of one boot of one machine share a number.
 /// Collective.
 std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what, TimePoint until);

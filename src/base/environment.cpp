@@ -1,0 +1,44 @@
+#include "base/environment.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+std::optional<std::string> text(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+template <class Number>
+std::optional<Number> number(const char* name) {
+  const auto value = text(name);
+  if (!value) return std::nullopt;
+  Number parsed = 0;
+  const char* end = value->data() + value->size();
+  const auto [stopped, error] = std::from_chars(value->data(), end, parsed);
+  if (error != std::errc() || stopped != end) {
+    throw InvalidArgument(name,
+                          "a number up to " + std::to_string(std::numeric_limits<Number>::max()),
+                          "'" + *value + "'");
+  }
+  return parsed;
+}
+
+}  // namespace
+
+Environment Environment::read() {
+  return {.rank = number<uint32_t>("RANK"),
+          .world_size = number<uint32_t>("WORLD_SIZE"),
+          .local_rank = number<uint32_t>("LOCAL_RANK"),
+          .address = text("MASTER_ADDR"),
+          .port = number<uint16_t>("MASTER_PORT")};
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,152 @@
+#include "world/nvidia.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <optional>
+
+namespace tokenyard {
+
+namespace {
+
+/// A shared library that may not be there.
+class Library {
+ public:
+  explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ == nullptr) why_not_ = dlerror();
+  }
+  ~Library() {
+    if (handle_ != nullptr) dlclose(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  const std::string& why_not() const { return why_not_; }
+  /// Calls a function that returns 0 for success. False also if there is no such function.
+  template <class... Arguments>
+  bool call(const char* name, Arguments... arguments) const {
+    using Function = int (*)(Arguments...);
+    const auto function = reinterpret_cast<Function>(dlsym(handle_, name));
+    return function != nullptr && function(arguments...) == 0;
+  }
+
+ private:
+  void* handle_;
+  std::string why_not_;
+};
+
+// Numbers of NVML's and the driver's stable ABI (nvml.h, cuda.h).
+constexpr int kP2pRead = 0;
+constexpr int kP2pNvlink = 2;
+constexpr unsigned kLinksMax = 18;
+constexpr int kDescriptorsSupported = 103;  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+
+using Device = void*;
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+unsigned active_links(const Library& nvml, Device device) {
+  unsigned active = 0;
+  for (unsigned link = 0; link < kLinksMax; ++link) {
+    unsigned state = 0;
+    if (nvml.call("nvmlDeviceGetNvLinkState", device, link, &state) && state != 0) ++active;
+  }
+  return active;
+}
+
+std::string link_between(const Library& nvml, Device from, Device to, unsigned active) {
+  int status = -1;  // 0: OK
+  if (nvml.call("nvmlDeviceGetP2PStatus", from, to, kP2pNvlink, &status) && status == 0) {
+    return fmt::format("NV{}", active);
+  }
+  status = -1;
+  if (nvml.call("nvmlDeviceGetP2PStatus", from, to, kP2pRead, &status) && status == 0) {
+    return "PCIe peer";
+  }
+  return "none";
+}
+
+std::vector<GpuFacts> gpus_of(const Library& nvml) {
+  unsigned count = 0;
+  if (!nvml.call("nvmlDeviceGetCount_v2", &count)) return {};
+  std::vector<Device> devices(count);
+  std::vector<GpuFacts> gpus(count);
+  for (unsigned index = 0; index < count; ++index) {
+    GpuFacts& gpu = gpus[index];
+    gpu.index = index;
+    if (!nvml.call("nvmlDeviceGetHandleByIndex_v2", index, &devices[index])) {
+      gpu.name = "a GPU that does not answer";
+      continue;
+    }
+    std::array<char, 96> text{};
+    if (nvml.call("nvmlDeviceGetName", devices[index], text.data(), unsigned{text.size()})) {
+      gpu.name = text.data();
+    }
+    if (nvml.call("nvmlDeviceGetUUID", devices[index], text.data(), unsigned{text.size()})) {
+      gpu.uuid = text.data();
+    }
+    Memory memory{};
+    if (nvml.call("nvmlDeviceGetMemoryInfo", devices[index], &memory)) {
+      gpu.memory_bytes = memory.total;
+    }
+  }
+  for (unsigned from = 0; from < count; ++from) {
+    if (devices[from] == nullptr) continue;
+    const unsigned active = active_links(nvml, devices[from]);
+    for (unsigned to = 0; to < count; ++to) {
+      const bool known = devices[to] != nullptr;
+      gpus[from].links.push_back(
+          from == to ? "-"
+                     : (known ? link_between(nvml, devices[from], devices[to], active) : "none"));
+    }
+  }
+  return gpus;
+}
+
+void ask_for_descriptors(NvidiaFacts& facts) {
+  const Library driver("libcuda.so.1");
+  if (!driver) {
+    facts.descriptors_why_not = driver.why_not();
+    return;
+  }
+  int device = 0;
+  int supported = 0;
+  if (!driver.call("cuInit", 0u) || !driver.call("cuDeviceGet", &device, 0) ||
+      !driver.call("cuDeviceGetAttribute", &supported, kDescriptorsSupported, device)) {
+    facts.descriptors_why_not = "the driver does not answer";
+    return;
+  }
+  facts.descriptors = supported != 0;
+  if (!facts.descriptors) {
+    facts.descriptors_why_not = "GPU 0 cannot export memory as file descriptors";
+  }
+}
+
+}  // namespace
+
+NvidiaFacts ask_nvidia() {
+  NvidiaFacts facts;
+  const Library nvml("libnvidia-ml.so.1");
+  if (!nvml) {
+    facts.why_not = "no NVIDIA driver: " + nvml.why_not();
+    return facts;
+  }
+  if (!nvml.call("nvmlInit_v2")) {
+    facts.why_not = "the NVIDIA driver's library is there, and the driver does not answer";
+    return facts;
+  }
+  std::array<char, 96> version{};
+  if (nvml.call("nvmlSystemGetDriverVersion", version.data(), unsigned{version.size()})) {
+    facts.driver = version.data();
+  }
+  facts.gpus = gpus_of(nvml);
+  if (facts.gpus.empty()) facts.why_not = "the driver sees no GPU";
+  nvml.call("nvmlShutdown");
+  if (!facts.gpus.empty()) ask_for_descriptors(facts);
+  return facts;
+}
+
+}  // namespace tokenyard

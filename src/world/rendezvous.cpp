@@ -1,0 +1,27 @@
+#include "base/environment.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+template <class Value>
+Value required(const std::optional<Value>& value, const char* name) {
+  if (!value) throw InvalidArgument(name, "a value from whoever starts the ranks", "nothing");
+  return *value;
+}
+
+}  // namespace
+
+Rendezvous Rendezvous::from_environment() {
+  const Environment environment = Environment::read();
+  Rendezvous where;
+  where.rank = required(environment.rank, "RANK");
+  where.size = required(environment.world_size, "WORLD_SIZE");
+  where.port = required(environment.port, "MASTER_PORT");
+  where.host = environment.address.value_or(where.host);
+  where.local_rank = environment.local_rank.value_or(where.rank);
+  return where;
+}
+
+}  // namespace tokenyard
