@@ -1,6 +1,7 @@
 /// Who accesses memory in a simulated run, and what each of them knows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "simt/memory.hpp"
 #include "simulation/clock.hpp"
+#include "simulation/record.hpp"
 
 namespace tokenyard::simulation {
 
@@ -79,7 +81,19 @@ struct ThreadState {
   Clock known, async;
   ReleaseRef fences[3];  ///< by scope: the last fence, which makes later relaxed stores releases
   std::vector<Observed> observed;
-  bool alive = true;
+
+  /// Accesses of this epoch that the race detector has seen. Seeing one again tells it nothing:
+  /// whoever raced with it meanwhile was compared with its record, which stays while the epoch
+  /// does.
+  struct Recent {
+    const void* at = nullptr;
+    uint32_t bytes = 0;
+    Epoch epoch = 0;
+    AccessKind kind{};
+    Scope scope{};
+    bool operator==(const Recent&) const = default;
+  };
+  std::array<Recent, 32> recent{};
 
   bool knows(Slot of, Epoch at) const { return of == slot || known.of(of) >= at; }
   /// Closes the epoch: everything done so far is in the result, nothing done later will be.

@@ -144,7 +144,6 @@ void ModelMemory::thread_ends(const ThreadName& name) {
   const uint32_t last = stores.closed + (stores.open_has_stores ? 1 : 0);
   if (stores.used && stores.sources_awaited < last)
     misuse("a thread ends before bulk stores have read their sources", *thread.state, nullptr);
-  thread.state->alive = false;
   trace_.event("ends", thread.state->actor, 0, 0, 0);
   ++progress_;
 }
@@ -277,6 +276,10 @@ Region* ModelMemory::region_of(const void* at, size_t bytes, const ThreadState& 
 void ModelMemory::touch(ThreadState& me, Region& region, const void* at, uint32_t bytes,
                         AccessKind kind, Order order, Scope scope, CodeAddress where) {
   late_.land_own(region, at, bytes, me);
+  const ThreadState::Recent access{at, bytes, me.epoch, kind, scope};
+  ThreadState::Recent& recent = me.recent[reinterpret_cast<uintptr_t>(at) / 4 % me.recent.size()];
+  if (recent == access) return;
+  recent = access;
   races_.access(region, at, bytes, {me.actor, me.epoch, kind, order, scope, where}, me);
 }
 

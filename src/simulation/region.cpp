@@ -12,7 +12,7 @@ Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) 
   auto* const begin = static_cast<std::byte*>(base);
   if (reinterpret_cast<uintptr_t>(base) % kCellBytes != 0)
     throw InternalError(fmt::format("region {} is not 16-byte aligned", name));
-  last_ = nullptr;
+  recent_ = {};
   const auto place =
       std::lower_bound(sorted_.begin(), sorted_.end(), begin,
                        [](const auto& region, std::byte* at) { return region->base < at; });
@@ -38,7 +38,7 @@ void Regions::remove(void* base) {
 
 void Regions::forget(void* base) {
   std::erase_if(sorted_, [&](const auto& region) { return region->base == base; });
-  last_ = nullptr;
+  recent_ = {};
 }
 
 Region* Regions::search(const std::byte* address) {
@@ -48,7 +48,7 @@ Region* Regions::search(const std::byte* address) {
   if (after == sorted_.begin()) return nullptr;
   Region* const region = std::prev(after)->get();
   if (address >= region->base + region->bytes) return nullptr;
-  last_ = region;
+  recent_[reinterpret_cast<uintptr_t>(address) / 128 % recent_.size()] = region;
   return region;
 }
 

@@ -3,6 +3,7 @@
 /// that reach outside are reported.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -54,7 +55,8 @@ class Regions {
   /// The region that holds this address; null if none does.
   Region* find(const void* address) {
     const auto* at = static_cast<const std::byte*>(address);
-    if (last_ != nullptr && at >= last_->base && at < last_->base + last_->bytes) return last_;
+    Region* const found = recent_[reinterpret_cast<uintptr_t>(at) / 128 % recent_.size()];
+    if (found != nullptr && at >= found->base && at < found->base + found->bytes) return found;
     return search(at);
   }
   /// "arena of rank 1 + 0x40", or the address where nothing is known about it.
@@ -64,7 +66,7 @@ class Regions {
   Region* search(const std::byte* address);
 
   std::vector<std::unique_ptr<Region>> sorted_;  ///< by base; none overlap
-  Region* last_ = nullptr;
+  std::array<Region*, 256> recent_{};            ///< found last, by address
   uint32_t added_ = 0;
 };
 

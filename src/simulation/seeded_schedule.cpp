@@ -29,6 +29,7 @@ std::string SeededSchedule::Options::text() const {
 }
 
 uint64_t& SeededSchedule::priority(const ThreadName& thread) {
+  if (thread.id < priorities_.size()) return priorities_[thread.id];
   // Host programs have no id: those of a rank share a priority.
   const bool host = thread.id == UINT32_MAX;
   std::vector<uint64_t>& priorities = host ? host_priorities_ : priorities_;
@@ -51,8 +52,13 @@ size_t SeededSchedule::pick(std::span<const ThreadName* const> runnable) {
       break;
     case Kind::priorities: {
       size_t highest = 0;
-      for (size_t index = 1; index < count; ++index)
-        if (priority(*runnable[index]) > priority(*runnable[highest])) highest = index;
+      uint64_t most = priority(*runnable[0]);
+      for (size_t index = 1; index < count; ++index) {
+        const uint64_t next = priority(*runnable[index]);
+        if (next <= most) continue;
+        most = next;
+        highest = index;
+      }
       // From now on the last of all: its priority is below every fresh one.
       if (change) priority(*runnable[highest]) >>= 32;
       return highest;
