@@ -146,3 +146,58 @@ class ExpertParallel:
     def wait(self, *, stream: int) -> None: ...
 
     def close(self) -> None: ...
+
+class GpuFacts:
+    """A GPU of this machine."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def links(self) -> list[str]:
+        """To each GPU: 'NV18', 'PCIe peer', 'none'; '-' to itself."""
+
+class FabricFacts:
+    """A way for ranks to reach each other."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def works(self) -> bool: ...
+
+    @property
+    def why(self) -> str:
+        """Why it works, as far as it was tried, or does not."""
+
+class Diagnosis:
+    """What works on this machine, and why the rest does not."""
+
+    @property
+    def system(self) -> str: ...
+
+    @property
+    def toolkit(self) -> str: ...
+
+    @property
+    def driver(self) -> str: ...
+
+    @property
+    def gpus(self) -> list[GpuFacts]: ...
+
+    @property
+    def fabrics(self) -> list[FabricFacts]: ...
+
+    def __str__(self) -> str:
+        """A page for people."""
+
+def doctor() -> Diagnosis: ...

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from typing import Any
 
 import _tokenyard
 
@@ -23,8 +25,19 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command is None:
         parser.print_help()
         return 0
-    print(_tokenyard.doctor(json=chosen.json), end="")
+    found = _tokenyard.doctor()
+    print(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
     return 0
+
+
+def _fields(value: Any) -> Any:
+    """The module's read-only values as what JSON knows."""
+    if isinstance(value, list):
+        return [_fields(item) for item in value]
+    if not isinstance(value, _tokenyard.Diagnosis | _tokenyard.GpuFacts | _tokenyard.FabricFacts):
+        return value
+    names = [name for name in dir(value) if not name.startswith("_")]
+    return {name: _fields(getattr(value, name)) for name in names}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""The module's stub is what the committed one says, and the types that users see hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokenyard
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = ("--exclude-values", "-m", "_tokenyard")
+COMMITTED = ROOT / "python" / "_tokenyard.pyi"
+
+
+def test_the_stub_is_up_to_date(tmp_path: Path) -> None:
+    pytest.importorskip("nanobind")
+    fresh = tmp_path / "_tokenyard.pyi"
+    subprocess.run(
+        [sys.executable, "-m", "nanobind.stubgen", "-q", *ARGUMENTS, "-o", fresh], check=True
+    )
+    assert fresh.read_text() == COMMITTED.read_text(), (
+        f"python -m nanobind.stubgen {' '.join(ARGUMENTS)} -o {COMMITTED.relative_to(ROOT)}"
+    )
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(tokenyard.__file__).parent / "py.typed").exists()
+
+
+def test_package_and_examples_pass_the_type_checker() -> None:
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", "build/mypy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
