@@ -1,0 +1,175 @@
+/// What a world promises whoever writes kernels, as programs that each rank runs. One suite for
+/// every fabric: contract_test.cpp runs it over threads, processes and GPUs,
+/// contract_simulation.cpp under the simulator.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "fabric/alarm_bell.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/contract_kernels.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::testing {
+
+class BrokenContract : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline void promise(bool holds, const std::string& text) {
+  if (!holds) throw BrokenContract(text);
+}
+
+/// One rank's window in its arena, and a way to run the contract's kernels on it. Collective.
+class ContractSite {
+ public:
+  explicit ContractSite(World& world)
+      : world_(world),
+        gpu_(world.accelerator()),
+        window_(world.arena().allocate(sizeof(ContractWindow), stream_)),
+        cell_(gpu_, world.alarm()),
+        offsets_(static_cast<uint64_t*>(gpu_.allocate(sizeof(uint64_t) * kContractRanks))),
+        wrong_(static_cast<uint32_t*>(gpu_.allocate(sizeof(uint32_t)))) {
+    gpu_.fill(window_.data(), 0, sizeof(ContractWindow), stream_);
+    const uint64_t mine = window_.offset();
+    std::vector<uint64_t> offsets;
+    for (const auto& bytes : world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows")) {
+      std::memcpy(&offsets.emplace_back(), bytes.data(), sizeof(uint64_t));
+    }
+    gpu_.copy(offsets_, offsets.data(), offsets.size() * sizeof(uint64_t), stream_);
+    finish();
+    world.barrier("windows are clean");
+  }
+  ~ContractSite() {
+    gpu_.free(offsets_);
+    gpu_.free(wrong_);
+  }
+  ContractSite(const ContractSite&) = delete;
+  ContractSite& operator=(const ContractSite&) = delete;
+
+  /// Throws what a wait of the kernel failed with.
+  void run(const Kernel<ContractParams>& kernel, uint32_t epoch, std::chrono::nanoseconds timeout) {
+    const ContractParams params{.patience = cell_.patience(timeout),
+                                .arenas = world_.arena().bases(),
+                                .windows = offsets_,
+                                .rank = world_.rank(),
+                                .ranks = world_.size(),
+                                .epoch = epoch,
+                                .wrong = wrong_};
+    const uint32_t warps = kernel.entry.threads_max / kWarpLanes;
+    launch(gpu_, kernel, {.blocks = 1, .warps = warps}, stream_, params);
+    finish();
+    static const std::array<std::string, 4> kPhases = {"contract: stored", "contract: copied",
+                                                       "contract: counted", "contract: absent"};
+    cell_.check(kPhases);
+  }
+  uint32_t wrong() {
+    uint32_t count = 0;
+    gpu_.copy(&count, wrong_, sizeof count, stream_);
+    finish();
+    return count;
+  }
+
+ private:
+  void finish() {
+    const Event end = gpu_.record(stream_);
+    const bool ended =
+        gpu_.wait_until(gpu_.now() + std::chrono::seconds(60), [&] { return gpu_.done(end); });
+    gpu_.free_event(end);
+    promise(ended, "work on a stream did not end");
+  }
+
+  World& world_;
+  Accelerator& gpu_;
+  Stream stream_;
+  ArenaBlock window_;
+  FailureCell cell_;
+  uint64_t* offsets_;
+  uint32_t* wrong_;
+};
+
+/// Store, put, signal, wait, order: what peers wrote is there when their flag is.
+inline void keeps_order(World& world, uint32_t epochs) {
+  ContractSite site(world);
+  for (uint32_t epoch = 1; epoch <= epochs; ++epoch) {
+    site.run(contract_exchange_kernel, epoch, world.timeout());
+  }
+  const uint32_t wrong = site.wrong();
+  promise(wrong == 0, fmt::format("{} words were not there when their flag was", wrong));
+  world.barrier("exchanged");
+}
+
+/// A wait for a rank that never comes ends at its deadline and says for whom and in which phase.
+inline void names_the_absent(World& world) {
+  ContractSite site(world);
+  const uint32_t absent = world.size() - 1;
+  if (world.rank() != absent) {
+    try {
+      site.run(contract_wait_kernel, 1, std::chrono::milliseconds(100));
+      promise(false, "a wait for nobody ended well");
+    } catch (const PeerTimeout& error) {
+      // Ranks that share a GPU launch together, so there the launch itself waits for the rank.
+      const bool named = error.facts.phase == "contract: absent" ||
+                         error.facts.phase == "launch: contract_wait_kernel";
+      promise(error.facts.rank == absent && named,
+              std::string("the timeout says: ") + error.what());
+      promise(error.facts.waited_s >= 0.1, "the wait gave up early");
+    }
+  }
+  world.barrier("nobody came");
+}
+
+/// A cancelled world's waits end, in kernels and on the host.
+inline void can_be_cancelled(World& world) {
+  ContractSite site(world);
+  world.barrier("about to cancel");
+  world.cancel();
+  for (const bool in_kernel : {true, false}) {
+    try {
+      if (in_kernel && world.rank() + 1 < world.size()) {
+        site.run(contract_wait_kernel, 1, std::chrono::seconds(60));
+      } else {
+        world.barrier("never");
+      }
+      promise(false, "a cancelled wait ended well");
+    } catch (const Cancelled&) {
+      // As it should.
+    }
+  }
+}
+
+/// The topology says of every rank how it is reached; the arena agrees.
+inline void tells_who_is_reached(World& world) {
+  const Topology& topology = world.topology();
+  promise(topology.peers.size() == world.size(), "a rank is missing from the topology");
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    const PeerReach& peer = topology.peers[rank];
+    const bool self = rank == world.rank();
+    promise(self == (peer.reach == Reach::self), "one rank is itself");
+    const bool mapped = peer.reach == Reach::self || peer.reach == Reach::load_store;
+    promise(mapped == (world.arena().base_of(rank) != nullptr), "the arena disagrees");
+    promise(mapped || !peer.why_not.empty(), "no reason why there is no load/store");
+    promise(mapped || topology.host_of[rank] != topology.host_of[world.rank()],
+            "ranks of one host do not reach each other");
+  }
+}
+
+/// A world can be rebuilt without a rank, with new memory, and works.
+inline void can_be_rebuilt(World& world) {
+  if (world.rank() == 1) return;
+  const std::unique_ptr<World> smaller = world.rebuild({1});
+  promise(smaller->size() == world.size() - 1, "one rank fewer");
+  promise(smaller->rank() == (world.rank() == 0 ? 0 : world.rank() - 1), "renumbered in order");
+  promise(smaller->arena().base() != world.arena().base(), "new memory");
+  keeps_order(*smaller, 2);
+}
+
+}  // namespace tokenyard::testing

@@ -1,0 +1,30 @@
+/// The contract of every fabric, under the memory model.
+#include "fabric/contract.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::testing {
+namespace {
+
+void contract(simulation::SeedRun& seed) {
+  const auto ranks = seed.option("ranks", static_cast<uint32_t>(2 + seed.random.below(3)));
+  const auto clause = seed.option("clause", static_cast<uint32_t>(seed.random.below(5)));
+  simulated::run(seed, {.ranks = ranks}, [&](World& world) {
+    switch (clause) {
+      case 0:
+        return names_the_absent(world);
+      case 1:
+        return can_be_rebuilt(world);
+      case 2:
+        return tells_who_is_reached(world);
+      default:
+        return keeps_order(world, 3);
+    }
+  }).require_clean();
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "fabric", .what = "what a world promises to kernels", .run = contract});
+
+}  // namespace
+}  // namespace tokenyard::testing
