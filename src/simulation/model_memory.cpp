@@ -277,7 +277,9 @@ void ModelMemory::touch(ThreadState& me, Region& region, const void* at, uint32_
                         AccessKind kind, Order order, Scope scope, CodeAddress where) {
   late_.land_own(region, at, bytes, me);
   const ThreadState::Recent access{at, bytes, me.epoch, kind, scope};
-  ThreadState::Recent& recent = me.recent[reinterpret_cast<uintptr_t>(at) / 4 % me.recent.size()];
+  // Allocations begin with a page each: without mixing, their first words would share an entry.
+  const uint64_t mixed = reinterpret_cast<uintptr_t>(at) / 4 * 0x9e3779b97f4a7c15u;
+  ThreadState::Recent& recent = me.recent[mixed >> 59];
   if (recent == access) return;
   recent = access;
   races_.access(region, at, bytes, {me.actor, me.epoch, kind, order, scope, where}, me);

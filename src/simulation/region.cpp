@@ -48,7 +48,7 @@ Region* Regions::search(const std::byte* address) {
   if (after == sorted_.begin()) return nullptr;
   Region* const region = std::prev(after)->get();
   if (address >= region->base + region->bytes) return nullptr;
-  recent_[reinterpret_cast<uintptr_t>(address) / 128 % recent_.size()] = region;
+  recent_[entry(address)] = region;
   return region;
 }
 

@@ -55,7 +55,7 @@ class Regions {
   /// The region that holds this address; null if none does.
   Region* find(const void* address) {
     const auto* at = static_cast<const std::byte*>(address);
-    Region* const found = recent_[reinterpret_cast<uintptr_t>(at) / 128 % recent_.size()];
+    Region* const found = recent_[entry(at)];
     if (found != nullptr && at >= found->base && at < found->base + found->bytes) return found;
     return search(at);
   }
@@ -63,6 +63,10 @@ class Regions {
   std::string describe(const void* address);
 
  private:
+  /// Of `recent_`, for the 128 bytes around an address.
+  static size_t entry(const std::byte* at) {
+    return reinterpret_cast<uintptr_t>(at) / 128 * 0x9e3779b97f4a7c15u >> 56;
+  }
   Region* search(const std::byte* address);
 
   std::vector<std::unique_ptr<Region>> sorted_;  ///< by base; none overlap
