@@ -83,7 +83,7 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stre
   params.topk_weights = input.topk_weights;
 
   begin_call(stream);
-  const uint32_t epoch_before = accelerator_.read_flag(&record_->epoch);
+  const uint32_t epoch_before = told(record_->epoch);
   try {
     launch_dispatch(params, stream);
     await_counts(epoch_before);
@@ -92,15 +92,22 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stre
     route->table->abandon();
     throw;
   }
-  if (record_->refusal != static_cast<uint32_t>(throughput::RefusalKind::none)) throw_refusal();
+  if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
+    throw_refusal();
 
-  route->epoch = record_->epoch;
-  route->rows_from.assign(record_->rows_from(), record_->rows_from() + world.size());
-  const uint32_t* const tokens_per_expert = record_->tokens_per_expert(world.size());
-  route->tokens_per_expert.assign(tokens_per_expert, tokens_per_expert + control_.local_experts);
+  route->epoch = told(record_->epoch);
+  route->rows_from = told(record_->rows_from(), world.size());
+  route->tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
   route->rows = std::accumulate(route->rows_from.begin(), route->rows_from.end(), 0u);
   route->received->block().trim(layout.rows_at() + size_t{route->rows} * row_bytes());
   return received(route, route->received->block().data() + layout.rows_at(), route->received);
+}
+
+std::vector<uint32_t> ExpertParallel::Parts::told(const uint32_t* words, uint32_t count) const {
+  std::vector<uint32_t> values(count);
+  std::transform(words, words + count, values.begin(),
+                 [&](const uint32_t& word) { return told(word); });
+  return values;
 }
 
 void ExpertParallel::Parts::await_counts(uint32_t epoch_before) {
@@ -109,7 +116,7 @@ void ExpertParallel::Parts::await_counts(uint32_t epoch_before) {
   const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(), [&] {
     return accelerator_.read_flag(&record_->epoch) != epoch_before || cell_->failed();
   });
-  if (accelerator_.read_flag(&record_->epoch) != epoch_before) return;
+  if (told(record_->epoch) != epoch_before) return;
   check();
   broken_ = true;
   if (ended) throw InternalError("ExpertParallel: a dispatch ended without counts or a reason");

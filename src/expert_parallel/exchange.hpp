@@ -68,6 +68,9 @@ struct ExpertParallel::Parts {
   void launch_dispatch(const throughput::DispatchParams& params, Stream stream);
   /// Waits for the counts of the dispatch that was launched after the record had this epoch.
   void await_counts(uint32_t epoch_before);
+  /// A word of the record, once its epoch has been seen.
+  uint32_t told(const uint32_t& word) const { return accelerator_.read_flag(&word); }
+  std::vector<uint32_t> told(const uint32_t* words, uint32_t count) const;
   void throw_refusal() const;
   void throw_mismatch() const;
   Received received(const std::shared_ptr<Route::State>& route, const std::byte* rows,

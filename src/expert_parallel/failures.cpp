@@ -1,8 +1,6 @@
 /// How what a kernel found wrong becomes an exception.
 #include <fmt/format.h>
 
-#include <tuple>
-
 #include "expert_parallel/exchange.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 
@@ -57,8 +55,10 @@ void ExpertParallel::Parts::throw_mismatch() const {
 
 /// A token that no rank can accept.
 void ExpertParallel::Parts::throw_refusal() const {
-  const auto kind = static_cast<RefusalKind>(record_->refusal);
-  const auto [id, token, rank] = std::tuple(record_->id, record_->token, record_->rank);
+  const auto kind = static_cast<RefusalKind>(told(record_->refusal));
+  const uint32_t rank = told(record_->rank), token = told(record_->token);
+  const auto id =
+      static_cast<int64_t>(uint64_t{told(record_->id_high)} << 32 | told(record_->id_low));
   if (kind == RefusalKind::twice)
     throw InvalidArgument("topk_idx", "an expert at most once a token",
                           fmt::format("expert {} twice in token {}", id, token), rank);

@@ -9,13 +9,14 @@
 namespace tokenyard::throughput {
 
 /// In memory that host and kernels share. Written by block 0 while rows are still under way;
-/// `epoch` last (release). Followed by rows_from [ranks] and tokens_per_expert [local experts].
+/// `epoch` last (release), read first (acquire). Followed by rows_from [ranks] and
+/// tokens_per_expert [local experts].
 struct CountsRecord {
   uint32_t epoch;    ///< of the dispatch that these counts belong to
   uint32_t refusal;  ///< a RefusalKind; if not none, the rest of this struct says whose fault
   uint32_t rank;
   uint32_t token;
-  int64_t id;
+  uint32_t id_low, id_high;
 
   HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
   HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }

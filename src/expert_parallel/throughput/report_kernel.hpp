@@ -25,6 +25,18 @@ DEVICE void sum_experts(const Dispatch& call) {
   NamedBarrier(DispatchBarrier::experts_summed).sync(threads);
 }
 
+/// A word of the record. Relaxed: the release of its epoch, which comes later, covers it.
+DEVICE void tell(uint32_t& word, uint32_t value) {
+  store<Order::relaxed, Scope::sys>(&word, value);
+}
+
+/// By one thread, after those whose words it closes have synchronised with it.
+DEVICE void close_record(const Dispatch& call) {
+  // After a failure there is nothing to tell: sums of words that never came are no counts.
+  if (!call.deadline.failed())
+    store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
+}
+
 /// By all warps of block 0 but the first.
 DEVICE void report_counts(const Dispatch& call) {
   sum_experts(call);
@@ -32,15 +44,12 @@ DEVICE void report_counts(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
-    record.rows_from()[rank] = call.tail.rows_from()[rank];
+    tell(record.rows_from()[rank], call.tail.rows_from()[rank]);
   for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
-    record.tokens_per_expert(ranks)[expert] = call.tail.expert_sums()[expert];
-  if (warp::lane() == 0) record.refusal = static_cast<uint32_t>(RefusalKind::none);
+    tell(record.tokens_per_expert(ranks)[expert], call.tail.expert_sums()[expert]);
+  if (warp::lane() == 0) tell(record.refusal, static_cast<uint32_t>(RefusalKind::none));
   warp::sync();
-  // Release: the host reads the record once it sees this call's epoch. Not after a failure: sums of
-  // words that never came are no counts.
-  if (warp::lane() == 0 && !call.deadline.failed())
-    store<Order::release, Scope::sys>(&record.epoch, call.epoch);
+  if (warp::lane() == 0) close_record(call);
 }
 
 /// By one thread of block 0: why there will be no rows.
@@ -54,14 +63,13 @@ DEVICE void report_refusal(const Dispatch& call) {
     return call.await_word(Phase::dispatch_refusal, source, refusal.at(word)).value;
   };
   const uint32_t token_and_kind = hear(&Refusal::token_and_kind);
-  const uint64_t low = hear(&Refusal::id_low), high = hear(&Refusal::id_high);
-  if (call.deadline.failed()) return;
   CountsRecord& record = *call.params.record;
-  record.refusal = token_and_kind & 3;
-  record.rank = source;
-  record.token = token_and_kind >> 2;
-  record.id = static_cast<int64_t>(high << 32 | low);
-  store<Order::release, Scope::sys>(&record.epoch, call.epoch);
+  tell(record.refusal, token_and_kind & 3);
+  tell(record.rank, source);
+  tell(record.token, token_and_kind >> 2);
+  tell(record.id_low, hear(&Refusal::id_low));
+  tell(record.id_high, hear(&Refusal::id_high));
+  close_record(call);
 }
 
 }  // namespace tokenyard::throughput
