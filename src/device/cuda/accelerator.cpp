@@ -168,6 +168,9 @@ bool CudaAccelerator::wait_until(TimePoint until, const std::function<bool()>& c
     if (time >= until) return false;
     if (time >= interrupt_at) {
       interrupt_();
+      // A kernel that faulted will never make the condition true; every call on its GPU says so.
+      const cudaError_t state = cudaStreamQuery(setup_);
+      if (state != cudaErrorNotReady) check(state, "a kernel on this GPU");
       interrupt_at = now() + kInterruptEvery;
     }
     std::this_thread::sleep_for(kNap);
