@@ -109,6 +109,9 @@ DEVICE void contract_exchange(const ContractParams& params) {
     contract_await(deadline, ContractPhase::stored, from, &mine.stored_epoch[from], params.epoch);
     contract_await(deadline, ContractPhase::copied, from, &mine.copied_epoch[from], params.epoch);
   }
+  block::sync();
+  if (deadline.failed()) return;
+  // Nobody's in particular, so only once every rank is known to have come.
   if (from == 0) {
     contract_await(deadline, ContractPhase::counted, params.rank, &mine.arrivals,
                    params.ranks * params.epoch);
