@@ -27,7 +27,7 @@ class Sums {
   DEVICE void add_row(const Bytes16* row, uint32_t pieces, SumLane lane) {
     for (uint32_t i = 0; i < kPiecesALane; ++i)
       if (const uint32_t piece = lane.first + i * lane.stride; piece < pieces)
-        add_piece(sums_[i], row[piece]);
+        add_piece(sums_[i], load_vector(row + piece));
   }
 
   DEVICE void write(Bytes16* out, uint32_t pieces, SumLane lane) const {
