@@ -33,7 +33,6 @@ void find(Call& call, const char* name) {
 std::shared_ptr<const Driver> Driver::load() {
   auto driver = std::make_shared<Driver>();
   find(driver->error_string, "cuGetErrorString");
-  find(driver->device_attribute, "cuDeviceGetAttribute");
   find(driver->granularity, "cuMemGetAllocationGranularity");
   find(driver->create, "cuMemCreate");
   find(driver->release, "cuMemRelease");

@@ -16,7 +16,6 @@ struct Driver {
   void check(CUresult result, const char* call) const;
 
   decltype(&cuGetErrorString) error_string;
-  decltype(&cuDeviceGetAttribute) device_attribute;
   decltype(&cuMemGetAllocationGranularity) granularity;
   decltype(&cuMemCreate) create;
   decltype(&cuMemRelease) release;

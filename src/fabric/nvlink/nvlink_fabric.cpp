@@ -146,6 +146,8 @@ Ground NvlinkFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
                       fmt::format("rank {} is on another host than rank 0", peer));
   }
   const cuda::OnDevice on_device(device);
+  // Makes the GPU's context, which the driver's calls need, this thread's.
+  cuda::check(cudaFree(nullptr), "cudaFree(nullptr)");
 
   Stand mine{.uuid = "", .device = device, .bytes = 0, .problem = ""};
   std::unique_ptr<PhysicalMemory> physical;
