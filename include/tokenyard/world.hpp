@@ -18,6 +18,7 @@ class Accelerator;
 class Arena;
 class Bootstrap;
 class AlarmBell;
+class Network;
 
 /// How a rank can be reached from this one.
 enum class Reach : uint8_t {
@@ -100,6 +101,8 @@ class World {
   Arena& arena() const;
   /// Raises the error for a failed wait of a kernel on this rank.
   AlarmBell& alarm() const;
+  /// The way to ranks with put/signal reach; null if there are none.
+  Network* network() const;
 
   struct Parts;
   explicit World(std::unique_ptr<Parts> parts);

@@ -12,8 +12,6 @@
 
 namespace tokenyard {
 
-class Network;
-
 struct FabricRequest {
   size_t arena_bytes = 0;
   std::vector<uint32_t> host_of;  ///< [ranks]
@@ -23,8 +21,10 @@ struct FabricRequest {
 /// What a rank stands on.
 struct Ground {
   Region region;
-  std::vector<PeerReach> peers;      ///< [ranks]
-  std::shared_ptr<Network> network;  ///< to the peers without load/store; null without such peers
+  std::vector<PeerReach> peers;  ///< [ranks]
+  /// [ranks] The arenas with put/signal reach, as a network card of this rank reaches them; null
+  /// for the others. Empty if there are none. `region.memory` keeps them too.
+  std::vector<std::byte*> far_arenas;
 };
 
 class Fabric {

@@ -13,9 +13,31 @@
 
 namespace tokenyard {
 
+namespace {
+
+/// A rank's network card: a thread that runs one kernel.
+class AsideThread final : public Aside {
+ public:
+  AsideThread(const LaunchShape& shape, const NicParams& params)
+      : thread_([shape, params] {
+          try {
+            simt::HostAccelerator card([] {});
+            launch(card, nic_kernel, shape, Stream{}, params);
+          } catch (const std::exception& error) {
+            // Whoever waits for its work times out and names the peer.
+            fmt::print(stderr, "tokenyard: a simulated network card broke: {}\n", error.what());
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+}  // namespace
+
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options) {
+    const WorldOptions& options, const RunAside& run_aside) {
   const auto ranks = static_cast<uint32_t>(accelerators.size());
   auto ends = InProcessMesh::make(ranks);
   std::vector<std::unique_ptr<World>> worlds(ranks);
@@ -26,7 +48,8 @@ std::vector<std::unique_ptr<World>> join_all(
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          worlds[rank] = join(std::move(ends[rank]), accelerators[rank], fabric, options);
+          worlds[rank] =
+              join(std::move(ends[rank]), accelerators[rank], fabric, options, run_aside);
         } catch (...) {
           failures[rank] = std::current_exception();
         }
@@ -52,7 +75,10 @@ std::vector<std::unique_ptr<World>> World::in_process(uint32_t ranks, const std:
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     accelerators.push_back(std::make_shared<simt::HostAccelerator>(options.interrupt));
   }
-  return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options);
+  return join_all(accelerators, std::make_shared<InProcessFabric>(options.hosts), options,
+                  [](const LaunchShape& shape, const NicParams& params) {
+                    return std::make_unique<AsideThread>(shape, params);
+                  });
 }
 
 }  // namespace tokenyard

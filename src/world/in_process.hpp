@@ -7,6 +7,7 @@
 
 #include "device/accelerator.hpp"
 #include "fabric/fabric.hpp"
+#include "fabric/network/network.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -14,7 +15,7 @@ namespace tokenyard {
 /// A world of one rank an accelerator, over one fabric that all of them share.
 std::vector<std::unique_ptr<World>> join_all(
     const std::vector<std::shared_ptr<Accelerator>>& accelerators, std::shared_ptr<Fabric> fabric,
-    const WorldOptions& options);
+    const WorldOptions& options, const RunAside& run_aside = {});
 
 /// Rank r on GPU r, or all ranks on GPU 0 where there are fewer. Throws Unsupported in a build
 /// without CUDA.

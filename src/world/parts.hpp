@@ -8,6 +8,7 @@
 #include "fabric/alarm_bell.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/fabric.hpp"
+#include "fabric/network/network.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
@@ -20,13 +21,16 @@ struct World::Parts {
   std::unique_ptr<AlarmBell> alarm;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
-  std::shared_ptr<Network> network;
+  RunAside run_aside;
+  std::unique_ptr<Network> network;  ///< where some peers have only put/signal
   Topology topology;
 };
 
 /// One rank's end of a world. Collective over the mesh: every seat calls, each from a thread (or
-/// fiber) of its own.
+/// fiber) of its own. `run_aside` runs the card of a simulated network, where the fabric has far
+/// peers.
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
-                            std::shared_ptr<Fabric> fabric, const WorldOptions& options);
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            RunAside run_aside = {});
 
 }  // namespace tokenyard

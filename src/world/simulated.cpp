@@ -53,6 +53,20 @@ class SimulatedMesh final : public Mesh {
   std::shared_ptr<Letters> letters_;
 };
 
+/// A rank's network card: a kernel on a stream that nobody else waits for.
+class AsideStream final : public Aside {
+ public:
+  AsideStream(Simulation& simulation, uint32_t rank, ModelMemory::Host host,
+              const LaunchShape& shape, const NicParams& params)
+      : card_(simulation, rank, host) {
+    launch(card_, nic_kernel, shape, Stream{}, params);
+  }
+  ~AsideStream() override { card_.drain(); }
+
+ private:
+  SimulatedAccelerator card_;
+};
+
 /// Unused arena memory holds no plausible data: its bytes are those of a NaN in every format.
 constexpr int kPoison = 0xff;
 
@@ -108,7 +122,11 @@ Result run(simulation::SeedRun& seed, const Options& options,
         const auto accelerator = std::make_shared<SimulatedAccelerator>(simulation, rank, host);
         const auto mesh =
             std::make_shared<SimulatedMesh>(ends[rank], simulation.memory(), host, letters);
-        const std::unique_ptr<World> world = join(mesh, accelerator, fabric, world_options);
+        const auto run_aside = [&](const LaunchShape& shape, const NicParams& params) {
+          return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
+        };
+        const std::unique_ptr<World> world =
+            join(mesh, accelerator, fabric, world_options, run_aside);
         try {
           program(*world);
         } catch (...) {

@@ -22,7 +22,8 @@ void check(const WorldOptions& options) {
 
 std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mesh> mesh,
                                std::shared_ptr<Accelerator> accelerator,
-                               std::shared_ptr<Fabric> fabric, const WorldOptions& options) {
+                               std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                               RunAside run_aside) {
   check(options);
   auto parts = std::make_unique<World::Parts>();
   parts->options = options;
@@ -43,9 +44,15 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
     parts->topology.hosts = std::max(parts->topology.hosts, host + 1);
   }
   parts->topology.peers = std::move(ground.peers);
-  parts->network = std::move(ground.network);
   parts->arena =
       std::make_unique<RegionArena>(parts->accelerator, std::move(ground.region), options.timeout);
+  if (!ground.far_arenas.empty()) {
+    if (!run_aside) throw InternalError("a world with far ranks has nothing to run its network");
+    parts->network = std::make_unique<Network>(
+        *parts->accelerator,
+        Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()}, run_aside);
+  }
+  parts->run_aside = std::move(run_aside);
   // Nobody may store into a region before its owner is ready to be stored into.
   bootstrap.barrier("world is made", until);
   return std::make_unique<World>(std::move(parts));
@@ -54,9 +61,11 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
 }  // namespace
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
-                            std::shared_ptr<Fabric> fabric, const WorldOptions& options) {
+                            std::shared_ptr<Fabric> fabric, const WorldOptions& options,
+                            RunAside run_aside) {
   const Membership everybody = Membership::of(*mesh);
-  return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options);
+  return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
+                 std::move(run_aside));
 }
 
 World::World(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -96,7 +105,7 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without) {
   const TimePoint until = parts_->accelerator->now() + timeout();
   const Membership next = parts_->bootstrap->agree_without(without, until);
   return join_as(next, parts_->bootstrap->mesh(), parts_->accelerator, parts_->fabric,
-                 parts_->options);
+                 parts_->options, parts_->run_aside);
 }
 
 Accelerator& World::accelerator() const {
@@ -107,6 +116,9 @@ Arena& World::arena() const {
 }
 AlarmBell& World::alarm() const {
   return *parts_->alarm;
+}
+Network* World::network() const {
+  return parts_->network.get();
 }
 
 }  // namespace tokenyard

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,18 +15,10 @@
 #include "fabric/alarm_bell.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/contract_kernels.hpp"
+#include "fabric/promise.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::testing {
-
-class BrokenContract : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-inline void promise(bool holds, const std::string& text) {
-  if (!holds) throw BrokenContract(text);
-}
 
 /// One rank's window in its arena, and a way to run the contract's kernels on it. Collective.
 class ContractSite {

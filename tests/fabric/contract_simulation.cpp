@@ -1,5 +1,6 @@
 /// The contract of every fabric, under the memory model.
 #include "fabric/contract.hpp"
+#include "fabric/network_contract.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -23,6 +24,17 @@ void contract(simulation::SeedRun& seed) {
   }).require_clean();
 }
 
+/// Hosts apart: only queues of puts and signals between them.
+void network(simulation::SeedRun& seed) {
+  const auto hosts = seed.option("hosts", static_cast<uint32_t>(2 + seed.random.below(2)));
+  const auto each = seed.option("ranks a host", static_cast<uint32_t>(1 + seed.random.below(2)));
+  simulated::run(seed, {.ranks = hosts * each, .hosts = hosts}, [&](World& world) {
+    keeps_order_over_network(world, 3);
+  }).require_clean();
+}
+
+const bool network_registered = simulation::add_suite(
+    {.name = "network", .what = "puts and signals between hosts", .run = network});
 const bool registered = simulation::add_suite(
     {.name = "fabric", .what = "what a world promises to kernels", .run = contract});
 

@@ -79,16 +79,6 @@ TEST(TwoWorlds, WorkSideBySide) {
   });
 }
 
-TEST(SimulatedHosts, AreOutOfReachAndSayWhy) {
-  const WorldOptions options{.arena_bytes = 1 << 20, .hosts = 2};
-  run_threads("host", 4, options, [](World& world) {
-    tells_who_is_reached(world);
-    promise(world.topology().hosts == 2, "two hosts");
-    promise(world.topology().host_of == std::vector<uint32_t>{0, 0, 1, 1}, "split evenly");
-  });
-  EXPECT_THROW((void)World::in_process(3, "host", options), InvalidArgument);
-}
-
 TEST(WorldArguments, AreCheckedBeforeAnythingHappens) {
   EXPECT_THROW((void)World::in_process(0, "host"), InvalidArgument);
   EXPECT_THROW((void)World::in_process(1, "abacus"), InvalidArgument);

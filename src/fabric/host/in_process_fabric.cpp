@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "fabric/host/mapping.hpp"
@@ -38,16 +39,20 @@ Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& reque
     const Memory& memory = *std::static_pointer_cast<Memory>(everybodys[rank]);
     const bool near = request.host_of[rank] == request.host_of[bootstrap.rank()];
     ground.region.bases.push_back(near ? memory.get() : nullptr);
-    if (near) kept->push_back(memory);
+    kept->push_back(memory);
+    ground.far_arenas.push_back(near ? nullptr : memory.get());
     PeerReach reach{.reach = Reach::load_store, .how = "same process", .why_not = ""};
     if (rank == bootstrap.rank()) reach = {.reach = Reach::self, .how = "itself", .why_not = ""};
     if (!near) {
-      reach = {.reach = Reach::none,
-               .how = "",
+      reach = {.reach = Reach::put_signal,
+               .how = "simulated network",
                .why_not = fmt::format("on simulated host {}", request.host_of[rank])};
     }
     ground.peers.push_back(std::move(reach));
   }
+  const auto& far = ground.far_arenas;
+  const auto none = [](const std::byte* arena) { return arena == nullptr; };
+  if (std::all_of(far.begin(), far.end(), none)) ground.far_arenas.clear();
   ground.region.memory = std::move(kept);
   ground.region.base = mine->get();
   ground.region.bytes = request.arena_bytes;

@@ -1,5 +1,6 @@
 /// Ranks of one process: every rank reaches every region at the same address. With more than one
-/// simulated host, ranks of different hosts keep off each other's memory and have a network.
+/// simulated host, ranks of different hosts keep off each other's memory; only the card of a
+/// simulated network (network/) reaches across.
 #pragma once
 
 #include <functional>

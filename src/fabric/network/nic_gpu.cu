@@ -1,0 +1,1 @@
+#include "fabric/network/nic_kernel.hpp"

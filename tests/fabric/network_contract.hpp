@@ -1,0 +1,93 @@
+/// What a world with ranks out of load/store reach promises: queues of puts and signals.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "fabric/alarm_bell.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/network/network.hpp"
+#include "fabric/network_kernels.hpp"
+#include "fabric/promise.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::testing {
+
+/// Puts of any length arrive before the signal posted after them, epoch after epoch.
+inline void keeps_order_over_network(World& world, uint32_t epochs) {
+  promise(world.network() != nullptr, "there are far ranks and no network");
+  Accelerator& gpu = world.accelerator();
+  const Stream stream;
+  const auto finish = [&] {
+    const Event end = gpu.record(stream);
+    promise(gpu.wait_until(gpu.now() + std::chrono::seconds(60), [&] { return gpu.done(end); }),
+            "work on a stream did not end");
+    gpu.free_event(end);
+  };
+  // Held by this rank while its kernels use them.
+  const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), stream);
+  std::vector<std::shared_ptr<void>> kept;
+  const auto allocate = [&](size_t bytes) {
+    kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
+    return kept.back().get();
+  };
+  FailureCell cell(gpu, world.alarm());
+  gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
+  std::vector<uint64_t> offsets;
+  const uint64_t mine = window.offset();
+  for (const auto& bytes : world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows")) {
+    std::memcpy(&offsets.emplace_back(), bytes.data(), sizeof(uint64_t));
+  }
+  NetworkParams params{.patience = cell.patience(world.timeout()),
+                       .queues = world.network()->queues(),
+                       .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
+                       .mine = reinterpret_cast<NetworkWindow*>(window.data()),
+                       .source = static_cast<uint8_t*>(allocate(world.size() * kPieceBytes)),
+                       .rank = world.rank(),
+                       .ranks = world.size(),
+                       .epoch = 0,
+                       .wrong = static_cast<uint32_t*>(allocate(sizeof(uint32_t)))};
+  gpu.copy(const_cast<uint64_t*>(params.windows), offsets.data(), offsets.size() * 8, stream);
+  finish();
+  world.barrier("windows are clean");
+
+  static const std::array<std::string, 3> kPhases = {"network: post", "network: arrive",
+                                                     "network: flush"};
+  for (params.epoch = 1; params.epoch <= epochs; ++params.epoch) {
+    launch(gpu, network_exchange_kernel, {.blocks = 1, .warps = 1}, stream, params);
+    finish();
+    cell.check(kPhases);
+  }
+  uint32_t wrong = 0;
+  gpu.copy(&wrong, params.wrong, sizeof wrong, stream);
+  finish();
+  promise(wrong == 0, fmt::format("{} bytes were not there when their signal was", wrong));
+  world.barrier("exchanged");
+}
+
+/// A signal that never comes is waited for until the deadline, and the peer is named.
+inline void names_the_absent_over_network(World& world) {
+  const uint32_t absent = world.size() - 1;
+  if (world.rank() == absent) {
+    // It sets its window up with the others, and then says nothing.
+    const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), Stream{});
+    const uint64_t mine = window.offset();
+    (void)world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows");
+    world.barrier("windows are clean");
+    world.barrier("it was named");
+    return;
+  }
+  try {
+    keeps_order_over_network(world, 1);
+    promise(world.topology().peers[absent].reach != Reach::put_signal, "nobody was missed");
+  } catch (const PeerTimeout& error) {
+    promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
+  }
+  world.barrier("it was named");
+}
+
+}  // namespace tokenyard::testing

@@ -1,0 +1,1 @@
+#include "fabric/network_kernels.hpp"

@@ -1,0 +1,71 @@
+#include "fabric/network_contract.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fabric/worlds.hpp"
+
+namespace tokenyard::testing {
+namespace {
+
+void run_hosts(uint32_t ranks, uint32_t hosts, const Program& program) {
+  WorldOptions options;
+  options.timeout = std::chrono::seconds(20);
+  options.arena_bytes = 1 << 20;
+  options.hosts = hosts;
+  run_threads("host", ranks, options, program);
+}
+
+TEST(SimulatedNetwork, PutsArriveBeforeTheirSignal) {
+  run_hosts(2, 2, [](World& world) { keeps_order_over_network(world, 60); });
+  run_hosts(4, 2, [](World& world) { keeps_order_over_network(world, 30); });
+  run_hosts(3, 3, [](World& world) { keeps_order_over_network(world, 30); });
+}
+
+TEST(SimulatedNetwork, TheAbsentAreNamed) {
+  WorldOptions options;
+  options.timeout = std::chrono::milliseconds(300);
+  options.arena_bytes = 1 << 20;
+  options.hosts = 2;
+  // Both ranks of the first host miss the second host's only through the network.
+  run_threads("host", 2, options, [](World& world) {
+    try {
+      names_the_absent_over_network(world);
+    } catch (const PeerTimeout&) {
+      promise(world.rank() == 1, "only the absent one may wait in vain");
+    }
+  });
+}
+
+TEST(SimulatedNetwork, HostsAreNamedInTheTopology) {
+  run_hosts(4, 2, [](World& world) {
+    for (uint32_t rank = 0; rank < world.size(); ++rank) {
+      const bool near = world.topology().host_of[rank] == world.topology().host_of[world.rank()];
+      promise(near == (world.arena().base_of(rank) != nullptr), "far arenas are not mapped");
+      promise(near == world.topology().peers[rank].why_not.empty(), "and the reason is given");
+    }
+    promise(world.topology().hosts == 2, "two hosts");
+    promise(world.topology().host_of == std::vector<uint32_t>{0, 0, 1, 1}, "split evenly");
+    const uint32_t far = world.rank() < 2 ? 3 : 0;
+    promise(world.topology().peers[far].reach == Reach::put_signal, "far ranks have put/signal");
+    promise(world.network()->queues()[far] != nullptr, "and a queue");
+    promise(world.network()->queues()[world.rank()] == nullptr, "near ones need none");
+    promise(world.topology().text().find("simulated network") != std::string::npos, "text");
+  });
+  EXPECT_THROW(run_hosts(3, 2, [](World&) {}), InvalidArgument);
+}
+
+TEST(SimulatedNetwork, SurvivorsRebuildAcrossHosts) {
+  run_hosts(4, 2, [](World& world) {
+    if (world.rank() == 1) return;
+    const auto smaller = world.rebuild({1});
+    promise(smaller->topology().host_of == std::vector<uint32_t>{0, 1, 1}, "hosts stay");
+    keeps_order_over_network(*smaller, 5);
+  });
+}
+
+TEST(SimulatedNetwork, AWorldWithinReachHasNone) {
+  run_hosts(2, 1, [](World& world) { promise(world.network() == nullptr, "no network"); });
+}
+
+}  // namespace
+}  // namespace tokenyard::testing
