@@ -37,7 +37,7 @@ void ExpertParallel::Parts::check_dispatch(const DispatchInput& input) const {
 }
 
 void ExpertParallel::Parts::check_route(const Route& route) const {
-  if (!route.state() || route.state()->made_by != cell_)
+  if (!route.state() || route.state()->made_by != health_)
     throw InvalidArgument("route", "one that a dispatch of this object made",
                           route.state() ? "one of another object" : "an empty one");
 }

@@ -1,6 +1,7 @@
-/// Arena memory that peers write or read during calls of one object.
+/// Whether an object's calls still work, and the arena memory that peers write or read during them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -9,26 +10,33 @@
 
 namespace tokenyard {
 
-/// Frees its block, in stream order, unless the object's calls have failed: then late data of peers
-/// may still land there, and the block stays out of use for as long as the arena lives.
+/// One an object, shared with all that its calls have left behind. Once failed, for ever failed.
+struct Health {
+  Health(Accelerator& accelerator, AlarmBell& bell) : cell(accelerator, bell) {}
+  bool failed() const { return interrupted || cell.failed(); }
+
+  FailureCell cell;  ///< what a kernel found
+  /// An exception left a call: nobody knows what its kernel still does.
+  std::atomic<bool> interrupted = false;
+};
+
+/// Frees its block, in stream order, unless the object has failed: then late data of peers may
+/// still land there, and the block stays out of use for as long as the arena lives.
 class CallMemory {
  public:
-  CallMemory(ArenaBlock block, std::shared_ptr<FailureCell> cell)
-      : block_(std::move(block)), cell_(std::move(cell)) {}
+  CallMemory(ArenaBlock block, std::shared_ptr<const Health> health)
+      : block_(std::move(block)), health_(std::move(health)) {}
   CallMemory(const CallMemory&) = delete;
   CallMemory& operator=(const CallMemory&) = delete;
   ~CallMemory() {
-    if (abandoned_ || cell_->failed()) block_.quarantine();
+    if (health_->failed()) block_.quarantine();
   }
 
   ArenaBlock& block() { return block_; }
-  /// As after a failure, which the cell may not know of yet.
-  void abandon() { abandoned_ = true; }
 
  private:
   ArenaBlock block_;
-  std::shared_ptr<FailureCell> cell_;
-  bool abandoned_ = false;
+  std::shared_ptr<const Health> health_;
 };
 
 }  // namespace tokenyard

@@ -65,11 +65,13 @@ void ExpertParallel::Parts::combine(const void* y, const Route& route, void* out
                              .row_bytes = row_bytes(),
                              .ranks_a_step = plan.ranks_a_step,
                              .plan = plan.combine};
-  launch(accelerator_, throughput::combine_kernel,
-         {.blocks = plan.blocks,
-          .warps = plan.warps,
-          .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
-         stream, params);
+  guard([&] {
+    launch(accelerator_, throughput::combine_kernel,
+           {.blocks = plan.blocks,
+            .warps = plan.warps,
+            .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
+           stream, params);
+  });
   check();
 }
 

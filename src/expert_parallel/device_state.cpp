@@ -40,7 +40,7 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       plan(agreed_plan(world, options)),
       accelerator_(world.accelerator()),
       arena_(world.arena()),
-      cell_(std::make_shared<FailureCell>(accelerator_, world.alarm())) {
+      health_(std::make_shared<Health>(accelerator_, world.alarm())) {
   accelerator_.prepare(throughput::dispatch_kernel.entry);
   accelerator_.prepare(throughput::combine_kernel.entry);
   const std::vector<uint32_t> blocks =
@@ -58,12 +58,11 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
 ExpertParallel::Parts::~Parts() {
   try {
     // What follows frees memory that a kernel under way would use.
-    if (called_ && !broken_ && !cell_->failed())
-      await_stream(last_stream_, "the end of its last call");
+    if (called_ && !health_->failed()) await_stream(last_stream_, "the end of its last call");
   } catch (const std::exception&) {
-    broken_ = true;  // A destructor cannot report it.
+    health_->interrupted = true;  // A destructor cannot report it.
   }
-  if (broken_ || cell_->failed()) window_.quarantine();
+  if (health_->failed()) window_.quarantine();
   accelerator_.free_shared(record_);
   accelerator_.free(workspace_);
   accelerator_.free(windows_);

@@ -22,7 +22,7 @@ void ExpertParallel::Parts::begin_call(Stream stream) {
 std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream stream) {
   // A call's memory has a place, even where nothing will come.
   constexpr size_t kLeast = throughput::kOffsetUnit;
-  return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream), cell_);
+  return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream), health_);
 }
 
 throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind, uint32_t route) const {
@@ -36,7 +36,7 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind, uint32_
           .control = {.windows = {windows_, world.rank()}, .layout = control_},
           .arenas = arena_.bases(),
           .workspace = workspace_,
-          .patience = cell_->patience(world.timeout())};
+          .patience = health_->cell.patience(world.timeout())};
 }
 
 DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, uint32_t tokens, const void* x,
@@ -69,7 +69,7 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stre
   check_dispatch(input);
   const throughput::ReceivedLayout layout = received_layout();
   auto route = std::make_shared<Route::State>();
-  route->made_by = cell_;
+  route->made_by = health_;
   route->received = reserve(layout.rows_at() + size_t{layout.rows_max} * row_bytes(), stream);
   route->table = reserve(size_t{input.tokens} * world.size() * sizeof(int32_t), stream);
   route->epoch = 0;  // Not known yet.
@@ -84,14 +84,10 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stre
 
   begin_call(stream);
   const uint32_t epoch_before = told(record_->epoch);
-  try {
+  guard([&] {
     launch_dispatch(params, stream);
     await_counts(epoch_before);
-  } catch (const Error&) {
-    route->received->abandon();
-    route->table->abandon();
-    throw;
-  }
+  });
   if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
     throw_refusal();
 
@@ -114,11 +110,10 @@ void ExpertParallel::Parts::await_counts(uint32_t epoch_before) {
   // The kernel has a deadline of its own, which begins when it starts: this one is for streams on
   // which it does not.
   const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(), [&] {
-    return accelerator_.read_flag(&record_->epoch) != epoch_before || cell_->failed();
+    return accelerator_.read_flag(&record_->epoch) != epoch_before || health_->failed();
   });
   if (told(record_->epoch) != epoch_before) return;
   check();
-  broken_ = true;
   if (ended) throw InternalError("ExpertParallel: a dispatch ended without counts or a reason");
   throw PeerTimeout(
       WaitFacts{.rank = world.rank(),
@@ -138,7 +133,7 @@ Received ExpertParallel::Parts::dispatch_again(const void* x, const Route& route
   DispatchParams params = dispatch_params(CallKind::dispatch_again, state->tokens, x, *state);
   params.call.rows_at = static_cast<uint32_t>(rows->block().offset() / throughput::kOffsetUnit);
   begin_call(stream);
-  launch_dispatch(params, stream);
+  guard([&] { launch_dispatch(params, stream); });
   check();
   return received(state, rows->block().data(), rows);
 }

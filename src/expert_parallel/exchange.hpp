@@ -17,10 +17,10 @@ namespace tokenyard {
 
 /// Where each token of a dispatch went, and the memory that the rows came to.
 struct Route::State {
-  std::shared_ptr<FailureCell> made_by;  ///< the object's: no other has it
-  std::shared_ptr<CallMemory> received;  ///< ReceivedLayout
-  std::shared_ptr<CallMemory> table;     ///< [tokens, ranks] int32
-  uint32_t epoch;                        ///< of the dispatch; names the route among the ranks
+  std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
+  std::shared_ptr<CallMemory> received;   ///< ReceivedLayout
+  std::shared_ptr<CallMemory> table;      ///< [tokens, ranks] int32
+  uint32_t epoch;                         ///< of the dispatch; names the route among the ranks
   uint32_t tokens, rows;
   std::vector<uint32_t> rows_from, tokens_per_expert;
 };
@@ -66,6 +66,16 @@ struct ExpertParallel::Parts {
   throughput::DispatchParams dispatch_params(throughput::CallKind kind, uint32_t tokens,
                                              const void* x, const Route::State& route) const;
   void launch_dispatch(const throughput::DispatchParams& params, Stream stream);
+  /// Runs the part of a call from its launch on: what escapes from there leaves the object failed.
+  template <class Body>
+  void guard(Body body) {
+    try {
+      body();
+    } catch (...) {
+      health_->interrupted = true;
+      throw;
+    }
+  }
   /// Waits for the counts of the dispatch that was launched after the record had this epoch.
   void await_counts(uint32_t epoch_before);
   /// A word of the record, once its epoch has been seen.
@@ -82,7 +92,7 @@ struct ExpertParallel::Parts {
 
   Accelerator& accelerator_;
   Arena& arena_;
-  std::shared_ptr<FailureCell> cell_;
+  std::shared_ptr<Health> health_;
   ArenaBlock window_;              // ControlLayout.
   std::byte** windows_ = nullptr;  // [ranks] device: everybody's window_.
   throughput::ControlLayout control_{};
@@ -90,7 +100,6 @@ struct ExpertParallel::Parts {
   throughput::CountsRecord* record_ = nullptr;
   Stream last_stream_;
   bool called_ = false;
-  bool broken_ = false;  // A call was left by an exception: nobody knows what it still does.
 };
 
 }  // namespace tokenyard

@@ -37,16 +37,17 @@ std::string describe(uint64_t differing) {
 }  // namespace
 
 void ExpertParallel::Parts::check() {
-  if (broken_)
+  if (health_->cell.failed()) {
+    health_->cell.check(throughput::phase_names());
+    throw_mismatch();
+  }
+  if (health_->interrupted)
     throw InternalError("ExpertParallel: a call of this object was interrupted; make a new one");
-  if (!cell_->failed()) return;
-  cell_->check(throughput::phase_names());
-  throw_mismatch();
 }
 
 /// The ranks did not make the same call.
 void ExpertParallel::Parts::throw_mismatch() const {
-  const WaitReport& report = cell_->report();
+  const WaitReport& report = health_->cell.report();
   const bool route = static_cast<HelloWord>(report.expected >> 32) == HelloWord::route;
   throw InvalidArgument(route ? "route" : "call",
                         fmt::format("{} as on rank {}", describe(report.expected), world.rank()),

@@ -8,19 +8,23 @@
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then meets: greets the peers, readies the ring. The call's epoch.
+/// By the whole block, which then has to meet.
+DEVICE void ready_ring(CombineShared& shared, const StagePlan& plan) {
+  if (thread::index() != 0) return;
+  const uint32_t summers =
+      block::threads() / kWarpLanes - static_cast<uint32_t>(CombineRole::first_summer);
+  for (uint32_t stage = 0; stage < plan.stages; ++stage) {
+    shared.full[stage].init(1);
+    shared.empty[stage].init(summers);
+  }
+  fence_async();
+}
+
+/// By the whole block, which then meets: takes the epoch, greets the peers. The call's epoch.
 DEVICE uint32_t open_combine(const CombineParams& params, CombineShared& shared) {
   if (warp::index() == 0) {
     const uint32_t epoch = warp::once([&] { return shared.epoch = read_epoch(params.call); });
     if (block::index() == 0) say_hello(params.call, epoch);
-  } else if (thread::index() == kWarpLanes) {
-    const uint32_t summers =
-        block::threads() / kWarpLanes - static_cast<uint32_t>(CombineRole::first_summer);
-    for (uint32_t stage = 0; stage < params.plan.stages; ++stage) {
-      shared.full[stage].init(1);
-      shared.empty[stage].init(summers);
-    }
-    fence_async();
   }
   block::sync();
   if (thread::index() == 0) pass_epoch(params.call, shared.epoch);
@@ -32,6 +36,7 @@ DEVICE void combine(const CombineParams& params) {
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
   const Deadline deadline = params.call.patience.start();
+  ready_ring(shared, params.plan);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   const Combine call{params, shared, tail, deadline};

@@ -8,6 +8,7 @@
 
 namespace tokenyard::throughput {
 
+/// By the whole block, which then has to meet.
 DEVICE void ready_shared_memory(DispatchShared& shared, const DispatchTail& tail,
                                 const StagePlan& plan) {
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
@@ -18,7 +19,6 @@ DEVICE void ready_shared_memory(DispatchShared& shared, const DispatchTail& tail
     for (uint32_t stage = 0; stage < plan.stages; ++stage) shared.full[stage].init(1);
     fence_async();
   }
-  block::sync();
 }
 
 /// By the first warp of a block, while the others count: takes the epoch, greets the peers, starts
@@ -58,9 +58,9 @@ DEVICE void dispatch(const DispatchParams& params) {
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
   const Deadline deadline = params.call.patience.start();
+  ready_shared_memory(shared, tail, params.plan);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
-  ready_shared_memory(shared, tail, params.plan);
   RowMover mover(params, shared, tail);
   Dispatch call{params, shared, tail, deadline, 0};
   if (warp::index() == 0)
