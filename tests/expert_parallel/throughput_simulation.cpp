@@ -23,6 +23,7 @@ struct Drawn {
   std::vector<uint32_t> sms;  ///< [ranks]
   std::vector<Step> steps;
   bool in_place = false;
+  bool ends_in_discord = false;
 };
 
 /// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
@@ -46,6 +47,7 @@ Drawn draw(SeedRun& run) {
   drawn.exchange.idx_is_int64 = random.chance(512);
   drawn.exchange.seed = static_cast<uint32_t>(random.next());
   drawn.in_place = random.chance(512);
+  drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(128));
   const uint32_t steps = random.between(1, 3);
   for (uint32_t i = 0; i < steps; ++i)
     drawn.steps.push_back(static_cast<Step>(random.below(kSteps)));
@@ -73,6 +75,24 @@ void expect_refusal(ExpertParallel& exchange, const ExchangeCase& exchange_case,
     throw;
   }
   throw simulation::SuiteFailure("an impossible expert was accepted");
+}
+
+/// The last rank sends again while the others combine: all must hear of it, and nobody may hang.
+void expect_discord(ExpertParallel& exchange, const Received& received, const Tokens& mine,
+                    const TokensOnDevice& tokens) {
+  World& world = exchange.world();
+  const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
+  try {
+    if (world.rank() + 1 == world.size())
+      exchange.dispatch(tokens.input().x, *received.route);
+    else
+      exchange.combine(received.x, *received.route, out.data());
+    exchange.wait();
+  } catch (const InvalidArgument& error) {
+    if (error.argument == "call") return;
+    throw;
+  }
+  throw simulation::SuiteFailure("ranks made different calls and did not hear of it");
 }
 
 /// One rank's program.
@@ -118,6 +138,7 @@ void exchange_on(World& world, const Drawn& drawn) {
     }
   }
   require_none(difference(exchange, first, expected), "the first dispatch");
+  if (drawn.ends_in_discord) expect_discord(exchange, first, mine, tokens);
 }
 
 constexpr size_t kArenaBytes = size_t{4} << 20;
@@ -125,7 +146,7 @@ constexpr size_t kArenaBytes = size_t{4} << 20;
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   simulated::Options options{.ranks = drawn.exchange.shape.ranks, .arena_bytes = kArenaBytes};
-  const bool stops = options.ranks > 1 && run.mutator == nullptr && run.random.chance(128);
+  const bool stops = options.ranks > 1 && run.random.chance(128);
   if (stops) {
     // Of any size, since nobody knows how many steps the run will take.
     const uint64_t after = run.random.below(1u << run.random.between(8, 16));
