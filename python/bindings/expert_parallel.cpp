@@ -7,6 +7,7 @@
 
 #include "received.hpp"
 #include "registration.hpp"
+#include "unlocked.hpp"
 #include "world.hpp"
 
 namespace nb = nanobind;
@@ -27,8 +28,12 @@ class ExchangeHandle {
  public:
   ExchangeHandle(const WorldHandle& world, const ExpertParallelOptions& options) {
     const std::shared_ptr<World> shared = world.get();
-    nb::gil_scoped_release unlocked;
-    exchange_ = std::make_shared<Exchange>(shared, options);
+    std::unique_ptr<Exchange> made;
+    {
+      nb::gil_scoped_release unlocked;
+      made = std::make_unique<Exchange>(shared, options);
+    }
+    exchange_ = shared_and_destroyed_unlocked(std::move(made));
   }
 
   const std::shared_ptr<Exchange>& get() const {
@@ -36,11 +41,7 @@ class ExchangeHandle {
     return exchange_;
   }
 
-  void close() {
-    std::shared_ptr<Exchange> last = std::move(exchange_);
-    nb::gil_scoped_release unlocked;
-    last.reset();
-  }
+  void close() { exchange_.reset(); }
 
  private:
   std::shared_ptr<Exchange> exchange_;
@@ -78,7 +79,11 @@ void combine(const ExchangeHandle& self, const Bf16& y, const HeldRoute& route,
 
 nb::object output_buffer(const ExchangeHandle& self, const HeldRoute& route, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
-  const std::shared_ptr<void> memory = exchange->expert_parallel.output_buffer(route.route, stream);
+  std::shared_ptr<void> memory;
+  {
+    nb::gil_scoped_release unlocked;
+    memory = exchange->expert_parallel.output_buffer(route.route, stream);
+  }
   return arena_array(exchange, memory, static_cast<const uint16_t*>(memory.get()),
                      {route.route.rows_received(), exchange->expert_parallel.options().hidden});
 }

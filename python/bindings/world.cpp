@@ -8,6 +8,7 @@
 #include "device/accelerator.hpp"
 #include "interrupt.hpp"
 #include "registration.hpp"
+#include "unlocked.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,12 +20,8 @@ const std::shared_ptr<World>& WorldHandle::get() const {
   return world_;
 }
 
-void WorldHandle::close() {
-  // Taken out first: with the lock released, another thread may look at this handle.
-  std::shared_ptr<World> last = std::move(world_);
-  nb::gil_scoped_release unlocked;
-  last.reset();
-}
+WorldHandle::WorldHandle(std::unique_ptr<World> world)
+    : world_(shared_and_destroyed_unlocked(std::move(world))) {}
 
 namespace {
 

@@ -11,12 +11,12 @@ namespace tokenyard::python {
 /// World goes when the last of them has gone, so an array outlives `close`.
 class WorldHandle {
  public:
-  explicit WorldHandle(std::unique_ptr<World> world) : world_(std::move(world)) {}
+  explicit WorldHandle(std::unique_ptr<World> world);
   /// Throws InvalidArgument once closed.
   const std::shared_ptr<World>& get() const;
   bool closed() const { return world_ == nullptr; }
   /// Gives up this handle's share.
-  void close();
+  void close() { world_.reset(); }
 
  private:
   std::shared_ptr<World> world_;
