@@ -13,9 +13,11 @@ struct IdentityParams {
 };
 
 DEVICE void identity_body(const IdentityParams& params) {
-  params.who[block::index() * block::threads() + thread::index()] = {
-      thread::index(),  warp::index(),  warp::lane(),  warp::count(),
-      block::threads(), block::index(), grid::blocks()};
+  Who& who = params.who[block::index() * block::threads() + thread::index()];
+  // Asked by each lane a different number of times: nobody may have to wait for his neighbours.
+  for (uint32_t asked = 0; asked <= warp::lane(); ++asked)
+    who = {thread::index(),  warp::index(),  warp::lane(),  warp::count(),
+           block::threads(), block::index(), grid::blocks()};
 }
 
 struct LaneResults {

@@ -13,10 +13,10 @@ DEVICE uint32_t index() {
 }  // namespace thread
 
 namespace warp {
-// Blocks have one dimension, so a warp is 32 neighbouring threads. The shuffle tells the compiler
-// that the index is the same in all lanes, so that what follows from it needs one register a warp.
+// Blocks have one dimension, so a warp is 32 neighbouring threads. Not by a shuffle, which would tell
+// the compiler that the index is the same in all lanes: lanes may ask when they have parted.
 DEVICE uint32_t index() {
-  return __shfl_sync(0xffffffffu, threadIdx.x / kWarpLanes, 0);
+  return threadIdx.x / kWarpLanes;
 }
 DEVICE uint32_t lane() {
   return threadIdx.x % kWarpLanes;
