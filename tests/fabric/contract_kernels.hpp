@@ -19,11 +19,11 @@ struct ContractWindow {
   };
   Buffer buffers[2];
   uint32_t stored_epoch[kContractRanks];
-  uint32_t copied_epoch[kContractRanks];
-  uint32_t arrivals;
+  uint32_t copied_epochs[kContractRanks];  ///< counted by signals
+  uint32_t never;                          ///< nobody writes it
 };
 
-enum class ContractPhase : uint32_t { stored, copied, counted, absent };
+enum class ContractPhase : uint32_t { stored, copied, absent };
 
 struct ContractParams {
   Patience patience;
@@ -59,12 +59,11 @@ DEVICE void contract_store_rows(const ContractParams& params) {
     if (warp::elect()) {
       store<Order::release, Scope::sys>(Peer<uint32_t>(window->stored_epoch + params.rank),
                                         params.epoch);
-      add<Order::release, Scope::sys>(Peer<uint32_t>(&window->arrivals), 1);
     }
   }
 }
 
-/// Warp 1: the same by bulk copies from shared memory.
+/// Warp 1: the same by bulk copies from shared memory, announced by signals.
 DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& shared) {
   for (uint32_t to = 0; to < params.ranks; ++to) {
     for (uint32_t word = warp::lane(); word < kRowWords; word += kWarpLanes) {
@@ -82,8 +81,8 @@ DEVICE void contract_copy_rows(const ContractParams& params, ContractShared& sha
   bulk::commit();
   bulk::wait<0>();
   for (uint32_t to = 0; to < params.ranks; ++to) {
-    uint32_t* const flag = contract_window(params, to).address()->copied_epoch + params.rank;
-    store<Order::release, Scope::sys>(Peer<uint32_t>(flag), params.epoch);
+    uint32_t* const flag = contract_window(params, to).address()->copied_epochs + params.rank;
+    add<Order::release, Scope::sys>(Peer<uint32_t>(flag), 1);
   }
 }
 
@@ -107,14 +106,7 @@ DEVICE void contract_exchange(const ContractParams& params) {
   const uint32_t from = thread::index();
   if (from < params.ranks) {
     contract_await(deadline, ContractPhase::stored, from, &mine.stored_epoch[from], params.epoch);
-    contract_await(deadline, ContractPhase::copied, from, &mine.copied_epoch[from], params.epoch);
-  }
-  block::sync();
-  if (deadline.failed()) return;
-  // Nobody's in particular, so only once every rank is known to have come.
-  if (from == 0) {
-    contract_await(deadline, ContractPhase::counted, params.rank, &mine.arrivals,
-                   params.ranks * params.epoch);
+    contract_await(deadline, ContractPhase::copied, from, &mine.copied_epochs[from], params.epoch);
   }
   block::sync();
   if (deadline.failed()) return;
@@ -135,7 +127,7 @@ DEVICE void contract_wait_for_nobody(const ContractParams& params) {
   const Deadline deadline = params.patience.start();
   if (thread::index() != 0) return;
   const ContractWindow& mine = *contract_window(params, params.rank).address();
-  contract_await(deadline, ContractPhase::absent, params.ranks - 1, &mine.arrivals, UINT32_MAX);
+  contract_await(deadline, ContractPhase::absent, params.ranks - 1, &mine.never, 1);
 }
 
 DEFINE_KERNEL(contract_exchange_kernel, contract_exchange, ContractParams, ContractShared, 64)

@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+namespace {
+
+/// What a launcher sets, for the length of a test.
+class FromEnvironment : public testing::Test {
+ protected:
+  FromEnvironment() { forget(); }
+  ~FromEnvironment() override { forget(); }
+  static void forget() {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+      unsetenv(name);
+    }
+  }
+  static void set(const char* name, const char* value) { setenv(name, value, 1); }
+  /// The variable that is complained about.
+  static std::string complaint() {
+    try {
+      (void)Rendezvous::from_environment();
+    } catch (const InvalidArgument& error) {
+      return error.argument + ": " + error.seen;
+    }
+    return "nothing";
+  }
+};
+
+TEST_F(FromEnvironment, TakesWhatALauncherSets) {
+  set("RANK", "5");
+  set("WORLD_SIZE", "8");
+  set("LOCAL_RANK", "1");
+  set("MASTER_ADDR", "node7");
+  set("MASTER_PORT", "29500");
+  const Rendezvous where = Rendezvous::from_environment();
+  EXPECT_EQ(where.rank, 5u);
+  EXPECT_EQ(where.size, 8u);
+  EXPECT_EQ(where.local_rank, 1u);
+  EXPECT_EQ(where.host, "node7");
+  EXPECT_EQ(where.port, 29500);
+}
+
+TEST_F(FromEnvironment, FillsInWhatMayBeLeftOut) {
+  set("RANK", "1");
+  set("WORLD_SIZE", "2");
+  set("MASTER_PORT", "1234");
+  set("MASTER_ADDR", "");
+  const Rendezvous where = Rendezvous::from_environment();
+  EXPECT_EQ(where.local_rank, 1u);
+  EXPECT_EQ(where.host, "127.0.0.1");
+}
+
+TEST_F(FromEnvironment, NamesWhatIsMissingOrNoNumber) {
+  EXPECT_EQ(complaint(), "RANK: nothing");
+  set("RANK", "0");
+  EXPECT_EQ(complaint(), "WORLD_SIZE: nothing");
+  set("WORLD_SIZE", "-2");
+  EXPECT_EQ(complaint(), "WORLD_SIZE: '-2'");
+  set("WORLD_SIZE", "2x");
+  EXPECT_EQ(complaint(), "WORLD_SIZE: '2x'");
+  set("WORLD_SIZE", "2");
+  set("MASTER_PORT", "70000");
+  EXPECT_EQ(complaint(), "MASTER_PORT: '70000'");
+}
+
+}  // namespace
+}  // namespace tokenyard
