@@ -13,8 +13,8 @@ DEVICE uint32_t index() {
 }  // namespace thread
 
 namespace warp {
-// Blocks have one dimension, so a warp is 32 neighbouring threads. Not by a shuffle, which would tell
-// the compiler that the index is the same in all lanes: lanes may ask when they have parted.
+// Blocks have one dimension, so a warp is 32 neighbouring threads. Not by a shuffle, which would
+// tell the compiler that the index is the same in all lanes: lanes may ask when they have parted.
 DEVICE uint32_t index() {
   return threadIdx.x / kWarpLanes;
 }

@@ -1,0 +1,90 @@
+/// The words that touch memory: each is one call there, with a chance for others to run before it.
+#include "simt/executor.hpp"
+#include "simt/inside.hpp"
+
+namespace tokenyard::simt {
+
+void Executor::load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
+                    CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.load(current_->name, from, value, bytes, order, scope, where);
+}
+
+void Executor::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
+                     CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.store(current_->name, to, value, bytes, order, scope, where);
+}
+
+void Executor::modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
+                      Order order, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
+}
+
+void Executor::compare_exchange(void* at, const void* expected, const void* desired, void* old,
+                                uint32_t bytes, Order order, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
+                                 where);
+}
+
+void Executor::fence(bool sequential, Scope scope, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.fence(current_->name, sequential, scope, where);
+}
+
+void Executor::completion_init(void* completion, uint32_t arrivals, CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.completion_init(current_->name, completion, arrivals, where);
+}
+
+void Executor::completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.completion_arrive(current_->name, completion, expected_bytes, where);
+}
+
+bool Executor::completion_done(void* completion, uint32_t parity, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  return parts_.memory.completion_done(current_->name, completion, parity, where);
+}
+
+void Executor::fence_async(CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.fence_async(current_->name, where);
+}
+
+void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
+                         CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.bulk_load(current_->name, to_shared, from, bytes, completion, where);
+}
+
+void Executor::bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  parts_.memory.bulk_store(current_->name, to, from_shared, bytes, where);
+}
+
+void Executor::bulk_commit(CodeAddress where) {
+  const Inside inside(*this);
+  parts_.memory.bulk_commit(current_->name, where);
+}
+
+void Executor::bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) {
+  const Inside inside(*this);
+  maybe_preempt();
+  current_->waiting = {.where = where};
+  while (!parts_.memory.bulk_wait(current_->name, groups, sources_only, where))
+    block(Blocked::copies);
+}
+
+}  // namespace tokenyard::simt
