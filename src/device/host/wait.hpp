@@ -12,25 +12,46 @@ DEVICE Deadline Patience::start() const {
   return Deadline(*this, now_ns());
 }
 
-DEVICE bool Deadline::failed() const {
+namespace host_body {
+
+// What a wait does when it fails stays out of the kernels' code: to the simulator, which tells
+// places by their addresses, it is one place and not one for every wait.
+
+[[gnu::noinline]] inline bool call_failed(const Patience& patience) {
   // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
-  return load<Order::relaxed, Scope::gpu>(patience_.failed) != static_cast<uint32_t>(Failure::none);
+  return load<Order::relaxed, Scope::gpu>(patience.failed) != static_cast<uint32_t>(Failure::none);
+}
+
+[[gnu::noinline]] inline void fail_call(const Patience& patience, uint64_t start_ns,
+                                        Failure failure, const Awaited& what) {
+  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
+  const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
+      patience.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
+  if (first != static_cast<uint32_t>(Failure::none)) return;
+  WaitReport& report = *patience.report;
+  report.phase = what.phase;
+  report.rank = what.rank;
+  report.block = machine().identity().block;
+  report.expected = what.expected;
+  report.seen = what.seen;
+  report.waited_ns = now_ns() - start_ns;
+  // Publishes the fields above to the host, which acquires it.
+  store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
+}
+
+[[gnu::noinline]] inline bool alarm_rings(const Patience& patience) {
+  // Relaxed: the host says only that it wants the call to end.
+  return load<Order::relaxed, Scope::sys>(patience.alarm) != kNoAlarm;
+}
+
+}  // namespace host_body
+
+DEVICE bool Deadline::failed() const {
+  return host_body::call_failed(patience_);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
-  // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
-  const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
-      patience_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
-  if (first != static_cast<uint32_t>(Failure::none)) return;
-  WaitReport& report = *patience_.report;
-  report.phase = what.phase;
-  report.rank = what.rank;
-  report.block = host_body::machine().identity().block;
-  report.expected = what.expected;
-  report.seen = what.seen;
-  report.waited_ns = now_ns() - start_ns_;
-  // Publishes the fields above to the host, which acquires it.
-  store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
+  host_body::fail_call(patience_, start_ns_, failure, what);
 }
 
 DEVICE bool Deadline::give_up(uint32_t, const Awaited& what) const {
@@ -39,8 +60,7 @@ DEVICE bool Deadline::give_up(uint32_t, const Awaited& what) const {
     fail(Failure::deadline, what);
     return true;
   }
-  // Relaxed: the host says only that it wants the call to end.
-  if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
+  if (!host_body::alarm_rings(patience_)) return false;
   fail(Failure::alarm, what);
   return true;
 }
