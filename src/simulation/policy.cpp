@@ -27,7 +27,7 @@ Policy Policy::draw(Random& random, uint32_t ranks) {
   policy.land_per_1024 = 1u << random.below(10);
   policy.stale_per_1024 = random.chance(256) ? 0 : random.between(32, 900);
   policy.oldest_first = random.chance(512);
-  policy.stale_steps = 1u << random.between(4, 12);
+  policy.stale_steps = 1u << random.between(6, 17);
   policy.insert_per_1024 = random.chance(512) ? 0 : random.between(32, 700);
   policy.tear_per_1024 = random.chance(700) ? 0 : random.between(32, 1024);
   policy.clogged_from = random.below(ranks);

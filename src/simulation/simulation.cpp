@@ -38,8 +38,25 @@ void Simulation::run(const std::function<bool()>& finished) {
       memory_.stop(options_.stop->rank, options_.stop->fate);
       options_.on_stop(options_.stop->rank);
     }
+    notice_quiet();
     return finished();
   });
+}
+
+/// Threads that nap and look again keep the executor busy, but are as good as idle: when nothing
+/// has happened for long, what memory held back must happen, or time pass.
+void Simulation::notice_quiet() {
+  if (memory_.progress() != quiet_since_) {
+    quiet_since_ = memory_.progress();
+    quiet_turns_ = quiet_rounds_ = 0;
+    return;
+  }
+  if (++quiet_turns_ < kQuietTurns) return;
+  quiet_turns_ = 0;
+  if (memory_.step_when_idle()) return;
+  if (quiet_rounds_ > time_.rounds_max())
+    throw InternalError("threads run, but nothing has happened for hours of virtual time");
+  time_.idle(quiet_rounds_++, 0);
 }
 
 std::byte* Simulation::allocate(const std::string& name, size_t bytes, uint32_t rank) {

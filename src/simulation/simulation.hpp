@@ -58,6 +58,10 @@ class Simulation {
     size_t bytes;
   };
 
+  static constexpr uint32_t kQuietTurns = 3000;
+
+  void notice_quiet();
+
   Options options_;
   Policy policy_;
   SeededSchedule::Options schedule_options_;
@@ -67,6 +71,8 @@ class Simulation {
   simt::Executor executor_;
   std::vector<Allocation> allocations_;
   bool stopped_ = false;
+  uint64_t quiet_since_ = 0;  ///< memory's progress
+  uint32_t quiet_turns_ = 0, quiet_rounds_ = 0;
 };
 
 }  // namespace tokenyard::simulation

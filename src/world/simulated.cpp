@@ -151,6 +151,8 @@ Result run(simulation::SeedRun& seed, const Options& options,
   for (const simulation::Finding& finding : simulation.memory().findings().list())
     result.findings.push_back(finding.text(simt::source_line));
   result.steps = simulation.memory().steps();
+  // While memory is still there: ends say goodbye, and those of a stopped rank still listen.
+  ends.clear();
   return result;
 }
 

@@ -67,9 +67,9 @@ void exchange(World& world, const Case& one) {
                                .patience = failure.patience(world.timeout())};
   launch(accelerator, put_signal_kernel, {.blocks = 1, .warps = one.warps}, Stream{}, params);
   const Event end = accelerator.record(Stream{});
-  accelerator.wait_until(accelerator.now() + world.timeout(),
+  accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
                          [&] { return accelerator.done(end); });
-  const std::array<std::string, 2> phases{"signal", "loads"};
+  const std::array<std::string, 1> phases{"signal"};
   failure.check(phases);
   for (uint32_t index = 0; index < one.words; ++index) {
     const uint64_t wanted = put_signal_word(source, 1, index);
@@ -90,18 +90,40 @@ void run_suite(SeedRun& run) {
                  .ranks = run.option("ranks", run.random.between(2, 4)),
                  .warps = run.option("warps", run.random.between(2, 4)),
                  .words = run.option("words", 2 * run.random.between(17, kPutSignalWordsMax / 2))};
-  const auto result = simulated::run(run, {.ranks = one.ranks, .arena_bytes = 64 << 10},
-                                     [&](World& world) { exchange(world, one); });
-  if (how < PutSignal::relaxed_signal)
-    result.require_clean();
-  else
+  simulated::Options options{.ranks = one.ranks, .arena_bytes = 64 << 10};
+  // In a run of a right variant a rank may stop in the middle; the others must get away.
+  const bool right = how < PutSignal::relaxed_signal;
+  if (right && run.option("stops", run.random.chance(256))) {
+    options.stop = simulation::RankStop{
+        .rank = run.option("rank", run.random.below(one.ranks)),
+        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(5, 11))),
+        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const auto result = simulated::run(run, options, [&](World& world) { exchange(world, one); });
+  if (!right) {
     run.require(!result.findings.empty(), "nothing was reported\n{}", result.drawn);
+    return;
+  }
+  std::vector<uint32_t> ended;
+  for (uint32_t rank = 0; options.stop && rank < one.ranks; ++rank) {
+    ended.push_back(rank);
+    if (rank == options.stop->rank || !result.thrown[rank]) continue;
+    try {
+      std::rethrow_exception(result.thrown[rank]);
+    } catch (const PeerTimeout&) {
+    } catch (const PeerLost&) {
+    }  // Anything else is no answer to a rank that stops.
+  }
+  result.require_clean(ended);
 }
 
 const bool registered = simulation::add_suite(
     {.name = "memory",
      .what = "put, signal, wait: right variants are clean, wrong ones reported",
      .run = run_suite,
+     .explained = {{simulation::Fault::proxy_fence_removed, "put_signal_kernel.hpp:141",
+                    "the fence before the load comes later in the same thread and covers it"}},
      .seeds = 3000});
 
 }  // namespace

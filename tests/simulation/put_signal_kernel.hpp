@@ -101,8 +101,7 @@ DEVICE void signal(const PutSignalParams& params) {
   }
 }
 
-DEVICE void await_signal(const PutSignalParams& params) {
-  const Deadline deadline = params.patience.start();
+DEVICE void await_signal(const PutSignalParams& params, const Deadline& deadline) {
   const auto* const flag = reinterpret_cast<const uint32_t*>(params.arenas.mine() + params.flag);
   Awaited what{.phase = 0, .rank = params.rank, .expected = params.epoch, .seen = 0};
   wait_until(deadline, what, [&] {
@@ -119,10 +118,10 @@ DEVICE void take_by_bulk(const PutSignalParams& params, PutSignalShared& shared)
     shared.completion.arrive_expect(bytes);
     bulk::load(shared.loaded, params.arenas.mine() + params.data, bytes, shared.completion);
   }
-  const Deadline deadline = params.patience.start();
-  Awaited what{.phase = 1, .rank = params.rank};
+  // A copy from this rank's own memory always ends, whatever becomes of the others, and must not
+  // outlive the block it writes into: this wait has neither deadline nor alarm.
   if (params.how != PutSignal::bulk_load_not_awaited || thread::index() == 0)
-    wait_until(deadline, what, [&] { return shared.completion.done(0); });
+    while (!shared.completion.done(0)) nap(100);
   for (uint32_t index = thread::index(); index < params.words; index += block::threads())
     params.out[index] = shared.loaded[index];
 }
@@ -136,6 +135,7 @@ DEVICE void take_by_loads(const PutSignalParams& params) {
 DEVICE void put_signal(const PutSignalParams& params) {
   auto& shared = block::shared<PutSignalShared>();
   const PutSignal how = params.how;
+  const Deadline deadline = params.patience.start();
   if (thread::index() == 0) {
     shared.completion.init(1);
     fence_async();
@@ -149,9 +149,10 @@ DEVICE void put_signal(const PutSignalParams& params) {
   if (how != PutSignal::no_barrier_before_signal) block::sync();
   if (thread::index() == 0) {
     signal(params);
-    await_signal(params);
+    await_signal(params, deadline);
   }
   if (how != PutSignal::no_barrier_after_wait) block::sync();
+  if (deadline.failed()) return;  // What would be taken has not come.
   if (one_of(how, PutSignal::bulk_load, PutSignal::bulk_load_not_awaited) ||
       how == PutSignal::bulk_load_without_proxy_fence)
     take_by_bulk(params, shared);

@@ -24,6 +24,8 @@ using std::chrono::steady_clock;
 /// One in so many seeds runs twice: a run that does not repeat itself could not be replayed.
 constexpr uint64_t kReplayEvery = 16;
 constexpr uint32_t kFailuresShown = 5;
+/// A seed that runs longer hangs: its process dies of SIGALRM, and the seed fails.
+constexpr uint32_t kSeedSeconds = 180;
 
 struct Options {
   std::string suite, trace;
@@ -103,6 +105,7 @@ Tally sweep(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
+    ::alarm(kSeedSeconds);
     Trace trace;
     std::string problem = run_seed(suite, seed, trace, nullptr);
     if (problem.empty() && task % kReplayEvery == 0) {
@@ -181,6 +184,7 @@ bool mutate(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     for (uint64_t seed = options.first; seed < options.first + seeds; ++seed) {
+      ::alarm(kSeedSeconds);
       Mutator mutator(mutants[task].mutation);
       Trace trace;
       const std::string problem = run_seed(suite, seed, trace, &mutator);

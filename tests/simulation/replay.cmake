@@ -1,0 +1,18 @@
+# cmake -DSIMULATE=program -DDIRECTORY=scratch -P replay.cmake: one seed twice, byte for byte.
+foreach(time first second)
+  execute_process(COMMAND ${SIMULATE} --suite memory --seed 18 --trace ${DIRECTORY}/${time}.trace
+                  RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "seed 18 of suite memory failed")
+  endif()
+endforeach()
+file(SIZE ${DIRECTORY}/first.trace bytes)
+if(bytes LESS 1000)
+  message(FATAL_ERROR "a trace of ${bytes} bytes holds nothing")
+endif()
+execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${DIRECTORY}/first.trace
+                        ${DIRECTORY}/second.trace RESULT_VARIABLE differ)
+if(differ)
+  message(FATAL_ERROR "the same seed gave two traces")
+endif()
+message(STATUS "${bytes} bytes, twice the same")
