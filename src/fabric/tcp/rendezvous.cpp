@@ -113,7 +113,8 @@ awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress) {
   std::chrono::milliseconds rest = kPauseMin;
   progress.enter("rendezvous: meet rank 0 at " + place, {0});
   for (;;) {
-    progress.missing({0});
+    // Rank 0 is missing until it has told of others. If it is gone after that it has most likely
+    // given up on them, as this rank is about to: what it said still names who never came.
     try {
       std::optional<Directory> directory = co_await attend_once(self, progress);
       if (directory) co_return std::move(*directory);
