@@ -181,6 +181,14 @@ constexpr const char* kNoLoadBuffering =
 /// that fail; all others are named by the kernel's line.)
 constexpr const char* kReadByHostCode =
     "orders plain memory that only host code reads, and host code is not instrumented";
+/// The counts' record, the alarm, the report.
+constexpr const char* kOwnHost =
+    "is between a rank's kernel and its own host code, which the model counts to the rank's GPU";
+/// What hellos speak of was done by kernels before this one.
+constexpr const char* kKernelEnded =
+    "orders accesses of kernels that have ended; the model takes that for a proxy fence, PTX does "
+    "not say so";
+constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
 
 const bool registered = simulation::add_suite(
     {.name = "throughput",
@@ -188,7 +196,13 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:28", kNoLoadBuffering},
                    {Fault::acquire_made_relaxed, "call_kernel.hpp:28", kNoLoadBuffering},
-                   {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode}},
+                   {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
+                   {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:30", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:37", kOwnHost},
+                   {Fault::proxy_fence_removed, "combine_kernel.hpp:20", kFencedAgain},
+                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:36", kKernelEnded},
+                   {Fault::proxy_fence_removed, "move_rows_kernel.hpp:53", kKernelEnded}},
      .seeds = 2000});
 
 }  // namespace
