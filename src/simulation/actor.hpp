@@ -13,10 +13,14 @@
 
 namespace tokenyard::simulation {
 
-/// Where a thread runs, as scopes see it. Host code is a block of its own.
+/// Where a thread runs, as scopes see it. Host code is a block of its own, and in no GPU's scope.
 struct Place {
   uint32_t rank = 0;
   uint32_t block = 0;  ///< numbered over the whole run, so that no two grids share one
+  bool host = false;
+
+  /// Of the GPU, or of the processor, that it runs on.
+  uint32_t device() const { return rank * 2 + (host ? 1 : 0); }
 };
 
 /// Whether `scope`, named by a thread at `from`, includes a thread at `to`.
@@ -25,7 +29,7 @@ inline bool includes(Scope scope, const Place& from, const Place& to) {
     case Scope::block:
       return from.block == to.block;
     case Scope::gpu:
-      return from.rank == to.rank;
+      return from.device() == to.device();
     case Scope::sys:
       return true;
   }

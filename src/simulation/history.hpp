@@ -38,7 +38,8 @@ struct Message {
   Place place;
   bool atomic_with_previous = false;  ///< a read-modify-write that read the message before it
   uint64_t born = 0;                  ///< step
-  std::vector<ReleaseRef> releases;   ///< what acquiring it synchronises with
+  CodeAddress where = nullptr;
+  std::vector<ReleaseRef> releases;  ///< what acquiring it synchronises with
   struct Reader {
     Slot slot;
     Epoch epoch;

@@ -56,7 +56,7 @@ ModelMemory::Host ModelMemory::add_host(uint32_t rank, std::string label) {
   const Slots::Fresh fresh = slots_.take(rank, Clock());
   state->slot = fresh.slot;
   state->epoch = fresh.first;
-  state->place = {rank, blocks_++};
+  state->place = {rank, blocks_++, true};
   state->actor = add_actor(ActorKind::host, fresh.slot, state->place, {0, rank, 0, 0, 0});
   actors_[state->actor].label = std::move(label);
   hosts_.push_back(std::move(state));
@@ -74,7 +74,13 @@ uint32_t ModelMemory::read_flag(Host host, const uint32_t* flag) {
   uint32_t value = 0;
   Region* const region = region_of(flag, sizeof value, me, "read_flag", nullptr);
   if (region == nullptr) return *flag;
-  strong_load(me, *region, flag, &value, sizeof value, Order::acquire, Scope::sys, nullptr);
+  const Message& message =
+      strong_load(me, *region, flag, &value, sizeof value, Order::acquire, Scope::sys, nullptr);
+  // What host code reads on a flag's strength is not instrumented, so the flag itself must do.
+  if (message.epoch != 0 && !me.knows(message.slot, message.epoch))
+    misuse(
+        fmt::format("host code acquires {}, which no release made ready", regions_.describe(flag)),
+        me, message.where);
   return value;
 }
 

@@ -156,8 +156,9 @@ class ModelMemory final : public simt::Memory {
               const void* value, uint32_t bytes);
 
   // The words, once the thread's state is known.
-  void strong_load(ThreadState& me, Region& region, const void* from, void* value, uint32_t bytes,
-                   Order order, Scope scope, CodeAddress where);
+  /// The message that it found.
+  const Message& strong_load(ThreadState& me, Region& region, const void* from, void* value,
+                             uint32_t bytes, Order order, Scope scope, CodeAddress where);
   void strong_store(ThreadState& me, Region& region, void* to, const void* value, uint32_t bytes,
                     Order order, Scope scope, CodeAddress where);
   /// `update(old)` gives the new value, or false to leave the old one.

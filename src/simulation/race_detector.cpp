@@ -41,8 +41,8 @@ bool RaceDetector::harmless(const Records& records, uint16_t mask, const Access&
   if (records.masks_differ || records.mask != mask) return false;
   const Scope narrowest = std::min(records.narrowest, access.scope);
   if (narrowest == Scope::sys) return true;
-  return narrowest == Scope::gpu && !records.ranks_differ &&
-         records.rank == actors_[access.actor].place.rank;
+  return narrowest == Scope::gpu && !records.devices_differ &&
+         records.device == actors_[access.actor].place.device();
 }
 
 void RaceDetector::compare(const Records& records, uint16_t mask, const Access& access,
@@ -91,7 +91,7 @@ bool RaceDetector::implies(const Record& later, const Record& earlier) const {
   if (!strong(old.kind) || later.mask != earlier.mask) return false;
   if (old.actor == now.actor) return old.scope >= now.scope;
   return old.scope == Scope::sys && now.scope == Scope::sys &&
-         actors_[old.actor].place.rank == actors_[now.actor].place.rank;
+         actors_[old.actor].place.device() == actors_[now.actor].place.device();
 }
 
 void RaceDetector::remember(Records& records, uint16_t mask, const Access& access,
@@ -134,21 +134,21 @@ void RaceDetector::prune(Records& records, const ThreadState& me) {
 }
 
 void RaceDetector::summarise(Records& records) const {
-  records.weak = records.ranks_differ = records.masks_differ = false;
+  records.weak = records.devices_differ = records.masks_differ = false;
   records.narrowest = Scope::sys;
   records.mask = 0;
   for (const Record& record : records.list) add_to_summary(records, record);
 }
 
 void RaceDetector::add_to_summary(Records& records, const Record& record) const {
-  const uint32_t rank = actors_[record.access.actor].place.rank;
+  const uint32_t device = actors_[record.access.actor].place.device();
   if (records.mask == 0) {
     records.mask = record.mask;
-    records.rank = rank;
+    records.device = device;
   }
   records.weak |= !strong(record.access.kind);
   records.masks_differ |= records.mask != record.mask;
-  records.ranks_differ |= records.rank != rank;
+  records.devices_differ |= records.device != device;
   records.narrowest = std::min(records.narrowest, record.access.scope);
 }
 

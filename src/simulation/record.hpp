@@ -55,12 +55,12 @@ struct Records {
   std::vector<Record> list;
   uint32_t prune_at = 8;  ///< how long the list may grow before known records are dropped
   // Of all records in the list:
-  bool weak = false;          ///< one of them is not strong
-  bool ranks_differ = false;  ///< they come from several ranks
+  bool weak = false;            ///< one of them is not strong
+  bool devices_differ = false;  ///< they come from several devices
   Scope narrowest = Scope::sys;
   uint16_t mask = 0;  ///< the one mask of all; 0 with none
   bool masks_differ = false;
-  uint32_t rank = 0;
+  uint32_t device = 0;  ///< of the first
 };
 
 }  // namespace tokenyard::simulation

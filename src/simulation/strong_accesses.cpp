@@ -171,8 +171,9 @@ void ModelMemory::carry_on(std::vector<ReleaseRef>& releases, const Message& rea
   }
 }
 
-void ModelMemory::strong_load(ThreadState& me, Region& region, const void* from, void* value,
-                              uint32_t bytes, Order order, Scope scope, CodeAddress where) {
+const Message& ModelMemory::strong_load(ThreadState& me, Region& region, const void* from,
+                                        void* value, uint32_t bytes, Order order, Scope scope,
+                                        CodeAddress where) {
   late_.land_own(region, from, bytes, me);
   History& place = history(region, from, bytes);
   const Message& message = place.read(me, scope, chance());
@@ -181,6 +182,7 @@ void ModelMemory::strong_load(ThreadState& me, Region& region, const void* from,
   // What the acquire made known counts for the load itself.
   touch(me, region, from, bytes, AccessKind::strong_read, order, scope, where);
   record("load", me, region, from, value, bytes);
+  return message;
 }
 
 void ModelMemory::strong_store(ThreadState& me, Region& region, void* to, const void* value,
@@ -194,6 +196,7 @@ void ModelMemory::strong_store(ThreadState& me, Region& region, void* to, const 
   message.scope = scope;
   message.place = me.place;
   message.born = step_;
+  message.where = where;
   message.releases = releases_of(me, place, order, scope);
   place.insert(std::move(message), me, chance());
   note_unsettled(place);
@@ -226,6 +229,7 @@ void ModelMemory::read_modify_write(ThreadState& me, Region& region, void* at, v
   message.scope = scope;
   message.place = me.place;
   message.born = step_;
+  message.where = where;
   message.atomic_with_previous = true;
   message.releases = releases_of(me, place, order, scope);
   carry_on(message.releases, read, scope, me);

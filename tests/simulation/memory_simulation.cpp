@@ -68,7 +68,7 @@ void exchange(World& world, const Case& one) {
   launch(accelerator, put_signal_kernel, {.blocks = 1, .warps = one.warps}, Stream{}, params);
   const Event end = accelerator.record(Stream{});
   accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
-                         [&] { return accelerator.done(end); });
+                         [&] { return accelerator.done(end) || failure.failed(); });
   const std::array<std::string, 1> phases{"signal"};
   failure.check(phases);
   for (uint32_t index = 0; index < one.words; ++index) {

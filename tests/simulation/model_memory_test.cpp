@@ -208,6 +208,18 @@ TEST_F(ModelMemoryTest, AGridsEndOrdersTheNextOneAfterIt) {
   EXPECT_EQ(findings(), 1u);
 }
 
+TEST_F(ModelMemoryTest, AFlagForTheHostIsReleasedAtSystemScope) {
+  store(writer(), word(0, 0), 1, Order::release, Scope::sys);
+  EXPECT_EQ(memory_->read_flag(hosts_[0], word(0, 0)), 1u);
+  EXPECT_EQ(found(), "");
+  store(writer(), word(0, 4), 1, Order::relaxed, Scope::sys);
+  memory_->read_flag(hosts_[0], word(0, 4));
+  EXPECT_THAT(found(), HasSubstr("arena + 0x10, which no release made ready"));
+  store(writer(), word(0, 8), 1, Order::release, Scope::gpu);
+  memory_->read_flag(hosts_[0], word(0, 8));
+  EXPECT_THAT(found(), HasSubstr("the scope of one does not include the other thread"));
+}
+
 TEST_F(ModelMemoryTest, StoresOfARankThatStopsVanishOrLand) {
   store(writer(), word(1, 0), 5);
   memory_->stop(0, InFlight::vanish);
