@@ -37,7 +37,9 @@ class TokenSupply {
       draw(call);
     }
     const uint32_t blocks = grid::blocks();
-    for (;;) {
+    // Tickets differ, so no block can draw more that count: whatever happens, this ends.
+    while (draws_ < params_.shares.claims) {
+      ++draws_;
       const uint32_t drawn = warp::shuffle(ticket_, 0);
       if (drawn >= params_.shares.claims) return false;
       const uint32_t piece = drawn / blocks;
@@ -47,6 +49,7 @@ class TokenSupply {
       draw(call);
       if (next_ < end_) return true;
     }
+    return false;
   }
 
   DEVICE void draw(const Dispatch& call) {
@@ -76,6 +79,7 @@ class TokenSupply {
   const DispatchParams& params_;
   uint32_t next_ = 0, end_ = 0;
   uint32_t ticket_ = 0;  // Lane 0's.
+  uint32_t draws_ = 0;   // Looked at so far.
   bool claiming_ = false;
 };
 
