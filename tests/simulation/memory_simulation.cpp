@@ -13,7 +13,7 @@
 
 namespace tokenyard {
 
-DEFINE_KERNEL(put_signal_kernel, put_signal, PutSignalParams, PutSignalShared, 256)
+DEFINE_HOST_KERNEL(put_signal_kernel, put_signal, PutSignalParams, PutSignalShared, 256)
 
 namespace {
 
