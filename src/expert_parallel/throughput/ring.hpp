@@ -38,14 +38,15 @@ struct RingPosition {
 };
 
 /// A block may not end while copies into its shared memory are under way, a failed one neither. A
-/// load lands in microseconds or never, so the patience is short and not the call's.
+/// load lands in microseconds or was never started, so the patience is short (a millisecond a
+/// stage) and not the call's.
 DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
-  constexpr uint32_t kNapsMax = 2000;
-  constexpr uint32_t kNapNs = 500;
+  constexpr uint32_t kFirstNapNs = 500, kLastNapNs = 500'000;
   for (uint32_t stage = 0; stage < stages; ++stage) {
     if (stage >= end.stage && end.lap == 0) continue;  // Never used.
     const uint32_t lap = stage < end.stage ? end.lap : end.lap - 1;
-    for (uint32_t naps = 0; naps < kNapsMax && !full[stage].done(lap & 1); ++naps) nap(kNapNs);
+    for (uint32_t ns = kFirstNapNs; ns <= kLastNapNs && !full[stage].done(lap & 1); ns *= 2)
+      nap(ns);
   }
 }
 
