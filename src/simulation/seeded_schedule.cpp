@@ -46,6 +46,7 @@ bool SeededSchedule::starved(const ThreadName& thread) const {
 
 size_t SeededSchedule::pick(std::span<const ThreadName* const> runnable) {
   const auto count = static_cast<uint32_t>(runnable.size());
+  if (fair_) return random_.below(count);
   const bool change = random_.chance(options_.change_per_1024);
   switch (options_.kind) {
     case Kind::random:

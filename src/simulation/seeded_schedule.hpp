@@ -35,6 +35,8 @@ class SeededSchedule final : public simt::Schedule {
   size_t pick(std::span<const simt::ThreadName* const> runnable) override;
   bool preempt(const simt::ThreadName& running) override;
   bool step_memory() override;
+  /// While set, anybody may be next: who was starved gets on.
+  void be_fair(bool fair) { fair_ = fair; }
 
  private:
   uint64_t& priority(const simt::ThreadName& thread);
@@ -42,6 +44,7 @@ class SeededSchedule final : public simt::Schedule {
 
   Options options_;
   Random random_;
+  bool fair_ = false;
   std::vector<uint64_t> priorities_, host_priorities_;  ///< by thread id; by rank
   uint32_t burst_ = ~0u;                                ///< thread id
 };

@@ -44,19 +44,25 @@ void Simulation::run(const std::function<bool()>& finished) {
 }
 
 /// Threads that nap and look again keep the executor busy, but are as good as idle: when nothing
-/// has happened for long, what memory held back must happen, or time pass.
+/// has happened for long, what memory held back must happen, or whoever the schedule starves must
+/// run. Only when fairness has not helped either may time pass: a wait that expires while the
+/// thread that it waits for is not let run says nothing about the kernel.
 void Simulation::notice_quiet() {
   if (memory_.progress() != quiet_since_) {
     quiet_since_ = memory_.progress();
     quiet_turns_ = quiet_rounds_ = 0;
+    schedule_.be_fair(false);
     return;
   }
   if (++quiet_turns_ < kQuietTurns) return;
   quiet_turns_ = 0;
   if (memory_.step_when_idle()) return;
-  if (quiet_rounds_ > time_.rounds_max())
+  schedule_.be_fair(true);
+  if (++quiet_rounds_ < kFairRounds) return;
+  const uint32_t idle_rounds = quiet_rounds_ - kFairRounds;
+  if (idle_rounds > time_.rounds_max())
     throw InternalError("threads run, but nothing has happened for hours of virtual time");
-  time_.idle(quiet_rounds_++, 0);
+  time_.idle(idle_rounds, 0);
 }
 
 std::byte* Simulation::allocate(const std::string& name, size_t bytes, uint32_t rank) {

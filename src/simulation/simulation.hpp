@@ -59,6 +59,7 @@ class Simulation {
   };
 
   static constexpr uint32_t kQuietTurns = 3000;
+  static constexpr uint32_t kFairRounds = 16;  ///< of so many turns, before time passes
 
   void notice_quiet();
 
