@@ -1,0 +1,1 @@
+#include "fabric/contract_kernels.hpp"
