@@ -40,18 +40,19 @@ struct RingPosition {
 };
 
 /// A block may not end while copies into its shared memory are under way, a failed one neither. A
-/// load lands in microseconds or was never started, so the patience is short (a tenth of a
-/// millisecond a stage) and not the call's. Naps stay short as well, since a block that has not
-/// failed comes through here too, and oversleeping would be counted in its time.
+/// load lands in microseconds or was never started, so the patience is short (a millisecond a
+/// stage) and not the call's. The first naps are short ones, since a block that has not failed
+/// comes through here too, and oversleeping would be counted in its time.
 DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
-  constexpr uint32_t kNaps = 10, kFirstNapNs = 500, kNapNsMax = 16'000;
+  constexpr uint32_t kNaps = 11, kShortNaps = 9, kFirstNapNs = 500, kShortNapNsMax = 16'000;
+  constexpr uint32_t kLastNapNs = 500'000;
   for (uint32_t stage = 0; stage < stages; ++stage) {
     if (stage >= end.stage && end.lap == 0) continue;  // Never used.
     const uint32_t lap = stage < end.stage ? end.lap : end.lap - 1;
     uint32_t ns = kFirstNapNs;
     for (uint32_t naps = 0; naps < kNaps && !full[stage].done(lap & 1); ++naps) {
-      nap(ns);
-      ns = std::min(2 * ns, kNapNsMax);
+      nap(naps < kShortNaps ? ns : kLastNapNs);
+      ns = std::min(2 * ns, kShortNapNsMax);
     }
   }
 }
