@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace tokenyard {
 
@@ -51,6 +52,34 @@ class Cancelled : public Error {
  public:
   explicit Cancelled(const std::string& phase);
   std::string phase;
+};
+
+/// Ranks were lost in an operation of theirs, so it has not happened on any rank; inputs are as
+/// they were.
+class OperationAborted : public Error {
+ public:
+  OperationAborted(std::string operation, uint64_t sequence, uint64_t epoch,
+                   std::vector<uint32_t> lost);
+  std::string operation;  ///< "all_reduce"
+  uint64_t sequence;      ///< its number within its group
+  uint64_t epoch;         ///< the one it was aborted in
+  std::vector<uint32_t> lost;
+};
+
+/// Too few ranks answer to go on: it might be the others that are right.
+class QuorumLost : public Error {
+ public:
+  QuorumLost(std::vector<uint32_t> answering, uint32_t needed);
+  std::vector<uint32_t> answering;
+  uint32_t needed;
+};
+
+/// The others have gone on without this rank, which had been silent for too long. It may join
+/// again.
+class Fenced : public Error {
+ public:
+  Fenced(uint64_t epoch, const std::string& why);
+  uint64_t epoch;  ///< the first without it
 };
 
 /// What was asked for exists, but not here; says why.

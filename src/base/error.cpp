@@ -1,6 +1,6 @@
 #include "tokenyard/error.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace tokenyard {
 
@@ -9,6 +9,11 @@ namespace {
 std::string sentence(const char* what, const WaitFacts& facts) {
   return fmt::format("rank {} {} in phase \"{}\": expected {}, seen {}, after {:.3f} s", facts.rank,
                      what, facts.phase, facts.expected, facts.seen, facts.waited_s);
+}
+
+std::string ranks_text(const std::vector<uint32_t>& ranks) {
+  if (ranks.empty()) return "no rank";
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
 std::string of_rank(const std::optional<uint32_t>& rank) {
@@ -32,6 +37,26 @@ PeerLost::PeerLost(WaitFacts facts) : Error(sentence("is gone", facts)), facts(s
 
 Cancelled::Cancelled(const std::string& phase)
     : Error(fmt::format("cancelled in phase \"{}\"", phase)), phase(phase) {}
+
+OperationAborted::OperationAborted(std::string operation, uint64_t sequence, uint64_t epoch,
+                                   std::vector<uint32_t> lost)
+    : Error(fmt::format("{} {} was aborted in epoch {} and has not happened on any rank: lost {}",
+                        operation, sequence, epoch, ranks_text(lost))),
+      operation(std::move(operation)),
+      sequence(sequence),
+      epoch(epoch),
+      lost(std::move(lost)) {}
+
+QuorumLost::QuorumLost(std::vector<uint32_t> answering, uint32_t needed)
+    : Error(fmt::format("too few ranks answer to go on: {}, and it takes {}", ranks_text(answering),
+                        needed)),
+      answering(std::move(answering)),
+      needed(needed) {}
+
+Fenced::Fenced(uint64_t epoch, const std::string& why)
+    : Error(
+          fmt::format("the others have gone on without this rank since epoch {}: {}", epoch, why)),
+      epoch(epoch) {}
 
 Unsupported::Unsupported(std::string what, std::string why)
     : Error(fmt::format("{} is not supported here: {}", what, why)),

@@ -1,8 +1,6 @@
 /// A ring of stages in shared memory through which rows pass, and a place in it.
 #pragma once
 
-#include <algorithm>
-
 #include "device/device.hpp"
 
 namespace tokenyard::throughput {
@@ -40,20 +38,17 @@ struct RingPosition {
 };
 
 /// A block may not end while copies into its shared memory are under way, a failed one neither. A
-/// load lands in microseconds or was never started, so the patience is short (a millisecond a
-/// stage) and not the call's. The first naps are short ones, since a block that has not failed
-/// comes through here too, and oversleeping would be counted in its time.
+/// block that has not failed comes through here too, and oversleeping would be counted in its time:
+/// so naps are short at first. A load that has not landed after 32 us was never started, most
+/// likely; the patience with that is a millisecond a stage, and not the call's.
 DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
-  constexpr uint32_t kNaps = 11, kShortNaps = 9, kFirstNapNs = 500, kShortNapNsMax = 16'000;
-  constexpr uint32_t kLastNapNs = 500'000;
+  constexpr uint32_t kShortNaps = 64, kShortNapNs = 500;
+  constexpr uint32_t kLongNaps = 2, kLongNapNs = 500'000;
   for (uint32_t stage = 0; stage < stages; ++stage) {
     if (stage >= end.stage && end.lap == 0) continue;  // Never used.
     const uint32_t lap = stage < end.stage ? end.lap : end.lap - 1;
-    uint32_t ns = kFirstNapNs;
-    for (uint32_t naps = 0; naps < kNaps && !full[stage].done(lap & 1); ++naps) {
-      nap(naps < kShortNaps ? ns : kLastNapNs);
-      ns = std::min(2 * ns, kShortNapNsMax);
-    }
+    for (uint32_t naps = 0; naps < kShortNaps + kLongNaps && !full[stage].done(lap & 1); ++naps)
+      nap(naps < kShortNaps ? kShortNapNs : kLongNapNs);
   }
 }
 

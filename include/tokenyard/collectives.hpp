@@ -1,0 +1,236 @@
+/// Collectives: operations among ranks that may die, hang, leave and join.
+///
+/// Every rank has a slot, a number that stays its own whatever happens to the others. An operation
+/// runs among the active ranks of its group; lists with a part for each rank always have size()
+/// parts, those of inactive ranks are neither read nor written.
+///
+/// After any failure all survivors agree: an operation is done on every one of them, with the same
+/// membership, or it has not happened on any, and inputs are as they were.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+enum class DataType : uint8_t {
+  boolean,
+  uint8,
+  int8,
+  uint16,
+  int16,
+  uint32,
+  int32,
+  uint64,
+  int64,
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  complex64,
+  complex128,
+};
+size_t bytes_of(DataType type);
+std::string name_of(DataType type);
+
+/// float16 and bfloat16 are reduced in float32 and rounded once. Booleans: sum and max are "or",
+/// product and min are "and". Bitwise operations need integers or booleans, min and max something
+/// that has an order.
+enum class ReduceOp : uint8_t { sum, average, product, min, max, bit_and, bit_or, bit_xor };
+std::string name_of(ReduceOp op);
+
+/// Contiguous elements in host memory. Borrowed: must outlive the operation.
+struct Array {
+  void* data = nullptr;
+  size_t elements = 0;
+  DataType type = DataType::uint8;
+  size_t bytes() const { return elements * bytes_of(type); }
+};
+struct ConstArray {
+  const void* data = nullptr;
+  size_t elements = 0;
+  DataType type = DataType::uint8;
+  ConstArray() = default;
+  ConstArray(const void* data, size_t elements, DataType type)
+      : data(data), elements(elements), type(type) {}
+  ConstArray(const Array& array) : ConstArray(array.data, array.elements, array.type) {}
+  size_t bytes() const { return elements * bytes_of(type); }
+};
+
+/// What an operation does when it was aborted because ranks are gone.
+enum class OnFailure : uint8_t {
+  raise,    ///< throws OperationAborted on every survivor; so do all later ones until `shrink`,
+            ///< `replace` or `grow`
+  retry,    ///< waits until somebody has taken the lost ranks' places, and runs again
+  exclude,  ///< runs again among the survivors
+};
+
+/// How an operation moves its bytes; `automatic` chooses by size, ranks and hosts.
+enum class Algorithm : uint8_t { automatic, doubling, halving_doubling, ring, tree, direct };
+std::string name_of(Algorithm algorithm);
+
+struct CallOptions {
+  std::optional<std::chrono::nanoseconds> timeout;  ///< of this call; else the group's
+  Algorithm algorithm = Algorithm::automatic;       ///< the same on all ranks
+};
+
+struct CollectivesOptions {
+  /// Where the ranks find one another: "file:/a/directory/all/ranks/see", or "tcp://host:port", a
+  /// store that `serve_store` or `python -m tokenyard store` runs (rank 0 runs it itself if nobody
+  /// listens there and `host_store` is set).
+  std::string store;
+  bool host_store = true;
+  std::string job = "tokenyard";
+  std::string secret;  ///< who does not know it is turned away
+  uint32_t rank = 0, size = 1;
+  uint32_t size_max = 0;  ///< how far `grow` may go; 0: `size`
+  std::string address;    ///< where others reach this rank; empty: found out, else loopback
+  std::string host;       ///< ranks with equal names share memory; empty: found out
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of every operation, unless told
+  std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a rank silent so long is gone
+  OnFailure on_failure = OnFailure::raise;
+  /// For an exact half of the ranks to go on, the store decides as a witness; without, it waits
+  /// until others come back, and fails at its deadline.
+  bool witness = true;
+  /// Called now and then by everything that waits; may throw to end the wait (Python's Ctrl-C).
+  std::function<void()> interrupt = [] {};
+};
+
+/// An operation under way. Copies are the same operation. If the last one is dropped the operation
+/// goes on.
+class Work {
+ public:
+  /// Until it is done. Throws what went wrong: OperationAborted, PeerTimeout, InvalidArgument (also
+  /// where ranks called different things), QuorumLost, Fenced, Cancelled.
+  void wait();
+  /// False if it is not done by then.
+  bool wait_for(std::chrono::nanoseconds time);
+  bool done() const;
+  /// Null while it is under way, and if all went well.
+  std::exception_ptr error() const;
+  /// Called once, by the thread that finishes the operation, or at once if it is done.
+  void when_done(std::function<void()> call);
+  /// Of a receive from any rank: from whom it was.
+  uint32_t source() const;
+  /// The algorithm that was chosen, and why: "ring: 4194304 bytes > 1 MiB on 4 ranks".
+  std::string choice() const;
+
+  struct State;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Ranks that operate together. Calls of one group happen in the same order on all its ranks; any
+/// thread may call, and different groups do not wait for one another. Ranks are counted within the
+/// group.
+class Group {
+ public:
+  uint32_t rank() const;
+  uint32_t size() const;
+  std::vector<uint32_t> active_ranks() const;
+  const std::string& name() const;
+
+  Work all_reduce(Array in_out, ReduceOp op, CallOptions options = {});
+  /// One after the other in one operation; types may differ.
+  Work all_reduce(std::span<const Array> in_out, ReduceOp op, CallOptions options = {});
+  Work reduce(Array in_out, ReduceOp op, uint32_t root, CallOptions options = {});
+  Work broadcast(Array in_out, uint32_t root, CallOptions options = {});
+  /// `out` [size()]: lengths may differ, out[r] is as long as rank r's `in`.
+  Work all_gather(ConstArray in, std::span<const Array> out, CallOptions options = {});
+  /// `out` is empty but on the root.
+  Work gather(ConstArray in, std::span<const Array> out, uint32_t root, CallOptions options = {});
+  /// `in` is empty but on the root.
+  Work scatter(std::span<const ConstArray> in, Array out, uint32_t root, CallOptions options = {});
+  /// in[r] is what this rank adds to rank r's `out`.
+  Work reduce_scatter(std::span<const ConstArray> in, Array out, ReduceOp op,
+                      CallOptions options = {});
+  /// in[r] goes to rank r, whose out[this rank] is as long.
+  Work all_to_all(std::span<const ConstArray> in, std::span<const Array> out,
+                  CallOptions options = {});
+  Work barrier(CallOptions options = {});
+  /// Names every rank that has not come by the deadline, on every rank that has.
+  Work monitored_barrier(CallOptions options = {});
+
+  Work send(ConstArray array, uint32_t to, uint64_t tag = 0, CallOptions options = {});
+  /// `from`: nothing means anybody.
+  Work receive(Array array, std::optional<uint32_t> from, uint64_t tag = 0,
+               CallOptions options = {});
+
+  /// The algorithm an operation of this many bytes would use, and why.
+  std::string choice(const std::string& operation, size_t bytes) const;
+
+  struct State;
+  explicit Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// What was counted since the start.
+struct CollectivesCounters {
+  uint64_t operations = 0, committed = 0, aborted = 0, retried = 0;
+  uint64_t bytes_sent = 0;  ///< payload and headers, of operations
+  uint64_t refused = 0;     ///< connections and messages of strangers, other jobs, old epochs
+  uint64_t epochs = 0;
+};
+
+/// One rank's part in a job. Any thread may call anything.
+class Collectives {
+ public:
+  /// Blocks until every rank has come. Throws PeerTimeout naming one that did not.
+  static std::unique_ptr<Collectives> connect(const CollectivesOptions& options);
+  /// A new process takes the place `options.rank` of a lost rank, or a new one that `grow` has
+  /// opened. Blocks until the members admit it (their `replace`, `grow`, or OnFailure::retry).
+  static std::unique_ptr<Collectives> join(const CollectivesOptions& options);
+  /// Drains nothing: what is under way fails with Cancelled. Joins all threads, closes everything.
+  ~Collectives();
+
+  uint32_t rank() const;
+  uint32_t size() const;  ///< slots
+  Group world() const;
+  /// Collective among `ranks` (of the world, any order; group ranks are in that order). Ranks that
+  /// are not among them need not call. The same name on all; a name is used once.
+  Group group(std::span<const uint32_t> ranks, const std::string& name,
+              std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+
+  std::vector<uint32_t> active_ranks() const;
+  uint64_t epoch() const;
+  /// Called by a thread of the library after every change; must not wait for operations. Until the
+  /// returned object is dropped.
+  std::shared_ptr<void> on_change(std::function<void()> call);
+
+  /// Goes on among the survivors: waits until they have agreed who is gone, and lets aborted groups
+  /// work again. Every survivor calls it. Returns the active ranks.
+  std::vector<uint32_t> shrink();
+  /// Waits until a new process has taken the slot. Every survivor calls it.
+  void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  /// Waits until `ranks` new ranks have come. Every member calls it.
+  void grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  /// Leaves in good order; the others go on without an error as soon as they `shrink`, or at once
+  /// under OnFailure::exclude.
+  void leave();
+  /// Ends everything that waits, on this rank, with Cancelled.
+  void cancel();
+
+  CollectivesCounters counters() const;
+
+  struct Parts;
+  explicit Collectives(std::unique_ptr<Parts> parts);
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tokenyard

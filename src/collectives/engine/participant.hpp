@@ -1,0 +1,37 @@
+/// What the control plane demands of whoever runs the operations, and what it offers in return. The
+/// engine is the one participant in a process; the simulator has many.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/membership/membership.hpp"
+#include "collectives/wire/channel.hpp"
+
+namespace tokenyard::collectives {
+
+/// Called by the control thread, one call at a time; none may wait for an operation.
+class Participant {
+ public:
+  virtual ~Participant() = default;
+  /// From now until `install` no operation of `epoch` commits. Returns how far each group is.
+  virtual std::vector<GroupProgress> freeze(Epoch epoch) = 0;
+  /// Operations up to the verdict's numbers commit, all others that have begun are undone; then the
+  /// next epoch begins. Also how the first epoch begins.
+  virtual void install(const Verdict& verdict, const Contacts& contacts) = 0;
+  /// Fails everything, now and later.
+  virtual void fenced(Epoch epoch, const std::string& why) = 0;
+  /// Operations cannot go on as long as this lasts; those whose deadline passes fail with it.
+  virtual void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) = 0;
+};
+
+/// Called by the engine, from any thread, with or without its lock; returns at once.
+class MembershipControl {
+ public:
+  virtual ~MembershipControl() = default;
+  virtual void suspect(Slot slot, Suspicion why) = 0;
+  virtual void admit(const std::vector<Slot>& slots) = 0;
+  virtual void leave() = 0;
+};
+
+}  // namespace tokenyard::collectives

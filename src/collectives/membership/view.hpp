@@ -1,0 +1,69 @@
+/// Who belongs to a job, and since when.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tokenyard::collectives {
+
+/// A rank's place in the job. Stays with the rank whatever happens to others; a replacement takes
+/// over the slot of whom it replaces.
+using Slot = uint32_t;
+/// Grows by one with every change of the membership. 0: no view yet.
+using Epoch = uint64_t;
+/// Of a group of ranks; the same on all its members. The world's is 0.
+using GroupId = uint64_t;
+/// Of an operation within its group, from 1, in the order of the calls.
+using Sequence = uint64_t;
+
+/// A process in a slot. Two processes that ever held a slot differ in their incarnation.
+struct Member {
+  Slot slot = 0;
+  uint64_t incarnation = 0;
+  auto operator<=>(const Member&) const = default;
+};
+
+/// What a group has done, as one of its ranks knows. Also tells a newcomer which groups there are.
+struct GroupProgress {
+  GroupId group = 0;
+  std::vector<Slot> slots;  ///< ascending; all, whether their ranks live or not
+  Sequence committed = 0;   ///< last operation that is done for good
+  bool operator==(const GroupProgress&) const = default;
+};
+
+/// The members of an epoch.
+struct View {
+  Epoch epoch = 0;
+  uint32_t slots = 0;           ///< places in the job, taken or not
+  std::vector<Member> members;  ///< ascending by slot
+  bool operator==(const View&) const = default;
+
+  std::optional<Member> at(Slot slot) const {
+    for (const Member& member : members) {
+      if (member.slot == slot) return member;
+    }
+    return std::nullopt;
+  }
+  bool contains(const Member& member) const { return at(member.slot) == member; }
+};
+
+/// Why somebody is thought to be gone.
+enum class Suspicion : uint8_t {
+  reset,    ///< its connection closed without a goodbye
+  silence,  ///< no heartbeat for too long
+  stall,    ///< it lives, but did not take part in an operation by its deadline
+};
+
+/// How an epoch ends, the same for all members of the next one. Every operation up to `committed`
+/// of its group is done; every other one that had begun has not happened.
+struct Verdict {
+  View next;
+  std::vector<GroupProgress> groups;  ///< ascending by group
+  std::vector<Slot> lost;             ///< members of the epoch that ends who are not in `next`
+  std::vector<Slot> left;             ///< those of them who said goodbye
+  bool operator==(const Verdict&) const = default;
+};
+
+}  // namespace tokenyard::collectives
