@@ -21,7 +21,8 @@ constexpr size_t kKernelStack = 64 << 10;
 #endif
 constexpr size_t kProgramStack = 1 << 20;
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
-constexpr int kPoison = 0xdb;  // What uninitialised shared memory holds: no plausible number.
+constexpr uint32_t kNapsMax = 1000;  // Rounds of naps for one of waits: a deadlock naps for ever.
+constexpr int kPoison = 0xdb;        // What uninitialised shared memory holds: no plausible number.
 
 thread_local Executor* running = nullptr;
 
@@ -285,7 +286,10 @@ void Executor::idle() {
     wake_watchers();
     return;
   }
-  if ((watchers_.empty() && nappers_.empty()) || idle_rounds_ > parts_.time.rounds_max())
+  // A thread that naps will look again, and may well count how often.
+  const uint64_t rounds_max =
+      uint64_t{parts_.time.rounds_max()} * (nappers_.empty() ? 1 : kNapsMax);
+  if ((watchers_.empty() && nappers_.empty()) || idle_rounds_ > rounds_max)
     throw Deadlock(deadlock_report(grids_, programs_));
   uint64_t wake_ns = 0;
   for (const Thread* thread : nappers_)

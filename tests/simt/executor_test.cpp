@@ -90,8 +90,19 @@ void nap_body(const NapParams& params) {
   params.woke_ns[thread::index()] = now_ns();
 }
 
+/// Looks again and again for what never comes, and counts how often.
+void patient_body(const NapParams& params) {
+  for (uint32_t naps = 0; naps < 1'000; ++naps) nap(1'000);
+  params.woke_ns[thread::index()] = now_ns();
+}
+void sleepless_body(const NapParams&) {
+  for (;;) nap(1'000);
+}
+
 DEFINE_HOST_KERNEL(ring_kernel, ring_body, RingParams, RingShared, 64)
 DEFINE_HOST_KERNEL(nap_kernel, nap_body, NapParams, NoShared, 32)
+DEFINE_HOST_KERNEL(patient_kernel, patient_body, NapParams, NoShared, 32)
+DEFINE_HOST_KERNEL(sleepless_kernel, sleepless_body, NapParams, NoShared, 32)
 
 /// Ranks under one executor, each with a host program that launches its part of the ring.
 struct Ring {
@@ -170,6 +181,23 @@ TEST(Executor, NapsEndInTheirOrder) {
   const auto grid = executor.launch(0, nap_kernel.entry, {.blocks = 1, .threads = 32}, &params);
   executor.run([&] { return grid->running == 0; });
   for (uint32_t t = 0; t < 32; ++t) EXPECT_EQ(woke_ns[t], 1'000 + 1'000 * (1 + t));
+}
+
+/// Naps may be many before somebody gives up; only naps without end are a deadlock.
+TEST(Executor, NapsThatAreCountedAreNoDeadlock) {
+  DirectMemory memory;
+  simt::RoundRobin schedule;
+  JumpingTime time;
+  Executor executor({.memory = memory, .schedule = schedule, .time = time});
+  uint64_t woke_ns[32] = {};
+  const NapParams params{.woke_ns = woke_ns};
+  const auto run = [&](const Kernel<NapParams>& kernel) {
+    const auto grid = executor.launch(0, kernel.entry, {.blocks = 1, .threads = 32}, &params);
+    executor.run([&] { return grid->running == 0; });
+  };
+  run(patient_kernel);
+  EXPECT_EQ(woke_ns[0], 1'001'000u);
+  EXPECT_THROW(run(sleepless_kernel), simt::Deadlock);
 }
 
 TEST(Executor, SaysWhenHostProgramsWaitForEver) {
