@@ -23,6 +23,10 @@
 
 namespace tokenyard {
 
+namespace collectives {
+class Store;
+}
+
 enum class DataType : uint8_t {
   boolean,
   uint8,
@@ -90,6 +94,8 @@ struct CollectivesOptions {
   /// listens there and `host_store` is set).
   std::string store;
   bool host_store = true;
+  /// A store of the caller's own, instead: torch's, for one (src/collectives/control/store.hpp).
+  std::shared_ptr<collectives::Store> own_store;
   std::string job = "tokenyard";
   std::string secret;  ///< who does not know it is turned away
   uint32_t rank = 0, size = 1;

@@ -1,7 +1,10 @@
 /// Turns the library's exceptions into the classes of tokenyard/errors.py, fields and all. They are
 /// written in Python, where they have a second base, a pickle and a docstring.
+#include "errors.hpp"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "registration.hpp"
 #include "tokenyard/error.hpp"
@@ -36,6 +39,13 @@ void translate(const std::exception_ptr& thrown, void*) {
     set_wait_error("PeerLost", error, error.facts);
   } catch (const Cancelled& error) {
     set_error("Cancelled", error, "phase"_a = error.phase);
+  } catch (const OperationAborted& error) {
+    set_error("OperationAborted", error, "operation"_a = error.operation,
+              "sequence"_a = error.sequence, "epoch"_a = error.epoch, "lost"_a = error.lost);
+  } catch (const QuorumLost& error) {
+    set_error("QuorumLost", error, "answering"_a = error.answering, "needed"_a = error.needed);
+  } catch (const Fenced& error) {
+    set_error("Fenced", error, "epoch"_a = error.epoch);
   } catch (const Unsupported& error) {
     set_error("Unsupported", error, "asked"_a = error.what_asked, "why"_a = error.why);
   } catch (const OsError& error) {
@@ -48,6 +58,16 @@ void translate(const std::exception_ptr& thrown, void*) {
 }
 
 }  // namespace
+
+void set_python_error(const std::exception_ptr& thrown) {
+  try {
+    translate(thrown, nullptr);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
 
 void register_errors(nb::module_&) {
   nb::register_exception_translator(translate);

@@ -82,6 +82,41 @@ class Cancelled(Error):
     """What was awaited."""
 
 
+class OperationAborted(Error, RuntimeError):
+    """Ranks were lost in a collective operation, so it has not happened on any rank.
+
+    Its inputs are as they were, and it may be called again once the group works again.
+    """
+
+    operation: str
+    """Which, as in "all_reduce"."""
+    sequence: int
+    """Its number within its group, from 1."""
+    epoch: int
+    """The epoch that it was aborted in."""
+    lost: list[int]
+    """The ranks that are gone."""
+
+
+class QuorumLost(Error, ConnectionError):
+    """Too few ranks answer to go on: it might be the others that are right."""
+
+    answering: list[int]
+    """The ranks that do answer."""
+    needed: int
+    """How many would have to."""
+
+
+class Fenced(Error, ConnectionError):
+    """The others have gone on without this rank, which had been silent for too long.
+
+    It may join again.
+    """
+
+    epoch: int
+    """The first epoch without it."""
+
+
 class Unsupported(Error):
     """What was asked for exists, but not here."""
 
