@@ -29,7 +29,8 @@ class Participant {
 class MembershipControl {
  public:
   virtual ~MembershipControl() = default;
-  virtual void suspect(Slot slot, Suspicion why) = 0;
+  /// `seen_in`: the epoch in which it was noticed; what was seen in an older one may mean nothing.
+  virtual void suspect(Slot slot, Suspicion why, Epoch seen_in) = 0;
   virtual void admit(const std::vector<Slot>& slots) = 0;
   virtual void leave() = 0;
 };

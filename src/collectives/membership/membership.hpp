@@ -37,8 +37,8 @@ using Instant = std::chrono::nanoseconds;
 struct MembershipOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(100);
   std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< a silent member is suspected
-  /// How long a leader waits for a step of its ballot before it counts the silent ones out, and how
-  /// long others wait for a leader before they try themselves.
+  /// How long a leader waits for answers before it asks again, and by how much later each next
+  /// member tries to lead when nobody does.
   std::chrono::nanoseconds ballot = std::chrono::milliseconds(150);
   bool witness = false;        ///< there is one
   bool evict_stalled = false;  ///< a rank that misses an operation's deadline is put out
@@ -65,12 +65,15 @@ struct Fenced {
   Epoch epoch;
   std::string why;
 };
-/// The members that answer are too few to go on. May pass when others come back into sight.
+/// The members that answer are too few to go on. May pass when others come back into sight: then
+/// comes another one with as many as are needed, or Install.
 struct QuorumMissing {
   std::vector<Slot> answering;
   uint32_t needed;
 };
-using Effect = std::variant<Send, AskWitness, Freeze, Install, Fenced, QuorumMissing>;
+/// This process, which wanted to leave, may go: nobody counts on it any more. Final.
+struct Left {};
+using Effect = std::variant<Send, AskWitness, Freeze, Install, Fenced, QuorumMissing, Left>;
 
 class Membership {
  public:
@@ -87,8 +90,10 @@ class Membership {
 
   void receive(const Member& from, const Message& message, Instant now);
   void witness_replied(const Message& message, Instant now);
-  /// Evidence from outside. `stall` comes with the operation's deadline.
-  void suspect(Slot slot, Suspicion why, Instant now);
+  /// Evidence from outside: `reset` from links, `stall` from operations whose deadline has passed.
+  /// `seen_in` is the epoch it was seen in: evidence against a slot's former process is dropped,
+  /// and so is a stall in an epoch that is over.
+  void suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now);
   /// A newcomer has knocked, here or at another member.
   void knock(const Member& newcomer, Instant now);
   /// Let these slots be filled, or the job grow to `slots`, as soon as newcomers wait for them.

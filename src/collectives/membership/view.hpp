@@ -30,6 +30,7 @@ struct GroupProgress {
   GroupId group = 0;
   std::vector<Slot> slots;  ///< ascending; all, whether their ranks live or not
   Sequence committed = 0;   ///< last operation that is done for good
+  Sequence begun = 0;       ///< last one that this rank has begun; not in a verdict
   bool operator==(const GroupProgress&) const = default;
 };
 
@@ -63,6 +64,9 @@ struct Verdict {
   std::vector<GroupProgress> groups;  ///< ascending by group
   std::vector<Slot> lost;             ///< members of the epoch that ends who are not in `next`
   std::vector<Slot> left;             ///< those of them who said goodbye
+  /// Members that lived, but had not begun an operation in which others were waiting for them past
+  /// its deadline. In `next`, unless the job evicts stalled ranks.
+  std::vector<Slot> stalled;
   bool operator==(const Verdict&) const = default;
 };
 
