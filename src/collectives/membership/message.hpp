@@ -19,46 +19,46 @@ struct Ballot {
 
 /// "I live": sent to everybody, always.
 struct Heartbeat {
-  std::vector<Member> waiting;  ///< newcomers that have knocked at the sender
-  std::vector<Slot> suspected;  ///< members that the sender does not hear
-  bool wants_change = false;    ///< the sender has a reason to end the epoch
+  std::vector<Member> waiting = {};  ///< newcomers that have knocked at the sender
+  std::vector<Slot> suspected = {};  ///< members that the sender does not hear
+  bool wants_change = false;         ///< the sender has a reason to end the epoch
 };
 /// A newcomer would like to have its slot.
 struct Knock {};
 /// The answer to a knock: nobody has asked for you yet, and these are the members.
 struct NotYet {
-  View view;
+  View view = {};
 };
 struct Prepare {
-  Ballot ballot;
+  Ballot ballot = {};
 };
 struct Promise {
-  Ballot ballot;
-  std::optional<Ballot> accepted_in;  ///< with `accepted`
-  Verdict accepted;
-  std::vector<GroupProgress> progress;
-  std::vector<Slot> suspected;  ///< whom the sender does not hear
-  std::vector<Slot> stalled;    ///< for whom the sender has waited in vain in an operation
-  std::vector<Slot> admits;     ///< slots that may be filled
-  std::vector<Member> waiting;  ///< newcomers that the sender knows of
+  Ballot ballot = {};
+  std::optional<Ballot> accepted_in = {};  ///< with `accepted`
+  Verdict accepted = {};
+  std::vector<GroupProgress> progress = {};
+  std::vector<Slot> suspected = {};  ///< whom the sender does not hear
+  std::vector<Slot> stalled = {};    ///< for whom the sender has waited in vain in an operation
+  std::vector<Slot> admits = {};     ///< slots that may be filled
+  std::vector<Member> waiting = {};  ///< newcomers that the sender knows of
 };
 struct Accept {
-  Ballot ballot;
-  Verdict verdict;
+  Ballot ballot = {};
+  Verdict verdict = {};
 };
 struct Accepted {
-  Ballot ballot;
+  Ballot ballot = {};
 };
 /// The sender has promised a higher ballot.
 struct Refused {
-  Ballot ballot, promised;
+  Ballot ballot = {}, promised = {};
 };
 struct Decide {
-  Verdict verdict;
+  Verdict verdict = {};
 };
 /// The sender leaves in good order, and commits nothing more.
 struct Goodbye {
-  std::vector<GroupProgress> progress;
+  std::vector<GroupProgress> progress = {};
 };
 /// To one who speaks in an epoch that is over, and is not a member of this one.
 struct FencedOff {

@@ -28,17 +28,17 @@ struct Member {
 /// What a group has done, as one of its ranks knows. Also tells a newcomer which groups there are.
 struct GroupProgress {
   GroupId group = 0;
-  std::vector<Slot> slots;  ///< ascending; all, whether their ranks live or not
-  Sequence committed = 0;   ///< last operation that is done for good
-  Sequence begun = 0;       ///< last one that this rank has begun; not in a verdict
+  std::vector<Slot> slots = {};  ///< ascending; all, whether their ranks live or not
+  Sequence committed = 0;        ///< last operation that is done for good
+  Sequence begun = 0;            ///< last one that this rank has begun; not in a verdict
   bool operator==(const GroupProgress&) const = default;
 };
 
 /// The members of an epoch.
 struct View {
   Epoch epoch = 0;
-  uint32_t slots = 0;           ///< places in the job, taken or not
-  std::vector<Member> members;  ///< ascending by slot
+  uint32_t slots = 0;                ///< places in the job, taken or not
+  std::vector<Member> members = {};  ///< ascending by slot
   bool operator==(const View&) const = default;
 
   std::optional<Member> at(Slot slot) const {
@@ -60,13 +60,13 @@ enum class Suspicion : uint8_t {
 /// How an epoch ends, the same for all members of the next one. Every operation up to `committed`
 /// of its group is done; every other one that had begun has not happened.
 struct Verdict {
-  View next;
-  std::vector<GroupProgress> groups;  ///< ascending by group
-  std::vector<Slot> lost;             ///< members of the epoch that ends who are not in `next`
-  std::vector<Slot> left;             ///< those of them who said goodbye
+  View next = {};
+  std::vector<GroupProgress> groups = {};  ///< ascending by group
+  std::vector<Slot> lost = {};             ///< members of the epoch that ends who are not in `next`
+  std::vector<Slot> left = {};             ///< those of them who said goodbye
   /// Members that lived, but had not begun an operation in which others were waiting for them past
   /// its deadline. In `next`, unless the job evicts stalled ranks.
-  std::vector<Slot> stalled;
+  std::vector<Slot> stalled = {};
   bool operator==(const Verdict&) const = default;
 };
 
