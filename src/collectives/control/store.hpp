@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +25,22 @@ class Store {
   virtual Value compare_and_set(const std::string& key, const std::optional<Value>& expected,
                                 const Value& desired) = 0;
 
-  /// "file:/directory" or "tcp://host:port".
+  /// "file:/directory" or "tcp://host:port". Throws InvalidArgument for anything else. A store that
+  /// cannot be reached is noticed by the first call.
   static std::shared_ptr<Store> open(const std::string& where, const std::string& job,
                                      const std::string& secret);
 };
+
+/// Where a "tcp://host:port" points to; nothing for what does not begin with "tcp://". Throws
+/// InvalidArgument if the rest is no host and port.
+struct StoreAddress {
+  std::string host;
+  uint16_t port = 0;
+};
+std::optional<StoreAddress> tcp_address(const std::string& where);
+
+/// Serves the store "tcp://host:port" for all who know the secret, until what it returns is
+/// dropped. Throws OsError if it cannot listen there. Nothing is kept when it ends.
+std::shared_ptr<void> serve_store(const std::string& where, const std::string& secret);
 
 }  // namespace tokenyard::collectives

@@ -1,0 +1,68 @@
+#include "collectives/control/sealed_frame.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/control/handshake.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+std::array<std::byte, 8> little_endian(uint64_t value) {
+  std::array<std::byte, 8> bytes;
+  for (std::byte& byte : bytes) {
+    byte = static_cast<std::byte>(value);
+    value >>= 8;
+  }
+  return bytes;
+}
+
+uint64_t number_in(std::span<const std::byte> bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | std::to_integer<uint64_t>(bytes[i]);
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::byte> Sealer::seal(uint16_t kind, std::span<const std::byte> payload) {
+  if (payload.size() > kFramePayloadMax) {
+    throw InternalError(fmt::format("a control frame of {} bytes", payload.size()));
+  }
+  const auto header = little_endian(payload.size() | uint64_t{kind} << 32);
+  std::vector<std::byte> frame;
+  frame.reserve(header.size() + payload.size() + kSealBytes);
+  frame.insert(frame.end(), header.begin(), header.end());
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  const Digest seal = key_.sign({little_endian(number_++), frame});
+  frame.insert(frame.end(), seal.begin(), seal.begin() + kSealBytes);
+  return frame;
+}
+
+size_t Opener::judge(std::span<const std::byte, kFrameHeaderBytes> header) {
+  std::ranges::copy(header, header_.begin());
+  const uint64_t payload = number_in(header.first(4));
+  if (payload > kFramePayloadMax) {
+    throw Stranger(fmt::format("announced a frame of {} bytes, over the limit of {}", payload,
+                               kFramePayloadMax));
+  }
+  return payload + kSealBytes;
+}
+
+SealedFrame Opener::open(std::vector<std::byte> rest) {
+  const size_t payload = rest.size() - kSealBytes;
+  const Digest seal =
+      key_.sign({little_endian(number_++), header_, std::span(rest).first(payload)});
+  if (!same(std::span(rest).subspan(payload), std::span(seal).first(kSealBytes))) {
+    throw Stranger("broke the seal of a frame");
+  }
+  rest.resize(payload);
+  const auto kind = static_cast<uint16_t>(number_in(std::span(header_).subspan(4, 2)));
+  return {kind, std::move(rest)};
+}
+
+}  // namespace tokenyard::collectives
