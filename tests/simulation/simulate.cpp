@@ -28,7 +28,7 @@ constexpr uint32_t kFailuresShown = 5;
 constexpr uint32_t kSeedSeconds = 180;
 
 struct Options {
-  std::string suite, trace;
+  std::string suite, trace, place;
   std::optional<uint64_t> seed;
   uint64_t first = 1;
   uint32_t seeds = 0;
@@ -151,7 +151,7 @@ struct Mutant {
   Mutation mutation;
 };
 
-/// Every fault at every line where a clean run could have it.
+/// Every fault at every line where a clean run could have it, of the lines asked for.
 std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
   constexpr uint64_t kCleanSeeds = 30;
   Mutator recorder;
@@ -165,7 +165,9 @@ std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
   for (const auto& [fault, where] : recorder.sites())
     by_line[{fault, place(where)}].push_back(where);
   std::vector<Mutant> mutants;
-  for (auto& [key, where] : by_line) mutants.push_back({key.second, {key.first, std::move(where)}});
+  for (auto& [key, where] : by_line)
+    if (key.second.find(options.place) != std::string::npos)
+      mutants.push_back({key.second, {key.first, std::move(where)}});
   return mutants;
 }
 
@@ -272,6 +274,7 @@ int main(int count, char** arguments) {
   app.add_option("--jobs", options.jobs, "seeds at a time")->capture_default_str();
   app.add_option("--trace", options.trace, "write what a replay does, as text");
   app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?");
+  app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this");
   app.add_flag("--list", options.list, "the suites there are");
   CLI11_PARSE(app, count, arguments);
   try {
