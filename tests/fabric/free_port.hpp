@@ -4,22 +4,27 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstdint>
+#include <system_error>
 
 namespace tokenyard {
 
+/// It stays this process's own until that ends: the socket is bound, never closed and never
+/// listens, so that Linux gives its port to no other program, yet lets one that also says
+/// SO_REUSEADDR listen on it.
 inline uint16_t free_port() {
-  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t bytes = sizeof address;
-  const bool bound = bind(probe, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
-                     getsockname(probe, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-  close(probe);
-  return bound ? ntohs(address.sin_port) : 0;
+  const int reuse = 1;
+  const bool bound = setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) == 0 &&
+                     bind(held, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
+                     getsockname(held, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  if (!bound) throw std::system_error(errno, std::generic_category(), "a free port");
+  return ntohs(address.sin_port);
 }
 
 }  // namespace tokenyard

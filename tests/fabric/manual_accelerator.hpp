@@ -1,10 +1,12 @@
-/// An accelerator without kernels, whose events are done when the test says so. For what only needs
-/// memory, flags and a way to wait.
+/// An accelerator without kernels, whose events are done and whose time passes when the test says
+/// so. For what only needs memory, flags and a way to wait.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -49,6 +51,10 @@ class ManualAccelerator final : public Accelerator {
     }
     return true;
   }
+  TimePoint now() const override {
+    const auto skipped = std::chrono::nanoseconds(skipped_ns_.load());
+    return (frozen_ ? *frozen_ : Clock::now()) + skipped;
+  }
   uint32_t read_flag(const uint32_t* flag) override {
     return std::atomic_ref(*const_cast<uint32_t*>(flag)).load(std::memory_order_acquire);
   }
@@ -65,9 +71,18 @@ class ManualAccelerator final : public Accelerator {
   }
   size_t live_events() const { return live_.size(); }
 
+  /// So much time has passed: deadlines are reached without anybody's waiting for them. Any thread
+  /// may call it.
+  void skip(std::chrono::nanoseconds time) { skipped_ns_ += time.count(); }
+  /// From now on time passes only by `skip`: however slow the machine is, no deadline comes.
+  void freeze() { frozen_ = Clock::now(); }
+
+  /// Called by a wait whose condition has been looked at and does not hold.
   std::function<void()> while_waiting;
 
  private:
+  std::atomic<int64_t> skipped_ns_ = 0;
+  std::optional<TimePoint> frozen_;
   uintptr_t streams_ = 0, events_ = 0;
   std::set<uintptr_t> busy_, pending_, live_;
 };

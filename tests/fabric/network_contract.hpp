@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -17,8 +18,10 @@
 
 namespace tokenyard::testing {
 
-/// Puts of any length arrive before the signal posted after them, epoch after epoch.
-inline void keeps_order_over_network(World& world, uint32_t epochs) {
+/// Puts of any length arrive before the signal posted after them, epoch after epoch. A kernel's
+/// waits have `patience`.
+inline void keeps_order_over_network(World& world, uint32_t epochs,
+                                     std::chrono::nanoseconds patience) {
   promise(world.network() != nullptr, "there are far ranks and no network");
   Accelerator& gpu = world.accelerator();
   const Stream stream;
@@ -42,7 +45,7 @@ inline void keeps_order_over_network(World& world, uint32_t epochs) {
   for (const auto& bytes : world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows")) {
     std::memcpy(&offsets.emplace_back(), bytes.data(), sizeof(uint64_t));
   }
-  NetworkParams params{.patience = cell.patience(world.timeout()),
+  NetworkParams params{.patience = cell.patience(patience),
                        .queues = world.network()->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
                        .mine = reinterpret_cast<NetworkWindow*>(window.data()),
@@ -69,6 +72,10 @@ inline void keeps_order_over_network(World& world, uint32_t epochs) {
   world.barrier("exchanged");
 }
 
+inline void keeps_order_over_network(World& world, uint32_t epochs) {
+  keeps_order_over_network(world, epochs, world.timeout());
+}
+
 /// A signal that never comes is waited for until the deadline, and the peer is named.
 inline void names_the_absent_over_network(World& world) {
   const uint32_t absent = world.size() - 1;
@@ -82,7 +89,7 @@ inline void names_the_absent_over_network(World& world) {
     return;
   }
   try {
-    keeps_order_over_network(world, 1);
+    keeps_order_over_network(world, 1, std::chrono::milliseconds(300));
     promise(world.topology().peers[absent].reach != Reach::put_signal, "nobody was missed");
   } catch (const PeerTimeout& error) {
     promise(error.facts.rank == absent && error.facts.phase == "network: arrive", error.what());
