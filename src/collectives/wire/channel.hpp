@@ -19,6 +19,9 @@ namespace tokenyard::collectives {
 /// Collectives and point-to-point messages of a group do not wait for one another.
 enum class Lane : uint8_t { collective, point_to_point };
 
+/// How much of what has arrived can be read in place at once.
+inline constexpr size_t kArrivedInOnePiece = 64 << 10;
+
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -27,8 +30,9 @@ class Channel {
   virtual size_t send_some(std::span<const std::byte> bytes) = 0;
   /// Fills `into` with what has arrived, in order, and says how much that was.
   virtual size_t receive_some(std::span<std::byte> into) = 0;
-  /// What has arrived and lies in one piece, to be read in place (at most `wanted` bytes), until
-  /// `consume`. Empty: nothing has arrived.
+  /// What has arrived, at most `wanted` bytes, to be read in place until `consume` or the next call
+  /// of this channel. Never less than has arrived but where `wanted` exceeds kArrivedInOnePiece, so
+  /// whoever waits for a header may wait for all of it here. Empty: nothing has arrived.
   virtual std::span<const std::byte> arrived(size_t wanted) = 0;
   virtual void consume(size_t bytes) = 0;
 
@@ -61,7 +65,9 @@ class Transport {
   /// Looks at sockets and bells without waiting, so that channels make progress.
   virtual void poll() = 0;
   /// Announces that this process is about to sleep, so that peers ring its bell from now on. What
-  /// arrived before must be polled for once more between this and `sleep`.
+  /// arrived before must be looked for once more, in the channels, between this and `sleep`. Peers
+  /// ring until `poll` is called after a sleep, and a bell costs them a system call: nobody should
+  /// be asleep in here while another thread polls.
   virtual void prepare_to_sleep() = 0;
   /// Sleeps until a bell rings, a socket is ready, `wake` is called, or the time is up. Needs no
   /// lock; one thread at a time.

@@ -1,0 +1,110 @@
+#include "collectives/wire/contact_card.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+
+namespace tokenyard::collectives {
+
+namespace {
+
+constexpr std::byte kVersion{1};
+constexpr size_t kTextBytesMax = 1024;
+
+void put_number(Contact& out, uint16_t number) {
+  out.push_back(static_cast<std::byte>(number & 0xff));
+  out.push_back(static_cast<std::byte>(number >> 8));
+}
+
+void put_text(Contact& out, const std::string& text) {
+  const size_t bytes = std::min(text.size(), kTextBytesMax);
+  put_number(out, static_cast<uint16_t>(bytes));
+  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+  out.insert(out.end(), begin, begin + bytes);
+}
+
+/// Takes from the front; once something is missing, everything is.
+struct Taker {
+  std::span<const std::byte> rest;
+  bool complete = true;
+
+  std::span<const std::byte> take(size_t bytes) {
+    complete = complete && bytes <= rest.size();
+    if (!complete) return {};
+    const auto taken = rest.first(bytes);
+    rest = rest.subspan(bytes);
+    return taken;
+  }
+  uint16_t number() {
+    const auto bytes = take(2);
+    if (!complete) return 0;
+    return static_cast<uint16_t>(std::to_integer<unsigned>(bytes[0]) |
+                                 std::to_integer<unsigned>(bytes[1]) << 8);
+  }
+  std::string text() {
+    const auto bytes = take(number());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+};
+
+}  // namespace
+
+Contact encode(const ContactCard& card) {
+  Contact out{kVersion};
+  put_text(out, card.host);
+  put_text(out, card.letterbox);
+  put_text(out, card.address);
+  put_number(out, card.port);
+  return out;
+}
+
+std::optional<ContactCard> decode_contact(const Contact& contact) {
+  if (contact.empty() || contact.front() != kVersion) return std::nullopt;
+  Taker taker{std::span(contact).subspan(1)};
+  ContactCard card;
+  card.host = taker.text();
+  card.letterbox = taker.text();
+  card.address = taker.text();
+  card.port = taker.number();
+  if (!taker.complete || !taker.rest.empty()) return std::nullopt;
+  return card;
+}
+
+std::string default_host() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  if (boot.empty()) {
+    char name[256] = {};
+    (void)gethostname(name, sizeof name - 1);
+    boot = name;
+  }
+  struct stat net {};
+  const bool known = stat("/proc/self/ns/net", &net) == 0;
+  return fmt::format("{}/{}/{}", boot, known ? net.st_ino : 0, geteuid());
+}
+
+std::string default_address() {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return "127.0.0.1";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, freeifaddrs);
+  for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
+    const bool usable = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET &&
+                        (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable) continue;
+    char text[NI_MAXHOST] = {};
+    if (getnameinfo(each->ifa_addr, sizeof(sockaddr_in), text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      return text;
+    }
+  }
+  return "127.0.0.1";
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,59 @@
+/// Where TCP connections come in. Whoever connects has to show an invitation that is sealed with
+/// the job's secret, within seconds; everybody else is put out, and counted. There is room for a
+/// few strangers at a time, so that many of them cost no more, and nobody waits for any.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <vector>
+
+#include "collectives/wire/dial.hpp"
+#include "collectives/wire/epoch_gate.hpp"
+
+namespace tokenyard::collectives {
+
+struct Guest {
+  Invitation invitation;
+  Digest welcome;  ///< to be sent by whoever lets the guest in
+  FileDescriptor socket;
+};
+
+class Door {
+ public:
+  Door(const EpochGate& gate, const Key& key, Listening listening, Sleeper& sleeper,
+       int buffer_bytes);
+
+  /// Those whose time is now.
+  std::vector<Guest> poll(WireTime now);
+  /// Connections wait outside that could not be let in for want of descriptors.
+  bool is_short() const { return short_; }
+  void count_refused() { ++refused_; }
+  uint64_t refused() const { return refused_; }
+
+  static constexpr size_t kStrangersMax = 64;
+  static constexpr std::chrono::seconds kStrangerTime{3};
+
+ private:
+  struct Stranger {
+    FileDescriptor socket;
+    WireTime since;
+    std::array<std::byte, kInvitationBytes> bytes{};
+    size_t got = 0;
+  };
+
+  void accept_all(WireTime now);
+  /// Whether there is no more to do with this one.
+  bool hear(Stranger& stranger, WireTime now, std::vector<Guest>& guests);
+
+  const EpochGate& gate_;
+  const Key key_;
+  const Listening listening_;
+  Sleeper& sleeper_;
+  const int buffer_bytes_;
+  std::deque<Stranger> strangers_;  ///< the oldest first
+  std::vector<Guest> early_;
+  bool short_ = false;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace tokenyard::collectives

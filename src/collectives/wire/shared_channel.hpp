@@ -1,0 +1,48 @@
+/// A channel between two processes of one host: a segment of two rings, and bells.
+///
+/// How nobody sleeps through a message, and nobody pays for a bell that wakes no one:
+///
+///     sleeper                               peer
+///     asleep = 1                            moves a position (writes, or reads and makes room)
+///     looks at all positions once more      asleep was 1? sets it to 0, rings the bell
+///     sleeps until the bell
+///
+/// All four are seq_cst: either the sleeper sees the position, or the peer sees that it sleeps.
+#pragma once
+
+#include "collectives/wire/channel.hpp"
+#include "collectives/wire/letterbox.hpp"
+#include "collectives/wire/segment.hpp"
+
+namespace tokenyard::collectives {
+
+class SharedChannel final : public Channel {
+ public:
+  /// Rings with `letterbox`, which must outlive this.
+  SharedChannel(Segment segment, End end, const Letterbox& letterbox, LetterboxAddress peer);
+
+  size_t send_some(std::span<const std::byte> bytes) override;
+  size_t receive_some(std::span<std::byte> into) override;
+  std::span<const std::byte> arrived(size_t wanted) override;
+  void consume(size_t bytes) override;
+  uint64_t bytes_sent() const override { return sent_; }
+
+  /// Whether both ends have the segment.
+  bool taken() const { return taken_ || (taken_ = header_.taken.load() != 0); }
+  void set_asleep(bool asleep);
+
+ private:
+  void ring_if_asleep();
+
+  Segment segment_;
+  SegmentHeader& header_;
+  const End end_;
+  RingWriter writer_;
+  RingReader reader_;
+  const Letterbox& letterbox_;
+  const LetterboxAddress peer_;
+  uint64_t sent_ = 0;
+  mutable bool taken_ = false;
+};
+
+}  // namespace tokenyard::collectives

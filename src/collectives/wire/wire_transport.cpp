@@ -1,0 +1,281 @@
+#include "collectives/wire/wire_transport.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+/// A look costs about a microsecond of system calls, a poll of a ring a hundredth of that. So polls
+/// look rarely, more often while a channel is being made.
+constexpr uint64_t kPollsALook = 1024;
+constexpr uint64_t kPollsALookUnsettled = 16;
+
+/// How long a sleep may be while something is due of which no descriptor tells.
+constexpr int64_t kNapForeverNs = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNapWhileWaitingNs = 1'000'000;
+
+}  // namespace
+
+Listening WireTransport::listen(const WireOptions& options) {
+  return listen_at(options.address.empty() ? default_address() : options.address);
+}
+
+WireTransport::WireTransport(const WireOptions& options)
+    : options_(options),
+      key_(wire_key(options.secret, options.job)),
+      gate_(options.self),
+      shared_(gate_, key_),
+      card_{.host = options.host.empty() ? default_host() : options.host,
+            .letterbox = shared_.letterbox().name(),
+            .address = {}},
+      door_(
+          gate_, key_,
+          [&] {
+            Listening listening = listen(options);
+            card_.address = listening.address;
+            card_.port = listening.port;
+            return listening;
+          }(),
+          sleeper_, options.socket_buffer_bytes),
+      nap_max_ns_(kNapForeverNs) {
+  if (options.stripes < 1 || options.stripes > kStripesMax) {
+    throw InvalidArgument("stripes", fmt::format("1 to {}", kStripesMax),
+                          fmt::format("{}", options.stripes));
+  }
+  if (options.stripe_bytes == 0) throw InvalidArgument("stripe_bytes", "more than 0", "0");
+  sleeper_.watch_arrivals(shared_.letterbox().native());
+}
+
+WireTransport::~WireTransport() {
+  for (auto& [key, pair] : pairs_) pair.channel->end();  // Somebody may hold it still.
+}
+
+void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
+  for (auto& [key, pair] : pairs_) {
+    pair.channel->end();
+    bytes_of_past_epochs_ += pair.channel->bytes_sent();
+  }
+  pairs_.clear();
+  dials_.clear();
+  peers_.clear();
+  shared_.begin_epoch();
+  gate_.begin(view);
+  for (const Member& member : view.members) {
+    if (member == gate_.self()) continue;
+    Peer peer{.member = member, .card = {}, .reason = {}};
+    const auto contact = contacts.find(member.slot);
+    auto card = contact == contacts.end() ? std::nullopt : decode_contact(contact->second);
+    if (card) {
+      peer.card = std::move(*card);
+    } else {
+      peer.reason = "it has not said how to reach it";
+    }
+    peers_.emplace(member.slot, std::move(peer));
+  }
+  unsettled_ = true;  // Letters and guests of this epoch may have come before it.
+  sleeper_.wake();    // Whoever sleeps has not announced it in the channels to come.
+}
+
+std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot peer) {
+  if (!peers_.contains(peer)) {
+    throw InvalidArgument("peer", fmt::format("another member of epoch {}", gate_.epoch()),
+                          fmt::format("rank {}", peer));
+  }
+  return find_or_make(group, lane, peer).channel;
+}
+
+WireTransport::Pair& WireTransport::find_or_make(GroupId group, Lane lane, Slot peer) {
+  const auto [at, is_new] = pairs_.try_emplace(Key{group, lane, peer});
+  Pair& pair = at->second;
+  if (!is_new) return pair;
+  const Member& self = gate_.self();
+  const Member& other = peers_.at(peer).member;
+  pair.name = {gate_.epoch(), group, lane, std::min(self, other), std::max(self, other)};
+  pair.channel = std::make_shared<PairChannel>();
+  unsettled_ = true;
+  if (pair.name.maker == self) invite(pair);
+  sleeper_.wake();  // Whoever sleeps has not announced it in this channel.
+  return pair;
+}
+
+WireTransport::Peer& WireTransport::peer_of(const Pair& pair) {
+  const Member& other = pair.name.maker == gate_.self() ? pair.name.taker : pair.name.maker;
+  return peers_.at(other.slot);
+}
+
+WireTransport::Pair& WireTransport::pair_of(const ChannelName& name) {
+  const Member& other = name.maker == gate_.self() ? name.taker : name.maker;
+  return find_or_make(name.group, name.lane, other.slot);
+}
+
+bool WireTransport::same_host(Slot peer) const {
+  const auto at = peers_.find(peer);
+  return !options_.force_tcp && at != peers_.end() && at->second.card.host == card_.host;
+}
+
+void WireTransport::invite(Pair& pair) {
+  Peer& peer = peer_of(pair);
+  if (!same_host(peer.member.slot)) return invite_by_tcp(pair, "");
+  const size_t ring_bytes =
+      pair.name.lane == Lane::collective ? options_.ring_bytes : options_.point_to_point_ring_bytes;
+  try {
+    pair.channel->use(std::make_unique<SharedChannel>(
+        shared_.invite(pair.name, peer.card.letterbox, ring_bytes), End::maker, shared_.letterbox(),
+        LetterboxAddress(peer.card.letterbox)));
+  } catch (const OsError& error) {
+    invite_by_tcp(pair, error.what());
+  }
+}
+
+void WireTransport::invite_by_tcp(Pair& pair, const std::string& reason) {
+  Peer& peer = peer_of(pair);
+  if (!reason.empty()) peer.reason = "over TCP: " + reason;
+  pair.channel->use(std::make_unique<TcpChannel>(options_.stripes, options_.stripe_bytes));
+  if (peer.card.port != 0) dial(pair, 0);
+}
+
+void WireTransport::dial(Pair& pair, uint32_t stripe) {
+  const TcpChannel& channel = *pair.channel->tcp();
+  dials_.emplace_back(Invitation{.kind = InvitationKind::tcp,
+                                 .channel = pair.name,
+                                 .bytes = channel.turn_bytes(),
+                                 .stripe = stripe,
+                                 .stripes = channel.stripes(),
+                                 .nonce = random_number(),
+                                 .words = {}},
+                      key_, peer_of(pair).card, options_.socket_buffer_bytes);
+  pair.dialled = stripe + 1;
+}
+
+void WireTransport::poll() {
+  const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;
+  if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
+    for (auto& [key, pair] : pairs_) {
+      if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(false);
+    }
+    look();
+  } else if (++polls_ % every == 0) {
+    look();
+  }
+}
+
+void WireTransport::look() {
+  const WireTime now = std::chrono::steady_clock::now();
+  look_at_letters();
+  look_at_guests(now);
+  dial_busy_pairs();
+  look_at_dials(now);
+  unsettled_ = std::any_of(pairs_.begin(), pairs_.end(),
+                           [&](const auto& entry) { return !is_settled(entry.second); });
+}
+
+bool WireTransport::is_settled(const Pair& pair) const {
+  if (pair.channel->shared() != nullptr) return pair.channel->shared()->taken();
+  const TcpChannel* tcp = pair.channel->tcp();
+  if (tcp == nullptr) return false;
+  for (uint32_t stripe = 0; stripe < std::max(pair.dialled, 1u); ++stripe) {
+    if (!tcp->has(stripe)) return false;
+  }
+  return true;
+}
+
+void WireTransport::look_at_letters() {
+  for (SharedNews& news : shared_.poll()) {
+    Pair& pair = pair_of(news.channel);
+    const Peer& peer = peer_of(pair);
+    const LetterboxAddress box(peer.card.letterbox);
+    if (news.channel.maker == gate_.self()) {
+      // A refusal, but of a segment that is in use: a taker does not change its mind.
+      const bool open = pair.channel->shared() != nullptr && !pair.channel->shared()->taken();
+      if (open) invite_by_tcp(pair, news.refusal);
+    } else if (pair.channel->shared() != nullptr || pair.channel->tcp() != nullptr) {
+      // Invited twice. The first one counts.
+    } else if (news.segment && same_host(peer.member.slot)) {
+      pair.channel->use(std::make_unique<SharedChannel>(std::move(*news.segment), End::taker,
+                                                        shared_.letterbox(), box));
+    } else {
+      peer_of(pair).reason = "over TCP: " + news.refusal;
+      shared_.refuse(news.channel, peer.card.letterbox, news.refusal);
+    }
+  }
+}
+
+void WireTransport::look_at_guests(WireTime now) {
+  for (Guest& guest : door_.poll(now)) {
+    const Invitation& invitation = guest.invitation;
+    Pair& pair = pair_of(invitation.channel);
+    if (pair.channel->shared() == nullptr && pair.channel->tcp() == nullptr) {
+      pair.channel->use(std::make_unique<TcpChannel>(invitation.stripes, invitation.bytes));
+    }
+    TcpChannel* const tcp = pair.channel->tcp();
+    const bool fits = tcp != nullptr && tcp->stripes() == invitation.stripes &&
+                      tcp->turn_bytes() == invitation.bytes && !tcp->has(invitation.stripe);
+    if (fits && send_now(guest.socket, guest.welcome).bytes == guest.welcome.size()) {
+      tcp->add(invitation.stripe, std::move(guest.socket));
+    } else {
+      door_.count_refused();
+    }
+  }
+}
+
+void WireTransport::look_at_dials(WireTime now) {
+  std::erase_if(dials_, [&](Dial& dial) {
+    auto socket = dial.poll(now, sleeper_);
+    if (!socket) return false;
+    pair_of(dial.invitation().channel)
+        .channel->tcp()
+        ->add(dial.invitation().stripe, std::move(*socket));
+    return true;
+  });
+}
+
+void WireTransport::dial_busy_pairs() {
+  for (auto& [key, pair] : pairs_) {
+    if (pair.dialled != 1 || !pair.channel->tcp()->is_busy()) continue;
+    for (uint32_t stripe = 1; stripe < pair.channel->tcp()->stripes(); ++stripe) {
+      dial(pair, stripe);
+    }
+  }
+}
+
+void WireTransport::prepare_to_sleep() {
+  for (auto& [key, pair] : pairs_) {
+    if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
+  }
+  look();
+  const bool waiting =
+      shared_.is_waiting() || door_.is_short() ||
+      std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });
+  nap_max_ns_ = waiting ? kNapWhileWaitingNs : kNapForeverNs;
+}
+
+void WireTransport::sleep(std::chrono::nanoseconds at_most) {
+  sleeper_.sleep(std::min(at_most, std::chrono::nanoseconds(nap_max_ns_.load())));
+  has_slept_ = true;
+}
+
+std::string WireTransport::reason(Slot peer) const {
+  const auto at = peers_.find(peer);
+  if (at == peers_.end()) return "it is no member";
+  for (const Dial& dial : dials_) {
+    if (dial.invitation().channel.taker.slot == peer && !dial.trouble().empty()) {
+      return dial.trouble();
+    }
+  }
+  return at->second.reason;
+}
+
+uint64_t WireTransport::bytes_sent() const {
+  uint64_t bytes = bytes_of_past_epochs_;
+  for (const auto& [key, pair] : pairs_) bytes += pair.channel->bytes_sent();
+  return bytes;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,101 @@
+/// The real transport of a process: shared memory to ranks of its own host, TCP to all others, and
+/// to those of its own host with whom memory cannot be shared.
+///
+/// Of two ranks the one with the lower slot makes the channels between them and decides how: it
+/// posts a segment, or connects. The other one takes whatever comes, and may ask for TCP instead of
+/// a segment. So both always mean the same, and an engine that asks for a channel on one side only
+/// waits for nobody.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collectives/wire/contact_card.hpp"
+#include "collectives/wire/dial.hpp"
+#include "collectives/wire/door.hpp"
+#include "collectives/wire/epoch_gate.hpp"
+#include "collectives/wire/options.hpp"
+#include "collectives/wire/pair_channel.hpp"
+#include "collectives/wire/shared_path.hpp"
+#include "collectives/wire/sleeper.hpp"
+
+namespace tokenyard::collectives {
+
+class WireTransport final : public Transport {
+ public:
+  /// Throws OsError where there is no port to listen at, or no descriptor.
+  explicit WireTransport(const WireOptions& options);
+  ~WireTransport() override;
+
+  Contact contact() const override { return encode(card_); }
+  void begin_epoch(const View& view, const Contacts& contacts) override;
+  /// Throws InvalidArgument if the peer is no other member of the epoch.
+  std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
+  bool same_host(Slot peer) const override;
+
+  void poll() override;
+  void prepare_to_sleep() override;
+  void sleep(std::chrono::nanoseconds at_most) override;
+  void wake() override { sleeper_.wake(); }
+
+  /// Why memory is not shared with a rank of this host, or what hinders a connection; empty if
+  /// nothing does.
+  std::string reason(Slot peer) const;
+  /// Invitations and connections that were turned away: of strangers, other jobs, old epochs.
+  uint64_t refused() const { return shared_.refused() + door_.refused(); }
+  /// Of all channels, since the beginning.
+  uint64_t bytes_sent() const;
+
+ private:
+  struct Peer {
+    Member member;
+    ContactCard card;
+    std::string reason;
+  };
+  using Key = std::tuple<GroupId, Lane, Slot>;
+  struct Pair {
+    ChannelName name;
+    std::shared_ptr<PairChannel> channel;
+    uint32_t dialled = 0;  ///< stripes that this rank has begun to connect
+  };
+
+  static Listening listen(const WireOptions& options);
+  Peer& peer_of(const Pair& pair);
+  Pair& pair_of(const ChannelName& name);
+  Pair& find_or_make(GroupId group, Lane lane, Slot peer);
+  void invite(Pair& pair);
+  void invite_by_tcp(Pair& pair, const std::string& reason);
+  void dial(Pair& pair, uint32_t stripe);
+
+  void look();
+  void look_at_letters();
+  void look_at_guests(WireTime now);
+  void look_at_dials(WireTime now);
+  void dial_busy_pairs();
+  bool is_settled(const Pair& pair) const;
+
+  const WireOptions options_;
+  const collectives::Key key_;
+  EpochGate gate_;
+  Sleeper sleeper_;
+  SharedPath shared_;
+  ContactCard card_;
+  Door door_;
+
+  std::map<Slot, Peer> peers_;
+  std::map<Key, Pair> pairs_;
+  std::vector<Dial> dials_;
+  uint64_t bytes_of_past_epochs_ = 0;
+
+  bool unsettled_ = false;  ///< a channel waits for its other end: look often
+  uint64_t polls_ = 0;
+  /// What poll leaves for sleep to know, which has no lock.
+  std::atomic<int64_t> nap_max_ns_;
+  std::atomic<bool> has_slept_ = false;
+};
+
+}  // namespace tokenyard::collectives

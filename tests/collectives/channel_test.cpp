@@ -1,0 +1,223 @@
+// What every channel promises, over shared memory and over TCP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "collectives/wire_ranks.hpp"
+
+namespace tokenyard::collectives {
+namespace {
+
+enum class Way { shared_memory, tcp };
+
+class ChannelTest : public testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override { ranks_.begin_epoch(1); }
+
+  static void adjust(WireOptions& options) { options.force_tcp = GetParam() == Way::tcp; }
+
+  /// Moves all of `bytes`, in pieces of at most these sizes.
+  std::vector<std::byte> carry(Channel& from, Channel& to, std::span<const std::byte> bytes,
+                               size_t send_max, size_t receive_max) {
+    std::vector<std::byte> got(bytes.size());
+    size_t sent = 0;
+    size_t received = 0;
+    ranks_.poll_until("a message", [&] {
+      sent += from.send_some(bytes.subspan(sent, std::min(send_max, bytes.size() - sent)));
+      received += to.receive_some(
+          std::span(got).subspan(received, std::min(receive_max, got.size() - received)));
+      EXPECT_LE(received, sent);
+      return received == got.size();
+    });
+    return got;
+  }
+
+  WireRanks ranks_{2, adjust};
+};
+
+TEST_P(ChannelTest, CarriesBytesBothWaysInOrder) {
+  const auto low = ranks_[0].channel(7, Lane::collective, 1);
+  const auto high = ranks_[1].channel(7, Lane::collective, 0);
+  for (const size_t bytes : {size_t{1}, size_t{4095}, size_t{65537}, size_t{5'000'011}}) {
+    for (const size_t piece : {size_t{977}, size_t{1} << 20}) {
+      const auto message = bytes_of_seed(bytes, static_cast<uint32_t>(bytes + piece));
+      EXPECT_TRUE(carry(*low, *high, message, 1 << 20, piece) == message) << bytes;
+      EXPECT_TRUE(carry(*high, *low, message, piece, 1 << 20) == message) << bytes;
+    }
+  }
+  EXPECT_EQ(low->bytes_sent(), high->bytes_sent());
+  EXPECT_EQ(low->bytes_sent(), 2 * (1 + 4095 + 65537 + 5'000'011u));
+  EXPECT_EQ(ranks_[0].bytes_sent(), low->bytes_sent());
+}
+
+TEST_P(ChannelTest, KeepsGroupsAndLanesApart) {
+  struct Line {
+    std::shared_ptr<Channel> low, high;
+    std::vector<std::byte> message;
+  };
+  std::vector<Line> lines;
+  for (const GroupId group : {GroupId{0}, GroupId{1}, ~GroupId{0}}) {
+    for (const Lane lane : {Lane::collective, Lane::point_to_point}) {
+      lines.push_back({ranks_[0].channel(group, lane, 1), ranks_[1].channel(group, lane, 0),
+                       bytes_of_seed(1000, static_cast<uint32_t>(lines.size()))});
+    }
+  }
+  for (Line& line : lines) {
+    ranks_.poll_until("room", [&] { return line.low->send_some(line.message) != 0; });
+  }
+  for (Line& line : lines) {
+    std::vector<std::byte> got(1000);
+    size_t received = 0;
+    ranks_.poll_until("a message", [&] {
+      received += line.high->receive_some(std::span(got).subspan(received));
+      return received == got.size();
+    });
+    EXPECT_TRUE(got == line.message);
+  }
+}
+
+TEST_P(ChannelTest, IsTheSameWhenAskedForAgain) {
+  auto first = ranks_[0].channel(3, Lane::collective, 1);
+  EXPECT_EQ(first, ranks_[0].channel(3, Lane::collective, 1));
+}
+
+TEST_P(ChannelTest, SaysNothingUntilBothEndsExist) {
+  // The maker alone: its peer takes part without having been asked, so that it cannot be stuck.
+  const auto low = ranks_[0].channel(1, Lane::collective, 1);
+  const auto message = bytes_of_seed(100, 1);
+  EXPECT_EQ(low->send_some(message), 0u);
+  ranks_.poll_until("room", [&] { return low->send_some(message) == message.size(); });
+  // The taker alone waits.
+  const auto high = ranks_[1].channel(2, Lane::collective, 0);
+  ranks_.poll_a_while();
+  EXPECT_EQ(high->send_some(message), 0u);
+  EXPECT_EQ(carry(*high, *ranks_[0].channel(2, Lane::collective, 1), message, 100, 100), message);
+  // And what the maker sent has been kept.
+  std::vector<std::byte> got(message.size());
+  const auto late = ranks_[1].channel(1, Lane::collective, 0);
+  ranks_.poll_until("the message", [&] { return late->receive_some(got) == got.size(); });
+  EXPECT_EQ(got, message);
+}
+
+TEST_P(ChannelTest, ShowsWhatHasArrivedInOnePiece) {
+  const auto low = ranks_[0].channel(1, Lane::collective, 1);
+  const auto high = ranks_[1].channel(1, Lane::collective, 0);
+  // Frames that end anywhere, so that some lie across the end of a ring or of a buffer.
+  constexpr size_t kFrame = 40'009;
+  for (uint32_t round = 0; round < 100; ++round) {
+    const auto frame = bytes_of_seed(kFrame, round);
+    size_t sent = 0;
+    ranks_.poll_until("a frame", [&] {
+      sent += low->send_some(std::span(frame).subspan(sent));
+      return high->arrived(kFrame).size() == kFrame;
+    });
+    const auto seen = high->arrived(kFrame);
+    ASSERT_TRUE(std::equal(seen.begin(), seen.end(), frame.begin())) << round;
+    high->consume(100);
+    std::vector<std::byte> rest(kFrame - 100);
+    ASSERT_EQ(high->receive_some(rest), rest.size());
+    ASSERT_TRUE(std::equal(rest.begin(), rest.end(), frame.begin() + 100)) << round;
+  }
+  EXPECT_TRUE(high->arrived(1).empty());
+}
+
+TEST_P(ChannelTest, TakesOnlyWhatThereIsRoomFor) {
+  const auto low = ranks_[0].channel(1, Lane::collective, 1);
+  const auto high = ranks_[1].channel(1, Lane::collective, 0);
+  const auto message = bytes_of_seed(64 << 20, 5);  // More than all buffers on the way.
+  ranks_.poll_until("room", [&] { return low->send_some(std::span(message).first(1)) == 1; });
+  size_t sent = 1;
+  for (int turn = 0; turn < 2000; ++turn) sent += low->send_some(std::span(message).subspan(sent));
+  EXPECT_LT(sent, message.size());
+  std::vector<std::byte> got(message.size());
+  size_t received = 0;
+  ranks_.poll_until("the rest", [&] {
+    sent += low->send_some(std::span(message).subspan(sent));
+    received += high->receive_some(std::span(got).subspan(received));
+    return received == got.size();
+  });
+  EXPECT_TRUE(got == message);
+}
+
+TEST_P(ChannelTest, EndsWithItsEpoch) {
+  const auto low = ranks_[0].channel(1, Lane::collective, 1);
+  const auto high = ranks_[1].channel(1, Lane::collective, 0);
+  const auto message = bytes_of_seed(100, 1);
+  ranks_.poll_until("room", [&] { return low->send_some(message) != 0; });
+  ranks_[1].begin_epoch(ranks_.view(2), ranks_.contacts());  // The lower rank lags behind.
+  std::vector<std::byte> got(100);
+  ranks_.poll_a_while();
+  (void)low->send_some(message);
+  EXPECT_EQ(high->receive_some(got), 0u);
+  EXPECT_TRUE(high->arrived(1).empty());
+  high->consume(0);
+  const auto high_now = ranks_[1].channel(1, Lane::collective, 0);
+  EXPECT_NE(high, high_now);
+  ranks_.poll_a_while();
+  (void)low->send_some(message);
+  EXPECT_EQ(high_now->receive_some(got), 0u) << "a byte of the old epoch";
+
+  ranks_[0].begin_epoch(ranks_.view(2), ranks_.contacts());
+  EXPECT_EQ(low->send_some(message), 0u);
+  EXPECT_EQ(carry(*ranks_[0].channel(1, Lane::collective, 1), *high_now, message, 100, 100),
+            message);
+}
+
+TEST_P(ChannelTest, WaitsForAPeerThatBeginsTheEpochLater) {
+  ranks_[0].begin_epoch(ranks_.view(2), ranks_.contacts());
+  const auto low = ranks_[0].channel(1, Lane::collective, 1);
+  ranks_.poll_a_while();
+  const auto message = bytes_of_seed(100, 1);
+  EXPECT_EQ(low->send_some(message), 0u);
+  ranks_[1].begin_epoch(ranks_.view(2), ranks_.contacts());
+  EXPECT_EQ(carry(*low, *ranks_[1].channel(1, Lane::collective, 0), message, 100, 100), message);
+  EXPECT_EQ(ranks_[1].refused(), 0u);
+}
+
+TEST_P(ChannelTest, CarriesBytesBetweenThreadsThatSleep) {
+  constexpr size_t kBytes = 3'000'001;
+  constexpr int kRounds = 20;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  // Each waits as an engine does: look, announce, look again, sleep.
+  const auto step = [&](WireTransport& transport, const std::function<size_t()>& move) {
+    size_t moved = move();
+    if (moved == 0) {
+      transport.prepare_to_sleep();
+      moved = move();
+      if (moved == 0) transport.sleep(std::chrono::seconds(5));
+      transport.poll();
+    }
+    return moved;
+  };
+  const auto run = [&](Slot self, uint32_t rounds) {
+    WireTransport& transport = ranks_[self];
+    const auto channel = transport.channel(1, Lane::collective, 1 - self);
+    for (uint32_t round = 0; round < rounds; ++round) {
+      const bool sends = (round + self) % 2 == 0;
+      const auto message = bytes_of_seed(round % 4 == 0 ? 1 : kBytes, round);
+      std::vector<std::byte> got(message.size());
+      size_t done = 0;
+      while (done < message.size() && std::chrono::steady_clock::now() < until) {
+        done += step(transport, [&] {
+          return sends ? channel->send_some(std::span(message).subspan(done))
+                       : channel->receive_some(std::span(got).subspan(done));
+        });
+      }
+      EXPECT_EQ(done, message.size());
+      EXPECT_TRUE(sends || got == message) << round;
+    }
+  };
+  std::thread other(run, 1, kRounds);
+  run(0, kRounds);
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ChannelTest, testing::Values(Way::shared_memory, Way::tcp),
+                         [](const auto& info) {
+                           return info.param == Way::tcp ? "Tcp" : "SharedMemory";
+                         });
+
+}  // namespace
+}  // namespace tokenyard::collectives
