@@ -50,21 +50,35 @@ class RankProcesses {
 
   void signal(uint32_t rank, int number) { ::kill(children_.at(rank), number); }
   pid_t process(uint32_t rank) const { return children_.at(rank); }
-  /// How the rank ended: its exit status, or 128 + the signal; -1 if it has not by then.
-  int wait(uint32_t rank, std::chrono::seconds time = std::chrono::seconds(60)) {
-    const auto until = std::chrono::steady_clock::now() + time;
-    while (std::chrono::steady_clock::now() < until) {
-      int status = 0;
-      if (waitpid(children_.at(rank), &status, WNOHANG) == children_[rank]) {
-        children_[rank] = -1;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return -1;
+  /// How the rank ended: its exit status, or 128 + the signal; -1 if it does not.
+  int wait(uint32_t rank) {
+    int status = 0;
+    const bool ended = eventually(
+        [&] { return waitpid(children_.at(rank), &status, WNOHANG) == children_[rank]; });
+    if (!ended) return -1;
+    children_[rank] = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  /// Whether the rank stops (SIGSTOP), or has.
+  bool stops(uint32_t rank) const {
+    return eventually([&] {
+      siginfo_t change{};
+      // WNOWAIT: that it stopped is only looked at; there may be more to come of it.
+      return waitid(P_PID, static_cast<id_t>(children_.at(rank)), &change,
+                    WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+             change.si_pid != 0;
+    });
   }
 
  private:
+  static bool eventually(const std::function<bool()>& holds) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+    while (!holds()) {
+      if (std::chrono::steady_clock::now() >= until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
   static int run(uint32_t rank, const std::function<void(uint32_t)>& program) {
     try {
       program(rank);

@@ -8,6 +8,7 @@
 
 #include "fabric/contract.hpp"
 #include "fabric/worlds.hpp"
+#include "faults/board.hpp"
 
 namespace tokenyard::testing {
 namespace {
@@ -15,7 +16,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kTimeout{2000};
+/// Of a wait for a rank that has stopped.
+constexpr milliseconds kTimeout{3000};
+/// Of all that should end at once, on any machine.
+constexpr milliseconds kAmple{60000};
 constexpr uint32_t kRanks = 4;
 
 /// What shared memory and sockets of these processes could leave behind, by name.
@@ -51,13 +55,14 @@ enum class Where { in_kernel, on_host };
 
 /// What a survivor does: exchanges, then waits for a rank that has stopped answering, checks what
 /// it is told and when, and goes on in a smaller world.
-void survive(World& world, uint32_t victim, Where where, bool dead) {
+void survive(World& world, Board& board, uint32_t victim, Where where, bool dead) {
   auto site = std::make_unique<ContractSite>(world);
-  site->run(contract_exchange_kernel, 1, kTimeout);
+  site->run(contract_exchange_kernel, 1, world.timeout());
   world.barrier("ready");
+  board.show(Sign::waiting);
   const auto start = steady_clock::now();
   // A killed rank is noticed at once, so the wait may be long; a stopped one only by the deadline.
-  const auto patience = dead ? milliseconds(60000) : kTimeout;
+  const auto patience = dead ? kAmple : kTimeout;
   uint32_t named = UINT32_MAX;
   std::string phase;
   try {
@@ -77,7 +82,7 @@ void survive(World& world, uint32_t victim, Where where, bool dead) {
   const auto took = steady_clock::now() - start;
   promise(named == victim, fmt::format("rank {} was blamed in {}", named, phase));
   promise(phase.rfind(where == Where::in_kernel ? "contract: " : "barrier again", 0) == 0, phase);
-  promise(took < kTimeout + milliseconds(8000), "it took too long");
+  promise(took < kTimeout + kAmple / 2, "it took too long");
 
   const auto smaller = world.rebuild({victim});
   promise(smaller->size() == kRanks - 1, "one fewer");
@@ -88,19 +93,23 @@ void fault(Where where, int signal, uint32_t victim) {
   std::vector<pid_t> processes;
   const uint16_t port = free_port();
   const bool dead = signal == SIGKILL;
+  Board board;
   {
     RankProcesses ranks(kRanks, [&](uint32_t rank) {
       WorldOptions options;
-      options.timeout = rank == victim || !dead ? kTimeout : milliseconds(20000);
+      // Waits on the host have the world's timeout, and no other.
+      options.timeout = !dead && where == Where::on_host ? kTimeout : kAmple;
       options.arena_bytes = 8 << 20;
+      board.show(Sign::started);
+      board.await(Sign::started, kRanks);
       const auto world =
           World::connect({.port = port, .rank = rank, .size = kRanks}, "host", options);
-      if (rank != victim) return survive(*world, victim, where, dead);
+      if (rank != victim) return survive(*world, board, victim, where, dead);
       // The victim takes part until it is struck, by itself, in the midst of its peers' waits.
       ContractSite site(*world);
-      site.run(contract_exchange_kernel, 1, kTimeout);
+      site.run(contract_exchange_kernel, 1, world->timeout());
       world->barrier("ready");
-      std::this_thread::sleep_for(milliseconds(50));
+      board.await(Sign::waiting, kRanks - 1);
       raise(signal);
     });
     for (uint32_t rank = 0; rank < kRanks; ++rank) processes.push_back(ranks.process(rank));
@@ -133,63 +142,87 @@ TEST(Faults, AStoppedRankIsNamedOnTheHost) {
   fault(Where::on_host, SIGSTOP, 0);
 }
 
+/// A rank that stops where the others await it, and is woken when they have gone on without it.
+void sleep_and_wake(World& world, ContractSite& site, Board& board) {
+  // Its last word may still be on its way out when a barrier lets it go.
+  board.await(Sign::waiting, world.size() - 1);
+  raise(SIGSTOP);
+  // What the others said before they gave up is there; a second answer is not.
+  site.run(contract_exchange_kernel, 2, kAmple);
+  promise(site.wrong() == 0, "the others' words had gone");
+  bool alone = false;
+  try {
+    world.barrier("is anybody there?");
+  } catch (const PeerTimeout&) {
+    alone = true;
+  } catch (const PeerLost&) {
+    alone = true;
+  }
+  promise(alone, "somebody answered");
+  board.show(Sign::sleeper_done);
+}
+
+/// Exchanges until the sleeper has had its say. All ranks stop alike: when the first of them knows.
+void exchange_meanwhile(World& world, const Board& board) {
+  const auto until = steady_clock::now() + kAmple;
+  for (bool done = false; !done;) {
+    keeps_order(world, 4);
+    promise(steady_clock::now() < until, "the sleeper was not done in time");
+    const auto mine = static_cast<std::byte>(board.shown(Sign::sleeper_done));
+    done = world.all_gather({&mine, 1}, "the sleeper").front().front() != std::byte{0};
+  }
+}
+
 /// A stopped rank that wakes after the others have gone on cannot disturb them.
 TEST(Faults, AStoppedRankThatWakesIsOutside) {
+  constexpr uint32_t kAll = 3, kSleeper = 2;
   const uint16_t port = free_port();
-  RankProcesses ranks(3, [&](uint32_t rank) {
-    WorldOptions options;
-    options.timeout = milliseconds(rank == 2 ? 1500 : 500);
-    options.arena_bytes = 8 << 20;
-    const auto world = World::connect({.port = port, .rank = rank, .size = 3}, "host", options);
+  Board board;
+  RankProcesses ranks(kAll, [&](uint32_t rank) {
+    board.show(Sign::started);
+    board.await(Sign::started, kAll);
+    const WorldOptions options{.timeout = rank == kSleeper ? kTimeout : kAmple,
+                               .arena_bytes = 8 << 20};
+    const auto world = World::connect({.port = port, .rank = rank, .size = kAll}, "host", options);
+    ContractSite site(*world);
+    site.run(contract_exchange_kernel, 1, world->timeout());
     world->barrier("ready");
-    if (rank == 2) {
-      raise(SIGSTOP);
-      // Awake again. What the others said before they gave up is there; a second answer is not.
-      bool alone = false;
-      try {
-        world->barrier("hello?");
-        world->barrier("is anybody there?");
-      } catch (const PeerTimeout&) {
-        alone = true;
-      } catch (const PeerLost&) {
-        alone = true;
-      }
-      promise(alone, "somebody answered");
-      return;
-    }
+    if (rank == kSleeper) return sleep_and_wake(*world, site, board);
+    board.show(Sign::waiting);
     try {
-      world->barrier("hello?");
+      site.run(contract_exchange_kernel, 2, kTimeout);
       promise(false, "the stopped rank answered");
     } catch (const PeerTimeout& error) {
-      promise(error.facts.rank == 2, error.what());
+      promise(error.facts.rank == kSleeper, error.what());
     }
-    const auto smaller = world->rebuild({2});
+    const auto smaller = world->rebuild({kSleeper});
     keeps_order(*smaller, 2);
-    std::this_thread::sleep_for(milliseconds(800));  // The sleeper wakes meanwhile.
-    keeps_order(*smaller, 20);
+    board.show(Sign::rebuilt);
+    exchange_meanwhile(*smaller, board);
   });
-  std::this_thread::sleep_for(milliseconds(1500));
-  ranks.signal(2, SIGCONT);
-  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
+  EXPECT_TRUE(ranks.stops(kSleeper));
+  board.await(Sign::rebuilt, kAll - 1);
+  ranks.signal(kSleeper, SIGCONT);
+  for (uint32_t rank = 0; rank < kAll; ++rank) EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
 }
 
 /// Every process of the world is killed at once: nothing of it remains anywhere.
 TEST(Faults, NothingIsLeftWhenAllAreKilled) {
   std::vector<pid_t> processes;
   const uint16_t port = free_port();
+  Board board;
   {
     RankProcesses ranks(3, [&](uint32_t rank) {
       const auto world =
           World::connect({.port = port, .rank = rank, .size = 3}, "host", {.arena_bytes = 8 << 20});
       world->barrier("ready");
+      board.show(Sign::waiting);
+      board.await(Sign::waiting, 3);
       raise(SIGSTOP);
     });
     for (uint32_t rank = 0; rank < 3; ++rank) processes.push_back(ranks.process(rank));
     for (uint32_t rank = 0; rank < 3; ++rank) {
-      const auto until = steady_clock::now() + std::chrono::seconds(20);
-      while (arenas_mapped(ranks.process(rank)) < 3 && steady_clock::now() < until) {
-        std::this_thread::sleep_for(milliseconds(5));
-      }
+      ASSERT_TRUE(ranks.stops(rank));
       ASSERT_EQ(arenas_mapped(ranks.process(rank)), 3u);
     }
     for (uint32_t rank = 0; rank < 3; ++rank) ranks.signal(rank, SIGKILL);

@@ -1,0 +1,66 @@
+/// What the processes of one test tell each other besides what they test, so that nobody has to
+/// guess how long something takes.
+#pragma once
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "fabric/promise.hpp"
+
+namespace tokenyard::testing {
+
+/// Shown once by each process that it is true of.
+enum class Sign : uint32_t {
+  started,       ///< about to meet the others
+  waiting,       ///< about to wait for a rank that will not answer
+  rebuilt,       ///< at work in the smaller world
+  sleeper_done,  ///< has woken, and tried all it wanted to
+};
+inline constexpr uint32_t kSigns = 4;
+
+/// Counters in memory that is shared with all processes forked while it lives.
+class Board {
+ public:
+  Board() {
+    void* const memory =
+        mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "a board");
+    counts_ = new (memory) Counts{};
+  }
+  ~Board() { munmap(counts_, sizeof(Counts)); }
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  void show(Sign sign) { ++of(sign); }
+  uint32_t shown(Sign sign) const { return of(sign); }
+
+  /// Until so many have shown it. Throws if they have not after a minute.
+  void await(Sign sign, uint32_t times) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (shown(sign) < times) {
+      promise(std::chrono::steady_clock::now() < until,
+              fmt::format("{} of {} processes have shown sign {}", shown(sign), times,
+                          static_cast<uint32_t>(sign)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+ private:
+  using Counts = std::array<std::atomic<uint32_t>, kSigns>;
+  static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+
+  std::atomic<uint32_t>& of(Sign sign) const { return (*counts_)[static_cast<uint32_t>(sign)]; }
+
+  Counts* counts_;
+};
+
+}  // namespace tokenyard::testing
