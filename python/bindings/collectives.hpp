@@ -1,0 +1,72 @@
+/// A job, its groups and their operations as Python holds them.
+///
+/// Whatever calls the library does so without the interpreter lock, even where it is quick: the
+/// library's threads take that lock while they hold others of their own.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tokenyard/collectives.hpp"
+
+namespace tokenyard::python {
+
+/// Shared by calls under way, so that `close` on one thread does not take it from another.
+class CollectivesHandle {
+ public:
+  explicit CollectivesHandle(std::unique_ptr<Collectives> collectives);
+  ~CollectivesHandle() { close(); }
+  CollectivesHandle(const CollectivesHandle&) = delete;
+  CollectivesHandle& operator=(const CollectivesHandle&) = delete;
+
+  /// Throws InvalidArgument once closed.
+  std::shared_ptr<Collectives> get() const;
+  bool closed() const { return collectives_ == nullptr; }
+  /// Ends everything that waits; the last call under way is the end of the job's threads.
+  void close();
+
+ private:
+  std::shared_ptr<Collectives> collectives_;
+};
+
+class GroupHandle {
+ public:
+  explicit GroupHandle(Group group) : group_(std::move(group)) {}
+  const Group& group() const { return group_; }
+
+ private:
+  Group group_;
+};
+
+/// The bytes of an array, whatever it is of; ml_dtypes' types are unknown to nanobind.
+template <class Byte>
+using Bytes = nanobind::ndarray<Byte, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+template <class Byte>
+using TypedBytes = std::vector<std::pair<Bytes<Byte>, DataType>>;
+
+/// An operation, and the arrays it works on: they live until it is done, even if nobody waits.
+class WorkHandle {
+ public:
+  struct Arrays {
+    TypedBytes<const uint8_t> in;
+    TypedBytes<uint8_t> out;
+  };
+  WorkHandle(Work work, Arrays arrays) : work_(std::move(work)), arrays_(std::move(arrays)) {}
+  ~WorkHandle();
+  WorkHandle(WorkHandle&& other) noexcept
+      : work_(std::exchange(other.work_, std::nullopt)), arrays_(std::move(other.arrays_)) {}
+  WorkHandle& operator=(WorkHandle&&) = delete;
+
+  Work& work() { return *work_; }
+
+ private:
+  std::optional<Work> work_;
+  Arrays arrays_;
+};
+
+}  // namespace tokenyard::python

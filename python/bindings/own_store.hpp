@@ -1,0 +1,15 @@
+/// A store that lives on the other side of core_table.hpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "collectives/control/store.hpp"
+
+namespace tokenyard::python {
+
+/// From a capsule with a core::Store, which is emptied: its end is this object's now.
+std::shared_ptr<collectives::Store> own_store_of(const nanobind::object& capsule);
+
+}  // namespace tokenyard::python

@@ -1,0 +1,61 @@
+"""NumPy arrays as collectives take them: any shape, without gaps, of a type that they know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from _tokenyard import DataType
+
+from .errors import invalid
+
+Buffer = tuple[np.ndarray, DataType]
+"""The bytes of an array, [bytes] uint8 in its own memory, and what they are."""
+
+TYPES: dict[np.dtype, DataType] = {
+    np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name): kind
+    for name, kind in DataType.__members__.items()
+}
+"""Of this machine's byte order: np.dtype(">f4") is not among them."""
+
+
+def buffer_of(argument: str, array: np.ndarray) -> Buffer:
+    """Where `array` lies; raises InvalidArgument if it would have to be copied.
+
+    >>> bytes, kind = buffer_of("array", np.zeros((3, 2), np.float32))
+    >>> bytes.shape, kind.name
+    ((24,), 'float32')
+    """
+    if not isinstance(array, np.ndarray):
+        raise invalid(argument, "a NumPy array", type(array).__name__)
+    kind = TYPES.get(array.dtype)
+    if kind is None:
+        known = ", ".join(DataType.__members__)
+        raise invalid(argument, f"dtype {known}", f"dtype {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
+    return array.reshape(-1).view(np.uint8), kind
+
+
+def written_buffer_of(argument: str, array: np.ndarray) -> Buffer:
+    """As `buffer_of`, of an array that is written to."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise invalid(argument, "an array that can be written to", "a read-only one")
+    return buffer_of(argument, array)
+
+
+def parts_of(argument: str, parts: Sequence[np.ndarray] | np.ndarray, ranks: int) -> list:
+    """One array for each rank: from a list, or from the rows of one array."""
+    if isinstance(parts, np.ndarray):
+        if parts.ndim == 0 or parts.shape[0] != ranks:
+            raise invalid(
+                argument, f"shape [{ranks}, ...], a row for each rank", f"shape {list(parts.shape)}"
+            )
+        if not parts.flags.c_contiguous:  # Or its rows would be copies.
+            raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
+        return list(parts.reshape(ranks, -1))
+    if len(parts) != ranks:
+        raise invalid(argument, f"{ranks} arrays, one for each rank", f"{len(parts)}")
+    return list(parts)

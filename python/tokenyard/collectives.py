@@ -1,0 +1,243 @@
+"""A job's Collectives: operations among ranks that may die, hang, leave and join."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import _tokenyard
+
+from .errors import invalid
+from .group import Group
+from .sizes import size_of
+from .world import DEFAULT_TIMEOUT, check_timeout
+
+DEFAULT_SILENCE = 5.0
+"""Seconds after which a rank that is not heard of is taken for gone, unless told."""
+
+_open: weakref.WeakSet[Collectives] = weakref.WeakSet()
+
+
+class Collectives:
+    """One rank's part in a job. Any thread may call anything.
+
+    Every rank has a number, which stays its own whatever happens to the others. After any failure
+    all survivors agree: an operation is done on every one of them, with the same membership, or it
+    has not happened on any, and inputs are as they were. A context manager: it leaves the job in
+    good order, or, if an exception ends it, just closes.
+
+    >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
+    ...     job.active_ranks()
+    [0]
+    """
+
+    def __init__(self, native: Any) -> None:
+        """Not for callers: see `connect` and `join`."""
+        self._native = native
+        _open.add(self)
+
+    @classmethod
+    def connect(
+        cls, store: str, *, secret: str, rank: int, size: int, **options: Any
+    ) -> Collectives:
+        """Begins a job with all its other ranks. Blocks until every rank has come.
+
+        Args:
+            store: where the ranks find one another: "file:/a/directory/all/ranks/see", or
+                "tcp://host:port", a store that StoreServer or `python -m tokenyard store` runs, or
+                rank 0 itself if nobody does.
+            secret: what all ranks know; whoever does not is turned away.
+            rank, size: this rank's number and how many there are.
+            job: a name that all ranks share, "tokenyard" if not given.
+            size_max: how far `grow` may go; `size` if not given.
+            timeout: seconds that an operation may take, unless told; 30.
+            silence: seconds after which a rank that is not heard of is gone; 5.
+            on_failure: what an operation does that was aborted because ranks are gone: "raise"
+                OperationAborted, and so do all later ones until `shrink`, `replace` or `grow`;
+                "retry" once somebody has taken the lost ranks' places; or "exclude": run again
+                among the survivors.
+            witness: whether the store decides which half goes on when the ranks are cut in two
+                equal halves; True.
+            host_store: whether rank 0 may run the tcp store; True.
+            address: where others reach this rank; found out if empty.
+            host: ranks with equal names share memory; found out if empty.
+
+        Raises:
+            PeerTimeout: names a rank that did not come.
+            InvalidArgument: for example two ranks with one number.
+        """
+        return cls._meet(False, store, secret, rank, size, **options)
+
+    @classmethod
+    def join(cls, store: str, *, secret: str, rank: int, size: int, **options: Any) -> Collectives:
+        """Takes the place of a lost rank, or one that `grow` opens, in a job that runs.
+
+        Blocks until the members admit this rank: by `replace`, `grow`, or on_failure="retry".
+        Arguments are those of `connect`.
+
+        Raises:
+            PeerTimeout: nobody admitted this rank.
+        """
+        return cls._meet(True, store, secret, rank, size, **options)
+
+    @classmethod
+    def _meet(
+        cls,
+        join: bool,
+        store: str,
+        secret: str,
+        rank: int,
+        size: int,
+        *,
+        job: str = "tokenyard",
+        size_max: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        silence: float = DEFAULT_SILENCE,
+        on_failure: str = "raise",
+        witness: bool = True,
+        host_store: bool = True,
+        address: str = "",
+        host: str = "",
+        own_store: Any = None,
+    ) -> Collectives:
+        ranks = size_of("size", size, smallest=1)
+        most = ranks if size_max is None else size_of("size_max", size_max, smallest=ranks)
+        if on_failure not in _tokenyard.OnFailure.__members__:
+            raise invalid("on_failure", "'raise', 'retry' or 'exclude'", repr(on_failure))
+        native = _tokenyard.Collectives.meet(
+            join=join,
+            store=store,
+            own_store=own_store,
+            host_store=host_store,
+            job=job,
+            secret=secret,
+            rank=size_of("rank", rank, largest=most - 1),
+            size=ranks,
+            size_max=most,
+            address=address,
+            host=host,
+            timeout_s=check_timeout(timeout),
+            silence_s=check_timeout(silence),
+            on_failure=_tokenyard.OnFailure[on_failure],
+            witness=witness,
+        )
+        return cls(native)
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, taken or not."""
+        return self._native.size
+
+    def world(self) -> Group:
+        """The group of all ranks."""
+        return Group(self._native.world())
+
+    def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
+        """A group of some ranks. Collective among them; others need not call.
+
+        Args:
+            ranks: of the world, in any order; ranks of the group are counted in that order.
+            name: the same on all; used once.
+            timeout: seconds that an operation may take, unless told; the job's if None.
+        """
+        members = [size_of("ranks", rank) for rank in ranks]
+        limit = None if timeout is None else check_timeout(timeout)
+        return Group(self._native.group(members, name, timeout_s=limit))
+
+    def active_ranks(self) -> list[int]:
+        """The ranks that belong to the job now, ascending."""
+        return self._native.active_ranks()
+
+    def epoch(self) -> int:
+        """How often the membership was agreed on; the first is 1."""
+        return self._native.epoch()
+
+    def on_change(self, call: Callable[[], None]) -> _tokenyard.Listening:
+        """Calls `call()` after every change of the membership, until the result is dropped.
+
+        It is called on a thread of the library, and must not wait for operations.
+        """
+        return self._native.on_change(call)
+
+    def shrink(self) -> list[int]:
+        """Goes on among the survivors: every one of them calls it. Returns the active ranks.
+
+        Waits until they have agreed who is gone, and lets aborted groups work again.
+
+        Raises:
+            QuorumLost: too few of them answer.
+        """
+        return self._native.shrink()
+
+    def replace(self, rank: int, *, timeout: float | None = None) -> None:
+        """Waits until a new process has taken a lost rank's place, by `join`.
+
+        Every survivor calls it. Aborted groups work again.
+
+        Raises:
+            PeerTimeout: nobody came.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        self._native.replace(size_of("rank", rank), timeout_s=limit)
+
+    def grow(self, ranks: int, *, timeout: float | None = None) -> None:
+        """Waits until `ranks` new ranks have come, by `join`. Every member calls it.
+
+        Raises:
+            PeerTimeout: too few came.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        self._native.grow(size_of("ranks", ranks, smallest=1), timeout_s=limit)
+
+    def leave(self) -> None:
+        """Leaves in good order.
+
+        The others go on without an error as soon as they `shrink`, or at once under
+        on_failure="exclude".
+        """
+        self._native.leave()
+
+    def cancel(self) -> None:
+        """Ends everything that waits, on this rank, with Cancelled."""
+        self._native.cancel()
+
+    def counters(self) -> _tokenyard.CollectivesCounters:
+        """What was counted since the start."""
+        return self._native.counters()
+
+    def close(self) -> None:
+        """Ends this rank's part: what is under way fails with Cancelled. May be called again."""
+        self._native.close()
+
+    def __enter__(self) -> Collectives:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self._native.closed:
+            self.leave()
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return "Collectives(closed)"
+        return f"Collectives(rank={self.rank}, size={self.size}, epoch={self.epoch()})"
+
+
+@atexit.register
+def _close_all() -> None:
+    """The library's threads must not look for an interpreter that is gone."""
+    for collectives in list(_open):
+        collectives.close()
