@@ -29,12 +29,28 @@ void AlarmBell::cancel() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
   ring(kCancelled);
+  for (const std::span<Alarm> words : watched_)
+    for (Alarm& word : words) accelerator_.write_flag(&word, kCancelled);
 }
 
 void AlarmBell::lost(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   insert_sorted(lost_, rank);
   ring(alarm_for_lost(rank));
+  for (const std::span<Alarm> words : watched_) ring_one(words, rank);
+}
+
+void AlarmBell::watch(std::span<Alarm> words) {
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(words);
+  for (const uint32_t rank : lost_) ring_one(words, rank);
+  if (!cancelled_) return;
+  for (Alarm& word : words) accelerator_.write_flag(&word, kCancelled);
+}
+
+void AlarmBell::unwatch(std::span<Alarm> words) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watched_, [&](std::span<Alarm> watched) { return watched.data() == words.data(); });
 }
 
 void AlarmBell::left(uint32_t rank) {
@@ -63,6 +79,10 @@ void AlarmBell::check(const std::string& phase) const {
   const std::lock_guard lock(mutex_);
   if (cancelled_) throw Cancelled(phase);
   if (!lost_.empty()) throw PeerLost(WaitFacts{.rank = lost_.front(), .phase = phase});
+}
+
+void AlarmBell::ring_one(std::span<Alarm> words, uint32_t rank) {
+  if (rank < words.size()) accelerator_.write_flag(&words[rank], alarm_for_lost(rank));
 }
 
 void AlarmBell::ring(Alarm alarm) {

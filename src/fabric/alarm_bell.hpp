@@ -36,11 +36,17 @@ class AlarmBell {
   /// Those of them that went without a word.
   std::vector<uint32_t> lost_ranks() const;
   bool has_left(uint32_t rank) const;
+  /// For waits that a rank's loss concerns only if it is that rank they wait for: [ranks] words,
+  /// in memory that host and kernels share. A lost rank rings its own, `cancel` all of them; what
+  /// has rung before rings at once. They must stay until `unwatch`.
+  void watch(std::span<Alarm> words);
+  void unwatch(std::span<Alarm> words);
   /// Throws PeerLost or Cancelled if the bell has rung.
   void check(const std::string& phase) const;
 
  private:
   void ring(Alarm alarm);
+  void ring_one(std::span<Alarm> words, uint32_t rank);
 
   Accelerator& accelerator_;
   Alarm* word_;
@@ -48,6 +54,7 @@ class AlarmBell {
   std::atomic<bool> cancelled_ = false;
   bool rung_ = false;
   std::vector<uint32_t> lost_, left_;  ///< ascending
+  std::vector<std::span<Alarm>> watched_;
 };
 
 /// The words a kernel's Patience points to, for one object that launches kernels.

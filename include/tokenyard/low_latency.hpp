@@ -1,0 +1,161 @@
+/// Dispatch and combine for serving: few tokens, fixed buffers, and ranks that may die.
+///
+///     LowLatency exchange(world, {.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = 128});
+///     LowLatencyReceived rows = exchange.dispatch({.x = x, .topk_idx = ids, .tokens = 100});
+///     ...  // experts: rows.x -> y
+///     exchange.combine({.y = y, .weights = weights, .out = out}, rows.handle);
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokenyard/world.hpp"
+
+namespace tokenyard {
+
+struct LowLatencyOptions {
+  uint32_t experts = 0;  ///< in all; a multiple of the ranks; rank r holds [r, r+1) * experts/ranks
+  uint32_t hidden = 0;   ///< elements a token; a multiple of 32
+  uint32_t topk = 0;     ///< experts a token, 1 .. 16
+  uint32_t tokens_max = 0;  ///< tokens a rank and call
+  uint32_t sms = 0;       ///< multiprocessors (blocks) of a call, unless it says otherwise; 0: all
+                          ///< there are. Results are the same, bit for bit, for every number
+  bool bf16_rows = true;  ///< whether dispatch may deliver BF16, which takes twice the memory
+};
+
+/// What a dispatch delivers.
+enum class LowLatencyRows : uint8_t {
+  bf16,         ///< as given. (A NaN may become another NaN.)
+  fp8,          ///< E4M3 with an fp32 scale for 128 channels: largest magnitude / 448
+  fp8_rounded,  ///< the same with scales rounded up to powers of two
+  fp8_ue8m0,    ///< those scales as exponents, four to a word
+};
+
+/// Memory that the rank's kernels can read: host memory on a host world, device memory on a GPU; it
+/// must stay unchanged until the call's work has ended.
+struct LowLatencyInput {
+  const void* x = nullptr;         ///< [tokens, hidden] bf16; with `scales` E4M3. 16-byte aligned
+  const void* scales = nullptr;    ///< of an FP8 x: [tokens, ceil(hidden / 128)] fp32, or for
+                                   ///< fp8_ue8m0 [tokens, ceil(hidden / 512)] words of exponents
+  const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none. An
+                                   ///< expert that stands twice in a token gets one row
+  bool idx_is_int64 = true;
+  uint32_t tokens = 0;
+  LowLatencyRows rows = LowLatencyRows::fp8;
+};
+
+/// How a call is made.
+struct LowLatencyCall {
+  /// [ranks] who takes part; empty: everybody. Whoever does not is masked from then on.
+  std::vector<bool> active = {};
+  std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  ///< else the World's
+  uint32_t sms = 0;                                                ///< else the options'
+  bool hook = false;  ///< only send; `receive` does the rest, and in between no SM is held
+  int32_t* rows_total = nullptr;      ///< dispatch: [local experts] rows received are added here
+  uint64_t* waited_cycles = nullptr;  ///< [ranks] cycles waited for each rank are added here
+  uint64_t stream = 0;
+};
+
+/// Where the tokens of a dispatch went, for its combine. Shared by copy.
+class LowLatencyHandle;
+
+/// What a rank received, in memory of the object that stays as it is until this batch's combine
+/// has run, or all copies of the handle are gone. slots = ranks * tokens_max.
+struct LowLatencyReceived {
+  const void* x = nullptr;       ///< [local experts, slots, hidden] bf16 or E4M3: rows lie packed
+                                 ///< from slot 0, by source rank, then source token
+  const void* scales = nullptr;  ///< [local experts, scale words, slots]: fp32 for 128 channels,
+                                 ///< or words of four exponents; null for bf16
+  const int32_t* source_token = nullptr;  ///< [local experts, slots] index on the source rank
+  const int32_t* ranges = nullptr;        ///< [local experts, ranks, 2] first row, rows
+  const int32_t* counts = nullptr;        ///< [local experts] rows
+  std::shared_ptr<LowLatencyHandle> handle;
+};
+
+struct LowLatencyCombine {
+  const void* y = nullptr;         ///< [local experts, slots, hidden] bf16, read in place
+  const float* weights = nullptr;  ///< [tokens, topk]
+  void* out = nullptr;             ///< [tokens, hidden] bf16
+  int32_t* lost = nullptr;  ///< [tokens], may be null: picks whose experts are on masked ranks, so
+                            ///< that the sum lacks them
+};
+
+/// A rank that is not spoken with.
+struct MaskedRank {
+  enum class Why : uint8_t { timeout, lost, left_out };
+  uint32_t rank = 0;
+  Why why = Why::timeout;
+  std::string phase;  ///< what was awaited of it
+  double waited_s = 0;
+};
+
+class LowLatency {
+ public:
+  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
+  /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object.
+  LowLatency(World& world, const LowLatencyOptions& options);
+  /// Keeps its arena memory out of use for as long as the World lives, since peers may still write
+  /// there; `close` does not.
+  ~LowLatency();
+
+  /// Enqueues and returns: every token to the ranks that hold its experts, as rows of each expert.
+  /// All ranks make the same calls in the same order. A rank that does not answer in time is masked
+  /// (see `masked`), and what the others sent is exact. Throws InvalidArgument before anything is
+  /// launched for what the host can see: a batch over tokens_max, a third batch while two are
+  /// neither combined nor dropped, a hook that was not called. Throws Cancelled after
+  /// World::cancel.
+  LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call = {});
+  /// Enqueues: the experts' results home, weighted and summed; zeros for a token that went nowhere.
+  /// A sum lacks the experts of masked ranks, all channels of it alike; `lost` tells. Weights are
+  /// finite. Ends the batch: the handle can be used no more.
+  void combine(const LowLatencyCombine& what, const std::shared_ptr<LowLatencyHandle>& handle,
+               const LowLatencyCall& call = {});
+  /// The second half of a dispatch or combine that was called with `hook`, in the order of the
+  /// first ones. Enqueues; the results are there in the order of `stream`.
+  void receive(const std::shared_ptr<LowLatencyHandle>& handle, uint64_t stream = 0);
+  /// Memory of this object, [local experts, slots, hidden] bf16, for the experts of a batch to
+  /// write to. (Combine reads any memory in place; this one need not be allocated.)
+  void* combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle);
+
+  /// Ranks that are masked, as far as the host can see now; see `wait`.
+  std::vector<MaskedRank> masked() const;
+  /// Masks a rank from the next call on, or unmasks it. Unmasking waits for the own stream and
+  /// refills what the rank may have left in the staging: until it returns on every rank concerned,
+  /// none of them makes a call, and their calls so far have been as many.
+  void update_mask(uint32_t rank, bool masked);
+  void clear_mask();
+  /// The number of the last call: what ranks agree on before `restart`.
+  uint32_t epoch();
+  /// As clear_mask, and counts calls from `epoch` on, so that ranks whose calls have not been as
+  /// many can go on together: no rank calls it before all have drained their streams, all give the
+  /// same epoch, at least the largest of theirs, and none makes a call before all have returned.
+  void restart(uint32_t epoch);
+
+  /// Throws InvalidArgument if a dispatch had an id that is no expert (it counted as -1), and
+  /// Cancelled after World::cancel.
+  void check();
+  /// Waits until the work enqueued on `stream` has ended, then as check().
+  void wait(uint64_t stream = 0);
+  /// Collective among the ranks that are left: gives the memory back. No call may follow.
+  void close();
+
+  struct Memory {
+    uint64_t arena_bytes, device_bytes;
+  };
+  /// What an object of these options takes on each rank.
+  static Memory memory(const LowLatencyOptions& options, uint32_t ranks);
+
+  const LowLatencyOptions& options() const;
+  World& world() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,89 @@
+/// Arguments of calls, checked before anything is launched.
+#include <fmt/format.h>
+
+#include "expert_parallel/low_latency/exchange.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+constexpr uint64_t kPieceAlignment = 16;
+
+void require_pointer(const void* pointer, const char* argument, uint64_t elements,
+                     uint64_t alignment) {
+  if (elements == 0) return;
+  if (pointer == nullptr)
+    throw InvalidArgument(argument, fmt::format("{} elements", elements), "a null pointer");
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  if (address % alignment != 0)
+    throw InvalidArgument(argument, fmt::format("an address aligned to {} bytes", alignment),
+                          fmt::format("{:#x}", address));
+}
+
+const char* name_of(LowLatencyHandle::Stage stage) {
+  switch (stage) {
+    case LowLatencyHandle::Stage::dispatch_sent:
+      return "a dispatch whose hook is to be called";
+    case LowLatencyHandle::Stage::dispatched:
+      return "a batch that was dispatched";
+    case LowLatencyHandle::Stage::combine_sent:
+      return "a combine whose hook is to be called";
+    case LowLatencyHandle::Stage::combined:
+      break;
+  }
+  return "a batch that was combined";
+}
+
+}  // namespace
+
+void LowLatency::Parts::check_input(const LowLatencyInput& input) const {
+  if (input.tokens > options.tokens_max)
+    throw InvalidArgument("tokens", fmt::format("at most tokens_max = {}", options.tokens_max),
+                          std::to_string(input.tokens));
+  if (input.rows == LowLatencyRows::bf16) {
+    if (!options.bf16_rows) throw InvalidArgument("rows", "FP8, since bf16_rows is off", "BF16");
+    if (input.scales != nullptr) throw InvalidArgument("scales", "none with BF16 rows", "some");
+  }
+  const low_latency::RowLayout row = low_latency::row_layout(options, input.rows);
+  require_pointer(input.x, "x", uint64_t{input.tokens} * options.hidden, kPieceAlignment);
+  if (input.scales != nullptr)
+    require_pointer(input.scales, "scales", uint64_t{input.tokens} * row.scale_words(), 4);
+  require_pointer(input.topk_idx, "topk_idx", uint64_t{input.tokens} * options.topk,
+                  input.idx_is_int64 ? 8 : 4);
+}
+
+void LowLatency::Parts::check_combine(const LowLatencyCombine& what,
+                                      const LowLatencyHandle& handle) const {
+  const uint64_t rows = uint64_t{options.experts} * options.tokens_max;
+  require_pointer(what.y, "y", rows * options.hidden, kPieceAlignment);
+  require_pointer(what.weights, "weights", uint64_t{handle.tokens} * options.topk, 4);
+  require_pointer(what.out, "out", uint64_t{handle.tokens} * options.hidden, kPieceAlignment);
+  if (what.lost != nullptr) require_pointer(what.lost, "lost", handle.tokens, 4);
+}
+
+void LowLatency::Parts::check_handle(const Handle& handle, LowLatencyHandle::Stage stage) const {
+  if (!handle || handle->made_by != this)
+    throw InvalidArgument("handle", "one that a dispatch of this object made",
+                          handle ? "one of another object" : "an empty one");
+  if (handle->stage != stage)
+    throw InvalidArgument("handle", name_of(stage), name_of(handle->stage));
+}
+
+uint32_t LowLatency::Parts::check_call(const LowLatencyCall& call) const {
+  if (!call.active.empty()) {
+    if (call.active.size() != world.size())
+      throw InvalidArgument("active", fmt::format("{} ranks", world.size()),
+                            std::to_string(call.active.size()));
+    if (!call.active[world.rank()])
+      throw InvalidArgument("active", "this rank among them", "without it");
+  }
+  if (call.timeout && call.timeout->count() <= 0)
+    throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
+  const uint32_t most = accelerator_.capacity().multiprocessors;
+  const uint32_t blocks = call.sms != 0 ? call.sms : plan_.blocks_max;
+  if (blocks < 2 || blocks > most)
+    throw InvalidArgument("sms", fmt::format("2 to {}, or 0", most), std::to_string(blocks));
+  return blocks;
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,68 @@
+#include "expert_parallel/low_latency/batch.hpp"
+
+namespace tokenyard::low_latency {
+
+namespace {
+
+/// Arrays that lie one after the other, each aligned as an allocation is. Without a base it only
+/// adds up.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base = nullptr) : base_(base) {}
+  template <class T>
+  T* take(uint64_t count) {
+    constexpr uint64_t kAlignment = 256;
+    const uint64_t at = bytes_;
+    bytes_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + at);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  uint64_t bytes_ = 0;
+};
+
+DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t ranks) {
+  const uint64_t local_experts = options.experts / ranks;
+  const uint64_t slots = uint64_t{ranks} * options.tokens_max;
+  const RowLayout fp8 = row_layout(options, LowLatencyRows::fp8);
+  DispatchOut out{};
+  out.x =
+      pieces.take<std::byte>(local_experts * slots * options.hidden * (options.bf16_rows ? 2 : 1));
+  out.scales = pieces.take<uint32_t>(local_experts * slots * fp8.scale_words());
+  out.source = pieces.take<int32_t>(local_experts * slots);
+  out.ranges = pieces.take<RowRange>(local_experts * ranks);
+  out.counts = pieces.take<int32_t>(local_experts);
+  out.row_slot = pieces.take<int32_t>(slots * options.topk);
+  out.picks = pieces.take<int32_t>(uint64_t{options.tokens_max} * options.topk);
+  return out;
+}
+
+}  // namespace
+
+uint64_t Batch::bytes(const LowLatencyOptions& options, uint32_t ranks) {
+  Pieces pieces;
+  lay_out(pieces, options, ranks);
+  return pieces.bytes();
+}
+
+Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks)
+    : accelerator_(accelerator),
+      combine_bytes_(size_t{options.experts} * options.tokens_max * options.hidden * 2),
+      memory_(accelerator.allocate(bytes(options, ranks))) {
+  Pieces pieces(static_cast<std::byte*>(memory_));
+  out_ = lay_out(pieces, options, ranks);
+}
+
+Batch::~Batch() {
+  if (combine_buffer_ != nullptr) accelerator_.free(combine_buffer_);
+  accelerator_.free(memory_);
+}
+
+void* Batch::combine_buffer() {
+  if (combine_buffer_ == nullptr) combine_buffer_ = accelerator_.allocate(combine_bytes_);
+  return combine_buffer_;
+}
+
+}  // namespace tokenyard::low_latency

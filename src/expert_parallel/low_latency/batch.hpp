@@ -1,0 +1,66 @@
+/// The memory that one batch of tokens takes on a rank, from its dispatch to its combine. An object
+/// has two, as staging has two parities.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "expert_parallel/low_latency/plan.hpp"
+
+namespace tokenyard {
+
+namespace low_latency {
+
+class Batch {
+ public:
+  Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks);
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  static uint64_t bytes(const LowLatencyOptions& options, uint32_t ranks);
+
+  const DispatchOut& out() const { return out_; }
+  /// For experts' results; allocated when it is first asked for.
+  void* combine_buffer();
+
+  bool taken = false;  ///< a handle that was not combined yet, or whose receive is still to come
+
+ private:
+  Accelerator& accelerator_;
+  size_t combine_bytes_;
+  void* memory_;
+  void* combine_buffer_ = nullptr;
+  DispatchOut out_;
+};
+
+}  // namespace low_latency
+
+/// What is left to be done of a batch.
+class LowLatencyHandle {
+ public:
+  enum class Stage : uint8_t { dispatch_sent, dispatched, combine_sent, combined };
+
+  LowLatencyHandle(std::shared_ptr<low_latency::Batch> batch, const void* made_by)
+      : batch(std::move(batch)), made_by(made_by) {}
+  LowLatencyHandle(const LowLatencyHandle&) = delete;
+  LowLatencyHandle& operator=(const LowLatencyHandle&) = delete;
+  ~LowLatencyHandle() { release(); }
+
+  /// Another batch may have the memory, in the order of streams.
+  void release() {
+    if (batch) batch->taken = false;
+    batch.reset();
+  }
+
+  std::shared_ptr<low_latency::Batch> batch;
+  const void* const made_by;  ///< the object: no other knows it
+  Stage stage = Stage::dispatch_sent;
+  uint32_t tokens = 0;
+  /// The second halves of calls whose hooks are still to be called.
+  std::optional<low_latency::DispatchParams> dispatch_left;
+  std::optional<low_latency::CombineParams> combine_left;
+  uint32_t blocks_left = 0;
+};
+
+}  // namespace tokenyard

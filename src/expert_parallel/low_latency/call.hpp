@@ -1,0 +1,56 @@
+/// What dispatch and combine have in common.
+#pragma once
+
+#include <cstdint>
+
+#include "device/wait.hpp"
+#include "expert_parallel/low_latency/phase.hpp"
+#include "expert_parallel/low_latency/window.hpp"
+
+namespace tokenyard::low_latency {
+
+/// Words of a rank's own memory that outlive its calls; the last block to have read the epoch
+/// advances it. Followed by nothing.
+struct Workspace {
+  struct Progress {
+    uint32_t sent, received;  ///< epochs of the last call's parts
+    uint32_t readers;         ///< blocks of the running kernel that have read them
+  };
+  Progress progress[kKinds];
+  /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
+  /// dispatch for the next.
+  uint32_t verdicts[2][kRanksMax];
+};
+
+/// Whether a source took part in a dispatch, as the first block that knew has decided.
+enum class Verdict : uint32_t { open, present, absent };
+
+/// A failure word, a report and an alarm for every rank that can be awaited. A rank whose word is
+/// not Failure::none is masked.
+struct Masks {
+  uint32_t* failed;     ///< [ranks] device memory
+  WaitReport* reports;  ///< [ranks] host-visible
+  const Alarm* alarms;  ///< [ranks] host-visible
+
+  DEVICE Patience patience(uint32_t rank, uint64_t timeout_ns) const {
+    return {.timeout_ns = timeout_ns,
+            .failed = failed + rank,
+            .alarm = alarms + rank,
+            .report = reports + rank};
+  }
+};
+
+struct CallParams {
+  uint32_t rank, ranks;
+  Part part;
+  uint32_t send_blocks;  ///< the first blocks of the grid send, the others receive
+  RankSet active;        ///< the others are masked from this call on
+  Windows windows;
+  Masks masks;
+  Workspace* workspace;
+  uint64_t timeout_ns;  ///< of the whole call; a sending part waits for half of it
+
+  HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }
+};
+
+}  // namespace tokenyard::low_latency

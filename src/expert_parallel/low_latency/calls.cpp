@@ -1,0 +1,195 @@
+/// Dispatch and combine, from the host's side.
+#include <fmt/format.h>
+
+#include "expert_parallel/low_latency/exchange.hpp"
+
+namespace tokenyard {
+
+using low_latency::CallParams;
+using low_latency::CombineParams;
+using low_latency::DispatchParams;
+using low_latency::Part;
+using Stage = LowLatencyHandle::Stage;
+
+void LowLatency::Parts::begin_call(Stream stream) {
+  if (called_ && last_stream_.native != stream.native) {
+    const Event before = accelerator_.record(last_stream_);
+    accelerator_.wait(stream, before);
+    accelerator_.free_event(before);
+  }
+  last_stream_ = stream;
+  called_ = true;
+}
+
+CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) const {
+  low_latency::RankSet active = low_latency::RankSet::first(world.size());
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (left_out_.contains(rank) || (!call.active.empty() && !call.active[rank]))
+      active.erase(rank);
+  return {.rank = world.rank(),
+          .ranks = world.size(),
+          .part = Part::both,
+          .send_blocks = 0,
+          .active = active,
+          .windows = {.windows = {windows_, world.rank()}, .layout = layout_},
+          .masks = masks_.masks(),
+          .workspace = workspace_,
+          .timeout_ns = static_cast<uint64_t>(call.timeout.value_or(world.timeout()).count())};
+}
+
+std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {
+  for (const auto& batch : batches_) {
+    if (batch->taken) continue;
+    batch->taken = true;
+    return batch;
+  }
+  throw InvalidArgument("handle", "at most two batches that are neither combined nor dropped",
+                        "a third one");
+}
+
+void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32_t blocks,
+                                        Stream stream) {
+  const low_latency::Split split = plan_.dispatch(part, blocks);
+  params.call.part = part;
+  params.call.send_blocks = split.send_blocks;
+  const uint32_t tail =
+      low_latency::receives(part)
+          ? low_latency::DispatchTail::of(params, split.blocks - split.send_blocks).bytes()
+          : 0;
+  begin_call(stream);
+  // Not cooperative: senders come first and wait for no receiver of their own rank.
+  launch(accelerator_, low_latency::dispatch_kernel,
+         {.blocks = split.blocks,
+          .warps = plan_.dispatch_warps,
+          .extra_shared_bytes = tail,
+          .cooperative = false},
+         stream, params);
+}
+
+void LowLatency::Parts::launch_combine(CombineParams params, Part part, uint32_t blocks,
+                                       Stream stream) {
+  const low_latency::Split split = plan_.combine(part, blocks);
+  params.call.part = part;
+  params.call.send_blocks = split.send_blocks;
+  begin_call(stream);
+  launch(accelerator_, low_latency::combine_kernel,
+         {.blocks = split.blocks, .warps = plan_.combine_warps, .cooperative = false}, stream,
+         params);
+}
+
+LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
+                                               const LowLatencyCall& call) {
+  check();
+  check_input(input);
+  const uint32_t blocks = check_call(call);
+  const auto batch = take_batch();
+  const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
+  handle->tokens = input.tokens;
+  DispatchParams params{.call = call_params(call),
+                        .x = static_cast<const std::byte*>(input.x),
+                        .scales = input.scales,
+                        .topk_idx = input.topk_idx,
+                        .idx_is_int64 = input.idx_is_int64,
+                        .tokens = input.tokens,
+                        .tokens_max = options.tokens_max,
+                        .topk = options.topk,
+                        .experts = options.experts,
+                        .local_experts = options.experts / world.size(),
+                        .row = low_latency::row_layout(options, input.rows),
+                        .out = batch->out(),
+                        .complaint = complaint_};
+  params.out.rows_total = call.rows_total;
+  params.out.waited = call.waited_cycles;
+  if (call.hook) {
+    handle->dispatch_left = params;
+    handle->blocks_left = blocks;
+    dispatches_left_.push_back(handle);
+  } else {
+    if (!dispatches_left_.empty())
+      throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
+    handle->stage = Stage::dispatched;
+  }
+  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
+  const bool fp8 = params.row.is_fp8();
+  return {.x = params.out.x,
+          .scales = fp8 ? params.out.scales : nullptr,
+          .source_token = params.out.source,
+          .ranges = reinterpret_cast<const int32_t*>(params.out.ranges),
+          .counts = params.out.counts,
+          .handle = handle};
+}
+
+void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& handle,
+                                const LowLatencyCall& call) {
+  check();
+  check_handle(handle, Stage::dispatched);
+  check_combine(what, *handle);
+  const uint32_t blocks = check_call(call);
+  const low_latency::DispatchOut& batch = handle->batch->out();
+  const CombineParams params{.call = call_params(call),
+                             .y = static_cast<const std::byte*>(what.y),
+                             .weights = what.weights,
+                             .row_slot = batch.row_slot,
+                             .picks = batch.picks,
+                             .out = static_cast<std::byte*>(what.out),
+                             .lost = what.lost,
+                             .waited = call.waited_cycles,
+                             .tokens = handle->tokens,
+                             .tokens_max = options.tokens_max,
+                             .topk = options.topk,
+                             .local_experts = options.experts / world.size(),
+                             .pieces = options.hidden / 8};
+  if (call.hook) {
+    handle->combine_left = params;
+    handle->blocks_left = blocks;
+    handle->stage = Stage::combine_sent;
+    combines_left_.push_back(handle);
+    launch_combine(params, Part::send, blocks, Stream{call.stream});
+    return;
+  }
+  if (!combines_left_.empty())
+    throw InvalidArgument("hook", "that of the combine before, called first", "not called");
+  handle->stage = Stage::combined;
+  launch_combine(params, Part::both, blocks, Stream{call.stream});
+  handle->release();
+}
+
+void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
+  check();
+  const bool combines = handle && handle->stage == Stage::combine_sent;
+  check_handle(handle, combines ? Stage::combine_sent : Stage::dispatch_sent);
+  std::deque<Handle>& left = combines ? combines_left_ : dispatches_left_;
+  // Staging is drained in the order of epochs.
+  if (left.front() != handle)
+    throw InvalidArgument("hook", "that of the call before, called first", "not called");
+  left.pop_front();
+  if (combines) {
+    handle->stage = Stage::combined;
+    launch_combine(*handle->combine_left, Part::receive, handle->blocks_left, stream);
+    handle->release();
+  } else {
+    handle->stage = Stage::dispatched;
+    launch_dispatch(*handle->dispatch_left, Part::receive, handle->blocks_left, stream);
+  }
+}
+
+void* LowLatency::Parts::combine_buffer(const Handle& handle) {
+  if (!handle || handle->made_by != this || !handle->batch)
+    throw InvalidArgument("handle", "that of a batch of this object which is not combined yet",
+                          "another one");
+  return handle->batch->combine_buffer();
+}
+
+void LowLatency::Parts::check() {
+  require_open();
+  if (world.alarm().cancelled()) throw Cancelled("low latency");
+  if (accelerator_.read_flag(&complaint_->epoch) == 0) return;
+  const uint32_t epoch = complaint_->epoch, token = complaint_->token - 1;
+  const int64_t id = complaint_->id;
+  accelerator_.write_flag(&complaint_->epoch, 0);
+  accelerator_.write_flag(&complaint_->token, 0);
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
+                        fmt::format("expert {} in token {} of dispatch {}", id, token, epoch));
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,45 @@
+/// Combine for low latency: every rank weighs and sums its experts' rows of a token and sends one
+/// row of sums to the token's owner, who adds the ranks' rows up.
+///
+///     sending blocks, for the others' tokens           receiving blocks, for this rank's tokens
+///     ---- this rank's weights ------------------>      (to the other ranks' sending blocks)
+///     await a token's weights, sum, round,
+///     ---- a row of sums ------------------------>      own experts' rows straight from y, in
+///     fp32;
+///                                                       every rank's sums, or none of a rank's at
+///                                                       all: the block votes; adds, rounds
+///
+/// Two roundings to BF16 a contribution from another rank, one of the result for this rank's own.
+/// The order of sums is that of the token's picks: the same bits for every grid and timing. Remote
+/// bytes: 2 * hidden a token and rank it went to, 8 * topk of weights. Two latencies, of which the
+/// first hides behind the start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/kernel.hpp"
+#include "expert_parallel/low_latency/call.hpp"
+
+namespace tokenyard::low_latency {
+
+inline constexpr uint32_t kCombineThreadsMax = 896;
+
+struct CombineParams {
+  CallParams call;
+  const std::byte* y;       ///< [local experts, slots, hidden] BF16
+  const float* weights;     ///< [tokens, topk]
+  const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
+  const int32_t* picks;     ///< [tokens_max, topk], of the dispatch
+  std::byte* out;           ///< [tokens, hidden] BF16
+  int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
+  uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
+  uint32_t tokens, tokens_max, topk, local_experts;
+  uint32_t pieces;  ///< of a row: hidden / 8
+
+  HOST_DEVICE uint32_t chunks() const { return (pieces + 31) / 32; }
+};
+
+DECLARE_KERNEL(combine_kernel, CombineParams);
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,24 @@
+/// The combine kernel; combine.hpp tells how it works.
+#pragma once
+
+#include "expert_parallel/low_latency/add_sums_kernel.hpp"
+#include "expert_parallel/low_latency/send_sums_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+DEVICE void combine(const CombineParams& params) {
+  auto& shared = block::shared<CombineShared>();
+  const CallParams& common = params.call;
+  const Call call{common, shared.call, Kind::combine, read_epoch(common, Kind::combine), now_ns()};
+  const bool sending = sends(common.part) && block::index() < common.send_blocks;
+  open_call(call, sending);
+  const Combine combine{params, shared, call};
+  if (sending)
+    send_combine(combine);
+  else
+    receive_combine(combine);
+}
+
+DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,117 @@
+/// What a LowLatency object keeps on its device from one call to the next.
+#include <cstring>
+
+#include "expert_parallel/low_latency/exchange.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+low_latency::Plan agreed_plan(World& world, const LowLatencyOptions& options) {
+  low_latency::agree_on_options(world, options);
+  low_latency::check_options(options, world.size());
+  return low_latency::make_plan(options, world.accelerator().kind(),
+                                world.accelerator().capacity());
+}
+
+}  // namespace
+
+LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
+    : world(world),
+      options(options),
+      accelerator_(world.accelerator()),
+      arena_(world.arena()),
+      plan_(agreed_plan(world, options)),
+      layout_(low_latency::window_layout(options, world.size())),
+      masks_(accelerator_, world.alarm(), world.size()) {
+  accelerator_.prepare(low_latency::dispatch_kernel.entry);
+  accelerator_.prepare(low_latency::combine_kernel.entry);
+  workspace_ =
+      static_cast<low_latency::Workspace*>(accelerator_.allocate(sizeof(low_latency::Workspace)));
+  complaint_ = static_cast<low_latency::Complaint*>(
+      accelerator_.allocate_shared(sizeof(low_latency::Complaint)));
+  for (auto& batch : batches_)
+    batch = std::make_shared<low_latency::Batch>(accelerator_, options, world.size());
+  open_windows();
+}
+
+LowLatency::Parts::~Parts() {
+  try {
+    // What follows frees memory that a kernel under way would use.
+    if (called_ && !closed_) await_stream(last_stream_, "the end of its last call");
+  } catch (const std::exception&) {
+    // A destructor cannot report it.
+  }
+  // A peer may store here yet: what it sends to nobody in particular is not awaited by anybody.
+  if (!closed_ && window_) window_.quarantine();
+  accelerator_.free_shared(complaint_);
+  accelerator_.free(workspace_);
+  accelerator_.free(windows_);
+}
+
+/// Collective. A window is ready before anybody learns where it lies.
+void LowLatency::Parts::open_windows() {
+  const Stream stream{};
+  const size_t staging = layout_.staging_bytes();
+  window_ = arena_.allocate(layout_.bytes(), stream);
+  accelerator_.fill(window_.data(), 0xff, staging, stream);
+  accelerator_.fill(window_.data() + staging, 0, layout_.bytes() - staging, stream);
+  await_stream(stream, "filled staging");
+  const uint64_t mine = window_.offset();
+  const auto offsets = world.all_gather(std::as_bytes(std::span(&mine, 1)), "LowLatency: windows");
+  std::vector<std::byte*> addresses;
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    uint64_t offset = 0;
+    if (offsets[rank].size() != sizeof(offset))
+      throw InternalError("LowLatency: a window's place of another size");
+    std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
+    addresses.push_back(arena_.base_of(rank) + offset);
+  }
+  const size_t bytes = addresses.size() * sizeof(std::byte*);
+  windows_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
+  accelerator_.copy(windows_, addresses.data(), bytes, stream);
+  await_stream(stream, "the table of windows");
+}
+
+void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
+  const Event event = accelerator_.record(stream);
+  // Kernels end at their own deadline; what else the caller has enqueued has as long again.
+  const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(),
+                                             [&] { return accelerator_.done(event); });
+  accelerator_.free_event(event);
+  if (!ended)
+    throw PeerTimeout(
+        WaitFacts{.rank = world.rank(),
+                  .phase = "LowLatency: " + what,
+                  .expected = 1,
+                  .seen = 0,
+                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+}
+
+void LowLatency::Parts::wait(Stream stream) {
+  await_stream(stream, "the end of a stream's work");
+  check();
+}
+
+void LowLatency::Parts::require_open() const {
+  if (closed_) throw InvalidArgument("exchange", "an open LowLatency", "a closed one");
+}
+
+/// The barrier comes after every rank's last kernel, so nothing of this object is on its way.
+void LowLatency::Parts::close() {
+  if (closed_) return;
+  require_nothing_left("close");
+  if (called_) await_stream(last_stream_, "the end of its last call");
+  world.barrier("LowLatency: close");
+  closed_ = true;
+  window_ = ArenaBlock();
+}
+
+LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks) {
+  low_latency::check_options(options, ranks);
+  return {.arena_bytes = low_latency::window_layout(options, ranks).bytes(),
+          .device_bytes =
+              2 * low_latency::Batch::bytes(options, ranks) + sizeof(low_latency::Workspace)};
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,104 @@
+/// Dispatch for low latency: one copy of a token a destination rank, spread there over the rows of
+/// its experts.
+///
+///     sending blocks                                   receiving blocks
+///     ---- ids of all tokens ------------------->      who sends what: a bitmap of expert, source
+///                                                      and token; a verdict on every source
+///     cast, ---- rows, with their scales ------->      slots from counts of bits; each piece goes
+///                                                      to its experts' rows, its place is emptied
+///
+/// Rows of an expert lie packed, by source rank, then source token, whatever the timing. Remote
+/// bytes a row and rank: hidden and 16 for every 512 channels in FP8, 2 * hidden in BF16; beside
+/// them 16 to 32 bytes of ids a token and rank. One latency in all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/kernel.hpp"
+#include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/row_layout.hpp"
+
+namespace tokenyard::low_latency {
+
+inline constexpr uint32_t kDispatchThreadsMax = 1024;
+/// Data warps, and one at least for the ids.
+inline constexpr uint32_t kDispatchWarpsMin = 2;
+
+/// Rows that a source has for an expert: where they begin among the expert's rows, and how many.
+struct RowRange {
+  int32_t begin, count;
+};
+
+/// A token that cannot be sent as it is asked for; in memory that the host sees.
+struct Complaint {
+  uint32_t epoch;  ///< of the first dispatch with one, stored last; 0 for none
+  uint32_t token;
+  int64_t id;
+};
+
+/// What a dispatch leaves on its rank. slots = ranks * tokens_max.
+struct DispatchOut {
+  std::byte* x;         ///< [local experts, slots, row bytes]
+  uint32_t* scales;     ///< [local experts, scale words, slots]
+  int32_t* source;      ///< [local experts, slots] token of the source rank
+  RowRange* ranges;     ///< [local experts, ranks]
+  int32_t* counts;      ///< [local experts] rows
+  int32_t* row_slot;    ///< [ranks, tokens_max, topk] local expert * slots + slot, or -1
+  int32_t* picks;       ///< [tokens_max, topk] experts of this rank's own tokens, or -1
+  int32_t* rows_total;  ///< [local experts] counts are added here, if not null
+  uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
+};
+
+struct DispatchParams {
+  CallParams call;
+  const std::byte* x;  ///< [tokens, hidden] BF16, or FP8 with `scales`
+  const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
+  const void* topk_idx;
+  bool idx_is_int64;
+  uint32_t tokens, tokens_max, topk;
+  uint32_t experts, local_experts;
+  RowLayout row;
+  DispatchOut out;
+  Complaint* complaint;
+
+  HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
+  /// Words of a source's bits, an expert.
+  HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
+};
+
+/// A receiving block's shared memory after the kernel's Shared struct.
+struct DispatchTail {
+  uint32_t ranks, local_experts, topk, words;
+  uint32_t rows_a_block;  ///< (source, token) pairs that a block spreads
+  std::byte* base = nullptr;
+
+  HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t receive_blocks) {
+    return {.ranks = params.call.ranks,
+            .local_experts = params.local_experts,
+            .topk = params.topk,
+            .words = params.words(),
+            .rows_a_block = (params.slots() + receive_blocks - 1) / receive_blocks};
+  }
+  /// Bit t of a source's words: the expert gets that source's token t.
+  HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
+    return bitmap() + (expert * ranks + source) * words;
+  }
+  HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
+  HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
+  /// An expert's first row of each source; [ranks] is its count.
+  HOST_DEVICE uint32_t* begins(uint32_t expert) const {
+    return bitmap() + bitmap_words() + expert * (ranks + 1);
+  }
+  /// [rows_a_block][topk] local experts of the block's own rows.
+  HOST_DEVICE uint16_t* ids(uint32_t row) const {
+    return reinterpret_cast<uint16_t*>(begins(local_experts)) + row * topk;
+  }
+  HOST_DEVICE uint32_t bytes() const {
+    return (bitmap_words() + local_experts * (ranks + 1)) * 4 + rows_a_block * topk * 2;
+  }
+};
+
+DECLARE_KERNEL(dispatch_kernel, DispatchParams);
+
+}  // namespace tokenyard::low_latency

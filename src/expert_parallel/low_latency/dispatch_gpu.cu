@@ -1,0 +1,1 @@
+#include "expert_parallel/low_latency/dispatch_kernel.hpp"

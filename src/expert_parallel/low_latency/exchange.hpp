@@ -1,0 +1,85 @@
+/// The host side of one object's calls. Inside of LowLatency.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expert_parallel/low_latency/batch.hpp"
+#include "expert_parallel/low_latency/rank_masks.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard {
+
+struct LowLatency::Parts {
+ public:
+  using Handle = std::shared_ptr<LowLatencyHandle>;
+
+  Parts(World& world, const LowLatencyOptions& options);
+  ~Parts();
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  // Calls (calls.cpp).
+  LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call);
+  void combine(const LowLatencyCombine& what, const Handle& handle, const LowLatencyCall& call);
+  void receive(const Handle& handle, Stream stream);
+  void* combine_buffer(const Handle& handle);
+  void check();
+  void wait(Stream stream);
+
+  // Masks and epochs (restart.cpp).
+  std::vector<MaskedRank> masked() const;
+  void update_mask(uint32_t rank, bool masked);
+  void clear_mask();
+  uint32_t epoch();
+  void restart(uint32_t epoch);
+  void close();
+
+  World& world;
+  const LowLatencyOptions options;
+
+ private:
+  // Arguments (arguments.cpp). They throw before anything is launched.
+  void check_input(const LowLatencyInput& input) const;
+  void check_combine(const LowLatencyCombine& what, const LowLatencyHandle& handle) const;
+  void check_handle(const Handle& handle, LowLatencyHandle::Stage stage) const;
+  uint32_t check_call(const LowLatencyCall& call) const;  ///< its blocks
+
+  void open_windows();
+  void await_stream(Stream stream, const std::string& what);
+  void require_open() const;
+  void require_nothing_left(const char* asked) const;
+
+  void begin_call(Stream stream);
+  low_latency::CallParams call_params(const LowLatencyCall& call) const;
+  void launch_dispatch(low_latency::DispatchParams params, low_latency::Part part, uint32_t blocks,
+                       Stream stream);
+  void launch_combine(low_latency::CombineParams params, low_latency::Part part, uint32_t blocks,
+                      Stream stream);
+  std::shared_ptr<low_latency::Batch> take_batch();
+
+  low_latency::Workspace read_workspace();
+  /// Refills what these ranks may have left behind and unmasks them; `drained` is what they are
+  /// taken to have drained.
+  void readmit(const low_latency::RankSet& ranks, low_latency::Drained drained);
+
+  Accelerator& accelerator_;
+  Arena& arena_;
+  const low_latency::Plan plan_;
+  const low_latency::WindowLayout layout_;
+  ArenaBlock window_;
+  std::byte** windows_ = nullptr;  ///< [ranks] device: everybody's window_
+  low_latency::Workspace* workspace_ = nullptr;
+  low_latency::Complaint* complaint_ = nullptr;
+  low_latency::RankMasks masks_;
+  low_latency::RankSet left_out_{};  ///< by update_mask, from the next call on
+  std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
+  std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
+  Stream last_stream_;
+  bool called_ = false, closed_ = false;
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,42 @@
+/// Shapes and sizes of one object's calls, from its options and from what the device has.
+#pragma once
+
+#include <cstdint>
+
+#include "device/accelerator.hpp"
+#include "expert_parallel/low_latency/combine.hpp"
+#include "expert_parallel/low_latency/dispatch.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::low_latency {
+
+/// How many blocks a kernel has, and how many of them send.
+struct Split {
+  uint32_t blocks, send_blocks;
+};
+
+struct Plan {
+  AcceleratorKind kind;
+  uint32_t blocks_max;  ///< of a call that does not say
+  uint32_t dispatch_warps, combine_warps;
+
+  Split dispatch(Part part, uint32_t blocks) const;
+  Split combine(Part part, uint32_t blocks) const;
+};
+
+Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity);
+
+WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks);
+
+inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows rows) {
+  return {.hidden = options.hidden, .format = static_cast<RowFormat>(rows)};
+}
+
+/// Throws InvalidArgument naming the first option that cannot be.
+void check_options(const LowLatencyOptions& options, uint32_t ranks);
+
+/// Collective: throws on all ranks alike. Unsupported if some rank cannot load from and store to
+/// all others; InvalidArgument naming the first option in which a rank differs from rank 0.
+void agree_on_options(World& world, const LowLatencyOptions& options);
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,126 @@
+/// The low-latency protocol: what ranks tell each other when a call has no time for a second look.
+///
+///     source                                           destination
+///     drained{dispatch, combine}  ----------------->   knows which buffers it may write again
+///     ids of every token          ----------------->   slots, by prefix sums over all sources
+///     rows, a copy a rank         ----------------->   spread over the experts' packed rows
+///                                  ... experts ...
+///     weights                     ----------------->   weighs and sums its experts' rows
+///     waits for the sums         <-----------------    a row of sums a token and rank
+///
+/// 1. **The data is the flag.** Rows and sums lie in staging that was filled with 0xff. Sixteen
+///    bytes are one atomic store and one atomic load, and no payload holds a first word of
+///    0xffffffff (`canonical` sees to it). Whoever has read sixteen bytes puts 0xff back. No flag
+///    and no fence follows the data.
+/// 2. **Everything else is stamped.** Ids and weights carry their call's epoch in the same atomic
+///    word; nobody clears them, and those of another epoch are never taken.
+/// 3. **Two buffers by the parity of the epoch.** Dispatches and combines count their epochs
+///    apart, each on the device, so that a CUDA graph can replay a call. A rank says in every
+///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e
+///    before its destination has drained e - 2. In the usual order of calls that was long ago.
+/// 4. **A call has two parts**, sending and receiving, in one kernel or in one each (hooks). A
+///    sending part waits for nothing but room and weights, and for these only half of the call's
+///    time: so a rank that waits in vain for a dead one still sends in time for the living.
+/// 5. **Masks.** Each rank that is awaited has a failure word of its own. The first wait that fails
+///    sets it: other waits for that rank give up as well, those for other ranks go on. A rank so
+///    masked gets nothing and is waited for by nobody, until the mask is cleared; it may be stored
+///    to nor from, since what it still sends carries no epoch: clearing refills its staging.
+/// 6. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
+///    must agree whether a source took part: the first block that knows decides, by one
+///    compare-and-exchange a source. A row of sums counts whole or not at all: the block that
+///    finishes a token votes before it adds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/memory.hpp"
+
+namespace tokenyard::low_latency {
+
+inline constexpr uint32_t kRanksMax = 128;
+inline constexpr uint32_t kTopkMax = 16;
+
+/// What staging holds where nothing has come.
+inline constexpr uint32_t kEmpty = 0xffffffff;
+HOST_DEVICE Bytes16 empty_piece() {
+  return {{kEmpty, kEmpty, kEmpty, kEmpty}};
+}
+HOST_DEVICE bool has_come(const Bytes16& piece) {
+  return piece.word[0] != kEmpty;
+}
+
+/// The first word of a payload that does not come from a conversion of ours, so that it can be told
+/// from an empty one: a word of NaNs becomes one of other NaNs. `nans` is 0x7fff7fff for BF16,
+/// 0x7f7f7f7f for FP8, 0x7fffffff for fp32.
+HOST_DEVICE uint32_t canonical(uint32_t word, uint32_t nans) {
+  return word == kEmpty ? nans : word;
+}
+
+HOST_DEVICE uint32_t parity_of(uint32_t epoch) {
+  return epoch & 1;
+}
+
+/// Which of the two exchanges a call belongs to.
+enum class Kind : uint32_t { dispatch, combine };
+inline constexpr uint32_t kKinds = 2;
+
+/// What a kernel does of its call.
+enum class Part : uint32_t { send = 1, receive = 2, both = 3 };
+HOST_DEVICE bool sends(Part part) {
+  return part != Part::receive;
+}
+HOST_DEVICE bool receives(Part part) {
+  return part != Part::send;
+}
+
+/// Epochs up to which a rank has read its staging and put back what it read.
+struct alignas(8) Drained {
+  uint32_t dispatch, combine;
+  HOST_DEVICE uint32_t of(Kind kind) const { return kind == Kind::dispatch ? dispatch : combine; }
+};
+
+/// A set of ranks, passed by value.
+struct RankSet {
+  uint32_t words[kRanksMax / 32];
+
+  HOST_DEVICE bool contains(uint32_t rank) const { return words[rank / 32] >> rank % 32 & 1; }
+  void insert(uint32_t rank) { words[rank / 32] |= 1u << rank % 32; }
+  void erase(uint32_t rank) { words[rank / 32] &= ~(1u << rank % 32); }
+  static RankSet first(uint32_t ranks) {
+    RankSet set{};
+    for (uint32_t rank = 0; rank < ranks; ++rank) set.insert(rank);
+    return set;
+  }
+};
+
+/// Eight picks of a token as the destination's local experts, twelve bits each, with their epoch:
+/// one atomic word.
+struct PackedIds {
+  static constexpr uint32_t kIds = 8, kBits = 12;
+  static constexpr uint32_t kNone = (1u << kBits) - 1;
+  static constexpr uint32_t kEpochWord = 3;
+  Bytes16 piece;
+
+  HOST_DEVICE static PackedIds of_epoch(uint32_t epoch) { return {{{0, 0, 0, epoch}}}; }
+  HOST_DEVICE uint32_t epoch() const { return piece.word[kEpochWord]; }
+  /// Each place is set once. With a constant `place` it needs no memory.
+  HOST_DEVICE void set(uint32_t place, uint32_t id) {
+    const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;
+    piece.word[word] |= id << shift;
+    if (shift + kBits > 32) piece.word[word + 1] |= id >> (32 - shift);
+  }
+  HOST_DEVICE uint32_t get(uint32_t place) const {
+    const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;
+    uint32_t id = piece.word[word] >> shift;
+    if (shift + kBits > 32) id |= piece.word[word + 1] << (32 - shift);
+    return id & kNone;
+  }
+};
+inline constexpr uint32_t kLocalExpertsMax = PackedIds::kNone;
+
+HOST_DEVICE uint32_t packed_ids_of(uint32_t topk) {
+  return (topk + PackedIds::kIds - 1) / PackedIds::kIds;
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,62 @@
+#include "expert_parallel/low_latency/rank_masks.hpp"
+
+namespace tokenyard::low_latency {
+
+namespace {
+
+MaskedRank::Why why(Failure failure) {
+  switch (failure) {
+    case Failure::refused:
+      return MaskedRank::Why::left_out;
+    case Failure::alarm:
+      return MaskedRank::Why::lost;
+    case Failure::none:
+    case Failure::deadline:
+      break;
+  }
+  return MaskedRank::Why::timeout;
+}
+
+}  // namespace
+
+RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
+    : accelerator_(accelerator),
+      bell_(bell),
+      ranks_(ranks),
+      failed_(static_cast<uint32_t*>(accelerator.allocate(ranks * sizeof(uint32_t)))),
+      reports_(static_cast<WaitReport*>(accelerator.allocate_shared(ranks * sizeof(WaitReport)))),
+      alarms_(static_cast<Alarm*>(accelerator.allocate_shared(ranks * sizeof(Alarm)))) {
+  bell_.watch({alarms_, ranks_});
+}
+
+RankMasks::~RankMasks() {
+  bell_.unwatch({alarms_, ranks_});
+  accelerator_.free_shared(alarms_);
+  accelerator_.free_shared(reports_);
+  accelerator_.free(failed_);
+}
+
+bool RankMasks::masked(uint32_t rank) const {
+  // A kernel writes `failure` last, with release: once it is seen, so is the rest.
+  return accelerator_.read_flag(&reports_[rank].failure) != static_cast<uint32_t>(Failure::none);
+}
+
+std::vector<MaskedRank> RankMasks::list() const {
+  std::vector<MaskedRank> list;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!masked(rank)) continue;
+    const WaitReport& report = reports_[rank];
+    list.push_back({.rank = rank,
+                    .why = why(static_cast<Failure>(report.failure)),
+                    .phase = phase_names()[report.phase],
+                    .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
+  }
+  return list;
+}
+
+void RankMasks::clear(uint32_t rank, Stream stream) {
+  accelerator_.fill(failed_ + rank, 0, sizeof(uint32_t), stream);
+  accelerator_.write_flag(&reports_[rank].failure, static_cast<uint32_t>(Failure::none));
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,37 @@
+/// The failure word, the report and the alarm of every rank, from the host's side.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "expert_parallel/low_latency/call.hpp"
+#include "fabric/alarm_bell.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::low_latency {
+
+class RankMasks {
+ public:
+  RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks);
+  ~RankMasks();
+  RankMasks(const RankMasks&) = delete;
+  RankMasks& operator=(const RankMasks&) = delete;
+
+  /// What kernels are given.
+  Masks masks() const { return {.failed = failed_, .reports = reports_, .alarms = alarms_}; }
+  /// As far as the host can see now.
+  std::vector<MaskedRank> list() const;
+  bool masked(uint32_t rank) const;
+  /// In the order of `stream`, on which no kernel that uses these words may be under way.
+  void clear(uint32_t rank, Stream stream);
+
+ private:
+  Accelerator& accelerator_;
+  AlarmBell& bell_;
+  uint32_t ranks_;
+  uint32_t* failed_;
+  WaitReport* reports_;
+  Alarm* alarms_;
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,102 @@
+/// Masks from the host's side, and how ranks come back.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "expert_parallel/low_latency/exchange.hpp"
+
+namespace tokenyard {
+
+using low_latency::Drained;
+using low_latency::kKinds;
+using low_latency::RankSet;
+using low_latency::Workspace;
+
+std::vector<MaskedRank> LowLatency::Parts::masked() const {
+  std::vector<MaskedRank> list = masks_.list();
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (left_out_.contains(rank) && !masks_.masked(rank))
+      list.push_back({.rank = rank, .why = MaskedRank::Why::left_out, .phase = "", .waited_s = 0});
+  std::sort(list.begin(), list.end(),
+            [](const MaskedRank& a, const MaskedRank& b) { return a.rank < b.rank; });
+  return list;
+}
+
+void LowLatency::Parts::require_nothing_left(const char* asked) const {
+  if (dispatches_left_.empty() && combines_left_.empty()) return;
+  throw InvalidArgument("hook", fmt::format("called before {}", asked), "not called");
+}
+
+Workspace LowLatency::Parts::read_workspace() {
+  Workspace workspace;
+  accelerator_.copy(&workspace, workspace_, sizeof(workspace), last_stream_);
+  await_stream(last_stream_, "its epochs");
+  return workspace;
+}
+
+uint32_t LowLatency::Parts::epoch() {
+  require_open();
+  const Workspace workspace = read_workspace();
+  uint32_t last = 0;
+  for (const Workspace::Progress& progress : workspace.progress)
+    last = std::max({last, progress.sent, progress.received});
+  return last;
+}
+
+void LowLatency::Parts::readmit(const RankSet& ranks, Drained drained) {
+  std::byte* const window = window_.data();
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    if (!ranks.contains(rank)) continue;
+    for (const uint32_t parity : {0, 1}) {
+      accelerator_.fill(window + layout_.row(parity, rank, 0), 0xff,
+                        options.tokens_max * layout_.row_bytes(), last_stream_);
+      accelerator_.fill(window + layout_.partial(parity, rank, 0), 0xff,
+                        options.tokens_max * layout_.partial_bytes(), last_stream_);
+    }
+    accelerator_.copy(window + layout_.drained(rank), &drained, sizeof(drained), last_stream_);
+    masks_.clear(rank, last_stream_);
+    left_out_.erase(rank);
+  }
+  await_stream(last_stream_, "refilled staging");
+}
+
+void LowLatency::Parts::update_mask(uint32_t rank, bool masked) {
+  require_open();
+  if (rank >= world.size() || rank == world.rank())
+    throw InvalidArgument("rank", fmt::format("another of the {} ranks", world.size()),
+                          std::to_string(rank));
+  if (masked) {
+    left_out_.insert(rank);
+    return;
+  }
+  require_nothing_left("a rank is unmasked");
+  const Workspace workspace = read_workspace();
+  RankSet one{};
+  one.insert(rank);
+  readmit(one, {workspace.progress[0].received, workspace.progress[1].received});
+}
+
+void LowLatency::Parts::clear_mask() {
+  require_open();
+  require_nothing_left("the mask is cleared");
+  const Workspace workspace = read_workspace();
+  RankSet masked_now{};
+  for (const MaskedRank& rank : masked()) masked_now.insert(rank.rank);
+  readmit(masked_now, {workspace.progress[0].received, workspace.progress[1].received});
+}
+
+void LowLatency::Parts::restart(uint32_t epoch) {
+  require_nothing_left("a restart");
+  const uint32_t last = this->epoch();
+  if (static_cast<int32_t>(epoch - last) < 0)
+    throw InvalidArgument("epoch", fmt::format("at least {}, the last call's", last),
+                          std::to_string(epoch));
+  Workspace workspace{};
+  for (Workspace::Progress& progress : workspace.progress)
+    progress = {.sent = epoch, .received = epoch, .readers = 0};
+  accelerator_.copy(workspace_, &workspace, sizeof(workspace), last_stream_);
+  // What the living have left is refilled as well: a call of theirs may have ended early.
+  readmit(RankSet::first(world.size()), {epoch, epoch});
+}
+
+}  // namespace tokenyard

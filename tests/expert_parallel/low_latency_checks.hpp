@@ -1,0 +1,212 @@
+/// A batch through dispatch, the experts and combine, compared bit for bit. The first difference is
+/// named; an empty string says that there is none.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "expert_parallel/exchange_case.hpp"
+#include "expert_parallel/low_latency_reference.hpp"
+
+namespace tokenyard::test {
+
+/// What all ranks of a test exchange.
+struct LowLatencyCase {
+  Shape shape;
+  std::vector<uint32_t> tokens;  ///< [ranks]
+  Picking picking = {};
+  LowLatencyRows rows = LowLatencyRows::fp8;
+  bool given_fp8 = false;  ///< the caller casts
+  bool hooks = false;
+  uint32_t sms = 0;
+  uint32_t seed = 1;
+
+  LowLatencyOptions options() const {
+    return {.experts = shape.experts,
+            .hidden = shape.hidden,
+            .topk = shape.topk,
+            .tokens_max = 1 + *std::max_element(tokens.begin(), tokens.end())};
+  }
+  std::vector<Tokens> draw() const {
+    std::mt19937 random(seed);
+    std::vector<Tokens> all;
+    for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
+    return all;
+  }
+  DeliveredRow delivered(const Tokens& of, uint32_t token) const {
+    const uint16_t* const x = of.x.data() + size_t{token} * shape.hidden;
+    return rows == LowLatencyRows::bf16 ? deliver_bf16(x, shape.hidden)
+                                        : deliver_fp8(x, shape.hidden, rows);
+  }
+};
+
+/// A rank's tokens in its device's memory.
+class LowLatencyTokens {
+ public:
+  LowLatencyTokens(Accelerator& accelerator, const LowLatencyCase& of, const Tokens& tokens)
+      : tokens_(accelerator, tokens, true),
+        weights_(accelerator, tokens.weights),
+        fp8_(accelerator, given(of, tokens, &DeliveredRow::data)),
+        scales_(accelerator, given(of, tokens, &DeliveredRow::scales)),
+        given_fp8_(of.given_fp8),
+        rows_(of.rows) {}
+
+  LowLatencyInput input() const {
+    const DispatchInput plain = tokens_.input();
+    return {.x = given_fp8_ ? fp8_.data() : plain.x,
+            .scales = given_fp8_ ? scales_.data() : nullptr,
+            .topk_idx = plain.topk_idx,
+            .idx_is_int64 = plain.idx_is_int64,
+            .tokens = plain.tokens,
+            .rows = rows_};
+  }
+  const float* weights() const { return weights_.data(); }
+
+ private:
+  template <class T>
+  static std::vector<T> given(const LowLatencyCase& of, const Tokens& tokens,
+                              std::vector<T> DeliveredRow::*what) {
+    std::vector<T> all;
+    for (uint32_t token = 0; of.given_fp8 && token < tokens.count; ++token) {
+      const DeliveredRow row = of.delivered(tokens, token);
+      all.insert(all.end(), (row.*what).begin(), (row.*what).end());
+    }
+    return all;
+  }
+
+  TokensOnDevice tokens_;
+  DeviceArray<float> weights_;
+  DeviceArray<uint8_t> fp8_;
+  DeviceArray<uint32_t> scales_;
+  bool given_fp8_;
+  LowLatencyRows rows_;
+};
+
+template <class T>
+std::string first_difference(const std::string& what, const std::vector<T>& seen,
+                             const std::vector<T>& expected) {
+  if (seen.size() != expected.size())
+    return fmt::format("{}: {} values instead of {}; ", what, seen.size(), expected.size());
+  for (size_t i = 0; i < seen.size(); ++i)
+    if (seen[i] != expected[i])
+      return fmt::format("{}[{}] is {} instead of {}; ", what, i, seen[i], expected[i]);
+  return "";
+}
+
+/// What a dispatch left, once it is there.
+inline std::string difference_after_dispatch(LowLatency& exchange, const LowLatencyCase& of,
+                                             const std::vector<Tokens>& all,
+                                             const LowLatencyReceived& received,
+                                             const std::set<uint32_t>& absent = {}) {
+  exchange.wait();
+  World& world = exchange.world();
+  Accelerator& accelerator = world.accelerator();
+  const Shape& shape = of.shape;
+  const ExpectedBatch expected = expected_batch(shape, all, world.rank(), absent);
+  const uint32_t slots = shape.ranks * exchange.options().tokens_max;
+  const size_t row_bytes = size_t{shape.hidden} * (of.rows == LowLatencyRows::bf16 ? 2 : 1);
+  std::string text =
+      first_difference("counts", read_back(accelerator, received.counts, expected.counts.size()),
+                       expected.counts) +
+      first_difference("ranges", read_back(accelerator, received.ranges, expected.ranges.size()),
+                       expected.ranges);
+  const auto* const x = static_cast<const uint8_t*>(received.x);
+  const auto* const scales = static_cast<const uint32_t*>(received.scales);
+  for (uint32_t expert = 0; text.empty() && expert < expected.rows.size(); ++expert) {
+    for (uint32_t slot = 0; text.empty() && slot < expected.rows[expert].size(); ++slot) {
+      const Row row = expected.rows[expert][slot];
+      const size_t at = size_t{expert} * slots + slot;
+      const std::string name = fmt::format("expert {} slot {}", expert, slot);
+      const DeliveredRow delivered = of.delivered(all[row.source], row.token);
+      text += first_difference(name, read_back(accelerator, x + at * row_bytes, row_bytes),
+                               delivered.data);
+      text +=
+          first_difference(name + " source", read_back(accelerator, received.source_token + at, 1),
+                           {static_cast<int32_t>(row.token)});
+      const uint32_t words = static_cast<uint32_t>(delivered.scales.size());
+      for (uint32_t word = 0; word < words; ++word)
+        text += first_difference(
+            fmt::format("{} scale {}", name, word),
+            read_back(accelerator, scales + (size_t{expert} * words + word) * slots + slot, 1),
+            {delivered.scales[word]});
+    }
+  }
+  return text;
+}
+
+/// The experts' results for what a dispatch left, where combine reads them; all else is poison.
+inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
+                        const std::vector<Tokens>& all, void* y,
+                        const std::set<uint32_t>& absent = {}) {
+  World& world = exchange.world();
+  const Shape& shape = of.shape;
+  const uint32_t slots = shape.ranks * exchange.options().tokens_max;
+  const ExpectedBatch expected = expected_batch(shape, all, world.rank(), absent);
+  std::vector<uint16_t> values(size_t{shape.local_experts()} * slots * shape.hidden, 0xffff);
+  for (uint32_t expert = 0; expert < expected.rows.size(); ++expert)
+    for (uint32_t slot = 0; slot < expected.rows[expert].size(); ++slot)
+      for (uint32_t column = 0; column < shape.hidden; ++column)
+        values[(size_t{expert} * slots + slot) * shape.hidden + column] = expert_value(
+            world.rank() * shape.local_experts() + expert, expected.rows[expert][slot], column);
+  world.accelerator().copy(y, values.data(), values.size() * 2, Stream{});
+  await_all(world.accelerator());
+}
+
+/// A combine under way, and where its results go.
+class CombineOnDevice {
+ public:
+  CombineOnDevice(LowLatency& exchange, const LowLatencyCase& of, const Tokens& mine)
+      : out(exchange.world().accelerator(), size_t{mine.count} * of.shape.hidden),
+        lost(exchange.world().accelerator(), size_t{mine.count}) {
+    out.poison();
+    lost.poison();
+  }
+  LowLatencyCombine what(const void* y, const LowLatencyTokens& tokens) const {
+    return {.y = y, .weights = tokens.weights(), .out = out.data(), .lost = lost.data()};
+  }
+
+  DeviceArray<uint16_t> out;
+  DeviceArray<int32_t> lost;
+};
+
+inline std::string difference_after_combine(LowLatency& exchange, const LowLatencyCase& of,
+                                            const Tokens& mine, const CombineOnDevice& combined,
+                                            const std::set<uint32_t>& without = {}) {
+  exchange.wait();
+  const std::vector<uint16_t> out = combined.out.read();
+  const std::vector<int32_t> lost = combined.lost.read();
+  for (uint32_t token = 0; token < mine.count; ++token) {
+    const ExpectedSum expected =
+        expected_sum(of.shape, mine, exchange.world().rank(), token, without);
+    const auto row = out.begin() + static_cast<std::ptrdiff_t>(size_t{token} * of.shape.hidden);
+    std::string text =
+        first_difference<int32_t>(fmt::format("token {} lost", token), {lost[token]},
+                                  {expected.lost}) +
+        first_difference(fmt::format("token {}", token),
+                         std::vector<uint16_t>(row, row + of.shape.hidden), expected.row);
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
+/// Dispatch, the experts, combine.
+inline std::string difference_after_batch(LowLatency& exchange, const LowLatencyCase& of,
+                                          const std::vector<Tokens>& all,
+                                          const std::set<uint32_t>& absent = {}) {
+  World& world = exchange.world();
+  const Tokens& mine = all[world.rank()];
+  const LowLatencyTokens tokens(world.accelerator(), of, mine);
+  const LowLatencyCall call{.sms = of.sms, .hook = of.hooks};
+  const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
+  if (of.hooks) exchange.receive(received.handle);
+  std::string text = difference_after_dispatch(exchange, of, all, received, absent);
+  void* const y = exchange.combine_buffer(received.handle);
+  run_experts(exchange, of, all, y, absent);
+  const CombineOnDevice combined(exchange, of, mine);
+  exchange.combine(combined.what(y, tokens), received.handle, call);
+  if (of.hooks) exchange.receive(received.handle);
+  return text + difference_after_combine(exchange, of, mine, combined, absent);
+}
+
+}  // namespace tokenyard::test

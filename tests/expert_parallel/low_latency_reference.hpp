@@ -1,0 +1,130 @@
+/// What low-latency dispatch and combine must do, written plainly.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "device/numbers.hpp"
+#include "expert_parallel/reference.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::test {
+
+/// A row as it is delivered: its bytes, and its words of scales.
+struct DeliveredRow {
+  std::vector<uint8_t> data;
+  std::vector<uint32_t> scales;
+};
+
+inline DeliveredRow deliver_bf16(const uint16_t* x, uint32_t hidden) {
+  DeliveredRow row;
+  row.data.resize(size_t{hidden} * 2);
+  std::memcpy(row.data.data(), x, row.data.size());
+  return row;
+}
+
+/// Cast to FP8, a scale for every 128 channels.
+inline DeliveredRow deliver_fp8(const uint16_t* x, uint32_t hidden, LowLatencyRows rows) {
+  DeliveredRow row;
+  for (uint32_t begin = 0; begin < hidden; begin += 128) {
+    const uint32_t end = std::min(begin + 128, hidden);
+    float largest = 1e-4f;
+    for (uint32_t i = begin; i < end; ++i) {
+      const float size = std::fabs(from_bf16(x[i]));
+      if (size > largest) largest = size;  // Not so for a NaN.
+    }
+    float scale = largest / 448.0f, up = 448.0f / largest;
+    if (rows != LowLatencyRows::fp8) {
+      int exponent = 0;
+      const float mantissa = std::frexp(scale, &exponent);  // In [0.5, 1).
+      if (mantissa == 0.5f) --exponent;
+      scale = std::ldexp(1.0f, exponent);
+      up = std::ldexp(1.0f, -exponent);
+    }
+    for (uint32_t i = begin; i < end; ++i)
+      row.data.push_back(to_float8_e4m3(from_bf16(x[i]) * up).bits);
+    if (rows != LowLatencyRows::fp8_ue8m0) {
+      row.scales.push_back(std::bit_cast<uint32_t>(scale));
+    } else {
+      const uint32_t group = begin / 128;
+      if (group % 4 == 0) row.scales.push_back(0);
+      row.scales.back() |= static_cast<uint32_t>(std::ilogb(scale) + 127) << group % 4 * 8;
+    }
+  }
+  // Where there is no group, its exponent is that of a group of zeros.
+  if (rows == LowLatencyRows::fp8_ue8m0)
+    for (uint32_t group = (hidden + 127) / 128; group % 4 != 0; ++group)
+      row.scales.back() |= static_cast<uint32_t>(std::ilogb(1e-4f / 448.0f) + 1 + 127)
+                           << group % 4 * 8;
+  return row;
+}
+
+/// What a rank must receive.
+struct ExpectedBatch {
+  std::vector<std::vector<Row>> rows;  ///< of each local expert
+  std::vector<int32_t> ranges, counts;
+};
+
+inline ExpectedBatch expected_batch(const Shape& shape, const std::vector<Tokens>& all,
+                                    uint32_t rank, const std::set<uint32_t>& absent = {}) {
+  ExpectedBatch expected;
+  for (uint32_t local = 0; local < shape.local_experts(); ++local) {
+    const int64_t expert = int64_t{rank} * shape.local_experts() + local;
+    auto& rows = expected.rows.emplace_back();
+    for (uint32_t source = 0; source < shape.ranks; ++source) {
+      const size_t begin = rows.size();
+      for (uint32_t token = 0; token < all[source].count && !absent.contains(source); ++token) {
+        const auto picks = all[source].ids.begin() + size_t{token} * shape.topk;
+        if (std::find(picks, picks + shape.topk, expert) != picks + shape.topk)
+          rows.push_back({source, token});
+      }
+      expected.ranges.push_back(static_cast<int32_t>(begin));
+      expected.ranges.push_back(static_cast<int32_t>(rows.size() - begin));
+    }
+    expected.counts.push_back(static_cast<int32_t>(rows.size()));
+  }
+  return expected;
+}
+
+/// What a token becomes, and how many of its picks are lost with the ranks in `without`.
+struct ExpectedSum {
+  std::vector<uint16_t> row;
+  int32_t lost = 0;
+};
+
+/// The order is that of the picks: first this rank's own in fp32, then rank after rank, each summed
+/// in fp32 and rounded on its way.
+inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32_t rank,
+                                uint32_t token, const std::set<uint32_t>& without = {}) {
+  ExpectedSum expected;
+  std::vector<uint32_t> ranks = {rank};
+  for (uint32_t pick = 0; pick < shape.topk; ++pick) {
+    const int64_t id = tokens.ids[size_t{token} * shape.topk + pick];
+    if (id < 0) continue;
+    const auto there = static_cast<uint32_t>(id / shape.local_experts());
+    if (without.contains(there))
+      ++expected.lost;
+    else if (std::find(ranks.begin(), ranks.end(), there) == ranks.end())
+      ranks.push_back(there);
+  }
+  for (uint32_t column = 0; column < shape.hidden; ++column) {
+    float sum = 0;
+    for (const uint32_t there : ranks) {
+      float part = 0;
+      for (uint32_t pick = 0; pick < shape.topk; ++pick) {
+        const size_t at = size_t{token} * shape.topk + pick;
+        const int64_t id = tokens.ids[at];
+        if (id < 0 || id / shape.local_experts() != there) continue;
+        const float y = from_bf16(expert_value(static_cast<uint32_t>(id), {rank, token}, column));
+        part = std::fma(tokens.weights[at], y, part);
+      }
+      sum = there == rank ? part : sum + from_bf16(to_bf16(part));
+    }
+    expected.row.push_back(to_bf16(sum));
+  }
+  return expected;
+}
+
+}  // namespace tokenyard::test

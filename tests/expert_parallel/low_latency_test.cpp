@@ -1,0 +1,103 @@
+/// Low-latency dispatch and combine on every kind of shape, checked bit for bit.
+#include "expert_parallel/low_latency_checks.hpp"
+#include "expert_parallel/ranks.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+class LowLatencyBatch : public OnDevice {
+ protected:
+  /// A few batches, so that both buffers are used again.
+  void check(const LowLatencyCase& of, uint32_t batches = 3) {
+    const auto all_worlds = worlds(of.shape.ranks);
+    expect_none_failed(run_ranks(all_worlds, [&](World& world) {
+      LowLatency exchange(world, of.options());
+      LowLatencyCase changing = of;
+      for (uint32_t batch = 0; batch < batches; ++batch, ++changing.seed)
+        EXPECT_EQ(difference_after_batch(exchange, changing, changing.draw()), "");
+      EXPECT_TRUE(exchange.masked().empty());
+      exchange.close();
+    }));
+  }
+};
+
+TEST_P(LowLatencyBatch, WorksForEveryNumberOfRanks) {
+  for (const uint32_t ranks : {1, 2, 3, 4, 6, 8}) {
+    SCOPED_TRACE(ranks);
+    std::vector<uint32_t> tokens;
+    for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(3 + 5 * rank % 7);
+    check({.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 64, .topk = 4},
+           .tokens = tokens,
+           .picking = {.none = 0.1}});
+  }
+}
+
+TEST_P(LowLatencyBatch, DeliversEveryFormat) {
+  for (const LowLatencyRows rows : {LowLatencyRows::bf16, LowLatencyRows::fp8,
+                                    LowLatencyRows::fp8_rounded, LowLatencyRows::fp8_ue8m0})
+    for (const bool given_fp8 : {false, true}) {
+      if (given_fp8 && rows == LowLatencyRows::bf16) continue;
+      SCOPED_TRACE(static_cast<int>(rows));
+      check({.shape = {.ranks = 3, .experts = 12, .hidden = 2880, .topk = 4},
+             .tokens = {4, 9, 2},
+             .rows = rows,
+             .given_fp8 = given_fp8},
+            2);
+    }
+}
+
+TEST_P(LowLatencyBatch, WorksForEveryWidthOfARow) {
+  for (const uint32_t hidden : {32, 96, 512, 544, 2048, 7168})
+    for (const LowLatencyRows rows : {LowLatencyRows::bf16, LowLatencyRows::fp8}) {
+      SCOPED_TRACE(hidden);
+      check({.shape = {.ranks = 2, .experts = 6, .hidden = hidden, .topk = 3},
+             .tokens = {3, 5},
+             .rows = rows},
+            1);
+    }
+}
+
+TEST_P(LowLatencyBatch, WorksForEveryNumberOfPicks) {
+  for (const uint32_t topk : {1, 2, 6, 8, 9, 16}) {
+    SCOPED_TRACE(topk);
+    check({.shape = {.ranks = 4, .experts = 32, .hidden = 32, .topk = topk},
+           .tokens = {5, 11, 0, 7},
+           .picking = {.none = 0.2}});
+  }
+}
+
+TEST_P(LowLatencyBatch, SendsAndReceivesApart) {
+  check({.shape = {.ranks = 3, .experts = 9, .hidden = 288, .topk = 3},
+         .tokens = {7, 3, 5},
+         .hooks = true},
+        5);
+}
+
+TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
+  for (const uint32_t sms : {2, 3, 8, 16})
+    check({.shape = {.ranks = 2, .experts = 8, .hidden = 512, .topk = 4},
+           .tokens = {20, 9},
+           .sms = sms},
+          2);
+}
+
+TEST_P(LowLatencyBatch, SomeRanksMayHaveNoTokens) {
+  check({.shape = {}, .tokens = {0, 12, 0, 3}});
+}
+
+TEST_P(LowLatencyBatch, NobodyNeedsToHaveTokens) {
+  check({.shape = {}, .tokens = {0, 0, 0, 0}});
+}
+
+TEST_P(LowLatencyBatch, TokensMayGoNowhere) {
+  check({.shape = {}, .tokens = {5, 6, 7, 8}, .picking = {.none = 1.0}});
+}
+
+TEST_P(LowLatencyBatch, AllTokensMayGoToOneExpert) {
+  check({.shape = {}, .tokens = {40, 31, 32, 33}, .picking = {.one_expert = true}});
+}
+
+INSTANTIATE_ON_DEVICES(LowLatencyBatch);
+
+}  // namespace
+}  // namespace tokenyard::test
