@@ -11,6 +11,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -24,6 +25,8 @@ GRACE_S = 0.5
 """Between asking a process to end and killing it."""
 LEAVING_S = 5.0
 """For a process that has sent its result home to leave its interpreter."""
+ENDING_S = 10.0
+"""For a process that has been killed, or has closed its pipe, to be gone: longer than it takes."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -53,9 +56,12 @@ def run_processes(
             theirs.close()
         while outcomes.running and outcomes.failure is None:
             running = [pipe for pipe, (rank, _) in children.items() if rank in outcomes.running]
-            for pipe in wait(running):
-                assert isinstance(pipe, Connection)
-                _take(outcomes, *children[pipe], pipe)
+            wait(running)
+            # Looked at again, since a first look that finds a failure may just have missed its
+            # cause, which was sent before.
+            endings = [_hear(*children[pipe], pipe) for pipe in wait(running, timeout=0)]
+            for ending in sorted(endings, key=lambda ending: ending.at_ns):
+                _take(outcomes, ending)
     finally:
         port.release()
         done = not outcomes.running and outcomes.failure is None
@@ -65,25 +71,40 @@ def run_processes(
     return outcomes.results()
 
 
-def _take(outcomes: Outcomes, rank: int, child: SpawnProcess, pipe: Connection) -> None:
+@dataclass(frozen=True)
+class Ending:
+    """How a rank's program came to its end."""
+
+    rank: int
+    at_ns: int
+    """On the clock that all processes of a machine share; 0 for one that could not tell."""
+    returned: bool
+    value: Any
+    """What it returned, or the exception."""
+
+
+def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Ending:
     """What a rank sent home, or the silence in which its process ended."""
     try:
-        returned, value = pickle.loads(pipe.recv_bytes())
+        at_ns, returned, value = pickle.loads(pipe.recv_bytes())
     except EOFError:
-        child.join(GRACE_S)
+        child.join(ENDING_S)
         code = child.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        outcomes.raised(
-            rank,
-            ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code),
-        )
-        return
+        died = ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code)
+        return Ending(rank, 0, False, died)
     if returned:
-        outcomes.returned(rank, value)
+        return Ending(rank, at_ns, True, value)
+    error, trace = value
+    error.add_note(f"in its process:\n{trace}")
+    return Ending(rank, at_ns, False, error)
+
+
+def _take(outcomes: Outcomes, ending: Ending) -> None:
+    if ending.returned:
+        outcomes.returned(ending.rank, ending.value)
     else:
-        error, trace = value
-        error.add_note(f"in its process:\n{trace}")
-        outcomes.raised(rank, error)
+        outcomes.raised(ending.rank, ending.value)
 
 
 def _end(children: list[SpawnProcess], patience_s: float) -> None:
@@ -92,7 +113,7 @@ def _end(children: list[SpawnProcess], patience_s: float) -> None:
     for act, wait_s in (
         (lambda child: None, patience_s),
         (SpawnProcess.terminate, GRACE_S),
-        (SpawnProcess.kill, GRACE_S),
+        (SpawnProcess.kill, ENDING_S),
     ):
         for child in running:
             act(child)
@@ -116,23 +137,32 @@ def _rank_main(
     signal.signal(signal.SIGTERM, _leave)
     try:
         with World.connect(**place, **settings) as world:
-            result = fn(world, *args)
-            message = pickle.dumps((True, result))
+            # Before the world is left: that makes others fail, who must not be heard first.
+            home.send_bytes(_message_of_end(fn, world, args))
     except Exception as error:
-        message = _message_of(error)
-    home.send_bytes(message)
+        home.send_bytes(_message_of(error))
     home.close()
+
+
+def _message_of_end(fn: Callable[..., Any], world: World, args: tuple[Any, ...]) -> bytes:
+    try:
+        result = fn(world, *args)
+        return pickle.dumps((time.monotonic_ns(), True, result))
+    except Exception as error:
+        return _message_of(error)
 
 
 def _message_of(error: Exception) -> bytes:
     """The exception with its trace, as text where it is of a kind that cannot travel."""
+    at_ns = time.monotonic_ns()
     trace = traceback.format_exc()
     try:
-        message = pickle.dumps((False, (error, trace)))
+        message = pickle.dumps((at_ns, False, (error, trace)))
         pickle.loads(message)
         return message
     except Exception:
-        return pickle.dumps((False, (Error(f"{type(error).__name__}: {error}"), trace)))
+        told = Error(f"{type(error).__name__}: {error}")
+        return pickle.dumps((at_ns, False, (told, trace)))
 
 
 def _leave(number: int, frame: Any) -> None:
