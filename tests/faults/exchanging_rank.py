@@ -1,5 +1,6 @@
 """One rank of test_kill.py, a process of its own: exchanges until a peer is gone, tells what it was
-told, and goes on without that peer. Speaks in lines of JSON on its standard output."""
+told, and goes on without that peer. Speaks in lines of JSON on its standard output, and starts on a
+line on its standard input: ranks take their time to load, which no deadline here should count."""
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ import numpy as np
 
 import tokenyard
 
-TIMEOUT_S = 2.0
 HIDDEN, TOKENS = 64, 32
 
 
@@ -45,16 +45,18 @@ def make(world: tokenyard.World) -> tokenyard.ExpertParallel:
     )
 
 
-def main(rank: int, size: int, port: int, victim: int, busy: bool) -> None:
+def main(rank: int, size: int, port: int, victim: int, timeout: float, busy: bool) -> None:
+    say(loaded=rank)
+    sys.stdin.readline()
     world = tokenyard.World.connect(
-        "127.0.0.1", port, rank=rank, size=size, timeout=TIMEOUT_S, arena_bytes=64 << 20
+        "127.0.0.1", port, rank=rank, size=size, timeout=timeout, arena_bytes=64 << 20
     )
     exchange = make(world)
     assert exchange_once(exchange, world, 0)
     world.barrier("everybody has exchanged once")
     say(ready=rank)
     if rank == victim and not busy:
-        time.sleep(60)  # The others stand in the middle of a dispatch meanwhile.
+        time.sleep(600)  # The others stand in the middle of a dispatch meanwhile.
 
     step = 1
     begin = time.monotonic()
@@ -91,4 +93,8 @@ def main(rank: int, size: int, port: int, victim: int, busy: bool) -> None:
 if __name__ == "__main__":
     # Ends with the test, however that ends: 1 is PR_SET_PDEATHSIG.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    main(*(int(word) for word in sys.argv[1:5]), busy=sys.argv[5] == "busy")
+    main(
+        *(int(word) for word in sys.argv[1:5]),
+        timeout=float(sys.argv[5]),
+        busy=sys.argv[6] == "busy",
+    )

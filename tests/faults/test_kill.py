@@ -19,20 +19,20 @@ from tokenyard.rendezvous import HeldPort
 
 PROGRAM = Path(__file__).with_name("exchanging_rank.py")
 SIZE, VICTIM = 4, 2
-TIMEOUT_S = 2.0
-SLACK_S = 3.0
+SLACK_S = 20.0
 """A machine that runs other tests at the same time is late, not wrong."""
 
 Rank = subprocess.Popen[str]
 
 
 @contextmanager
-def ranks_exchanging(kind: str) -> Iterator[list[Rank]]:
+def ranks_exchanging(kind: str, timeout_s: float) -> Iterator[list[Rank]]:
     port = HeldPort()
     command = [sys.executable, str(PROGRAM)]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(SIZE), str(port.number), str(VICTIM), kind],
+            [*command, *map(str, (rank, SIZE, port.number, VICTIM, timeout_s)), kind],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -48,6 +48,21 @@ def ranks_exchanging(kind: str) -> Iterator[list[Rank]]:
             rank.communicate()
 
 
+def start(ranks: list[Rank]) -> None:
+    """Once all have loaded, so that none has to wait for another's imports."""
+    for number, rank in enumerate(ranks):
+        assert hear(rank) == {"loaded": number}
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("start\n")
+        rank.stdin.flush()
+
+
+def shared_memory() -> set[Path]:
+    """What has a name of ours; other programs' comes and goes."""
+    return {path for path in Path("/dev/shm").iterdir() if "tokenyard" in path.name}
+
+
 def hear(rank: Rank) -> dict[str, Any]:
     assert rank.stdout is not None
     line = rank.stdout.readline()
@@ -57,14 +72,23 @@ def hear(rank: Rank) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["silent", "busy"])
 @pytest.mark.parametrize(
-    ("blow", "error"), [(signal.SIGKILL, "PeerLost"), (signal.SIGSTOP, "PeerTimeout")]
+    ("blow", "error", "timeout_s"),
+    [
+        # A killed rank is noticed long before any deadline, a stopped one by nothing else.
+        (signal.SIGKILL, "PeerLost", 120.0),
+        (signal.SIGSTOP, "PeerTimeout", 2.0),
+    ],
 )
-def test_survivors_are_told_and_go_on(kind: str, blow: signal.Signals, error: str) -> None:
-    left_before = set(Path("/dev/shm").iterdir())
-    with ranks_exchanging(kind) as ranks:
+def test_survivors_are_told_and_go_on(
+    kind: str, blow: signal.Signals, error: str, timeout_s: float
+) -> None:
+    left_before = shared_memory()
+    with ranks_exchanging(kind, timeout_s) as ranks:
+        start(ranks)
         for number, rank in enumerate(ranks):
             assert hear(rank) == {"ready": number}
-        # Into a dispatch whose counts the victim never sends, or anywhere in a loop of exchanges.
+        # Into a dispatch whose counts the victim never sends, or anywhere in a loop of exchanges:
+        # where exactly makes no difference.
         time.sleep(0.3)
         ranks[VICTIM].send_signal(blow)
 
@@ -76,7 +100,8 @@ def test_survivors_are_told_and_go_on(kind: str, blow: signal.Signals, error: st
             assert told["phase"].startswith(("dispatch", "combine")), told
             assert str(VICTIM) in told["sentence"]
             assert told["phase"] in told["sentence"]
-            assert told["took_s"] < TIMEOUT_S + SLACK_S, told
+            deadline_s = timeout_s if error == "PeerTimeout" else 0
+            assert told["took_s"] < deadline_s + SLACK_S, told
         for rank in survivors:
             # One mapping a rank of the new world, none of the old.
             rebuilt = hear(rank)
@@ -85,5 +110,5 @@ def test_survivors_are_told_and_go_on(kind: str, blow: signal.Signals, error: st
             assert rebuilt["mappings"] <= SIZE - 1, rebuilt
         for rank in survivors:
             assert hear(rank) == {"mappings": 0}
-            assert rank.wait(timeout=10) == 0
-    assert set(Path("/dev/shm").iterdir()) <= left_before
+            assert rank.wait(timeout=60) == 0
+    assert shared_memory() <= left_before

@@ -230,7 +230,7 @@ def test_an_id_that_cannot_be_is_named_on_all_ranks(wrong: int | str) -> None:
         assert caught.value.rank == 1
         assert "token 4" in str(caught.value)
 
-    tokenyard.launch(layer, ranks=2, timeout=10)
+    tokenyard.launch(layer, ranks=2)
 
 
 def test_too_many_tokens_are_refused_before_anything_is_sent() -> None:
@@ -267,9 +267,9 @@ def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
             exchange.dispatch(*inputs(world.rank))
         assert caught.value.rank == 1
         assert "dispatch" in caught.value.phase
-        assert 0.2 < caught.value.waited_s < 10
+        assert caught.value.waited_s >= 2
 
-    tokenyard.launch(layer, ranks=2, timeout=0.4)
+    tokenyard.launch(layer, ranks=2, timeout=2)
 
 
 def test_simulated_hosts_are_refused() -> None:

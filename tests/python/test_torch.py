@@ -117,7 +117,7 @@ def test_worlds_from_a_process_group() -> None:
     queue = context.Queue()
     port = HeldPort()
     torch.multiprocessing.spawn(in_group, (port.number, queue), nprocs=4)
-    seen = sorted(queue.get(timeout=10) for _ in range(4))
+    seen = sorted(queue.get(timeout=60) for _ in range(4))
     assert seen == [
         (0, None, [b"0", b"2"]),
         (1, 1, [b"1", b"3"]),
