@@ -54,7 +54,7 @@ TEST(MembershipCodec, EveryMessageComesBackTheSame) {
     EXPECT_EQ(encode(*back), bytes) << message.body.index();
   }
   EXPECT_EQ(decode_verdict(encode(verdict())), verdict());
-  const WitnessRegister memory{7, {3, 1}, Ballot{2, 0}, verdict()};
+  const WitnessRegister memory{7, {{3, 1}, Ballot{2, 0}, verdict()}};
   EXPECT_EQ(decode_witness(encode(memory)), memory);
 }
 

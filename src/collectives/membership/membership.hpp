@@ -13,26 +13,35 @@
 ///                       <----    accepted
 ///     decide(verdict)   ---->    install it; the next epoch begins
 ///
-/// Invariant: an operation that one member of the next view has committed is complete on all of
-/// them (engine/commit), so `committed` = the largest number among the promises of its members.
-/// Invariant: nothing of an older epoch is accepted; who speaks in one is told that it is fenced.
+/// Whoever has a reason to end the epoch says so in its heartbeats. The first of the members that
+/// answer leads; the next ones follow by their place, each a little later, if it does not. A leader
+/// waits for all who answer, so that nobody is left behind in haste, and then for a quorum.
+///
+/// Invariant: who is in the next view has promised, so it is frozen until that view is installed.
+/// Invariant: an operation that one member has committed is complete on all of its group
+/// (engine/commit), so `committed` = the largest number among the promises.
+/// Invariant: a member is at most one epoch behind, since it must promise to be in the next but
+/// one. Invariant: nothing of an older epoch is accepted; who speaks in one is told how it ended,
+/// or that it is fenced.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "collectives/membership/acceptor.hpp"
+#include "collectives/membership/candidacy.hpp"
 #include "collectives/membership/message.hpp"
+#include "collectives/membership/mutant.hpp"
+#include "collectives/membership/quorum.hpp"
+#include "collectives/membership/roster.hpp"
 #include "collectives/membership/view.hpp"
+#include "collectives/membership/waiting_room.hpp"
 
 namespace tokenyard::collectives {
-
-/// Since the start of the process, or of the simulation.
-using Instant = std::chrono::nanoseconds;
 
 struct MembershipOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(100);
@@ -42,6 +51,7 @@ struct MembershipOptions {
   std::chrono::nanoseconds ballot = std::chrono::milliseconds(150);
   bool witness = false;        ///< there is one
   bool evict_stalled = false;  ///< a rank that misses an operation's deadline is put out
+  Mutant mutant = Mutant::none;
 };
 
 /// What whoever drives the state machine has to do, in order.
@@ -49,7 +59,7 @@ struct Send {
   Member to;
   Message message;
 };
-/// Ask the witness; its reply comes back by `witness_replied`.
+/// Ask the witness; its reply comes back by `witness_replied`. Makes earlier questions void.
 struct AskWitness {
   Message message;
 };
@@ -81,12 +91,12 @@ class Membership {
   /// view that a member has told it of).
   Membership(Member self, View first, MembershipOptions options);
 
-  const View& view() const;
-  bool is_member() const;
-  bool is_fenced() const;
-  bool is_frozen() const;
+  const View& view() const { return view_; }
+  bool is_member() const { return standing_ == Standing::member; }
+  bool is_fenced() const { return standing_ == Standing::fenced; }
+  bool is_frozen() const { return progress_.has_value(); }
   /// Newcomers that have knocked, and wait for somebody to admit them.
-  std::vector<Member> waiting() const;
+  std::vector<Member> waiting() const { return waiting_room_.all(); }
 
   void receive(const Member& from, const Message& message, Instant now);
   void witness_replied(const Message& message, Instant now);
@@ -96,9 +106,10 @@ class Membership {
   void suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now);
   /// A newcomer has knocked, here or at another member.
   void knock(const Member& newcomer, Instant now);
-  /// Let these slots be filled, or the job grow to `slots`, as soon as newcomers wait for them.
+  /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
+  /// beyond its end. A process that still holds one of them has to make way.
   void admit(const std::vector<Slot>& slots, Instant now);
-  /// Go, in good order: the others are told, and need not find out.
+  /// Go, in good order: the others are told, and need not find out. Ends in Left.
   void leave(Instant now);
   /// The answer to Freeze.
   void frozen(std::vector<GroupProgress> progress, Instant now);
@@ -107,6 +118,86 @@ class Membership {
   Instant next_tick() const;
 
   std::vector<Effect> take_effects();
+
+ private:
+  enum class Standing : uint8_t { newcomer, member, fenced, left };
+
+  // Messages (membership.cpp).
+  bool speaks_in_this_epoch(const Member& from, const Message& message);
+  void hear(Peer& from, const Heartbeat& body, Instant now);
+  void hear(Peer& from, const Prepare& body, Instant now);
+  void hear(Peer& from, const Promise& body, Instant now);
+  void hear(Peer& from, const Accept& body, Instant now);
+  void hear(Peer& from, const Accepted& body, Instant now);
+  void hear(Peer& from, const Refused& body, Instant now);
+  void hear(Peer& from, const Goodbye& body, Instant now);
+  /// Those that members of other epochs say too, and newcomers: not heard this way.
+  template <class Other>
+  void hear(Peer&, const Other&, Instant) {}
+  void hear_as_newcomer(const Member& from, const Message& message);
+  void learn(const Verdict& verdict, Instant now);
+  void install(const Verdict& verdict, Instant now);
+  void fence(Epoch epoch, std::string why);
+
+  // Promises (membership.cpp).
+  void freeze();
+  void give_promise();
+  void follow(Ballot ballot, Instant now);
+
+  // Reasons, and what follows from them (membership_leading.cpp).
+  bool has_reason() const;
+  bool wants_change() const;
+  bool is_admission_due() const;
+  uint32_t answering() const;
+  bool can_lead() const;
+  Instant lead_at() const;
+  void settle(Instant now);
+  void report_quorum();
+
+  // Leading (membership_leading.cpp).
+  void stand(Instant now);
+  void advance(Instant now);
+  bool awaits_promises(Instant now) const;
+  void propose(Verdict verdict, Instant now);
+  void decide(Instant now);
+  void ask_again(Instant now);
+  void ask_witness(Instant now);
+  void give_way(Ballot higher, Instant now);
+
+  void send(const Member& to, decltype(Message::body) body);
+  void send_to_all(const decltype(Message::body)& body);
+  void beat(Instant now);
+  Heartbeat heartbeat() const;
+  bool is_over() const { return standing_ == Standing::fenced || standing_ == Standing::left; }
+  /// Something has changed: who would lead after a while waits that while from now on.
+  void stir(Instant now) { stirred_ = now; }
+
+  const Member self_;
+  const MembershipOptions options_;
+  Standing standing_;
+  View view_;
+  Verdict last_;  ///< how the epoch before has ended; empty in the first
+  Roster roster_;
+  WaitingRoom waiting_room_;
+  std::set<Slot> admits_;
+  bool leaving_ = false;
+
+  // Of this epoch.
+  Acceptor acceptor_;
+  bool freeze_asked_ = false;
+  std::optional<std::vector<GroupProgress>> progress_;  ///< since it is frozen
+  std::vector<GroupProgress> farewells_;                ///< progress of those who have left
+  Candidacy candidacy_;
+  std::optional<Slot> leader_;     ///< of the highest ballot seen
+  Ballot highest_;                 ///< ballot seen, be it only in a refusal
+  bool gave_way_ = false;          ///< this member's own ballot was overtaken
+  bool witness_moved_on_ = false;  ///< it knows of a later epoch
+
+  bool wanted_ = false, told_ = false;  ///< wants_change and has_reason, when last looked at
+  std::optional<std::vector<Slot>> missing_;
+  Instant stirred_{}, next_beat_{};
+  std::optional<Instant> ticked_;
+  std::vector<Effect> effects_;
 };
 
 }  // namespace tokenyard::collectives

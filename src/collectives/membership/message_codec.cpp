@@ -268,8 +268,8 @@ std::optional<Verdict> decode_verdict(std::span<const std::byte> bytes) {
 std::vector<std::byte> encode(const WitnessRegister& memory) {
   ByteWriter writer;
   writer.number(memory.epoch);
-  write(writer, memory.promised);
-  write(writer, memory.accepted_in, memory.accepted);
+  write(writer, memory.acceptor.promised);
+  write(writer, memory.acceptor.accepted_in, memory.acceptor.accepted);
   return bounded(writer);
 }
 
@@ -277,8 +277,8 @@ std::optional<WitnessRegister> decode_witness(std::span<const std::byte> bytes) 
   ByteReader reader(bytes);
   WitnessRegister memory;
   memory.epoch = reader.number<Epoch>();
-  memory.promised = read_ballot(reader);
-  read(reader, memory.accepted_in, memory.accepted);
+  memory.acceptor.promised = read_ballot(reader);
+  read(reader, memory.acceptor.accepted_in, memory.acceptor.accepted);
   return whole(reader, std::move(memory));
 }
 

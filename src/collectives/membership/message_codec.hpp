@@ -12,7 +12,6 @@
 
 namespace tokenyard::collectives {
 
-inline constexpr uint32_t kSlotsMax = 4096;
 /// A view of kSlotsMax members with some hundred groups of all.
 inline constexpr size_t kMessageBytesMax = size_t{4} << 20;
 

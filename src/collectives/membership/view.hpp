@@ -11,6 +11,7 @@ namespace tokenyard::collectives {
 /// A rank's place in the job. Stays with the rank whatever happens to others; a replacement takes
 /// over the slot of whom it replaces.
 using Slot = uint32_t;
+inline constexpr uint32_t kSlotsMax = 4096;
 /// Grows by one with every change of the membership. 0: no view yet.
 using Epoch = uint64_t;
 /// Of a group of ranks; the same on all its members. The world's is 0.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "collectives/membership/acceptor.hpp"
 #include "collectives/membership/message.hpp"
 
 namespace tokenyard::collectives {
@@ -15,9 +16,7 @@ namespace tokenyard::collectives {
 /// an epoch has seen the one before decided.
 struct WitnessRegister {
   Epoch epoch = 0;
-  Ballot promised = {};
-  std::optional<Ballot> accepted_in = {};  ///< with `accepted`
-  Verdict accepted = {};
+  Acceptor acceptor = {};
   bool operator==(const WitnessRegister&) const = default;
 };
 
@@ -28,6 +27,7 @@ struct WitnessAnswer {
 
 /// The answer to a Prepare or an Accept; `memory` is nothing if the register was never written.
 /// Asked in an epoch that is over it replies FencedOff, which is no proof that the asker is out.
-WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Message& message);
+WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Message& message,
+                          Mutant mutant = Mutant::none);
 
 }  // namespace tokenyard::collectives

@@ -1,0 +1,179 @@
+#include "collectives/membership/composition.hpp"
+
+#include <algorithm>
+
+#include "collectives/membership/invariant.hpp"
+
+namespace tokenyard::collectives {
+namespace {
+
+template <class Value>
+bool among(const std::vector<Value>& values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+using Promises = std::map<Slot, Promise>;
+
+bool hear_each_other(const Promises& promises, Slot a, Slot b) {
+  return !among(promises.at(a).suspected, b) && !among(promises.at(b).suspected, a);
+}
+
+/// Greedy: the largest such set is hard to find in general, and with one or two cuts this is it.
+std::set<Slot> connected(const Promises& promises, std::set<Slot> slots) {
+  while (true) {
+    std::optional<Slot> worst;
+    size_t worst_missing = 0;
+    for (const Slot slot : slots) {
+      const auto missing =
+          static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [&](Slot other) {
+            return other != slot && !hear_each_other(promises, slot, other);
+          }));
+      if (missing == 0 || missing < worst_missing) continue;
+      worst = slot;
+      worst_missing = missing;
+    }
+    if (!worst) return slots;
+    slots.erase(*worst);
+  }
+}
+
+Sequence begun_in(const Promise& promise, GroupId group) {
+  for (const GroupProgress& progress : promise.progress) {
+    if (progress.group == group) return progress.begun;
+  }
+  return 0;
+}
+
+/// Who has begun less than others of its group: those do not wait for each other, but for it.
+std::set<Slot> behind(const Promises& promises) {
+  std::set<Slot> slots;
+  for (const auto& [witness, promise] : promises) {
+    for (const GroupProgress& progress : promise.progress) {
+      for (const Slot slot : progress.slots) {
+        const auto found = promises.find(slot);
+        if (found != promises.end() && begun_in(found->second, progress.group) < progress.begun)
+          slots.insert(slot);
+      }
+    }
+  }
+  return slots;
+}
+
+/// Of those that others have waited for in vain: the ones that are behind; if none is, those that
+/// accuse nobody themselves; if all do, all.
+std::set<Slot> stalled(const Promises& promises, Mutant mutant) {
+  std::set<Slot> accused;
+  for (const auto& [accuser, promise] : promises) {
+    for (const Slot slot : promise.stalled) {
+      if (promises.contains(slot)) accused.insert(slot);
+    }
+  }
+  if (mutant == Mutant::stalls_blamed_on_all) return accused;
+  const std::set<Slot> late = behind(promises);
+  std::set<Slot> first, quiet;
+  for (const Slot slot : accused) {
+    if (late.contains(slot)) first.insert(slot);
+    if (promises.at(slot).stalled.empty()) quiet.insert(slot);
+  }
+  if (!first.empty()) return first;
+  return quiet.empty() ? accused : quiet;
+}
+
+/// One newcomer for each slot that somebody wants filled.
+std::map<Slot, Member> admitted(const Evidence& evidence) {
+  std::set<Slot> wished;
+  std::set<Member> waiting;
+  for (const auto& [slot, promise] : evidence.promises) {
+    wished.insert(promise.admits.begin(), promise.admits.end());
+    waiting.insert(promise.waiting.begin(), promise.waiting.end());
+  }
+  std::map<Slot, Member> members;
+  for (const Member& newcomer : waiting) {
+    const bool welcome =
+        wished.contains(newcomer.slot) || evidence.mutant == Mutant::admitted_unasked;
+    if (welcome && !evidence.view.contains(newcomer)) members[newcomer.slot] = newcomer;
+  }
+  return members;
+}
+
+/// Committed by one that has promised: then its data are complete on all of the group, and it is
+/// committed on all. A group that none of the promises may know of is as the last epoch left it.
+std::vector<GroupProgress> merged(const Evidence& evidence) {
+  std::map<GroupId, GroupProgress> groups;
+  for (const GroupProgress& group : evidence.last.groups) {
+    const bool told = std::any_of(group.slots.begin(), group.slots.end(),
+                                  [&](Slot slot) { return evidence.promises.contains(slot); });
+    if (!told) groups[group.group] = group;
+  }
+  for (const auto& [slot, promise] : evidence.promises) {
+    for (const GroupProgress& progress : promise.progress) {
+      const auto [found, is_new] = groups.emplace(progress.group, progress);
+      GroupProgress& group = found->second;
+      invariant(group.slots == progress.slots, "members disagree who is in a group");
+      group.begun = 0;
+      group.committed = evidence.mutant == Mutant::committed_is_least
+                            ? std::min(group.committed, progress.committed)
+                            : std::max(group.committed, progress.committed);
+    }
+  }
+  std::vector<GroupProgress> list;
+  for (auto& [id, group] : groups) list.push_back(std::move(group));
+  return list;
+}
+
+bool enough(const Evidence& evidence, const std::set<Slot>& kept) {
+  const size_t agreeing =
+      kept.size() + evidence.leaving.size() + (evidence.witness_promised ? 1 : 0);
+  return agreeing >= evidence.quorum.needed;
+}
+
+std::set<Slot> without(std::set<Slot> slots, const std::set<Slot>& some) {
+  for (const Slot slot : some) slots.erase(slot);
+  return slots;
+}
+
+}  // namespace
+
+std::optional<Verdict> compose(const Evidence& evidence) {
+  std::set<Slot> kept;
+  for (const auto& [slot, promise] : evidence.promises) {
+    invariant(evidence.view.at(slot).has_value(), "one who is no member has promised");
+    if (!evidence.leaving.contains(slot)) kept.insert(slot);
+  }
+  if (evidence.mutant != Mutant::suspicions_not_told) kept = connected(evidence.promises, kept);
+  const std::set<Slot> blamed = stalled(evidence.promises, evidence.mutant);
+  if (evidence.evict_stalled && enough(evidence, without(kept, blamed)))
+    kept = without(kept, blamed);
+  std::map<Slot, Member> newcomers = admitted(evidence);
+  for (const auto& [slot, newcomer] : newcomers) {
+    if (enough(evidence, without(kept, {slot}))) kept.erase(slot);
+  }
+  std::erase_if(newcomers, [&](const auto& entry) { return kept.contains(entry.first); });
+  if (kept.empty() || !enough(evidence, kept)) return std::nullopt;
+
+  Verdict verdict;
+  View& next = verdict.next;
+  next.epoch = evidence.view.epoch + 1;
+  next.slots = evidence.view.slots;
+  for (const Member& member : evidence.view.members) {
+    const bool stays =
+        kept.contains(member.slot) || (evidence.mutant == Mutant::unpromised_members_kept &&
+                                       !evidence.promises.contains(member.slot));
+    if (stays && !newcomers.contains(member.slot)) {
+      next.members.push_back(member);
+    } else {
+      verdict.lost.push_back(member.slot);
+      if (evidence.leaving.contains(member.slot)) verdict.left.push_back(member.slot);
+    }
+  }
+  for (const auto& [slot, newcomer] : newcomers) {
+    next.members.push_back(newcomer);
+    next.slots = std::max(next.slots, slot + 1);
+  }
+  std::sort(next.members.begin(), next.members.end());
+  verdict.groups = merged(evidence);
+  verdict.stalled.assign(blamed.begin(), blamed.end());
+  return verdict;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,36 @@
+/// What a leader proposes: the verdict that follows from what the members have promised.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "collectives/membership/message.hpp"
+#include "collectives/membership/mutant.hpp"
+#include "collectives/membership/quorum.hpp"
+
+namespace tokenyard::collectives {
+
+struct Evidence {
+  const View& view;                         ///< the epoch that ends
+  const Verdict& last;                      ///< how the one before has ended
+  const std::map<Slot, Promise>& promises;  ///< of members of `view`
+  const std::set<Slot>& leaving;            ///< members that have said goodbye
+  Quorum quorum;
+  bool witness_promised = false;
+  bool evict_stalled = false;
+  Mutant mutant = Mutant::none;
+};
+
+/// The next view holds
+/// - members that have promised, since only those have frozen, and hear one another: who lacks most
+///   of the others' signs of life is dropped until all the rest is connected, of equals the higher
+///   slot;
+/// - without those that leave or, if so wished, have stalled;
+/// - with newcomers, for slots that somebody wants filled. A slot's old process makes way.
+/// Nothing, if those of the old view that would go on are too few: with those that leave in good
+/// order they must be as many as a quorum, the witness counting for one of them.
+std::optional<Verdict> compose(const Evidence& evidence);
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,185 @@
+/// Watch a job from outside, and throw what they have seen wrong. Each knows one promise of the
+/// protocol and none of its workings.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collectives/membership/view.hpp"
+#include "collectives/simulated/operations.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+class Broken : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <class... Arguments>
+void expect(bool holds, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
+  if (!holds) throw Broken(fmt::format(text, std::forward<Arguments>(arguments)...));
+}
+
+inline std::string text(const View& view) {
+  std::string members;
+  for (const Member& member : view.members)
+    members += fmt::format("{}{}.{}", members.empty() ? "" : " ", member.slot, member.incarnation);
+  return fmt::format("epoch {} [{}]", view.epoch, members);
+}
+
+/// Agreement: an epoch begins in the same way for all who are in it, they are who it says, and no
+/// epoch is skipped or begun twice by one process.
+class AgreementChecker {
+ public:
+  explicit AgreementChecker(const View& first) { views_[first.epoch] = first; }
+
+  void installed(const Member& by, Epoch before, const Verdict& verdict) {
+    const View& view = verdict.next;
+    expect(view.contains(by), "agreement: {}.{} has installed {}", by.slot, by.incarnation,
+           text(view));
+    expect(before == 0 || view.epoch == before + 1, "agreement: slot {} went from epoch {} to {}",
+           by.slot, before, view.epoch);
+    const auto [known, is_new] = verdicts_.emplace(view.epoch, verdict);
+    expect(known->second == verdict, "agreement: two endings of an epoch: slot {} has {}, not {}",
+           by.slot, text(view), text(known->second.next));
+    if (is_new) {
+      expect(views_.contains(view.epoch - 1), "agreement: {} follows on nothing", text(view));
+      views_[view.epoch] = view;
+    }
+  }
+  const View& newest() const { return views_.rbegin()->second; }
+  const std::map<Epoch, View>& views() const { return views_; }
+  const std::map<Epoch, Verdict>& verdicts() const { return verdicts_; }
+
+ private:
+  std::map<Epoch, View> views_;
+  std::map<Epoch, Verdict> verdicts_;
+};
+
+/// No minority goes on alone: of the members of an epoch, more than half are in the next one or
+/// have left in good order; exactly half only with a witness.
+class MajorityChecker {
+ public:
+  explicit MajorityChecker(bool witness) : witness_(witness) {}
+
+  void decided(const View& before, const Verdict& verdict) const {
+    const size_t members = before.members.size();
+    size_t agreeing = verdict.left.size();
+    for (const Member& member : before.members) agreeing += verdict.next.contains(member);
+    const bool half = members % 2 == 0 && agreeing == members / 2;
+    expect(agreeing > members / 2 || (half && witness_),
+           "majority: {} of {} have gone on to {} without the others", agreeing, members,
+           text(verdict.next));
+  }
+
+ private:
+  const bool witness_;
+};
+
+/// Commit or abort: who survives an epoch has committed in it what the verdict says, no more and
+/// no less; results are right for the members of that epoch; inputs of what was aborted are as they
+/// were; a group's operations are committed one after the other.
+class CommitChecker {
+ public:
+  void committed(const Member& by, GroupId group, Sequence sequence, const View& view,
+                 const std::vector<Slot>& active, int64_t result) {
+    int64_t expected = 0;
+    for (const Slot slot : active) expected += contribution(*view.at(slot), group, sequence);
+    expect(result == expected,
+           "result: slot {} has committed operation {} of group {} with a wrong sum in {}", by.slot,
+           sequence, group, text(view));
+    Sequence& last = last_[{by, group}];
+    expect(sequence == last + 1, "commit: slot {} committed operation {} of group {} after {}",
+           by.slot, sequence, group, last);
+    last = sequence;
+    ++commits_;
+  }
+  void aborted(const Member& by, GroupId group, Sequence sequence, int64_t left) {
+    expect(left == contribution(by, group, sequence),
+           "abort: slot {}'s input of operation {} of group {} has changed", by.slot, sequence,
+           group);
+    ++aborts_;
+  }
+  void frozen(const Member& by, const std::vector<GroupProgress>& progress) {
+    for (const GroupProgress& group : progress) frozen_[{by, group.group}] = group.committed;
+  }
+  /// `progress`: the rank's own just before it installs the verdict.
+  void before_install(const Member& by, const std::vector<GroupProgress>& progress,
+                      const Verdict& verdict) const {
+    for (const GroupProgress& own : progress) {
+      const auto frozen = frozen_.find({by, own.group});
+      expect(frozen != frozen_.end() && frozen->second == own.committed,
+             "commit: slot {} went on committing in group {} after it had promised to stop",
+             by.slot, own.group);
+      expect(own.committed <= number(verdict, own.group),
+             "commit: slot {} has committed operation {} of group {}; the others go on after {}",
+             by.slot, own.committed, own.group, number(verdict, own.group));
+    }
+  }
+  void after_install(const Member& by, bool newcomer, const std::vector<GroupProgress>& progress,
+                     const Verdict& verdict) {
+    for (const GroupProgress& own : progress) {
+      expect(own.committed == number(verdict, own.group),
+             "commit: slot {} is at operation {} of group {}; the others are at {}", by.slot,
+             own.committed, own.group, number(verdict, own.group));
+      if (newcomer) last_[{by, own.group}] = own.committed;
+    }
+  }
+  uint64_t commits() const { return commits_; }
+  uint64_t aborts() const { return aborts_; }
+
+ private:
+  static Sequence number(const Verdict& verdict, GroupId id) {
+    for (const GroupProgress& group : verdict.groups) {
+      if (group.group == id) return group.committed;
+    }
+    throw Broken(fmt::format("commit: the verdict has forgotten group {}", id));
+  }
+  std::map<std::pair<Member, GroupId>, Sequence> last_, frozen_;
+  uint64_t commits_ = 0, aborts_ = 0;
+};
+
+/// Only whom somebody wants gets in, and no process twice.
+class AdmissionChecker {
+ public:
+  explicit AdmissionChecker(const View& first) {
+    for (const Member& member : first.members) admitted_.insert(member);
+  }
+  void wished(Slot slot) { wished_.insert(slot); }
+  void decided(const View& before, const Verdict& verdict) {
+    for (const Member& member : verdict.next.members) {
+      if (before.contains(member)) continue;
+      expect(wished_.contains(member.slot), "admission: nobody asked for slot {}", member.slot);
+      expect(admitted_.insert(member).second, "admission: {}.{} was a member before", member.slot,
+             member.incarnation);
+    }
+  }
+
+ private:
+  std::set<Slot> wished_;
+  std::set<Member> admitted_;
+};
+
+/// A rank is put out for stalling only if it did: others that wait with it are not to blame.
+class BlameChecker {
+ public:
+  void stuck(const Member& member) { stuck_.insert(member.slot); }
+  void decided(const Verdict& verdict) const {
+    for (const Slot slot : verdict.stalled) {
+      expect(stuck_.empty() || stuck_.contains(slot),
+             "blame: slot {} is blamed for stalling; slots {} did", slot, stuck_);
+    }
+  }
+
+ private:
+  std::set<Slot> stuck_;
+};
+
+}  // namespace tokenyard::collectives::simulated

@@ -1,0 +1,349 @@
+/// A whole job in one thread and virtual time: ranks that run operations, everything that can
+/// happen to them, and the checkers that watch. Tests tell it stories; the simulator lets a seed
+/// tell them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "collectives/membership/message_codec.hpp"
+#include "collectives/simulated/checkers.hpp"
+#include "collectives/simulated/process.hpp"
+#include "simulation/random.hpp"
+#include "simulation/trace.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+using simulation::Random;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+struct JobOptions {
+  uint32_t ranks = 3;
+  uint32_t slots_max = 0;  ///< how far it may grow; 0: `ranks`
+  MembershipOptions membership = {
+      .heartbeat = milliseconds(50), .silence = milliseconds(400), .ballot = milliseconds(20)};
+  Operations::Options operations = {.target = 1'000'000};
+  std::vector<std::vector<Slot>> groups = {};  ///< besides the world
+  Instant delay_least = microseconds(20), delay_most = microseconds(200);
+  Instant think_most = milliseconds(5);      ///< between operations
+  Instant freeze_most{};                     ///< to stop the engine
+  Instant witness_most = milliseconds(2);    ///< until it has answered
+  Instant deadline = std::chrono::hours(1);  ///< of an operation
+  bool through_codec = false;                ///< messages travel as bytes
+  bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
+};
+
+class Job {
+ public:
+  Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace);
+
+  // ---- what happens -----------------------------------------------------------------------------
+
+  void run(Instant time) { run_until(schedule.now() + time); }
+  void run_until(Instant end) {
+    while (schedule.step(end)) {
+    }
+  }
+  /// Runs until it holds, at most so long; says whether it does.
+  template <class Condition>
+  bool run_until_it(Condition holds, Instant most) {
+    const Instant end = schedule.now() + most;
+    while (!holds()) {
+      if (!schedule.step(end)) return holds();
+    }
+    return true;
+  }
+  /// As SIGKILL does it: connections break, what was under way is lost in part. `noticed` false: as
+  /// when a host loses power.
+  void kill(Process& process, bool noticed = true);
+  void stop(Process& process) { process.stop(); }
+  void wake(Process& process) { process.wake(random.chance(512)); }
+  void cut(const Process& from, const Process& to) { network.cut(from.id, to.id); }
+  void heal(const Process& from, const Process& to) { network.heal(from.id, to.id); }
+  /// Its program hangs, its control thread does not.
+  void get_stuck(Process& process, Instant time) {
+    process.stuck_until = schedule.now() + time;
+    blame.stuck(process.self);
+    schedule.at(process.stuck_until, [this, &process] { poke_all(process); });
+  }
+  void admit(Process& process, Slot slot) {
+    admission.wished(slot);
+    process.input([&process, slot] { process.machine.admit({slot}, process.now()); });
+  }
+  void leave(Process& process) {
+    process.input([&process] { process.machine.leave(process.now()); });
+  }
+  /// A new process for the slot, which has found `by` through the store.
+  Process& spawn(Slot slot, const Process& by);
+
+  // ---- what there is ----------------------------------------------------------------------------
+
+  /// The newest process of a slot.
+  Process& at(Slot slot) {
+    Process* newest = nullptr;
+    for (const auto& process : processes) {
+      if (process->self.slot == slot) newest = process.get();
+    }
+    return *newest;
+  }
+  Process* of(const Member& member) {
+    const auto found = by_member_.find(member);
+    return found == by_member_.end() ? nullptr : found->second;
+  }
+  const View& newest() const { return agreement.newest(); }
+  /// Members of the newest epoch that run and have not found out that they are out.
+  std::vector<Process*> survivors() {
+    std::vector<Process*> list;
+    for (const Member& member : newest().members) {
+      Process* const process = of(member);
+      if (process->running()) list.push_back(process);
+    }
+    return list;
+  }
+  bool has_quorum() {
+    const Quorum quorum(newest(), options.membership.witness && !witness_dead, Mutant::none);
+    return survivors().size() + (quorum.witness ? 1 : 0) >= quorum.needed;
+  }
+
+  const JobOptions options;
+  Random random;
+  simulation::Trace& trace;
+  Schedule schedule;
+  VirtualNetwork network;
+  std::vector<std::unique_ptr<Process>> processes;
+  std::optional<WitnessRegister> witness;
+  bool witness_dead = false;
+  std::vector<Instant> slowness;  ///< [process]: added to all it sends
+
+  AgreementChecker agreement;
+  MajorityChecker majority;
+  CommitChecker commits;
+  AdmissionChecker admission;
+  BlameChecker blame;
+
+ private:
+  static View first_view(const JobOptions& options);
+  Instant some(Instant most) {
+    return Instant(static_cast<int64_t>(random.next() % static_cast<uint64_t>(most.count() + 1)));
+  }
+  Process& add(Member self, const View& first);
+  void send(Process& from, const Send& send);
+  void send_frame(Process& from, Slot to, const Frame& frame);
+  void ask_witness(Process& from, const AskWitness& ask);
+  void freeze(Process& process);
+  void install(Process& process, const Verdict& verdict);
+  void poke(Process& process, GroupId group);
+  void poke_all(Process& process) {
+    for (const GroupId group : process.engine->groups()) poke(process, group);
+  }
+  void begin(Process& process, GroupId group);
+
+  std::map<Member, Process*> by_member_;
+  std::map<ProcessId, uint64_t> questions_;
+  uint64_t incarnations_ = 100;
+};
+
+// ---- how it works -------------------------------------------------------------------------------
+
+inline View Job::first_view(const JobOptions& options) {
+  View view{.epoch = 1, .slots = options.ranks};
+  for (Slot slot = 0; slot < options.ranks; ++slot) view.members.push_back({slot, slot + 1});
+  return view;
+}
+
+inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace)
+    : options(options),
+      random(seed),
+      trace(trace),
+      network(schedule,
+              [this](ProcessId from, ProcessId) {
+                return this->options.delay_least +
+                       some(this->options.delay_most - this->options.delay_least) + slowness[from];
+              }),
+      agreement(first_view(options)),
+      majority(options.membership.witness),
+      admission(first_view(options)) {
+  const View first = first_view(options);
+  for (const Member& member : first.members) {
+    Process& process = add(member, first);
+    std::vector<Slot> world;
+    for (Slot slot = 0; slot < std::max(options.ranks, options.slots_max); ++slot)
+      world.push_back(slot);
+    process.engine->add_group(0, world);
+    for (size_t i = 0; i < options.groups.size(); ++i)
+      process.engine->add_group(i + 1, options.groups[i]);
+    process.engine->install({.next = first}, {});
+    poke_all(process);
+  }
+}
+
+inline Process& Job::add(Member self, const View& first) {
+  const auto id = static_cast<ProcessId>(processes.size());
+  slowness.push_back({});
+  // Calls happen after the object is in its place.
+  const auto process = [this, id]() -> Process& { return *processes[id]; };
+  processes.push_back(std::make_unique<Process>(
+      id, self, first, options.membership, schedule, some(std::chrono::hours(1)),
+      Process::Outside{
+          .send = [=, this](const Send& sent) { send(process(), sent); },
+          .ask_witness = [=, this](const AskWitness& ask) { ask_witness(process(), ask); },
+          .install = [=, this](const Verdict& verdict) { install(process(), verdict); },
+          .freeze = [=, this] { freeze(process()); },
+          .over =
+              [=, this](const char* what, Epoch epoch) {
+                trace.event(what, process().self.slot, 0, epoch, process().self.incarnation);
+              }}));
+  Process& added = *processes.back();
+  added.engine = std::make_unique<Operations>(
+      self, options.operations,
+      Operations::Outside{
+          .send = [=, this](Slot to, Frame frame) { send_frame(process(), to, frame); },
+          .committed =
+              [=, this](GroupId group, Sequence sequence, const View& view,
+                        const std::vector<Slot>& active, int64_t result) {
+                trace.event("commit", process().self.slot, static_cast<uint32_t>(group), view.epoch,
+                            sequence);
+                commits.committed(process().self, group, sequence, view, active, result);
+                poke(process(), group);
+              },
+          .aborted =
+              [=, this](GroupId group, Sequence sequence, int64_t left) {
+                trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0,
+                            sequence);
+                commits.aborted(process().self, group, sequence, left);
+              }});
+  by_member_[self] = &added;
+  schedule.at(schedule.now(),
+              [&added] { added.input([&added] { added.machine.tick(added.now()); }); });
+  return added;
+}
+
+inline Process& Job::spawn(Slot slot, const Process& by) {
+  Process& process = add({slot, ++incarnations_}, by.machine.view());
+  process.waits_since = schedule.now();
+  trace.event("spawn", slot, 0, 0, process.self.incarnation);
+  return process;
+}
+
+inline void Job::send(Process& from, const Send& sent) {
+  Process* const to = of(sent.to);
+  expect(to != nullptr, "a message to somebody who never was");
+  Message message = sent.message;
+  if (options.through_codec) {
+    std::optional<Message> read = decode_message(encode(message));
+    expect(read.has_value(), "the codec refuses what it has written");
+    message = std::move(*read);
+  }
+  network.send(from.id, to->id, Stream::control,
+               [this, to, sender = from.self, message = std::move(message)] {
+                 trace.event("message", to->self.slot, sender.slot, message.epoch,
+                             message.body.index());
+                 to->input([=] { to->machine.receive(sender, message, to->now()); });
+               });
+}
+
+inline void Job::send_frame(Process& from, Slot slot, const Frame& frame) {
+  Process* const to = of(*from.engine->view().at(slot));
+  network.send(from.id, to->id, Stream::data, [to, sender = from.self.slot, frame] {
+    to->input([=] { to->engine->receive(sender, frame); });
+  });
+}
+
+inline void Job::ask_witness(Process& from, const AskWitness& ask) {
+  const uint64_t question = ++questions_[from.id];
+  const Instant asked = schedule.now() + some(options.witness_most);
+  const Instant answered = asked + some(options.witness_most);
+  schedule.at(asked, [this, &from, question, answered, message = ask.message] {
+    if (witness_dead) return;
+    WitnessAnswer answer = collectives::ask_witness(witness, message, options.membership.mutant);
+    witness = std::move(answer.memory);
+    schedule.at(answered, [this, &from, question, reply = std::move(answer.reply)] {
+      if (questions_[from.id] != question) return;
+      from.input([&from, reply] { from.machine.witness_replied(reply, from.now()); });
+    });
+  });
+}
+
+inline void Job::freeze(Process& process) {
+  const auto stop = [this, &process] {
+    if (process.over()) return;
+    std::vector<GroupProgress> progress = process.engine->freeze(process.machine.view().epoch);
+    commits.frozen(process.self, progress);
+    process.machine.frozen(std::move(progress), process.now());
+  };
+  schedule.at(schedule.now() + some(options.freeze_most),
+              [&process, stop] { process.input(stop); });
+}
+
+inline void Job::install(Process& process, const Verdict& verdict) {
+  const Epoch before = process.engine->view().epoch;
+  trace.event("install", process.self.slot, static_cast<uint32_t>(verdict.next.members.size()),
+              verdict.next.epoch, process.self.incarnation);
+  const bool is_new = !agreement.verdicts().contains(verdict.next.epoch);
+  agreement.installed(process.self, before, verdict);
+  if (is_new) {
+    const View& ended = agreement.views().at(verdict.next.epoch - 1);
+    majority.decided(ended, verdict);
+    admission.decided(ended, verdict);
+    if (options.only_stuck_are_blamed) blame.decided(verdict);
+  }
+  if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);
+  process.engine->install(verdict, {});
+  commits.after_install(process.self, before == 0, process.engine->progress(), verdict);
+  poke_all(process);
+  if (!options.operations.only_full) return;
+  for (Slot slot = 0; slot < options.ranks; ++slot) {
+    if (!verdict.next.at(slot)) {
+      admission.wished(slot);
+      process.machine.admit({slot}, process.now());
+    }
+  }
+  schedule.at(schedule.now(), [&process] { process.input([] {}); });
+}
+
+inline void Job::poke(Process& process, GroupId group) {
+  const Instant when = std::max(schedule.now() + some(options.think_most), process.stuck_until);
+  schedule.at(when, [this, &process, group] {
+    process.input([this, &process, group] { begin(process, group); });
+  });
+}
+
+inline void Job::begin(Process& process, GroupId group) {
+  if (schedule.now() < process.stuck_until || !process.engine->begin(group)) return;
+  const Sequence sequence = process.engine->begun(group);
+  const Epoch epoch = process.engine->view().epoch;
+  if (!process.engine->running(group)) return;
+  schedule.at(schedule.now() + options.deadline, [this, &process, group, sequence, epoch] {
+    process.input([this, &process, group, sequence, epoch] {
+      if (process.engine->view().epoch != epoch) return;
+      for (const Slot slot : process.engine->waiting_for(group, sequence))
+        process.machine.suspect(slot, Suspicion::stall, epoch, process.now());
+    });
+  });
+}
+
+inline void Job::kill(Process& process, bool noticed) {
+  trace.event("kill", process.self.slot, 0, 0, process.self.incarnation);
+  process.kill();
+  for (const auto& other : processes) {
+    if (other.get() == &process) continue;
+    const Instant end = schedule.now() + some(options.delay_most * 2);
+    const bool is_cut = network.is_cut(process.id, other->id);
+    network.lose(process.id, other->id, Stream::data, schedule.now() + some(options.delay_most));
+    network.lose(process.id, other->id, Stream::control, end);
+    if (!noticed || is_cut) continue;
+    Process& peer = *other;
+    schedule.at(end, [&peer, gone = process.self] {
+      peer.input([&peer, gone] {
+        if (peer.machine.view().contains(gone))
+          peer.machine.suspect(gone.slot, Suspicion::reset, peer.machine.view().epoch, peer.now());
+      });
+    });
+  }
+}
+
+}  // namespace tokenyard::collectives::simulated

@@ -1,0 +1,261 @@
+/// A stand-in for the engine: operations that add up a number of each rank, in place, by messages;
+/// then a commit round; undo; everything that the membership demands of a participant. Small, so
+/// that thousands of disasters a second can be driven through the protocol.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "collectives/engine/participant.hpp"
+#include "collectives/membership/invariant.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+/// Deliberate bugs of the engine's part of the protocol.
+enum class EngineMutant : uint8_t {
+  none,
+  commits_before_the_round_is_over,
+  commits_while_frozen,
+  undo_forgotten,
+  stale_epoch_accepted,
+  sequence_not_restored,  ///< after an abort goes on with the next operation
+};
+
+/// What a frame of an operation says.
+struct Frame {
+  Epoch epoch = 0;
+  GroupId group = 0;
+  Sequence sequence = 0;
+  uint32_t step = 0;  ///< 0: data; then the steps of the commit round
+  int64_t value = 0;
+};
+
+/// What each rank adds, everywhere known, so that everybody can check everybody's results.
+inline int64_t contribution(const Member& member, GroupId group, Sequence sequence) {
+  const uint64_t mixed = (member.slot + 1) * 0x9e3779b97f4a7c15u ^
+                         member.incarnation * 0x85ebca6bu ^ group * 0xc2b2ae35u ^
+                         sequence * 0x27d4eb2fu;
+  return static_cast<int64_t>((mixed ^ mixed >> 31) >> 8);
+}
+
+class Operations final : public Participant {
+ public:
+  struct Options {
+    Sequence target = 0;     ///< operations of each group that the program has
+    bool only_full = false;  ///< waits until the first ranks are all there again: retry
+    uint32_t full = 0;       ///< how many they are
+    EngineMutant mutant = EngineMutant::none;
+  };
+  /// What watches from outside, and carries frames.
+  struct Outside {
+    std::function<void(Slot to, Frame frame)> send;
+    /// An operation is done for good: with these members, and this result.
+    std::function<void(GroupId, Sequence, const View&, const std::vector<Slot>&, int64_t)>
+        committed;
+    /// It has not happened; `left` is what the caller's memory holds now.
+    std::function<void(GroupId, Sequence, int64_t left)> aborted;
+  };
+
+  Operations(Member self, Options options, Outside outside)
+      : self_(self), options_(options), outside_(std::move(outside)) {}
+
+  void add_group(GroupId id, std::vector<Slot> slots) {
+    if (std::find(slots.begin(), slots.end(), self_.slot) != slots.end())
+      groups_[id].slots = std::move(slots);
+  }
+
+  /// The program calls its next operation of the group, if it has one.
+  bool begin(GroupId id) {
+    Group& group = groups_.at(id);
+    if (view_.epoch == 0 || group.running || group.committed >= options_.target || frozen_ || over_)
+      return false;
+    if (options_.only_full && !is_full(group)) return false;
+    group.running = true;
+    group.begun = group.committed + 1 + group.skipped;
+    group.step = 0;
+    group.arrived.clear();
+    group.input = group.buffer = contribution(self_, id, group.begun);
+    for (const Slot slot : active(group)) {
+      if (slot != self_.slot) outside_.send(slot, {view_.epoch, id, group.begun, 0, group.input});
+    }
+    advance(id, group);
+    return true;
+  }
+
+  void receive(Slot from, const Frame& frame) {
+    if (over_) return;
+    const bool stale = frame.epoch < view_.epoch;
+    if (stale && options_.mutant != EngineMutant::stale_epoch_accepted) return;
+    frames_[stale ? view_.epoch : frame.epoch][{frame.group, frame.sequence, from, frame.step}] =
+        frame.value;
+    const auto found = groups_.find(frame.group);
+    if (found != groups_.end()) advance(found->first, found->second);
+  }
+
+  /// For whom the group's operation `sequence` still waits; nobody if it is not under way.
+  std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const {
+    const Group& group = groups_.at(id);
+    std::vector<Slot> slots;
+    if (!group.running || group.begun != sequence || frozen_) return slots;
+    for (const Slot slot : active(group)) {
+      if (slot != self_.slot && !group.arrived.contains(slot)) slots.push_back(slot);
+    }
+    if (slots.empty() && group.step > 0) slots.push_back(partner(group, false));
+    return slots;
+  }
+
+  // ---- Participant ------------------------------------------------------------------------------
+
+  std::vector<GroupProgress> freeze(Epoch epoch) override {
+    invariant(epoch == view_.epoch, "an epoch ends that is not this one");
+    frozen_ = options_.mutant != EngineMutant::commits_while_frozen;
+    return progress();
+  }
+
+  void install(const Verdict& verdict, const Contacts&) override {
+    const bool newcomer = view_.epoch == 0;
+    for (const GroupProgress& told : verdict.groups) {
+      if (newcomer) add_group(told.group, told.slots);
+      const auto found = groups_.find(told.group);
+      if (found != groups_.end()) end_epoch(found->first, found->second, told.committed, newcomer);
+    }
+    view_ = verdict.next;
+    frozen_ = false;
+    frames_.erase(frames_.begin(), frames_.lower_bound(view_.epoch));
+  }
+
+  void fenced(Epoch, const std::string&) override { over_ = true; }
+  void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
+    quorum_missing_ = answering.size() < needed;
+  }
+
+  std::vector<GroupProgress> progress() const {
+    std::vector<GroupProgress> list;
+    for (const auto& [id, group] : groups_)
+      list.push_back({id, group.slots, group.committed, group.begun});
+    return list;
+  }
+  std::vector<GroupId> groups() const {
+    std::vector<GroupId> ids;
+    for (const auto& [id, group] : groups_) ids.push_back(id);
+    return ids;
+  }
+  Sequence committed(GroupId id) const { return groups_.at(id).committed; }
+  bool running(GroupId id) const { return groups_.at(id).running; }
+  Sequence begun(GroupId id) const { return groups_.at(id).begun; }
+  bool finished() const {
+    return std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      return entry.second.committed >= options_.target;
+    });
+  }
+  const View& view() const { return view_; }
+  bool over() const { return over_; }
+  bool frozen() const { return frozen_; }
+
+ private:
+  struct Group {
+    std::vector<Slot> slots;
+    Sequence committed = 0, begun = 0;
+    Sequence skipped = 0;
+    bool running = false;
+    uint32_t step = 0;  ///< 0: data; then the step of the commit round whose frame is awaited
+    std::set<Slot> arrived;
+    int64_t input = 0, buffer = 0;
+  };
+  using FrameKey = std::tuple<GroupId, Sequence, Slot, uint32_t>;
+
+  std::vector<Slot> active(const Group& group) const {
+    std::vector<Slot> slots;
+    for (const Slot slot : group.slots) {
+      if (view_.at(slot)) slots.push_back(slot);
+    }
+    return slots;
+  }
+  bool is_full(const Group& group) const {
+    return std::all_of(group.slots.begin(), group.slots.end(), [&](Slot slot) {
+      return slot >= options_.full || view_.at(slot).has_value();
+    });
+  }
+  /// In the commit round's current step (Hensgen, Finkel and Manber's dissemination barrier): to
+  /// whom this rank speaks, or whom it hears.
+  Slot partner(const Group& group, bool to) const {
+    const std::vector<Slot> slots = active(group);
+    const size_t ranks = slots.size();
+    const auto rank =
+        static_cast<size_t>(std::find(slots.begin(), slots.end(), self_.slot) - slots.begin());
+    const size_t distance = (size_t{1} << (group.step - 1)) % ranks;
+    return slots[(to ? rank + distance : rank + ranks - distance) % ranks];
+  }
+
+  bool has_arrived(GroupId id, const Group& group, Slot from, uint32_t step, int64_t* value) const {
+    const auto epoch = frames_.find(view_.epoch);
+    if (epoch == frames_.end()) return false;
+    const auto frame = epoch->second.find({id, group.begun, from, step});
+    if (frame == epoch->second.end()) return false;
+    *value = frame->second;
+    return true;
+  }
+
+  void advance(GroupId id, Group& group) {
+    if (!group.running || frozen_) return;
+    const std::vector<Slot> slots = active(group);
+    int64_t value = 0;
+    if (group.step == 0) {
+      bool complete = true;
+      for (const Slot slot : slots) {
+        if (slot == self_.slot || group.arrived.contains(slot)) continue;
+        if (has_arrived(id, group, slot, 0, &value)) {
+          group.buffer += value;
+          group.arrived.insert(slot);
+        } else {
+          complete = false;
+        }
+      }
+      if (!complete) return;
+      enter_step(id, group, 1, slots.size());
+    }
+    while (group.running && has_arrived(id, group, partner(group, false), group.step, &value))
+      enter_step(id, group, group.step + 1, slots.size());
+  }
+
+  void enter_step(GroupId id, Group& group, uint32_t step, size_t ranks) {
+    group.step = step;
+    const bool over = (size_t{1} << (step - 1)) >= ranks;
+    if (!over) outside_.send(partner(group, true), {view_.epoch, id, group.begun, step, 0});
+    if (over || options_.mutant == EngineMutant::commits_before_the_round_is_over)
+      commit(id, group);
+  }
+
+  void commit(GroupId id, Group& group) {
+    group.running = false;
+    group.committed = group.begun;
+    outside_.committed(id, group.begun, view_, active(group), group.buffer);
+  }
+
+  void end_epoch(GroupId id, Group& group, Sequence committed, bool newcomer) {
+    if (newcomer) group.committed = group.begun = committed;
+    if (group.running && group.begun <= committed) {
+      commit(id, group);
+    } else if (group.running) {
+      if (options_.mutant != EngineMutant::undo_forgotten) group.buffer = group.input;
+      group.running = false;
+      outside_.aborted(id, group.begun, group.buffer);
+      if (options_.mutant == EngineMutant::sequence_not_restored) group.skipped = 1;
+    }
+    group.begun = group.committed;
+  }
+
+  const Member self_;
+  const Options options_;
+  const Outside outside_;
+  View view_;
+  bool frozen_ = false, over_ = false, quorum_missing_ = false;
+  std::map<GroupId, Group> groups_;
+  std::map<Epoch, std::map<FrameKey, int64_t>> frames_;
+};
+
+}  // namespace tokenyard::collectives::simulated

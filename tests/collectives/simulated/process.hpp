@@ -1,0 +1,119 @@
+/// One simulated process of a job: the real state machine of the membership, the stand-in for the
+/// engine, and between them what control/ does in a real process.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "collectives/membership/membership.hpp"
+#include "collectives/simulated/operations.hpp"
+#include "collectives/simulated/virtual_network.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+class Process {
+ public:
+  /// What the job does for it.
+  struct Outside {
+    std::function<void(const Send&)> send;
+    std::function<void(const AskWitness&)> ask_witness;
+    std::function<void(Verdict)> install;  ///< tells the engine, and the checkers
+    std::function<void()> freeze;          ///< tells the engine at once or soon, and then `frozen`
+    std::function<void(const char* what, Epoch)> over;
+  };
+
+  Process(ProcessId id, Member self, View first, const MembershipOptions& options,
+          Schedule& schedule, Instant clock_ahead, Outside outside)
+      : id(id),
+        self(self),
+        machine(self, std::move(first), options),
+        schedule_(schedule),
+        clock_ahead_(clock_ahead),
+        outside_(std::move(outside)) {}
+
+  const ProcessId id;
+  const Member self;
+  Membership machine;
+  std::unique_ptr<Operations> engine;
+  Instant stuck_until{};               ///< its program does not call operations before
+  std::optional<Instant> waits_since;  ///< a newcomer: since when
+
+  bool alive() const { return alive_; }
+  bool stopped() const { return stopped_; }
+  bool over() const { return over_; }
+  bool running() const { return alive_ && !stopped_ && !over_; }
+  /// Its own clock: processes do not start at the same time.
+  Instant now() const { return schedule_.now() + clock_ahead_; }
+
+  /// Something happens to it, now or when it wakes.
+  void input(std::function<void()> action) {
+    if (!alive_) return;
+    if (stopped_) {
+      asleep_.push_back(std::move(action));
+      return;
+    }
+    action();
+    pump();
+  }
+  void kill() { alive_ = false; }
+  void stop() { stopped_ = true; }
+  void wake(bool ticks_first) {
+    if (!std::exchange(stopped_, false) || !alive_) return;
+    if (ticks_first) input([this] { machine.tick(now()); });
+    for (std::function<void()>& action : std::exchange(asleep_, {})) input(std::move(action));
+    input([this] { machine.tick(now()); });
+  }
+
+  void pump() {
+    for (Effect& effect : machine.take_effects()) {
+      if (auto* send = std::get_if<Send>(&effect)) {
+        outside_.send(*send);
+      } else if (auto* ask = std::get_if<AskWitness>(&effect)) {
+        outside_.ask_witness(*ask);
+      } else if (std::holds_alternative<Freeze>(effect)) {
+        outside_.freeze();
+      } else if (auto* install = std::get_if<Install>(&effect)) {
+        waits_since.reset();
+        outside_.install(std::move(install->verdict));
+      } else if (auto* fenced = std::get_if<Fenced>(&effect)) {
+        over_ = true;
+        engine->fenced(fenced->epoch, fenced->why);
+        outside_.over("fenced", fenced->epoch);
+      } else if (auto* missing = std::get_if<QuorumMissing>(&effect)) {
+        engine->quorum_missing(missing->answering, missing->needed);
+      } else {
+        over_ = true;
+        engine->fenced(0, "left");
+        outside_.over("left", machine.view().epoch);
+      }
+    }
+    plan_tick();
+  }
+
+ private:
+  void plan_tick() {
+    const Instant wanted = machine.next_tick();
+    if (over_ || wanted == Instant::max()) return;
+    const Instant when = std::max(wanted - clock_ahead_, schedule_.now());
+    if (planned_ && *planned_ <= when) return;
+    planned_ = when;
+    schedule_.at(when, [this, when] {
+      if (planned_ != when) return;
+      planned_.reset();
+      if (!stopped_) input([this] { machine.tick(now()); });
+    });
+  }
+
+  Schedule& schedule_;
+  const Instant clock_ahead_;
+  const Outside outside_;
+  bool alive_ = true, stopped_ = false, over_ = false;
+  std::optional<Instant> planned_;
+  std::deque<std::function<void()>> asleep_;
+};
+
+}  // namespace tokenyard::collectives::simulated
