@@ -18,10 +18,20 @@ struct DeliveredRow {
   std::vector<uint32_t> scales;
 };
 
+/// Four bytes at the head of sixteen must not be all ones: NaNs, which become other NaNs.
+inline void make_canonical(std::vector<uint8_t>& data, uint8_t low, uint8_t high) {
+  for (size_t piece = 0; piece < data.size(); piece += 16) {
+    const auto head = data.begin() + static_cast<std::ptrdiff_t>(piece);
+    if (std::all_of(head, head + 4, [](uint8_t byte) { return byte == 0xff; }))
+      for (uint32_t i = 0; i < 4; ++i) data[piece + i] = i % 2 == 0 ? low : high;
+  }
+}
+
 inline DeliveredRow deliver_bf16(const uint16_t* x, uint32_t hidden) {
   DeliveredRow row;
   row.data.resize(size_t{hidden} * 2);
   std::memcpy(row.data.data(), x, row.data.size());
+  make_canonical(row.data, 0xff, 0x7f);
   return row;
 }
 

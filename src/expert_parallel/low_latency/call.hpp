@@ -10,13 +10,14 @@
 namespace tokenyard::low_latency {
 
 /// Words of a rank's own memory that outlive its calls; the last block to have read the epoch
-/// advances it. Followed by nothing.
+/// advances it.
 struct Workspace {
   struct Progress {
     uint32_t sent, received;  ///< epochs of the last call's parts
     uint32_t readers;         ///< blocks of the running kernel that have read them
   };
   Progress progress[kKinds];
+  uint32_t pulse;  ///< the last one sent
   /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
   /// dispatch for the next.
   uint32_t verdicts[2][kRanksMax];
@@ -32,8 +33,9 @@ struct Masks {
   WaitReport* reports;  ///< [ranks] host-visible
   const Alarm* alarms;  ///< [ranks] host-visible
 
-  DEVICE Patience patience(uint32_t rank, uint64_t timeout_ns) const {
-    return {.timeout_ns = timeout_ns,
+  /// Without an end of its own: when a wait has lasted too long is decided in vigil_kernel.hpp.
+  DEVICE Patience patience(uint32_t rank) const {
+    return {.timeout_ns = UINT64_MAX,
             .failed = failed + rank,
             .alarm = alarms + rank,
             .report = reports + rank};
@@ -48,7 +50,8 @@ struct CallParams {
   Windows windows;
   Masks masks;
   Workspace* workspace;
-  uint64_t timeout_ns;  ///< of the whole call; a sending part waits for half of it
+  uint64_t timeout_ns;    ///< of the whole call, for a rank that shows no life
+  uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
 
   HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }
 };

@@ -1,43 +1,13 @@
-/// How a low-latency kernel begins, and how it waits.
+/// How a low-latency kernel begins, and with whom it speaks.
 ///
 ///     read_epoch .. pass_epoch    every thread takes the epoch; the last block advances it
 ///     say_drained                 block 0 tells the active ranks which buffers are free again
 ///     await_room                  a sending block waits until its destinations' buffers are
 #pragma once
 
-#include "device/device.hpp"
-#include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/vigil_kernel.hpp"
 
 namespace tokenyard::low_latency {
-
-/// In the block's shared memory.
-struct CallShared {
-  uint32_t open[kRanksMax];  ///< ranks that this block speaks with
-};
-
-/// A call as one thread sees it.
-struct Call {
-  const CallParams& params;
-  CallShared& shared;
-  Kind kind;
-  uint32_t epoch;
-  uint64_t start_ns;
-
-  DEVICE uint32_t parity() const { return parity_of(epoch); }
-  DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
-
-  /// Waits for something of `rank`'s. False: it is masked, now or before.
-  template <class Condition>
-  DEVICE bool await(Phase phase, uint32_t rank, uint64_t timeout_ns, uint64_t expected,
-                    Condition condition) const {
-    const Patience patience = params.masks.patience(rank, timeout_ns);
-    const Deadline deadline(patience, start_ns);
-    Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    return wait_until(deadline, what, [&] { return condition(what.seen); });
-  }
-  /// As what must still be sent depends on it, the wait gets half of the time.
-  DEVICE uint64_t sending_ns() const { return params.timeout_ns / 2; }
-};
 
 /// This kernel's epoch. Nothing hangs on the order of the load: the word changes only once every
 /// block has read it.
@@ -58,16 +28,10 @@ DEVICE void pass_epoch(const Call& call) {
   if (receives(call.params.part)) store<Order::relaxed, Scope::gpu>(&progress.received, call.epoch);
 }
 
-DEVICE bool is_masked(const Call& call, uint32_t rank) {
-  // Relaxed: the word says only that the rank is masked, and nothing else is read on its strength.
-  return load<Order::relaxed, Scope::gpu>(call.params.masks.failed + rank) !=
-         static_cast<uint32_t>(Failure::none);
-}
-
 /// By one thread: a rank that the caller leaves out is masked as if it had not answered, since what
 /// it may send meanwhile is not received.
 DEVICE void leave_out(const Call& call, uint32_t rank) {
-  const Patience patience = call.params.masks.patience(rank, 0);
+  const Patience patience = call.params.masks.patience(rank);
   Deadline(patience, call.start_ns)
       .fail(Failure::refused,
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
@@ -89,7 +53,7 @@ DEVICE void say_drained(const Call& call, uint32_t rank) {
 DEVICE bool await_room(const Call& call, uint32_t rank) {
   const uint32_t drained_by_now = call.epoch - 2;  // Two buffers: the one before is still in use.
   const Phase phase = call.kind == Kind::dispatch ? Phase::dispatch_room : Phase::combine_room;
-  return call.await(phase, rank, call.sending_ns(), drained_by_now, [&](uint64_t& seen) {
+  return call.await(phase, rank, drained_by_now, [&](uint64_t& seen) {
     const Drained drained =
         load<Order::acquire, Scope::sys>(call.params.windows.drained(call.params.rank, rank));
     seen = drained.of(call.kind);
@@ -103,7 +67,7 @@ DEVICE void open_call(const Call& call, bool sending) {
   for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
     const bool active = params.active.contains(rank);
     if (!active && block::index() == 0) leave_out(call, rank);
-    bool open = active && !is_masked(call, rank);
+    bool open = active && !call.masked(rank);
     if (open && rank != params.rank) {
       if (block::index() == 0) say_drained(call, rank);
       if (sending) open = await_room(call, rank);

@@ -34,7 +34,8 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) const {
           .windows = {.windows = {windows_, world.rank()}, .layout = layout_},
           .masks = masks_.masks(),
           .workspace = workspace_,
-          .timeout_ns = static_cast<uint64_t>(call.timeout.value_or(world.timeout()).count())};
+          .timeout_ns = static_cast<uint64_t>(call.timeout.value_or(world.timeout()).count()),
+          .polls_a_look = plan_.polls_a_look};
 }
 
 std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {

@@ -14,6 +14,7 @@ constexpr uint32_t kCombineSendersShare = 2;
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
+constexpr uint32_t kPollsALookGpu = 64;  // Some 50 us of polling L2.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
@@ -46,7 +47,8 @@ Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Cap
   return {.kind = kind,
           .blocks_max = options.sms != 0 ? options.sms : all,
           .dispatch_warps = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
-          .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost};
+          .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
+          .polls_a_look = gpu ? kPollsALookGpu : 1};
 }
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {

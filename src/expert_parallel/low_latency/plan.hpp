@@ -19,6 +19,7 @@ struct Plan {
   AcceleratorKind kind;
   uint32_t blocks_max;  ///< of a call that does not say
   uint32_t dispatch_warps, combine_warps;
+  uint32_t polls_a_look;
 
   Split dispatch(Part part, uint32_t blocks) const;
   Split combine(Part part, uint32_t blocks) const;

@@ -19,13 +19,16 @@
 ///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e
 ///    before its destination has drained e - 2. In the usual order of calls that was long ago.
 /// 4. **A call has two parts**, sending and receiving, in one kernel or in one each (hooks). A
-///    sending part waits for nothing but room and weights, and for these only half of the call's
-///    time: so a rank that waits in vain for a dead one still sends in time for the living.
+///    sending part waits for room and weights only.
 /// 5. **Masks.** Each rank that is awaited has a failure word of its own. The first wait that fails
 ///    sets it: other waits for that rank give up as well, those for other ranks go on. A rank so
 ///    masked gets nothing and is waited for by nobody, until the mask is cleared; it may be stored
 ///    to nor from, since what it still sends carries no epoch: clearing refills its staging.
-/// 6. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
+/// 6. **Who waits says so.** A rank that waits in vain for a dead one is late with what others
+///    await of it, in this call or the next, and must not be taken for dead itself. So whoever
+///    waits for long sends pulses, and a rank whose pulse changes is given more time, up to
+///    kTimesLate times the call's. Ranks that wait for one another therefore end as well.
+/// 7. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
 ///    must agree whether a source took part: the first block that knows decides, by one
 ///    compare-and-exchange a source. A row of sums counts whole or not at all: the block that
 ///    finishes a token votes before it adds.
@@ -60,6 +63,11 @@ HOST_DEVICE uint32_t canonical(uint32_t word, uint32_t nans) {
 HOST_DEVICE uint32_t parity_of(uint32_t epoch) {
   return epoch & 1;
 }
+
+/// The longest that a call waits for a rank that shows it is alive, in times of the call's timeout.
+inline constexpr uint32_t kTimesLate = 4;
+/// Pulses in the time of a timeout.
+inline constexpr uint32_t kPulses = 4;
 
 /// Which of the two exchanges a call belongs to.
 enum class Kind : uint32_t { dispatch, combine };

@@ -51,14 +51,13 @@ DEVICE bool load_pick(const Combine& call, OthersToken of, uint32_t pick, Weight
   if (row.slot < 0) return true;
   const Peer<Stamped> from =
       common.windows.weight(common.rank, call.call.parity(), of.source, of.token) + pick;
-  return call.call.await(Phase::combine_weights, of.source, call.call.sending_ns(), call.call.epoch,
-                         [&](uint64_t& seen) {
-                           // Relaxed: the word is all there is to see.
-                           const Stamped weight = load<Order::relaxed, Scope::sys>(from);
-                           row.weight = std::bit_cast<float>(weight.value);
-                           seen = weight.epoch;
-                           return weight.epoch == call.call.epoch;
-                         });
+  return call.call.await(Phase::combine_weights, of.source, call.call.epoch, [&](uint64_t& seen) {
+    // Relaxed: the word is all there is to see.
+    const Stamped weight = load<Order::relaxed, Scope::sys>(from);
+    row.weight = std::bit_cast<float>(weight.value);
+    seen = weight.epoch;
+    return weight.epoch == call.call.epoch;
+  });
 }
 
 /// By all lanes of a warp: its chunks of a token's row of sums.

@@ -82,9 +82,8 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
         return packed.epoch() == call.call.epoch;
       };
       uint64_t seen = 0;
-      const bool come = again ? look(seen)
-                              : call.call.await(Phase::dispatch_ids, source, common.timeout_ns,
-                                                call.call.epoch, look);
+      const bool come =
+          again ? look(seen) : call.call.await(Phase::dispatch_ids, source, call.call.epoch, look);
       if (come)
         note_ids(call, own, source, token, atom, packed);
       else

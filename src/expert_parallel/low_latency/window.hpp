@@ -32,7 +32,10 @@ struct WindowLayout {
   HOST_DEVICE size_t drained(uint32_t source) const {
     return staging_bytes() + slots() * (ids_bytes() + weights_bytes()) + source * sizeof(Drained);
   }
-  HOST_DEVICE size_t bytes() const { return drained(ranks); }
+  HOST_DEVICE size_t pulse(uint32_t source) const {
+    return drained(ranks) + source * sizeof(uint32_t);
+  }
+  HOST_DEVICE size_t bytes() const { return pulse(ranks); }
 
   /// Of one source and parity, contiguous: what a refill covers.
   HOST_DEVICE size_t row_bytes() const { return size_t{row_pieces} * sizeof(Bytes16); }
@@ -69,6 +72,9 @@ struct Windows {
   }
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
     return at<Drained>(rank, layout.drained(source));
+  }
+  DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
+    return at<uint32_t>(rank, layout.pulse(source));
   }
 
  private:

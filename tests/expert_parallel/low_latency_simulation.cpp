@@ -1,0 +1,140 @@
+// Suite `low_latency`: batches under adversarial delivery, schedules and memory, every result
+// compared bit for bit; hooks, two batches under way, payloads that look like empty staging, and
+// ranks that stop in the middle: then the others must be exact without, and mask nobody else.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "expert_parallel/low_latency_checks.hpp"
+#include "expert_parallel/low_latency_survivors.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using simulation::Fault;
+using simulation::Random;
+using simulation::SeedRun;
+
+/// How a pair of batches is made.
+enum class Pattern : uint32_t { one_after_the_other, hooks, two_under_way };
+constexpr uint32_t kPatterns = 3;
+
+struct Drawn {
+  LowLatencyCase first;
+  std::vector<uint32_t> sms;  ///< [ranks]
+  std::vector<Pattern> pairs;
+  bool all_ones = false;  ///< in the payload
+};
+
+constexpr std::chrono::milliseconds kTimeout{20};
+
+Drawn draw(SeedRun& run) {
+  Random& random = run.random;
+  Drawn drawn;
+  LowLatencyCase& first = drawn.first;
+  Shape& shape = first.shape;
+  shape.ranks =
+      run.option("ranks", random.chance(64) ? random.between(5, 8) : random.between(1, 4));
+  shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
+  const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
+  shape.topk = run.option("topk", random.between(1, most));
+  shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 20) : 1));
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    first.tokens.push_back(random.chance(128) ? 0 : random.below(4));
+    drawn.sms.push_back(random.between(2, 4));
+  }
+  run.option("tokens", fmt::format("{}", first.tokens));
+  run.option("sms", fmt::format("{}", drawn.sms));
+  first.picking.none = run.option("none", random.below(3) * 0.25);
+  first.picking.one_expert = run.option("one_expert", random.chance(64));
+  first.rows = static_cast<LowLatencyRows>(run.option("rows", random.below(4)));
+  first.given_fp8 =
+      run.option("given_fp8", first.rows != LowLatencyRows::bf16 && random.chance(256));
+  first.seed = static_cast<uint32_t>(random.next());
+  drawn.all_ones = run.option("all_ones", random.chance(256));
+  const uint32_t pairs = random.between(1, 2);
+  for (uint32_t i = 0; i < pairs; ++i)
+    drawn.pairs.push_back(static_cast<Pattern>(random.below(kPatterns)));
+  return drawn;
+}
+
+/// One rank's program.
+void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopped) {
+  LowLatency exchange(world, drawn.first.options());
+  LowLatencyCase of = drawn.first;
+  of.sms = drawn.sms[world.rank()];
+  Survivor survivor(exchange, stopped);
+  for (const Pattern pattern : drawn.pairs) {
+    SurvivorBatch one(survivor, of, drawn.all_ones);
+    of.seed += 1;
+    SurvivorBatch other(survivor, of, drawn.all_ones);
+    of.seed += 1;
+    const bool hooks = pattern != Pattern::one_after_the_other;
+    one.dispatch(hooks);
+    if (pattern == Pattern::two_under_way) {
+      other.dispatch(true);
+      one.receive_dispatch();
+      one.combine(true);
+      other.receive_dispatch();
+      other.combine(true);
+      one.receive_combine();
+      other.receive_combine();
+    } else {
+      if (hooks) one.receive_dispatch();
+      one.combine(hooks);
+      if (hooks) one.receive_combine();
+      other.dispatch(false);
+      other.combine(false);
+    }
+  }
+  survivor.require_only_the_stopped_masked();
+}
+
+constexpr size_t kArenaBytes = size_t{2} << 20;
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::Options options{
+      .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
+  std::optional<uint32_t> stopped;
+  if (options.ranks > 1 && run.random.chance(192)) {
+    // Of any size, since nobody knows how many steps the run will take.
+    const uint64_t after = run.random.below(1u << run.random.between(8, 15));
+    stopped = run.option("stops", run.random.below(options.ranks));
+    options.stop =
+        simulation::RankStop{.rank = *stopped,
+                             .after_steps = run.option("after_steps", after),
+                             .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const simulated::Result result =
+      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn, stopped); });
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; stopped && rank < options.ranks; ++rank) {
+    // Objects are made together: without that rank there is none.
+    bool lost_at_start = rank == *stopped;
+    if (result.thrown[rank]) {
+      try {
+        std::rethrow_exception(result.thrown[rank]);
+      } catch (const PeerTimeout&) {
+        lost_at_start = true;
+      } catch (const PeerLost&) {
+        lost_at_start = true;
+      } catch (const std::exception&) {
+      }
+    }
+    if (lost_at_start) may_throw.push_back(rank);
+  }
+  result.require_clean(may_throw);
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "low_latency",
+     .what = "batches of few tokens, hooks and masks, exact under adversarial delivery",
+     .run = run_suite,
+     .explained = {},
+     .seeds = 2000});
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,128 @@
+/// Batches of a rank of whose peers one may stop: what must be exact then, and what may be missing.
+/// Without such a peer everything must be exact.
+#pragma once
+
+#include <optional>
+
+#include "expert_parallel/low_latency_checks.hpp"
+
+namespace tokenyard::test {
+
+/// Something that a batch left is wrong.
+class WrongBatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Survivor {
+  Survivor(LowLatency& exchange, std::optional<uint32_t> stopped)
+      : exchange(exchange), stopped(stopped) {}
+
+  void require_none(const std::string& difference, const char* after) const {
+    if (!difference.empty())
+      throw WrongBatch(
+          fmt::format("rank {} after {}: {}", exchange.world().rank(), after, difference));
+  }
+  void require_only_the_stopped_masked() const {
+    for (const MaskedRank& masked : exchange.masked())
+      if (masked.rank != stopped)
+        throw WrongBatch(fmt::format("rank {} masks rank {}, which is alive: {}",
+                                     exchange.world().rank(), masked.rank, masked.phase));
+  }
+  bool masks_the_stopped() const {
+    for (const MaskedRank& masked : exchange.masked())
+      if (masked.rank == stopped) return true;
+    return false;
+  }
+
+  LowLatency& exchange;
+  const std::optional<uint32_t> stopped;
+};
+
+/// One batch, step by step. Every step checks what it brought.
+class SurvivorBatch {
+ public:
+  SurvivorBatch(const Survivor& survivor, const LowLatencyCase& of, bool all_ones)
+      : survivor_(survivor),
+        exchange_(survivor.exchange),
+        of_(of),
+        all_(of.draw()),
+        mine_(all_[rank()]) {
+    if (all_ones) fill_with_ones();
+    tokens_.emplace(accelerator(), of_, mine_);
+    combined_.emplace(exchange_, of_, mine_);
+  }
+
+  void dispatch(bool hook) {
+    received_ = exchange_.dispatch(tokens_->input(), {.sms = of_.sms, .hook = hook});
+    if (!hook) check_dispatch();
+  }
+  void receive_dispatch() {
+    exchange_.receive(received_.handle);
+    check_dispatch();
+  }
+  void combine(bool hook) {
+    void* const y = exchange_.combine_buffer(received_.handle);
+    run_experts(exchange_, of_, all_, y, absent_);
+    exchange_.combine(combined_->what(y, *tokens_), received_.handle,
+                      {.sms = of_.sms, .hook = hook});
+    if (!hook) check_combine();
+  }
+  void receive_combine() {
+    exchange_.receive(received_.handle);
+    check_combine();
+  }
+
+ private:
+  uint32_t rank() const { return exchange_.world().rank(); }
+  Accelerator& accelerator() const { return exchange_.world().accelerator(); }
+
+  /// Payload that looks like empty staging, in places.
+  void fill_with_ones() {
+    for (Tokens& tokens : all_)
+      for (size_t i = 0; i < tokens.x.size(); ++i)
+        if (i / 8 % 3 == 0) tokens.x[i] = 0xffff;
+  }
+
+  /// The stopped rank's tokens are all there, or it counts as absent; of its rows, which nobody
+  /// asks for any more, some may be missing. All others' must be exact.
+  void check_dispatch() {
+    exchange_.wait();
+    const bool may_lack = survivor_.stopped && survivor_.masks_the_stopped();
+    if (may_lack) {
+      const size_t ranges = size_t{of_.shape.local_experts()} * of_.shape.ranks * 2;
+      const std::vector<int32_t> seen = read_back(accelerator(), received_.ranges, ranges);
+      if (seen != expected_batch(of_.shape, all_, rank()).ranges) absent_ = {*survivor_.stopped};
+    }
+    const std::set<uint32_t> unchecked =
+        may_lack ? std::set<uint32_t>{*survivor_.stopped} : std::set<uint32_t>{};
+    survivor_.require_none(
+        difference_after_dispatch(exchange_, of_, all_, received_, absent_, unchecked),
+        "a dispatch");
+  }
+
+  /// A token lacks all of the stopped rank's picks, or none.
+  void check_combine() {
+    exchange_.wait();
+    const std::vector<int32_t> lost = combined_->lost.read();
+    const std::vector<uint16_t> out = combined_->out.read();
+    for (uint32_t token = 0; token < mine_.count; ++token) {
+      std::set<uint32_t> without;
+      if (lost[token] != 0 && survivor_.masks_the_stopped()) without = {*survivor_.stopped};
+      survivor_.require_none(
+          difference_of_token(of_, mine_, rank(), token, lost[token], out, without), "a combine");
+    }
+  }
+
+  const Survivor& survivor_;
+  LowLatency& exchange_;
+  const LowLatencyCase of_;
+  std::vector<Tokens> all_;
+  const Tokens& mine_;
+  std::optional<LowLatencyTokens> tokens_;
+  std::optional<CombineOnDevice> combined_;
+  LowLatencyReceived received_;
+  std::set<uint32_t> absent_;
+};
+
+}  // namespace tokenyard::test
