@@ -115,6 +115,7 @@ TEST_P(ChannelTest, ShowsWhatHasArrivedInOnePiece) {
     });
     const auto seen = high->arrived(kFrame);
     ASSERT_TRUE(std::equal(seen.begin(), seen.end(), frame.begin())) << round;
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(seen.data()) % 64, round * kFrame % 64);
     high->consume(100);
     std::vector<std::byte> rest(kFrame - 100);
     ASSERT_EQ(high->receive_some(rest), rest.size());

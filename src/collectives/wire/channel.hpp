@@ -32,7 +32,8 @@ class Channel {
   virtual size_t receive_some(std::span<std::byte> into) = 0;
   /// What has arrived, at most `wanted` bytes, to be read in place until `consume` or the next call
   /// of this channel. Never less than has arrived but where `wanted` exceeds kArrivedInOnePiece, so
-  /// whoever waits for a header may wait for all of it here. Empty: nothing has arrived.
+  /// whoever waits for a header may wait for all of it here. Empty: nothing has arrived. Bytes lie
+  /// as aligned as they are in the stream, up to 64: whoever pads frames finds elements aligned.
   virtual std::span<const std::byte> arrived(size_t wanted) = 0;
   virtual void consume(size_t bytes) = 0;
 
@@ -61,6 +62,9 @@ class Transport {
   virtual std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) = 0;
   /// Whether the peer shares memory with this rank: what algorithms choose by.
   virtual bool same_host(Slot peer) const = 0;
+  /// A number of the host that a member is on, this rank too, alike on all ranks. A transport that
+  /// knows of one host only may leave it.
+  virtual uint64_t host_of(Slot) const { return 0; }
 
   /// Looks at sockets and bells without waiting, so that channels make progress.
   virtual void poll() = 0;

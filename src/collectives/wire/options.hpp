@@ -24,7 +24,7 @@ struct WireOptions {
   /// A stream over TCP changes sockets after so many bytes, so that a large message keeps several
   /// of them busy. Who opens the channel decides for both ends.
   uint32_t stripes = 2;
-  size_t stripe_bytes = 256 << 10;
+  size_t stripe_bytes = 1 << 20;
   int socket_buffer_bytes = 0;  ///< 0: the system's own choice, which grows with need
 };
 

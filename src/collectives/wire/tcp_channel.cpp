@@ -3,17 +3,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace tokenyard::collectives {
 
 namespace {
 
-/// What can lie in one piece for `arrived`.
-constexpr size_t kHeldBytes = kArrivedInOnePiece;
+/// A held byte's address is that of its position in the stream, modulo this.
+constexpr size_t kAlignment = 64;
+constexpr size_t kHeldBytes = kArrivedInOnePiece + kAlignment;
 /// Small receives come in pairs, a header and what it announces: one system call for both.
 constexpr size_t kSmallBytes = 4 << 10;
 
 }  // namespace
+
+void TcpChannel::AlignedDelete::operator()(std::byte* held) const {
+  ::operator delete[](held, std::align_val_t(kAlignment));
+}
 
 TcpChannel::TcpChannel(uint32_t stripes, uint64_t turn_bytes)
     : turn_bytes_(turn_bytes), sockets_(stripes) {}
@@ -65,7 +71,7 @@ size_t TcpChannel::receive_some(std::span<std::byte> into) {
 }
 
 std::span<const std::byte> TcpChannel::arrived(size_t wanted) {
-  wanted = std::min(wanted, kHeldBytes);
+  wanted = std::min(wanted, kArrivedInOnePiece);
   if (held_end_ - held_begin_ < wanted) read_ahead(std::max(wanted, kSmallBytes));
   return {held_.get() + held_begin_, std::min(wanted, held_end_ - held_begin_)};
 }
@@ -76,14 +82,13 @@ void TcpChannel::consume(size_t bytes) {
 
 /// Until `wanted` bytes are held, or no more have arrived.
 void TcpChannel::read_ahead(size_t wanted) {
-  if (!held_) held_ = std::make_unique<std::byte[]>(kHeldBytes);
+  if (!held_) held_.reset(new (std::align_val_t(kAlignment)) std::byte[kHeldBytes]);
   const size_t held = held_end_ - held_begin_;
-  if (held == 0) {
-    held_begin_ = held_end_ = 0;
-  } else if (held_begin_ + wanted > kHeldBytes) {
-    std::memmove(held_.get(), held_.get() + held_begin_, held);
-    held_begin_ = 0;
-    held_end_ = held;
+  if (held == 0 || held_begin_ + wanted > kHeldBytes) {
+    const size_t begin = (received_ - held) % kAlignment;
+    if (held > 0) std::memmove(held_.get() + begin, held_.get() + held_begin_, held);
+    held_begin_ = begin;
+    held_end_ = begin + held;
   }
   held_end_ += receive_directly({held_.get() + held_end_, wanted - held});
 }

@@ -45,7 +45,10 @@ class TcpChannel final : public Channel {
   uint64_t received_ = 0;  ///< from the sockets
 
   /// Read, but not consumed: bytes [begin, end).
-  std::unique_ptr<std::byte[]> held_;
+  struct AlignedDelete {
+    void operator()(std::byte* held) const;
+  };
+  std::unique_ptr<std::byte[], AlignedDelete> held_;
   size_t held_begin_ = 0, held_end_ = 0;
 
   /// One broken stripe is a hole in the stream, so nothing moves on the others either. But what

@@ -120,6 +120,12 @@ bool WireTransport::same_host(Slot peer) const {
   return !options_.force_tcp && at != peers_.end() && at->second.card.host == card_.host;
 }
 
+uint64_t WireTransport::host_of(Slot slot) const {
+  if (options_.force_tcp) return slot;
+  const auto at = peers_.find(slot);
+  return std::hash<std::string>()(at != peers_.end() ? at->second.card.host : card_.host);
+}
+
 void WireTransport::invite(Pair& pair) {
   Peer& peer = peer_of(pair);
   if (!same_host(peer.member.slot)) return invite_by_tcp(pair, "");
@@ -155,13 +161,13 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
 }
 
 void WireTransport::poll() {
-  const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;
+  const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // Powers of two.
   if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
     for (auto& [key, pair] : pairs_) {
       if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(false);
     }
     look();
-  } else if (++polls_ % every == 0) {
+  } else if ((++polls_ & (every - 1)) == 0) {
     look();
   }
 }

@@ -36,6 +36,7 @@ class WireTransport final : public Transport {
   /// Throws InvalidArgument if the peer is no other member of the epoch.
   std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
   bool same_host(Slot peer) const override;
+  uint64_t host_of(Slot slot) const override;
 
   void poll() override;
   void prepare_to_sleep() override;

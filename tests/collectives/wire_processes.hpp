@@ -1,0 +1,116 @@
+/// Transports of ranks that are processes.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "collectives/wire/wire_transport.hpp"
+#include "fabric/worlds.hpp"
+
+namespace tokenyard::collectives {
+
+/// Memory that a test and its child processes share: made before they are.
+template <class T>
+class SharedBoard {
+ public:
+  SharedBoard()
+      : at_(mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    if (at_ == MAP_FAILED) throw std::runtime_error("mmap of a board");
+    new (at_) T;
+  }
+  ~SharedBoard() { munmap(at_, sizeof(T)); }
+  SharedBoard(const SharedBoard&) = delete;
+  SharedBoard& operator=(const SharedBoard&) = delete;
+  T* operator->() const { return static_cast<T*>(at_); }
+
+ private:
+  void* at_;
+};
+
+inline void await(const std::string& what, const std::function<bool()>& done,
+                  std::chrono::seconds at_most = std::chrono::seconds(30)) {
+  const auto until = std::chrono::steady_clock::now() + at_most;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) throw std::runtime_error("gave up: " + what);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+/// Where ranks leave their contacts, as they would with control/.
+struct ContactBoard {
+  struct Place {
+    std::atomic<size_t> bytes = 0;
+    std::array<std::byte, 512> contact;
+  };
+  std::array<Place, 8> places;
+
+  void publish(Slot slot, const Contact& contact) {
+    std::memcpy(places[slot].contact.data(), contact.data(), contact.size());
+    places[slot].bytes = contact.size();
+  }
+  Contacts of(const View& view) {
+    Contacts contacts;
+    for (const Member& member : view.members) {
+      Place& place = places[member.slot];
+      await("a contact", [&] { return place.bytes != 0; });
+      contacts[member.slot].assign(place.contact.begin(), place.contact.begin() + place.bytes);
+    }
+    return contacts;
+  }
+};
+
+/// The transport of one of the view's ranks, in its epoch.
+inline std::unique_ptr<WireTransport> join_wire(ContactBoard& board, const View& view, Slot self,
+                                                WireOptions options = {}) {
+  options.self = *view.at(self);
+  options.secret = "between processes";
+  options.address = "127.0.0.1";
+  auto transport = std::make_unique<WireTransport>(options);
+  board.publish(self, transport->contact());
+  transport->begin_epoch(view, board.of(view));
+  return transport;
+}
+
+inline View view_of(uint32_t ranks, Epoch epoch = 1) {
+  View view{.epoch = epoch, .slots = ranks, .members = {}};
+  for (Slot slot = 0; slot < ranks; ++slot) view.members.push_back({slot, 1000 + slot});
+  return view;
+}
+
+inline void send_all(Transport& transport, Channel& channel, std::span<const std::byte> bytes) {
+  size_t sent = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (uint64_t turn = 1; sent < bytes.size(); ++turn) {
+    const size_t now = channel.send_some(bytes.subspan(sent));
+    sent += now;
+    if (now == 0) transport.poll();
+    if (turn % 65536 == 0 && std::chrono::steady_clock::now() > until) {
+      throw std::runtime_error("gave up sending");
+    }
+  }
+}
+
+inline void receive_all(Transport& transport, Channel& channel, std::span<std::byte> into) {
+  size_t got = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (uint64_t turn = 1; got < into.size(); ++turn) {
+    const size_t now = channel.receive_some(into.subspan(got));
+    got += now;
+    if (now == 0) transport.poll();
+    if (turn % 65536 == 0 && std::chrono::steady_clock::now() > until) {
+      throw std::runtime_error("gave up receiving");
+    }
+  }
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,167 @@
+// Whoever does not belong here is turned away, and counted, and disturbs nobody.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "collectives/wire/letterbox.hpp"
+#include "collectives/wire/tcp_socket.hpp"
+#include "collectives/wire_ranks.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+namespace {
+
+const Key kRightKey = wire_key("between us", "wire test");
+
+class WireStrangerTest : public testing::Test {
+ protected:
+  void SetUp() override { ranks_.begin_epoch(5); }
+
+  ContactCard card() { return *decode_contact(ranks_[1].contact()); }
+  /// An invitation that rank 1 would take.
+  Invitation right_invitation() const {
+    return {.kind = InvitationKind::tcp,
+            .channel = {5, 1, Lane::collective, {0, 100}, {1, 101}},
+            .bytes = 1 << 20,
+            .stripe = 0,
+            .stripes = 2,
+            .nonce = 12345,
+            .words = {}};
+  }
+  /// What rank 1 answers to these first bytes of a connection; nothing if it hangs up.
+  std::optional<std::vector<std::byte>> answer_to(std::span<const std::byte> bytes) {
+    const FileDescriptor socket = connect_to(card().address, card().port);
+    size_t sent = 0;
+    std::vector<std::byte> answer(sizeof(Digest));
+    size_t got = 0;
+    bool over = false;
+    ranks_.poll_until("an answer", [&] {
+      if (sent < bytes.size()) {
+        const Moved moved = send_now(socket, bytes.subspan(sent));
+        sent += moved.bytes;
+        over = over || moved.over;
+      }
+      const Moved moved = receive_now(socket, std::span(answer).subspan(got));
+      got += moved.bytes;
+      return over || moved.over || got == answer.size();
+    });
+    if (got != answer.size()) return std::nullopt;
+    return answer;
+  }
+  bool channel_works() {
+    const auto low = ranks_[0].channel(9, Lane::collective, 1);
+    const auto high = ranks_[1].channel(9, Lane::collective, 0);
+    const std::vector<std::byte> byte{std::byte{1}};
+    std::vector<std::byte> got(1);
+    return ranks_.poll_until("room", [&] { return low->send_some(byte) == 1; }) &&
+           ranks_.poll_until("a byte", [&] { return high->receive_some(got) == 1; });
+  }
+
+  WireRanks ranks_{2, [](WireOptions& options) { options.force_tcp = true; }};
+};
+
+TEST_F(WireStrangerTest, AreLetInWithTheRightInvitationOnly) {
+  const auto frame = encode(right_invitation(), kRightKey);
+  const auto answer = answer_to(frame);
+  ASSERT_TRUE(answer);
+  const Digest expected = welcome(frame, kRightKey);
+  EXPECT_TRUE(std::equal(answer->begin(), answer->end(), expected.begin(), expected.end()));
+  EXPECT_EQ(ranks_[1].refused(), 0u);
+  EXPECT_FALSE(answer_to(frame)) << "the same one again";
+  EXPECT_EQ(ranks_[1].refused(), 1u);
+}
+
+TEST_F(WireStrangerTest, AreTurnedAwayForEveryFieldThatIsWrong) {
+  const auto refused = [&](const std::function<void(Invitation&)>& change,
+                           const Key& key = kRightKey) {
+    Invitation invitation = right_invitation();
+    change(invitation);
+    const uint64_t before = ranks_[1].refused();
+    const bool turned_away = !answer_to(encode(invitation, key));
+    return turned_away && ranks_[1].refused() == before + 1;
+  };
+  const auto nothing = [](Invitation&) {};
+  EXPECT_TRUE(refused(nothing, wire_key("another secret", "wire test")));
+  EXPECT_TRUE(refused(nothing, wire_key("between us", "another job")));
+  EXPECT_TRUE(refused([](Invitation& it) { it.channel.epoch = 4; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.channel.maker.incarnation = 99; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.channel.taker.incarnation = 99; }));
+  EXPECT_TRUE(refused([](Invitation& it) { std::swap(it.channel.maker, it.channel.taker); }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.kind = InvitationKind::shared_memory; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.stripes = 0; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.stripes = 1u << 31; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.stripe = 2; }));
+  EXPECT_TRUE(refused([](Invitation& it) { it.bytes = 0; }));
+  EXPECT_TRUE(channel_works());
+}
+
+TEST_F(WireStrangerTest, CannotGuess) {
+  std::mt19937 random(1);
+  const auto right = encode(right_invitation(), kRightKey);
+  for (size_t at = 0; at < right.size(); ++at) {
+    auto frame = right;
+    frame[at] ^= static_cast<std::byte>(1 << random() % 8);
+    EXPECT_FALSE(decode_invitation(frame, kRightKey)) << at;
+    EXPECT_FALSE(decode_invitation(std::span(right).first(at), kRightKey)) << at;
+  }
+  for (int round = 0; round < 50; ++round) {
+    auto garbage = bytes_of_seed(112 + random() % 3000, random());
+    EXPECT_FALSE(answer_to(garbage));
+  }
+  EXPECT_EQ(ranks_[1].refused(), 50u);
+  EXPECT_TRUE(channel_works());
+}
+
+TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
+  const auto right = encode(right_invitation(), kRightKey);
+  for (size_t bytes = 0; bytes < right.size(); bytes += 7) {
+    const FileDescriptor socket = connect_to(card().address, card().port);
+    ranks_.poll_until("a connection", [&] {
+      return bytes == 0 || send_now(socket, std::span(right).first(bytes)).bytes == bytes;
+    });
+  }
+  ranks_.poll_until("their ends", [&] { return ranks_[1].refused() == right.size() / 7; });
+  EXPECT_TRUE(channel_works());
+}
+
+TEST_F(WireStrangerTest, WhoSayNothingTakeNobodysPlace) {
+  std::vector<FileDescriptor> silent;
+  for (size_t count = 0; count < 3 * Door::kStrangersMax; ++count) {
+    silent.push_back(connect_to(card().address, card().port));
+  }
+  EXPECT_TRUE(channel_works());
+  ranks_.poll_until("them to be seen",
+                    [&] { return ranks_[1].refused() >= 2 * Door::kStrangersMax; });
+  EXPECT_TRUE(channel_works());
+}
+
+TEST_F(WireStrangerTest, CannotDisturbByLetters) {
+  Letterbox stranger;
+  const LetterboxAddress to(card().letterbox);
+  std::mt19937 random(2);
+  uint64_t letters = 0;
+  for (int round = 0; round < 200; ++round) {
+    auto letter = bytes_of_seed(1 + random() % 400, random());
+    FileDescriptor enclosed;
+    if (round % 3 == 0) enclosed = FileDescriptor(dup(stranger.native()));
+    ranks_.poll_until("room", [&] { return stranger.post(to, letter, enclosed) == Posted::yes; });
+    ++letters;
+  }
+  // One of the job, but of no epoch that is, and one that has no segment in it.
+  Invitation old = right_invitation();
+  old.kind = InvitationKind::shared_memory;
+  old.channel.epoch = 4;
+  Invitation empty = right_invitation();
+  empty.kind = InvitationKind::shared_memory;
+  for (const Invitation& invitation : {old, empty}) {
+    ranks_.poll_until("room", [&] {
+      return stranger.post(to, encode(invitation, kRightKey), {}) == Posted::yes;
+    });
+  }
+  ranks_.poll_until("all to be read", [&] { return ranks_[1].refused() == letters + 1; });
+  EXPECT_TRUE(channel_works());
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives
