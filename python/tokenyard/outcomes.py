@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+LISTEN_S = 0.2
+"""How long a launch waits at a time: a Ctrl-C that comes just before a wait begins does not wake
+it, and is noticed when it ends."""
+
 
 class Outcomes:
     """Filled in the order in which ranks end, so that the first failure is the first in time."""

@@ -17,7 +17,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from .errors import Error, ProcessDied
-from .outcomes import Outcomes
+from .outcomes import LISTEN_S, Outcomes
 from .rendezvous import HeldPort
 from .world import World
 
@@ -56,7 +56,7 @@ def run_processes(
             theirs.close()
         while outcomes.running and outcomes.failure is None:
             running = [pipe for pipe, (rank, _) in children.items() if rank in outcomes.running]
-            wait(running)
+            wait(running, LISTEN_S)
             # Looked at again, since a first look that finds a failure may just have missed its
             # cause, which was sent before.
             endings = [_hear(*children[pipe], pipe) for pipe in wait(running, timeout=0)]

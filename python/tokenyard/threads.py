@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import _tokenyard
 
-from .outcomes import Outcomes
+from .outcomes import LISTEN_S, Outcomes
 from .world import World
 
 GRACE_S = 1.0
@@ -53,10 +54,9 @@ def run_threads(
         thread.start()
     outcomes = Outcomes(ranks)
     try:
-        while outcomes.running:
-            _take(outcomes, ended.get())
-            if outcomes.failure is not None:
-                break
+        while outcomes.running and outcomes.failure is None:
+            with suppress(queue.Empty):
+                _take(outcomes, ended.get(timeout=LISTEN_S))
     finally:
         # Only after a failure or Ctrl-C is anybody still running here.
         if outcomes.running:

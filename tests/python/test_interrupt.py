@@ -56,7 +56,12 @@ def start(tmp_path: Path, mode: str, kind: str, port: int = 0) -> subprocess.Pop
         PROGRAM.replace("{mode}", mode).replace("{kind}", kind).replace("{port}", str(port))
     )
     return subprocess.Popen(
-        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in a shell's background are deaf to Ctrl-C, and so would their children be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
