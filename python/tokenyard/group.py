@@ -181,7 +181,7 @@ class Group:
         return self._submit(Kind.barrier, **call)
 
     def monitored_barrier(self, **call: Any) -> Work:
-        """A barrier whose PeerTimeout names every rank that has not come, on every rank that has."""
+        """A barrier that names, on every rank that came in time, each rank that did not."""
         return self._submit(Kind.monitored_barrier, **call)
 
     def send(self, array: np.ndarray, to: int, tag: int = 0, **call: Any) -> Work:

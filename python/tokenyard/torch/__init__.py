@@ -1,0 +1,50 @@
+"""torch.distributed over Tokenyard's collectives, for CPU tensors.
+
+    import torch.distributed as dist
+    import tokenyard.torch
+
+    dist.init_process_group("tokenyard")
+
+Importing this registers the backend. At its first use on a machine it is compiled against the torch
+that is installed, which takes a C++20 compiler and about half a minute, and is kept in
+XDG_CACHE_HOME (else ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted, or
+do as `Options.on_failure` says; `collectives` is the way to `shrink`, `replace` and `grow`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..collectives import Collectives
+from . import build
+from .jobs import create, job_of
+from .options import Options
+
+__all__ = ["Options", "collectives", "monitored_barrier"]
+
+
+def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
+    """The job that a group of backend `tokenyard` belongs to: its membership, its counters.
+
+    Ranks are those of the process's first such group, usually the default group.
+    """
+    return job_of(group).collectives
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None
+) -> None:
+    """A barrier whose error names every rank that did not come.
+
+    torch's own function of this name takes groups of backend gloo only.
+    """
+    job_of(group)
+    chosen = group or dist.group.WORLD
+    chosen.monitored_barrier(timeout or timedelta(seconds=-1e-3), wait_all_ranks=True)
+
+
+if "tokenyard" not in dist.Backend.backend_list:
+    dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu"])
+build.load()

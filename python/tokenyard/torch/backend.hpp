@@ -1,0 +1,113 @@
+/// torch's process group backend `tokenyard`: translates calls of c10d into operations of the core.
+///
+/// Nothing is decided here. Which ranks there are, what happens when one is lost and how bytes move
+/// is the core's business, behind core_table.hpp.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core_table.hpp"
+#include "torch_work.hpp"
+
+namespace tokenyard::torch_backend {
+
+/// What Python does for a group.
+struct Hooks {
+  pybind11::object on_shutdown, on_abort;
+};
+
+class TokenyardBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<Tensors>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
+                   std::string group_name, std::vector<int64_t> global_ranks, Hooks hooks);
+  ~TokenyardBackend() override;
+
+  const std::string getBackendName() const override { return "tokenyard"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(Milliseconds timeout) override { options_->timeout = timeout; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return calls_; }
+  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
+  void shutdown() override { run(hooks_.on_shutdown); }
+  void abort() override { run(hooks_.on_abort); }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& options) override;
+
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  WorkPtr send(Tensors& tensors, int to, int tag) override;
+  WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+ private:
+  /// An operation in the making: its arrays, and what the core wants to know besides.
+  struct Call {
+    core::Kind kind;
+    std::vector<core::Array> in, out;
+    Milliseconds timeout = c10d::kUnsetTimeout;
+    core::Reduction reduction = core::Reduction::sum;
+    int64_t peer = 0;
+    int tag = 0;
+    bool from_anybody = false;
+  };
+  using TorchWorkPtr = c10::intrusive_ptr<TorchWork>;
+
+  TorchWorkPtr work(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs) const;
+  void submit(TorchWork& work, const Call& call);
+  WorkPtr begun(TorchWorkPtr work);
+  WorkPtr begin(TorchWorkPtr work, const Call& call);
+  static void run(const pybind11::object& hook);
+
+  core::Group* const group_;
+  const c10::intrusive_ptr<Options> options_;
+  Hooks hooks_;
+  std::atomic<uint64_t> calls_ = 0;
+  std::mutex coalescing_mutex_;
+  TorchWorkPtr coalescing_;
+};
+
+}  // namespace tokenyard::torch_backend
