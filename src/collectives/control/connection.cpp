@@ -12,7 +12,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-void set(Socket& socket, int level, int option, int value) {
+void set(TcpSocket& socket, int level, int option, int value) {
   // A system without one of these notices dead hosts by their heartbeats alone.
   (void)setsockopt(socket.native_handle(), level, option, &value, sizeof value);
 }
@@ -25,7 +25,7 @@ void close_on_exec(AnySocket& socket) {
 
 }  // namespace
 
-Connection::Connection(Socket socket, std::chrono::nanoseconds silence)
+Connection::Connection(TcpSocket socket, std::chrono::nanoseconds silence)
     : socket_(std::move(socket)) {
   asio::error_code ignored;
   remote_ = socket_.remote_endpoint(ignored);
@@ -82,7 +82,7 @@ awaitable<void> Connection::write(uint16_t kind, std::span<const std::byte> payl
 
 void Connection::finish_writing() {
   asio::error_code ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
+  socket_.shutdown(TcpSocket::shutdown_send, ignored);
 }
 
 void Connection::close() {
@@ -110,19 +110,19 @@ awaitable<void> pause(std::chrono::nanoseconds time) {
   co_await timer.async_wait(use_awaitable);
 }
 
-Acceptor listen(const asio::any_io_executor& executor, const Endpoint& where) {
-  Acceptor acceptor(executor);
+TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& where) {
+  TcpAcceptor acceptor(executor);
   acceptor.open(where.protocol());
   close_on_exec(acceptor);
-  acceptor.set_option(Acceptor::reuse_address(true));
+  acceptor.set_option(TcpAcceptor::reuse_address(true));
   acceptor.bind(where);
   acceptor.listen();
   return acceptor;
 }
 
-awaitable<Socket> dial(Endpoint where, std::chrono::nanoseconds time) {
+awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time) {
   const auto socket =
-      std::make_shared<Socket>(co_await asio::this_coro::executor, where.protocol());
+      std::make_shared<TcpSocket>(co_await asio::this_coro::executor, where.protocol());
   close_on_exec(*socket);
   asio::steady_timer timer(socket->get_executor(), time);
   timer.async_wait([socket](const asio::error_code& error) {

@@ -15,9 +15,9 @@ namespace tokenyard::collectives {
 
 using asio::awaitable;
 using asio::use_awaitable;
-using Socket = asio::ip::tcp::socket;
-using Endpoint = asio::ip::tcp::endpoint;
-using Acceptor = asio::ip::tcp::acceptor;
+using TcpSocket = asio::ip::tcp::socket;
+using TcpEndpoint = asio::ip::tcp::endpoint;
+using TcpAcceptor = asio::ip::tcp::acceptor;
 
 /// How long a connection has to prove itself. Strangers may keep silent; nobody waits for them.
 inline constexpr std::chrono::seconds kHandshakeMax{2};
@@ -25,7 +25,7 @@ inline constexpr std::chrono::seconds kHandshakeMax{2};
 class Connection {
  public:
   /// `silence`: for how long the network may swallow what is sent, before the connection breaks.
-  Connection(Socket socket, std::chrono::nanoseconds silence);
+  Connection(TcpSocket socket, std::chrono::nanoseconds silence);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -43,12 +43,12 @@ class Connection {
   void close();
 
   asio::any_io_executor executor() { return socket_.get_executor(); }
-  const Endpoint& remote() const { return remote_; }
+  const TcpEndpoint& remote() const { return remote_; }
   std::string remote_text() const;
 
  private:
-  Socket socket_;
-  Endpoint remote_;
+  TcpSocket socket_;
+  TcpEndpoint remote_;
   Introduction peer_;
   std::optional<Sealer> sealer_;
   std::optional<Opener> opener_;
@@ -69,8 +69,8 @@ class Patience {
 awaitable<void> pause(std::chrono::nanoseconds time);
 
 /// A listener that children of this process do not inherit. Throws std::system_error.
-Acceptor listen(const asio::any_io_executor& executor, const Endpoint& where);
+TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& where);
 /// A connected socket that children do not inherit, or std::system_error.
-awaitable<Socket> dial(Endpoint where, std::chrono::nanoseconds time);
+awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time);
 
 }  // namespace tokenyard::collectives

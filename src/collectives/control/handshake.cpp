@@ -11,9 +11,9 @@ namespace tokenyard::collectives {
 namespace {
 
 // A hello on the wire, little-endian: magic 4, version 2, purpose 2, slot 4, unused 4, incarnation
-// 8, epoch 8, job 8, nonce 32. No later version may move the first two.
+// 8, epoch 8, job 8, sought 8, nonce 32. No later version may move the first two.
 constexpr size_t kNonceBytes = 32;
-static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + kNonceBytes);
+static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + 8 + kNonceBytes);
 
 template <class T>
 void put(std::byte*& at, T value) {
@@ -42,6 +42,7 @@ Handshake::Handshake(Side side, const Key& key, const Introduction& self)
   put(at, self.self.incarnation);
   put(at, self.epoch);
   put(at, self.job);
+  put(at, self.sought);
   fill_randomly({at, kNonceBytes});
   if (side_ == Side::dialler) output_.assign(mine_.begin(), mine_.end());
 }
@@ -115,6 +116,7 @@ void Handshake::judge_hello() {
   peer_.self.incarnation = get<uint64_t>(at);
   peer_.epoch = get<uint64_t>(at);
   peer_.job = get<uint64_t>(at);
+  peer_.sought = get<uint64_t>(at);
   if (peer_.job != self_.job) {
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.end());
     throw Stranger("belongs to another job");
@@ -124,7 +126,11 @@ void Handshake::judge_hello() {
       (peer_.purpose == Purpose::store) != store) {
     throw Stranger(fmt::format("wants something else ({})", static_cast<int>(peer_.purpose)));
   }
-  if (!store && peer_.self.incarnation == 0) throw Stranger("has no incarnation");
+  if (store) return;
+  if (peer_.self.incarnation == 0) throw Stranger("has no incarnation");
+  if (peer_.sought != 0 && peer_.sought != self_.self.incarnation) {
+    throw Stranger("looks for another process");
+  }
 }
 
 Digest Handshake::proof_of(Side side) const {

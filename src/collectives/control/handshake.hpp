@@ -8,7 +8,7 @@
 ///
 /// Both then have the same two session keys, one a direction, which seal every later frame
 /// (sealed_frame.hpp). A proof says who gave it, so none can be reflected; it covers both nonces,
-/// so none can be replayed. Who cannot prove that he knows the secret has had 104 bytes read, no
+/// so none can be replayed. Who cannot prove that he knows the secret has had 112 bytes read, no
 /// memory made for him, and learns nothing but our slot and incarnation.
 #pragma once
 
@@ -40,6 +40,8 @@ struct Introduction {
   uint64_t job = 0;  ///< job_number of its name
   Member self;
   Epoch epoch = 0;
+  /// The incarnation that the dialler wants to reach; 0: anybody of the job. Addresses are reused.
+  uint64_t sought = 0;
 };
 
 /// Who is not one of us: what() tells what gave it away. Never leaves control/.
@@ -68,7 +70,7 @@ class Handshake {
   Key receiving_key() const { return session_key(other(side_)); }
 
   static constexpr size_t kPrefixBytes = 8;
-  static constexpr size_t kHelloBytes = 72;
+  static constexpr size_t kHelloBytes = 80;
 
  private:
   /// The prefix first, so that garbage and other versions are turned away by their first 8 bytes.

@@ -74,7 +74,7 @@ Key key_of(const std::string& secret) {
 }
 
 Introduction introduction() {
-  return {.purpose = Purpose::store, .job = 0, .self = {}, .epoch = 0};
+  return {.purpose = Purpose::store, .job = 0, .self = {}, .epoch = 0, .sought = 0};
 }
 
 }  // namespace tokenyard::collectives::store_protocol

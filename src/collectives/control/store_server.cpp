@@ -17,9 +17,9 @@ namespace {
 constexpr std::chrono::seconds kSilence{10};
 
 /// Not every interface: then ranks on two hosts could both believe that they serve.
-Endpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
+TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
   asio::ip::tcp::resolver resolver(io);
-  Endpoint place = *resolver.resolve(host, std::to_string(port)).begin();
+  TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
   // Some systems know their own name as a loopback address, which other hosts cannot reach.
   asio::error_code a_name;
   asio::ip::make_address(host, a_name);
@@ -29,7 +29,7 @@ Endpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) 
   return place;
 }
 
-Acceptor acceptor_at(asio::io_context& io, const std::string& host, uint16_t port) {
+TcpAcceptor acceptor_at(asio::io_context& io, const std::string& host, uint16_t port) {
   try {
     return listen(io.get_executor(), resolved(io, host, port));
   } catch (const std::system_error& error) {
@@ -73,7 +73,7 @@ StoreServer::~StoreServer() {
 awaitable<void> StoreServer::serve() {
   for (;;) {
     asio::error_code error;
-    Socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    TcpSocket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
     if (error) {
       // No descriptors left, or a connection that is gone already: there may be others.
       co_await pause(std::chrono::milliseconds(50));

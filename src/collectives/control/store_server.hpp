@@ -42,7 +42,7 @@ class StoreServer {
   /// Of this server's memory: tells clients that a server forgot what another one knew.
   const uint64_t instance_;
   asio::io_context io_;
-  Acceptor acceptor_;
+  TcpAcceptor acceptor_;
   uint16_t port_ = 0;
   std::atomic<uint64_t> refused_ = 0;
   uint32_t connections_ = 0;

@@ -88,11 +88,11 @@ awaitable<Reply> TcpStore::exchange(const Request& request) {
 awaitable<void> TcpStore::connect() {
   asio::ip::tcp::resolver resolver(*io_);
   const auto places = co_await resolver.async_resolve(host_, std::to_string(port_), use_awaitable);
-  std::optional<Socket> socket;
+  std::optional<TcpSocket> socket;
   for (auto place = places.begin(); !socket; ++place) {
     const bool last = std::next(place) == places.end();
     try {
-      socket = co_await dial(place->endpoint(), kCallMax);
+      socket = co_await dial_endpoint(place->endpoint(), kCallMax);
     } catch (const std::system_error&) {
       if (last) throw;
     }

@@ -1,0 +1,102 @@
+/// The control plane of one process: a thread that keeps it in touch with the others of its job,
+/// whatever its other threads do. It alone sends heartbeats, so a rank whose main thread is stuck
+/// still lives.
+///
+///     Control control(options);                    // listens; others cannot know yet
+///     ... make the transport, and the participant over both ...
+///     control.found(participant, contact);         // or join; the participant has its first view
+///     ...
+///     control.stop();                              // goodbye
+///
+/// Founders meet in a store (rendezvous.hpp), and need it no more once they have, but for the
+/// witness and for newcomers. Newcomers find a member there, and are told the rest.
+///
+/// No signal handlers, and no SIGPIPE; nothing is inherited by programs that this process starts.
+#pragma once
+
+#include <asio.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/control/bulletin.hpp"
+#include "collectives/control/card.hpp"
+#include "collectives/control/control_loop.hpp"
+#include "collectives/control/options.hpp"
+#include "collectives/control/rendezvous.hpp"
+#include "collectives/control/store_server.hpp"
+#include "collectives/engine/participant.hpp"
+
+namespace tokenyard::collectives {
+
+class Control final : public MembershipControl {
+ public:
+  /// Throws OsError if it cannot listen, InvalidArgument for a store that is none.
+  explicit Control(ControlOptions options);
+  /// As `stop`.
+  ~Control() override;
+
+  Member self() const { return own_.member; }
+  /// Where others reach this process.
+  const std::string& address() const { return own_.address; }
+
+  /// Meets the other founders, and begins epoch 1 with them: the participant, which must live until
+  /// `stop`, has had its first `install` when this returns. Throws PeerTimeout naming one that did
+  /// not come, InvalidArgument if ranks were told different sizes or two the same rank, OsError if
+  /// the store cannot be reached.
+  void found(Participant& participant, Contact contact);
+  /// Asks to be admitted into its slot, and waits until it has been: until the members have called
+  /// `admit` for it, and agreed. Throws PeerTimeout, Fenced, OsError.
+  void join(Participant& participant, Contact contact);
+
+  // Any thread, after `found` or `join`.
+  void suspect(Slot slot, Suspicion why, Epoch seen_in) override;
+  void admit(const std::vector<Slot>& slots) override;
+  void leave() override;
+  View view() const;
+  /// Newcomers that would like to be admitted.
+  std::vector<Member> waiting() const;
+  /// Connections that were turned away, and messages that were none.
+  uint64_t refused() const { return loop_->refused(); }
+
+  /// Says goodbye, waits until nobody counts on this process any more (for kLeaveMax at most), and
+  /// ends the thread. The participant is not called after that.
+  void stop();
+
+  static constexpr std::chrono::milliseconds kLeaveMax{1000};
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static std::shared_ptr<Store> open_store(const ControlOptions& options);
+  void start(Participant& participant, Contact contact, Purpose purpose);
+  void run();
+  template <class Body>
+  void post(Body body);
+
+  /// One look at the store as a founder. True once this process is a member.
+  bool try_to_found(Rendezvous& rendezvous);
+  /// The founders, if one of every slot is linked with this process.
+  std::optional<View> complete(const Rendezvous& rendezvous) const;
+  void begin(Rendezvous& rendezvous, const View& first);
+  /// Takes note of the cards in the store of those it is not linked with.
+  void look_around(const Rendezvous& rendezvous, uint32_t slots);
+  bool joined(Rendezvous& rendezvous);
+  [[noreturn]] void give_up_founding(Clock::time_point start) const;
+  [[noreturn]] void give_up_joining(Clock::time_point start) const;
+
+  const ControlOptions options_;
+  Card own_;
+  std::unique_ptr<StoreServer> served_;
+  std::shared_ptr<Store> store_;
+  Bulletin bulletin_;
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::unique_ptr<ControlLoop> loop_;
+  std::thread thread_;
+  std::map<Member, Card> acquaint_;  ///< seen in the store
+};
+
+}  // namespace tokenyard::collectives

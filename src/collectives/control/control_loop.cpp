@@ -1,0 +1,327 @@
+#include "collectives/control/control_loop.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives/control/key.hpp"
+#include "collectives/membership/message_codec.hpp"
+#include "fabric/tcp/frame.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+Introduction introduction_of(const ControlOptions& options, const Card& own) {
+  return {.purpose = Purpose::member,
+          .job = tcp::job_number(options.job),
+          .self = own.member,
+          .epoch = 0,
+          .sought = 0};
+}
+
+}  // namespace
+
+ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Card own,
+                         Bulletin& bulletin)
+    : io_(io),
+      options_(options),
+      own_(std::move(own)),
+      bulletin_(bulletin),
+      start_(std::chrono::steady_clock::now()),
+      timer_(io),
+      links_(io, Key(options.secret, "tokenyard control " + options.job), own_.address,
+             introduction_of(options, own_), options.membership.silence, *this) {
+  own_.port = links_.port();
+}
+
+void ControlLoop::open(Participant& participant, Contact contact, Purpose purpose) {
+  participant_ = &participant;
+  own_.contact = std::move(contact);
+  newcomer_ = purpose == Purpose::newcomer;
+  links_.introduce_as(purpose, 0);
+}
+
+void ControlLoop::meet(const std::map<Member, Card>& cards) {
+  acquaint_ = cards;
+  choose_whom_to_dial();
+}
+
+void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& key) {
+  const auto replied = [this](const Message& reply) {
+    asio::post(io_, [this, reply] {
+      if (!working()) return;
+      membership_->witness_replied(reply, now());
+      pump();
+    });
+  };
+  witness_ = std::make_unique<WitnessClerk>(std::move(store), key, replied);
+}
+
+void ControlLoop::begin(const View& first) {
+  become(first);
+  install({.next = first, .groups = {}, .lost = {}, .left = {}});
+  pump();
+}
+
+void ControlLoop::suspect(Slot slot, Suspicion why, Epoch seen_in) {
+  if (!working()) return;
+  membership_->suspect(slot, why, seen_in, now());
+  pump();
+}
+
+void ControlLoop::admit(const std::vector<Slot>& slots) {
+  if (!working()) return;
+  membership_->admit(slots, now());
+  pump();
+}
+
+void ControlLoop::leave() {
+  leaving_ = true;
+  if (!working()) {
+    bulletin_.write([](Standing& standing) { standing.left = true; });
+    return;
+  }
+  membership_->leave(now());
+  pump();
+}
+
+void ControlLoop::hang_up() {
+  over_ = true;
+  timer_.cancel();
+  links_.hang_up_on_all();
+  // Looks again and again, since the last words are written by several coroutines.
+  timer_.expires_after(std::chrono::milliseconds(1));
+  timer_.async_wait([this](const asio::error_code&) {
+    if (!links_.idle()) return hang_up();
+    bulletin_.write([](Standing& standing) { standing.silent = true; });
+  });
+}
+
+void ControlLoop::fail(const std::string& why) {
+  be_over(membership_ ? membership_->view().epoch : 0, why);
+}
+
+// What links report
+// --------------------------------------------------------------------------------
+
+std::optional<Epoch> ControlLoop::fenced_since(const Introduction& who) const {
+  if (!membership_ || who.purpose != Purpose::member) return std::nullopt;
+  const View& view = membership_->view();
+  // Who is ahead of us may have been admitted in an epoch that we do not know of yet.
+  if (who.epoch >= view.epoch || view.contains(who.self)) return std::nullopt;
+  return view.epoch;
+}
+
+void ControlLoop::linked(const Member& peer, Purpose purpose) {
+  links_.send(peer, Topic::card, encode(own_));
+  for (const auto& [member, card] : cards_) {
+    if (member != peer) links_.send(peer, Topic::card, encode(card));
+  }
+  if (working() && purpose == Purpose::newcomer) {
+    say(peer, {.epoch = membership_->view().epoch, .body = NotYet{membership_->view()}});
+  }
+}
+
+void ControlLoop::received(const Member& peer, Topic topic, std::span<const std::byte> bytes) {
+  if (topic == Topic::card) {
+    if (const auto card = decode_card(bytes)) return learn(peer, *card);
+  } else if (topic == Topic::message) {
+    if (const auto message = decode_message(bytes)) return hear(peer, *message);
+  }
+  turned_away("a member", "sent what it should not");
+}
+
+void ControlLoop::lost(const Member& peer, const std::string& why) {
+  bulletin_.write([&](Standing& standing) { standing.linked.erase(peer); });
+  unreachable(peer, why);
+  if (!working() || departing_.contains(peer) || !membership_->view().contains(peer)) return;
+  suspect(peer.slot, Suspicion::reset, membership_->view().epoch);
+}
+
+void ControlLoop::unreachable(const Member& peer, const std::string& why) {
+  if (!membership_) bulletin_.write([&](Standing& now) { now.troubles[peer] = why; });
+}
+
+void ControlLoop::refused(const Member& by, Epoch since) {
+  if (working()) hear(by, {.epoch = since, .body = FencedOff{since}});
+}
+
+void ControlLoop::turned_away(const std::string&, const std::string&) {
+  ++refused_;
+}
+
+// What is said
+// -------------------------------------------------------------------------------------
+
+void ControlLoop::learn(const Member& from, const Card& card) {
+  if (card.member == own_.member) return;
+  if (cards_.emplace(card.member, card).second) {
+    for (const Member& peer : links_.peers()) {
+      if (peer != from && peer != card.member) links_.send(peer, Topic::card, encode(card));
+    }
+    choose_whom_to_dial();
+  }
+  if (card.member == from) {
+    bulletin_.write([&](Standing& standing) { standing.linked.insert(from); });
+  }
+}
+
+void ControlLoop::hear(const Member& from, const Message& message) {
+  if (over_) return;
+  if (!membership_) {
+    // A founder that is slow to read the roster loses a few messages of those that were not; they
+    // will say it again.
+    const auto* not_yet = std::get_if<NotYet>(&message.body);
+    if (!newcomer_ || not_yet == nullptr) return;
+    become(not_yet->view);
+    choose_whom_to_dial();
+    return pump();
+  }
+  if (std::holds_alternative<Goodbye>(message.body)) departing_.insert(from);
+  membership_->receive(from, message, now());
+  pump();
+}
+
+void ControlLoop::say(const Member& to, const Message& message) {
+  links_.send(to, Topic::message, encode(message));
+}
+
+// What the membership wants
+// ------------------------------------------------------------------------
+
+void ControlLoop::become(const View& view) {
+  membership_.emplace(own_.member, view, options_.membership);
+  acquaint_.clear();
+}
+
+void ControlLoop::pump() {
+  for (auto effects = membership_->take_effects(); !effects.empty() && !over_;
+       effects = membership_->take_effects()) {
+    for (const Effect& effect : effects) {
+      if (!over_) carry_out(effect);
+    }
+  }
+  if (over_) return;
+  bulletin_.write([&](Standing& standing) { standing.waiting = membership_->waiting(); });
+  arm();
+}
+
+void ControlLoop::carry_out(const Effect& effect) {
+  struct Visitor {
+    ControlLoop& loop;
+    void operator()(const Send& send) { loop.say(send.to, send.message); }
+    void operator()(const AskWitness& ask) {
+      if (loop.witness_) loop.witness_->ask(ask.message);
+    }
+    void operator()(const Freeze& freeze) {
+      loop.membership_->frozen(loop.participant_->freeze(freeze.epoch), loop.now());
+    }
+    void operator()(const Install& install) { loop.install(install.verdict); }
+    void operator()(const Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
+    void operator()(const QuorumMissing& missing) {
+      loop.participant_->quorum_missing(missing.answering, missing.needed);
+    }
+    void operator()(const Left&) {
+      loop.bulletin_.write([](Standing& standing) { standing.left = true; });
+    }
+  };
+  std::visit(Visitor{*this}, effect);
+}
+
+void ControlLoop::install(const Verdict& verdict) {
+  Contacts contacts;
+  for (const Member& member : verdict.next.members) {
+    const auto card = cards_.find(member);
+    if (member == own_.member) {
+      contacts[member.slot] = own_.contact;
+    } else if (card != cards_.end()) {
+      contacts[member.slot] = card->second.contact;
+    } else {
+      throw InternalError("a member without a card");
+    }
+  }
+  links_.introduce_as(Purpose::member, verdict.next.epoch);
+  departing_.clear();
+  part_from_former_members(verdict);
+  choose_whom_to_dial();
+  forget_cards();
+  participant_->install(verdict, contacts);
+  for (const Member& peer : links_.peers()) {
+    if (!verdict.next.contains(peer)) {
+      say(peer, {.epoch = verdict.next.epoch, .body = NotYet{verdict.next}});
+    }
+  }
+  bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
+}
+
+void ControlLoop::part_from_former_members(const Verdict& verdict) {
+  const auto waiting = membership_->waiting();
+  for (const Member& peer : links_.peers()) {
+    const bool was_member = std::ranges::count(verdict.lost, peer.slot) > 0;
+    if (!was_member || verdict.next.contains(peer) || std::ranges::count(waiting, peer) > 0) {
+      continue;
+    }
+    if (std::ranges::count(verdict.left, peer.slot) == 0) {
+      // It may be stopped, and will find this when it wakes.
+      say(peer, {.epoch = verdict.next.epoch, .body = FencedOff{verdict.next.epoch}});
+    }
+    links_.hang_up(peer);
+  }
+}
+
+/// The higher slot of a pair of members dials; newcomers dial everybody.
+void ControlLoop::choose_whom_to_dial() {
+  std::map<Member, Card> wanted;
+  for (const auto& [member, card] : acquaint_) {
+    if (newcomer_ || member.slot < own_.member.slot) wanted.emplace(member, card);
+  }
+  if (membership_) {
+    for (const auto& [member, card] : cards_) {
+      if (!membership_->view().contains(member)) continue;
+      const bool mine = member.slot < own_.member.slot || !membership_->is_member();
+      if (mine) wanted.emplace(member, card);
+    }
+  }
+  links_.want(std::move(wanted));
+}
+
+/// Of processes that are neither members nor linked nor waiting, nothing more will be said.
+void ControlLoop::forget_cards() {
+  const auto waiting = membership_->waiting();
+  std::erase_if(cards_, [&](const auto& entry) {
+    const Member& member = entry.first;
+    return !membership_->view().contains(member) && !links_.contains(member) &&
+           std::ranges::count(waiting, member) == 0;
+  });
+}
+
+void ControlLoop::be_over(Epoch epoch, const std::string& why) {
+  if (over_) return;
+  over_ = true;
+  timer_.cancel();
+  links_.hang_up_on_all();
+  bulletin_.write([&](Standing& standing) {
+    standing.over = why;
+    standing.left = leaving_;
+  });
+  // Who wanted to leave has what it wanted.
+  if (participant_ != nullptr && !leaving_) participant_->fenced(epoch, why);
+}
+
+void ControlLoop::arm() {
+  const Instant next = membership_->next_tick();
+  if (next == Instant::max()) return;
+  timer_.expires_at(start_ + next);
+  timer_.async_wait([this](const asio::error_code& cancelled) {
+    if (cancelled || !working()) return;
+    membership_->tick(now());
+    pump();
+  });
+}
+
+Instant ControlLoop::now() const {
+  return std::chrono::steady_clock::now() - start_;
+}
+
+}  // namespace tokenyard::collectives

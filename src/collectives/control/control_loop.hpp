@@ -1,0 +1,93 @@
+/// What happens on the control thread: the membership is fed with messages, evidence and time, and
+/// what it wants done is done.
+///
+/// Cards: before a process says anything about another one on a link, it has said that one's card
+/// there. Everybody passes on a card that it did not know, to all its links, and gives all cards to
+/// who is newly linked; links keep their order; so whoever installs a view has the contact of every
+/// member of it, and a newcomer needs to know but one of them.
+#pragma once
+
+#include <asio.hpp>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "collectives/control/bulletin.hpp"
+#include "collectives/control/links.hpp"
+#include "collectives/control/options.hpp"
+#include "collectives/control/witness_clerk.hpp"
+#include "collectives/engine/participant.hpp"
+#include "collectives/membership/membership.hpp"
+
+namespace tokenyard::collectives {
+
+class ControlLoop final : private LinkListener {
+ public:
+  /// `own`: of this process, but for the port. Listens from now on.
+  ControlLoop(asio::io_context& io, const ControlOptions& options, Card own, Bulletin& bulletin);
+
+  const Card& own_card() const { return own_; }
+  uint64_t refused() const { return refused_; }
+
+  // On the control thread, from here on.
+
+  void open(Participant& participant, Contact contact, Purpose purpose);
+  /// Looks for these processes, of which only the cards are known.
+  void meet(const std::map<Member, Card>& cards);
+  /// A founder begins epoch 1. The witness has its memory under `key`.
+  void begin(const View& first);
+  void set_witness(std::shared_ptr<Store> store, const std::string& key);
+  void suspect(Slot slot, Suspicion why, Epoch seen_in);
+  void admit(const std::vector<Slot>& slots);
+  void leave();
+  void hang_up();
+  /// Something is wrong with us: this process cannot go on as a member.
+  void fail(const std::string& why);
+
+ private:
+  std::optional<Epoch> fenced_since(const Introduction& who) const override;
+  void linked(const Member& peer, Purpose purpose) override;
+  void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override;
+  void lost(const Member& peer, const std::string& why) override;
+  void unreachable(const Member& peer, const std::string& why) override;
+  void refused(const Member& by, Epoch since) override;
+  void turned_away(const std::string& who, const std::string& why) override;
+
+  void learn(const Member& from, const Card& card);
+  void hear(const Member& from, const Message& message);
+  void become(const View& view);
+  void pump();
+  void carry_out(const Effect& effect);
+  void install(const Verdict& verdict);
+  void part_from_former_members(const Verdict& verdict);
+  void choose_whom_to_dial();
+  void forget_cards();
+  void be_over(Epoch epoch, const std::string& why);
+  void arm();
+  void say(const Member& to, const Message& message);
+  bool working() const { return membership_ && !over_; }
+  Instant now() const;
+
+  asio::io_context& io_;
+  const ControlOptions options_;
+  Card own_;
+  Bulletin& bulletin_;
+  Participant* participant_ = nullptr;
+  bool newcomer_ = false;
+  bool leaving_ = false;
+  bool over_ = false;
+  std::atomic<uint64_t> refused_ = 0;
+  const std::chrono::steady_clock::time_point start_;
+  asio::steady_timer timer_;
+  Links links_;
+  std::map<Member, Card> cards_;     ///< of others
+  std::map<Member, Card> acquaint_;  ///< whom to meet as long as there is no view
+  std::set<Member> departing_;       ///< have said goodbye in this epoch
+  std::optional<Membership> membership_;
+  std::unique_ptr<WitnessClerk> witness_;
+};
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,41 @@
+/// The connection to one process of the job: what is to be sent waits here, and no longer than the
+/// limit. Lives on the control thread.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "collectives/control/connection.hpp"
+
+namespace tokenyard::collectives {
+
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  /// Bytes that may wait. Who lets more pile up has not read for minutes.
+  static constexpr size_t kQueueMax = 16u << 20;
+
+  explicit Link(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+  const Introduction& peer() const { return connection_->peer(); }
+  Connection& connection() { return *connection_; }
+
+  /// Closes the link if too much is waiting.
+  void send(uint16_t kind, std::vector<std::byte> payload);
+  /// Sends what is waiting, then closes; nothing more is taken.
+  void finish();
+  void close();
+  /// Nothing is waiting, or ever will be.
+  bool idle() const { return !writing_; }
+
+ private:
+  awaitable<void> write();
+
+  std::shared_ptr<Connection> connection_;
+  std::deque<SealedFrame> queue_;
+  size_t queued_ = 0;
+  bool writing_ = false;
+  bool finishing_ = false;
+};
+
+}  // namespace tokenyard::collectives
