@@ -1,0 +1,147 @@
+/// A graph of tasks: what one rank does in an iteration, and what that waits for.
+///
+///     Graph graph(decoder_tasks(), {.rank = 0, .ranks = 1});
+///     const Tensor x = graph.tensor({.name = "x", .bytes = 4096});
+///     const Event ready = graph.event({.name = "x ready"});
+///     graph.add<Embed>({...}, {.name = "embed", .writes = {x.all()}, .signals = {{ready}}});
+///     graph.add<Norm>({...}, {.name = "norm", .reads = {x.all()}, .waits = {{ready}}});
+///
+/// Every rank writes its own graph; tensors and events of the same place in the lists are the same
+/// object of each rank, so they are declared alike on all ranks. A task may wait for several
+/// events, of its own rank, and signal several, of any rank. An event is complete in iteration i
+/// once all its signals of that iteration have come.
+///
+/// What a task reads, writes and adds to is declared, and compile() proves from it that no task
+/// meets another where it should not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "tokenyard/megakernel/event.hpp"
+#include "tokenyard/megakernel/task_set.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kThisRank = UINT32_MAX;
+
+/// Bytes [begin, end) of a tensor.
+struct Region {
+  uint32_t tensor = 0;
+  uint64_t begin = 0, end = 0;
+  uint32_t rank = kThisRank;  ///< whose
+
+  Region of(uint32_t other_rank) const { return {tensor, begin, end, other_rank}; }
+};
+
+struct Tensor {
+  uint32_t id = 0;
+  uint64_t bytes = 0;
+
+  Region all() const { return {id, 0, bytes}; }
+  Region part(uint64_t begin, uint64_t end) const { return {id, begin, end}; }
+};
+
+/// What a tensor holds when an iteration begins.
+enum class Given : uint8_t {
+  no,     ///< nothing that may be read before a task has written it
+  always  ///< weights, inputs, or what the iteration before has left
+};
+
+struct TensorOptions {
+  std::string name;
+  uint64_t bytes = 0;
+  Given given = Given::no;
+};
+
+struct EventOptions {
+  std::string name;
+  std::optional<uint32_t> count = std::nullopt;  ///< signals an iteration, if the author knows
+  /// At most so many signals whose number only the device knows: one task calls expect(n), others
+  /// signal n times in all. 0 for an event whose count is static.
+  uint32_t dynamic_max = 0;
+};
+
+struct Wait {
+  Event event;
+  uint32_t lag = 0;  ///< 1: the event of the iteration before
+};
+
+struct Signal {
+  Event event;
+  uint32_t rank = kThisRank;
+  uint32_t count = 1;
+  bool dynamic = false;  ///< the task's body signals, as often as it finds
+};
+
+struct TaskOptions {
+  std::string name;
+  std::vector<Region> reads = {}, writes = {};
+  std::vector<Region> adds = {};     ///< atomic sums: they commute with one another
+  std::vector<Region> streams = {};  ///< loaded ahead, before the waits: written by no task
+  std::vector<Wait> waits = {};
+  std::vector<Signal> signals = {};
+  std::vector<Event> expects = {};  ///< dynamic events whose number this task finds out
+  std::optional<uint32_t> worker = std::nullopt;  ///< only there
+  uint64_t cost_ns = 1000;                        ///< about so long: for placement
+};
+
+struct Task {
+  uint32_t id = 0;
+};
+
+class Graph {
+ public:
+  struct Place {
+    uint32_t rank = 0, ranks = 1;
+  };
+  struct TaskNode : TaskOptions {
+    uint32_t type = 0;
+    std::vector<std::byte> args;
+  };
+
+  Graph(const TaskSet& tasks, Place place);
+
+  Tensor tensor(TensorOptions options);
+  Event event(EventOptions options);
+  template <class T>
+  Task add(const typename T::Args& args, TaskOptions options) {
+    static_assert(std::is_trivially_copyable_v<typename T::Args>);
+    return add(T::kName, std::as_bytes(std::span(&args, 1)), std::move(options));
+  }
+  Task add(std::string_view type, std::span<const std::byte> args, TaskOptions options);
+  /// An iteration ends with this event; a task that signals it, or comes before one, may call
+  /// Context::end_loop. No task of the next iteration starts before it.
+  void loop_on(Event event);
+  /// Each run is one iteration, so nothing need be ordered between iterations.
+  void once() { once_ = true; }
+  /// For placement: as long as a trace has measured it.
+  void set_cost(Task task, uint64_t cost_ns);
+
+  const TaskSet& task_set() const { return *tasks_; }
+  const Place& place() const { return place_; }
+  const std::vector<TensorOptions>& tensors() const { return tensors_; }
+  const std::vector<EventOptions>& events() const { return events_; }
+  const std::vector<TaskNode>& tasks() const { return nodes_; }
+  std::optional<Event> loop() const { return loop_; }
+  bool is_once() const { return once_; }
+
+  friend class GraphCodec;
+
+ private:
+  const TaskSet* tasks_;
+  Place place_;
+  std::vector<TensorOptions> tensors_;
+  std::vector<EventOptions> events_;
+  std::vector<TaskNode> nodes_;
+  std::optional<Event> loop_;
+  bool once_ = false;
+};
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,83 @@
+/// A compiled graph, ready to run on this rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "tokenyard/megakernel/error.hpp"
+#include "tokenyard/megakernel/graph.hpp"
+#include "tokenyard/megakernel/trace.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::megakernel {
+
+struct MegakernelOptions {
+  uint32_t workers = 0;        ///< blocks; 0: all multiprocessors (on the host: 4)
+  uint32_t compute_warps = 0;  ///< of a block; 0: 8 (on the host: 1)
+  uint32_t unit_bytes = 4096;  ///< of what tasks stream
+  uint32_t ring_units = 0;     ///< a warp's; 0: 6 (on the host: 3)
+  uint32_t in_flight = 2;      ///< copies of a warp that may be under way
+  uint32_t trace_records = 0;  ///< newest tasks of a worker that trace() tells of; 0: no trace
+};
+
+/// Collective: every rank makes one with its own graph. All methods are called by one thread at a
+/// time. After a TaskTimeout, PeerLost or Cancelled the object is failed: what finished iterations
+/// have written is there, and every further run throws the same.
+class Megakernel {
+ public:
+  /// Throws InvalidGraph, on every rank alike, before anything is launched.
+  Megakernel(World& world, const Graph& graph, const MegakernelOptions& options = {});
+  ~Megakernel();
+  Megakernel(const Megakernel&) = delete;
+  Megakernel& operator=(const Megakernel&) = delete;
+
+  /// Collective. Runs so many iterations, or as many as its loop event allows where there is one
+  /// (then 0 sets no limit), and returns how many it has run. Throws InvalidArgument if another
+  /// rank runs another number.
+  uint32_t run(uint32_t iterations);
+
+  /// Collective. Begins a run that executes an iteration whenever the host has fed one.
+  void start();
+  /// Allows so many more iterations. What the host wrote to its inputs before, their tasks see.
+  void feed(uint32_t iterations = 1);
+  /// Waits until so many iterations of this run have ended: their outputs may be read.
+  void await(uint32_t iterations);
+  /// Ends the run after what has been fed, and returns how many iterations it had.
+  uint32_t stop();
+
+  /// Iterations that all workers have finished, over all runs: also after a run has failed.
+  uint64_t finished_iterations() const;
+  /// Of the last run.
+  Trace trace() const;
+
+  struct Parts;
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Memory of one rank for a graph's tensors. Shared pieces are of the same size on all ranks, and
+/// every rank's tasks reach all of them.
+class TensorMemory {
+ public:
+  explicit TensorMemory(World& world);
+  ~TensorMemory();
+  TensorMemory(const TensorMemory&) = delete;
+  TensorMemory& operator=(const TensorMemory&) = delete;
+
+  /// Zeroed, 256-byte aligned, for tasks of this rank.
+  void* local(size_t bytes);
+  /// Collective. Zeroed. [ranks] where each rank's piece is, as this rank's tasks reach it.
+  std::vector<void*> shared(size_t bytes);
+  /// Copies between this rank's host and any piece, and waits until it is done.
+  void write(void* to, const void* from, size_t bytes);
+  void read(void* to, const void* from, size_t bytes);
+
+  struct Parts;
+
+ private:
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace tokenyard::megakernel

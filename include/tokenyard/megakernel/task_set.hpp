@@ -1,0 +1,39 @@
+/// What host code knows of the task types that one megakernel can run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace tokenyard {
+struct KernelEntry;
+}
+
+namespace tokenyard::megakernel {
+
+/// One member of a task's Args, so that graphs can be written without the C++ type.
+struct ArgField {
+  enum class Kind : uint8_t { pointer, peer, u32, f32 };
+  std::string_view name;
+  Kind kind;
+  uint32_t offset;
+};
+
+struct TaskType {
+  std::string_view name;
+  uint32_t args_bytes;
+  uint32_t scratch_bytes;            ///< of its Shared struct; 0 without
+  bool streams;                      ///< has units that are loaded ahead of it
+  std::span<const ArgField> fields;  ///< empty where the type lists none
+};
+
+/// A compiled kernel and the types it was made of, in the order of its dispatch table.
+struct TaskSet {
+  const KernelEntry* kernel = nullptr;
+  std::span<const TaskType> types;
+
+  /// Index of the type of this name; throws InvalidArgument listing the names there are.
+  uint32_t index_of(std::string_view name) const;
+};
+
+}  // namespace tokenyard::megakernel

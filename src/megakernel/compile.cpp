@@ -1,0 +1,152 @@
+#include "megakernel/compile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "megakernel/proofs.hpp"
+#include "megakernel/worker_shared.hpp"
+#include "tokenyard/megakernel/error.hpp"
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+uint32_t rounded(size_t bytes) {
+  return static_cast<uint32_t>((bytes + kPacketAlignment - 1) / kPacketAlignment *
+                               kPacketAlignment);
+}
+
+template <class T>
+void append(std::vector<std::byte>& to, const T& value) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  to.insert(to.end(), bytes, bytes + sizeof(T));
+}
+
+std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Triggers& triggers) {
+  const Graph::TaskNode& node = graph.tasks()[task];
+  const uint32_t rank = graph.place().rank;
+  const auto is_static = [](const Signal& signal) { return !signal.dynamic; };
+  Packet head{};
+  head.task = task;
+  head.type = node.type;
+  head.waits = static_cast<uint32_t>(node.waits.size());
+  head.signals =
+      static_cast<uint32_t>(std::count_if(node.signals.begin(), node.signals.end(), is_static));
+  head.args_at = static_cast<uint32_t>(sizeof(Packet) + head.waits * sizeof(WaitRecord) +
+                                       head.signals * sizeof(SignalRecord));
+  head.bytes = rounded(head.args_at + node.args.size());
+  if (head.bytes > kPacketBytes)
+    throw InvalidGraph(
+        GraphFault::packet,
+        {task_name(graph, task), fmt::format("has {} waits, {} signals and {} bytes of arguments",
+                                             head.waits, head.signals, node.args.size())},
+        fmt::format("at most {} bytes for all of them (16 a wait or signal); tasks that signal "
+                    "one event together need one wait",
+                    kPacketBytes - sizeof(Packet)));
+  std::vector<std::byte> bytes;
+  append(bytes, head);
+  for (const Wait& wait : node.waits) {
+    const EventTriggers& event = triggers[rank][wait.event.id];
+    append(bytes,
+           WaitRecord{.event = wait.event.id,
+                      .triggers = event.triggers,
+                      .lag = wait.lag,
+                      .remote = event.remote,
+                      .rank = static_cast<uint16_t>(event.remote ? event.remote_rank : rank)});
+  }
+  for (const Signal& signal : node.signals)
+    if (is_static(signal))
+      append(bytes, SignalRecord{.event = signal.event.id,
+                                 .rank = signal.rank,
+                                 .count = signal.count,
+                                 .triggers = triggers[signal.rank][signal.event.id].triggers});
+  bytes.insert(bytes.end(), node.args.begin(), node.args.end());
+  bytes.resize(head.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
+                 std::optional<Placement> placement) {
+  check_tables(graphs);
+  Compiled compiled{.triggers = count_triggers(graphs), .placement = {}};
+  if (placement) {
+    compiled.placement = std::move(*placement);
+  } else {
+    const Order events_only(graphs, nullptr);
+    prove_acyclic(events_only);
+    std::vector<uint32_t> workers;
+    for (const Shape& shape : shapes) workers.push_back(shape.workers);
+    compiled.placement = place(graphs, events_only, workers);
+  }
+  const Order order(graphs, &compiled.placement);
+  prove_acyclic(order);
+  prove_counts_apart(graphs, order);
+  prove_regions(graphs, order);
+  return compiled;
+}
+
+Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
+                     const Compiled& compiled) {
+  const Graph& graph = graphs[rank];
+  Program program;
+  program.positions.push_back(0);
+  program.queues.push_back(0);
+  for (const std::vector<uint32_t>& queue : compiled.placement.queues[rank]) {
+    for (const uint32_t task : queue) {
+      const std::vector<std::byte> packet = packet_of(graph, task, compiled.triggers);
+      program.packets.insert(program.packets.end(), packet.begin(), packet.end());
+      program.positions.push_back(static_cast<uint32_t>(program.packets.size() / kPacketAlignment));
+    }
+    program.queues.push_back(static_cast<uint32_t>(program.positions.size() - 1));
+  }
+  for (uint32_t event = 0; event < graph.events().size(); ++event)
+    program.events.push_back({.triggers = compiled.triggers[rank][event].triggers,
+                              .dynamic_max = graph.events()[event].dynamic_max,
+                              .remote = compiled.triggers[rank][event].remote,
+                              .unused = 0});
+  for (const Graph::TaskNode& task : graph.tasks()) {
+    const TaskType& type = graph.task_set().types[task.type];
+    program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);
+    if (type.streams) program.streams = shape.streams;
+  }
+  return program;
+}
+
+uint32_t Program::tail_bytes(uint32_t compute_warps) const {
+  return (scratch_bytes + 127) / 128 * 128 + compute_warps * streams.depth * streams.unit_bytes;
+}
+
+void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
+                    const Capacity& capacity) {
+  if (shape.workers == 0 || shape.workers > capacity.multiprocessors)
+    throw InvalidGraph(
+        GraphFault::co_residency,
+        {fmt::format("{} workers of rank {}", shape.workers, graph.place().rank),
+         fmt::format("but {} blocks can run at once", capacity.multiprocessors)},
+        fmt::format("1 to {} workers, since they wait for one another", capacity.multiprocessors));
+  const size_t needed =
+      (sizeof(WorkerShared) + 127) / 128 * 128 + size_t{program.tail_bytes(shape.compute_warps)};
+  if (needed <= capacity.shared_bytes) return;
+  std::string largest = "no task";
+  uint32_t bytes = 0;
+  for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
+    const TaskType& type = graph.task_set().types[graph.tasks()[task].type];
+    if (type.scratch_bytes <= bytes) continue;
+    bytes = type.scratch_bytes;
+    largest = task_name(graph, task);
+  }
+  throw InvalidGraph(
+      GraphFault::shared_memory,
+      {fmt::format("{} wants {} bytes of scratch", largest, bytes),
+       fmt::format("rings of units take {}",
+                   shape.compute_warps * program.streams.depth * program.streams.unit_bytes),
+       fmt::format("{} in all with the worker's own, and a block has {}", needed,
+                   capacity.shared_bytes)},
+      "less scratch, or shorter rings");
+}
+
+}  // namespace tokenyard::megakernel

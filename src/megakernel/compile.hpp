@@ -1,0 +1,53 @@
+/// From the graphs of all ranks to the tables of one: what can be proved is proved on the way.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "megakernel/placement.hpp"
+#include "megakernel/run_params.hpp"
+#include "megakernel/triggers.hpp"
+#include "tokenyard/megakernel/graph.hpp"
+
+namespace tokenyard::megakernel {
+
+/// What a rank's kernel is launched with.
+struct Shape {
+  uint32_t workers = 1, compute_warps = 1;
+  StreamPlan streams;  ///< for graphs that stream
+};
+
+/// Everything about all ranks that can be known without a device.
+struct Compiled {
+  Triggers triggers;
+  Placement placement;
+};
+
+/// Throws InvalidGraph. `shapes`: [ranks]; `placement` instead of one made here, if given.
+Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
+                 std::optional<Placement> placement = std::nullopt);
+
+/// The tables of one rank, as its device gets them.
+struct Program {
+  std::vector<std::byte> packets;
+  std::vector<uint32_t> positions;  ///< [tasks + 1]
+  std::vector<uint32_t> queues;     ///< [workers + 1]
+  std::vector<EventRecord> events;
+  uint32_t scratch_bytes = 0;
+  StreamPlan streams;  ///< empty if nothing streams
+  /// Shared memory that a block needs besides the kernel's own.
+  uint32_t tail_bytes(uint32_t compute_warps) const;
+};
+
+/// Throws InvalidGraph (packet).
+Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
+                     const Compiled& compiled);
+
+/// Throws InvalidGraph (co_residency, shared_memory) if a rank's device cannot run it.
+void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
+                    const Capacity& capacity);
+
+}  // namespace tokenyard::megakernel

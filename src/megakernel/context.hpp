@@ -1,0 +1,125 @@
+/// What a task sees of the worker that runs it.
+///
+///     struct Scale {
+///       static constexpr const char* kName = "scale";
+///       struct Args { const float* from; float* to; uint32_t count; float factor; };
+///       static DEVICE void run(Context& context, const Args& args) {
+///         for (uint32_t i = context.thread(); i < args.count; i += context.threads())
+///           args.to[i] = args.factor * args.from[i];
+///       }
+///     };
+///
+/// A task is run by all compute threads of a block. What it reads has been written, what it writes
+/// is visible to whoever waits for its signals; it needs no barrier at its begin or end. Optional
+/// members:
+///
+///     struct Shared {...};      scratch of the block, not initialised
+///     static DEVICE uint32_t units(const Args&, uint32_t warp, uint32_t warps);
+///     static DEVICE Unit unit(const Args&, uint32_t warp, uint32_t warps, uint32_t index);
+///                               what each warp streams: read while tasks before this one still
+///                               run, so it must be memory that no task writes
+///     static constexpr ArgField kFields[];       for graphs that are not written in C++
+#pragma once
+
+#include "megakernel/waiting_kernel.hpp"
+#include "tokenyard/megakernel/event.hpp"
+
+namespace tokenyard::megakernel {
+
+/// A piece of constant memory to be streamed: 16-byte aligned, at most StreamPlan::unit_bytes.
+struct Unit {
+  const std::byte* from;
+  uint32_t bytes;
+};
+
+class Context {
+ public:
+  DEVICE explicit Context(const Working& working) : working_(working) {}
+
+  DEVICE uint32_t rank() const { return working_.params.rank; }
+  DEVICE uint32_t ranks() const { return working_.params.ranks; }
+  /// Counts through all runs of the object.
+  DEVICE uint64_t iteration() const { return iteration_; }
+  /// Within this run.
+  DEVICE uint32_t iteration_of_run() const {
+    return static_cast<uint32_t>(iteration_ - working_.params.first);
+  }
+
+  DEVICE uint32_t thread() const { return thread::index(); }
+  DEVICE uint32_t threads() const { return working_.compute_threads(); }
+  DEVICE uint32_t warp() const { return warp::index(); }
+  DEVICE uint32_t warps() const { return working_.params.compute_warps; }
+  /// The task's threads meet; orders their memory accesses.
+  DEVICE void sync() const { NamedBarrier(WorkerBarrier::compute).sync(threads()); }
+  /// Whether the run has failed here: whatever the task computes then is thrown away.
+  DEVICE bool failed() const {
+    return load<Order::relaxed, Scope::block>(&working_.shared.failed) != 0;
+  }
+  template <class Shared>
+  DEVICE Shared& shared() const {
+    return *reinterpret_cast<Shared*>(scratch(working_.params));
+  }
+
+  /// By a whole warp: its next unit, once it has been loaded. Undefined bytes if the run has
+  /// failed.
+  DEVICE const std::byte* next_unit() {
+    const uint32_t mine = warp();
+    Completion& full = working_.shared.unit_full[mine][units_.slot];
+    Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
+    if (!wait_until(working_.deadline(), what, [&] { return full.done(units_.parity()); }))
+      stall(working_,
+            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+    return unit_slot(working_.params, mine, units_.slot);
+  }
+  /// By a whole warp, which has read it: the oldest unit's place may be loaded again.
+  DEVICE void release_unit() {
+    warp::sync();
+    if (warp::lane() == 0) working_.shared.unit_empty[warp()][units_.slot].arrive();
+    units_.next(working_.params.streams.depth);
+  }
+
+  /// By one thread: signals an event whose number is dynamic, n times. Release: what this thread
+  /// did before, and the others before they last met, is what the event is about.
+  DEVICE void signal(Event event, uint32_t rank, uint32_t count) const {
+    add<Order::release, Scope::sys>(working_.params.windows.counter(rank, event.id), count);
+  }
+  /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
+  /// the event's dynamic_max; more fails the run.
+  DEVICE void expect(Event event, uint32_t n) const {
+    const uint32_t most = working_.params.events[event.id].dynamic_max;
+    if (n > most) {
+      working_.deadline().fail(Failure::refused,
+                               {.phase = task_, .rank = rank(), .expected = most, .seen = n});
+      stall(working_, {.what = Stalled::event,
+                       .task = task_,
+                       .event = event.id,
+                       .rank = rank(),
+                       .iteration = iteration_,
+                       .need = most,
+                       .have = n});
+      return;
+    }
+    // Release: whoever waits may rely on what told us the number.
+    add<Order::release, Scope::sys>(working_.params.windows.counter(rank(), event.id), most - n);
+  }
+  /// By one thread, before its task signals the loop's event or one that comes before it: this
+  /// iteration is the last, on that rank. Relaxed: the signal publishes it.
+  DEVICE void end_loop(uint32_t rank) const {
+    store<Order::relaxed, Scope::sys>(working_.params.windows.last(rank), iteration_ + 1);
+  }
+  DEVICE void end_loop() const { end_loop(rank()); }
+
+  /// For the worker.
+  DEVICE void begin(uint32_t task, uint64_t iteration) {
+    task_ = task;
+    iteration_ = iteration;
+  }
+
+ private:
+  const Working& working_;
+  uint32_t task_ = 0;
+  uint64_t iteration_ = 0;
+  RingCursor units_;
+};
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,122 @@
+#include "megakernel/device_tables.hpp"
+
+#include <cstring>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::megakernel {
+
+DeviceMemory::DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind)
+    : accelerator_(accelerator),
+      kind_(kind),
+      memory_(kind == Kind::device ? accelerator.allocate(bytes)
+                                   : accelerator.allocate_shared(bytes)) {}
+
+DeviceMemory::~DeviceMemory() {
+  if (kind_ == Kind::device)
+    accelerator_.free(memory_);
+  else
+    accelerator_.free_shared(memory_);
+}
+
+void await_stream(World& world, Stream stream, const std::string& what) {
+  Accelerator& accelerator = world.accelerator();
+  const tokenyard::Event event = accelerator.record(stream);
+  const bool ended = accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
+                                            [&] { return accelerator.done(event); });
+  accelerator.free_event(event);
+  if (!ended)
+    throw PeerTimeout(
+        WaitFacts{.rank = world.rank(),
+                  .phase = "megakernel: " + what,
+                  .expected = 1,
+                  .seen = 0,
+                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+}
+
+template <class T>
+std::unique_ptr<DeviceMemory> DeviceTables::upload(const std::vector<T>& values) {
+  const size_t bytes = values.size() * sizeof(T);
+  auto memory =
+      std::make_unique<DeviceMemory>(world_.accelerator(), bytes, DeviceMemory::Kind::device);
+  world_.accelerator().copy(memory->as<void>(), values.data(), bytes, {});
+  await_stream(world_, {}, "a table");
+  return memory;
+}
+
+DeviceTables::DeviceTables(World& world, const Program& program, const Graph& graph,
+                           uint32_t workers, uint32_t trace_records)
+    : world_(world),
+      layout_{.ranks = world.size(), .events = static_cast<uint32_t>(graph.events().size())},
+      workers_(workers),
+      trace_records_(trace_records),
+      packets_(upload(program.packets)),
+      positions_(upload(program.positions)),
+      queues_(upload(program.queues)),
+      events_(upload(program.events)),
+      workspace_(world.accelerator(), sizeof(Workspace), DeviceMemory::Kind::device),
+      record_(world.accelerator(), sizeof(RunRecord), DeviceMemory::Kind::shared),
+      stalls_(world.accelerator(), workers * sizeof(StallRecord), DeviceMemory::Kind::shared),
+      progress_(world.accelerator(), workers * sizeof(uint64_t), DeviceMemory::Kind::shared) {
+  if (trace_records_ > 0) {
+    trace_ = upload(std::vector<TraceRecord>(size_t{workers_} * trace_records_));
+    trace_used_ = upload(std::vector<uint32_t>(workers_));
+  }
+  open_windows();
+}
+
+DeviceTables::~DeviceTables() = default;
+
+void DeviceTables::open_windows() {
+  window_ = world_.arena().allocate(layout_.bytes(), {});
+  world_.accelerator().fill(window_.data(), 0, layout_.bytes(), {});
+  await_stream(world_, {}, "zeroed events");
+  const uint64_t offset = window_.offset();
+  const auto all =
+      world_.all_gather(std::as_bytes(std::span(&offset, 1)), "megakernel: windows of events");
+  std::vector<std::byte*> addresses;
+  for (uint32_t rank = 0; rank < all.size(); ++rank) {
+    uint64_t theirs = 0;
+    if (all[rank].size() != sizeof(theirs))
+      throw InternalError("megakernel: a window's place came cut off");
+    std::memcpy(&theirs, all[rank].data(), sizeof(theirs));
+    addresses.push_back(world_.arena().base_of(rank) + theirs);
+  }
+  windows_ = upload(addresses);
+}
+
+void DeviceTables::describe(RunParams& params) const {
+  params.packets = packets_->as<const std::byte>();
+  params.positions = positions_->as<const uint32_t>();
+  params.queues = queues_->as<const uint32_t>();
+  params.events = events_->as<const EventRecord>();
+  params.windows = {.bases = {.table = windows_->as<std::byte*>(), .self = world_.rank()},
+                    .layout = layout_};
+  params.workspace = workspace_.as<Workspace>();
+  params.record = record_.as<RunRecord>();
+  params.stalls = stalls_.as<StallRecord>();
+  params.progress = progress_.as<uint64_t>();
+  params.trace = trace_ ? trace_->as<TraceRecord>() : nullptr;
+  params.trace_used = trace_used_ ? trace_used_->as<uint32_t>() : nullptr;
+  params.trace_records = trace_records_;
+}
+
+std::vector<TraceRecord> DeviceTables::read_trace() const {
+  std::vector<TraceRecord> records(size_t{workers_} * trace_records_);
+  if (records.empty()) return records;
+  world_.accelerator().copy(records.data(), trace_->as<void>(),
+                            records.size() * sizeof(TraceRecord), {});
+  await_stream(world_, {}, "a trace");
+  return records;
+}
+
+std::vector<uint32_t> DeviceTables::read_trace_used() const {
+  std::vector<uint32_t> used(trace_records_ > 0 ? workers_ : 0);
+  if (used.empty()) return used;
+  world_.accelerator().copy(used.data(), trace_used_->as<void>(), used.size() * sizeof(uint32_t),
+                            {});
+  await_stream(world_, {}, "a trace");
+  return used;
+}
+
+}  // namespace tokenyard::megakernel

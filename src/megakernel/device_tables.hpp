@@ -1,0 +1,71 @@
+/// What a Megakernel keeps on its device: the program's tables, the run's words, and the window
+/// that all ranks reach.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/accelerator.hpp"
+#include "fabric/arena.hpp"
+#include "megakernel/compile.hpp"
+#include "megakernel/run_params.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Memory of an accelerator, given back when this goes. Nothing may run that uses it.
+class DeviceMemory {
+ public:
+  enum class Kind : uint8_t { device, shared };
+  DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  Accelerator& accelerator_;
+  Kind kind_;
+  void* memory_;
+};
+
+/// Waits until everything enqueued has ended; `what` for the error where it does not in time.
+void await_stream(World& world, Stream stream, const std::string& what);
+
+class DeviceTables {
+ public:
+  /// Collective: windows are zeroed before any rank learns where they lie.
+  DeviceTables(World& world, const Program& program, const Graph& graph, uint32_t workers,
+               uint32_t trace_records);
+  ~DeviceTables();
+
+  /// Fills in all that stays the same from run to run.
+  void describe(RunParams& params) const;
+  /// Late signals of peers may land in the window for as long as the arena lives.
+  void quarantine() { window_.quarantine(); }
+
+  RunRecord* record() const { return record_.as<RunRecord>(); }
+  const StallRecord* stalls() const { return stalls_.as<StallRecord>(); }
+  const uint64_t* progress() const { return progress_.as<uint64_t>(); }
+  std::vector<TraceRecord> read_trace() const;    ///< [workers, trace_records]
+  std::vector<uint32_t> read_trace_used() const;  ///< [workers]
+  uint32_t trace_records() const { return trace_records_; }
+
+ private:
+  template <class T>
+  std::unique_ptr<DeviceMemory> upload(const std::vector<T>& values);
+  void open_windows();
+
+  World& world_;
+  WindowLayout layout_;
+  uint32_t workers_, trace_records_;
+  ArenaBlock window_;
+  std::unique_ptr<DeviceMemory> windows_, packets_, positions_, queues_, events_;
+  DeviceMemory workspace_, record_, stalls_, progress_;
+  std::unique_ptr<DeviceMemory> trace_, trace_used_;
+};
+
+}  // namespace tokenyard::megakernel

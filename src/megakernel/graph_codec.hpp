@@ -1,0 +1,24 @@
+/// A graph as bytes: ranks send theirs to one another, so that each can check all of them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "tokenyard/megakernel/graph.hpp"
+
+namespace tokenyard::megakernel {
+
+class GraphCodec {
+ public:
+  static std::vector<std::byte> encode(const Graph& graph);
+  /// `set`: this rank's, which the types of the other must equal. Throws InvalidGraph
+  /// (tables_differ) if they do not, InternalError if the bytes are no graph.
+  static Graph decode(std::span<const std::byte> bytes, const TaskSet& set);
+
+ private:
+  template <class Archive, class GraphType>
+  static void visit(Archive& archive, GraphType& graph);
+};
+
+}  // namespace tokenyard::megakernel

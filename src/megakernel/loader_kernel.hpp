@@ -1,0 +1,199 @@
+/// The last warp of a worker: it brings packets and units into shared memory, ahead of the tasks.
+/// Its lanes are independent of one another, and of them only some have work.
+#pragma once
+
+#include "megakernel/task_list.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kFeederLane = 31;
+static_assert(kComputeWarpsMax <= kFeederLane);
+
+/// Waits that a loader's lane may leave because the compute warps have ended.
+template <class Condition>
+DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
+  Awaited what{.phase = phase_of(working.params, phase), .rank = working.params.rank};
+  bool over = false;
+  const bool held = wait_until(working.idle_deadline(), what, [&] {
+    if (condition()) return true;
+    return over = ended(working);
+  });
+  return held && !over;
+}
+
+/// A block must not end while copies into its shared memory are under way, not even after a
+/// failure. They come from this GPU's own memory, so they land within microseconds; the bound is
+/// for what was never started.
+DEVICE void let_land(Completion& full, uint32_t parity) {
+  constexpr uint32_t kNaps = 2000, kNapNs = 500;
+  for (uint32_t naps = 0; naps < kNaps && !full.done(parity); ++naps) nap(kNapNs);
+}
+
+/// Lane kFeederLane: pushes packets in the order of the worker's queue.
+class Feeder {
+ public:
+  DEVICE explicit Feeder(const Working& working) : working_(working) {}
+
+  DEVICE void run() {
+    const RunParams& params = working_.params;
+    const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
+    for (uint64_t iteration = params.first; more(iteration); ++iteration) {
+      for (uint32_t position = begin; position < end; ++position)
+        if (!push_task(position, iteration)) return drain();
+      if (!push({.iteration = iteration, .kind = NoteKind::turn})) return drain();
+    }
+    push({.iteration = 0, .kind = NoteKind::end});
+    drain();
+  }
+
+ private:
+  /// Whether there is an iteration of this number, as far as one can know ahead of it: a loop with
+  /// an event goes on until the compute warps say otherwise.
+  DEVICE bool more(uint64_t iteration) {
+    const RunParams& params = working_.params;
+    if (params.fed) return await_turn(iteration);
+    return params.iterations == 0 || iteration - params.first < params.iterations;
+  }
+
+  /// A fed run: worker 0 asks the host, the others ask worker 0.
+  DEVICE bool await_turn(uint64_t iteration) {
+    const RunParams& params = working_.params;
+    const auto done = static_cast<uint32_t>(iteration - params.first);
+    if (block::index() == 0) ask_host(done);
+    bool goes_on = false;
+    loader_waits(working_, RunPhase::host, [&] {
+      // Acquire: what the host wrote before it fed the iteration is visible to its tasks.
+      const Turn turn{load<Order::acquire, Scope::gpu>(&params.workspace->turn)};
+      goes_on = turn.run() == params.run && turn.allowed() > done;
+      return goes_on || (turn.run() == params.run && turn.all());
+    });
+    return goes_on;
+  }
+
+  DEVICE void ask_host(uint32_t done) {
+    const RunParams& params = working_.params;
+    const uint64_t ended_by_all = grid::blocks() * (params.first + done);
+    // Acquire: all that the iterations have written.
+    const bool all_ended = loader_waits(working_, RunPhase::host, [&] {
+      return load<Order::acquire, Scope::gpu>(&params.workspace->ended) >= ended_by_all;
+    });
+    if (!all_ended) return;
+    // Release: that is what the host may read once it sees this.
+    store<Order::release, Scope::sys>(&params.record->done, done);
+    uint32_t fed = 0;
+    bool stop = false;
+    const bool answered = loader_waits(working_, RunPhase::host, [&] {
+      // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
+      stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
+      fed = load<Order::acquire, Scope::sys>(&params.record->fed);
+      return fed > done || stop;
+    });
+    if (answered)
+      store<Order::release, Scope::gpu>(&params.workspace->turn,
+                                        Turn::of(params.run, fed, stop).bits);
+  }
+
+  DEVICE bool push_task(uint32_t position, uint64_t iteration) {
+    if (!await_slot()) return false;
+    const RunParams& params = working_.params;
+    WorkerShared& shared = working_.shared;
+    const uint32_t from = params.positions[position] * kPacketAlignment;
+    const uint32_t bytes = params.positions[position + 1] * kPacketAlignment - from;
+    shared.notes[cursor_.slot] = {.iteration = iteration, .kind = NoteKind::task};
+    shared.packet_full[cursor_.slot].arrive_expect(bytes);
+    bulk::load(shared.packets[cursor_.slot], params.packets + from, bytes,
+               shared.packet_full[cursor_.slot]);
+    cursor_.next(kPacketSlots);
+    return true;
+  }
+
+  DEVICE bool push(const Note& note) {
+    if (!await_slot()) return false;
+    working_.shared.notes[cursor_.slot] = note;
+    working_.shared.packet_full[cursor_.slot].arrive();  // A release: it publishes the note.
+    cursor_.next(kPacketSlots);
+    return true;
+  }
+
+  DEVICE bool await_slot() {
+    if (cursor_.lap == 0) return true;
+    Completion& empty = working_.shared.packet_empty[cursor_.slot];
+    return loader_waits(working_, RunPhase::packet,
+                        [&] { return empty.done((cursor_.lap - 1) & 1); });
+  }
+
+  DEVICE void drain() {
+    // The slots of the last lap, from the oldest on.
+    for (uint32_t slot = 0; slot < kPacketSlots; ++slot) {
+      const uint32_t lap = slot < cursor_.slot ? cursor_.lap : cursor_.lap - 1;
+      if (slot < cursor_.slot || cursor_.lap > 0)
+        let_land(working_.shared.packet_full[slot], lap & 1);
+    }
+  }
+
+  const Working& working_;
+  RingCursor cursor_;
+};
+
+/// Lane w: keeps the ring of compute warp w full.
+template <class List>
+class UnitLoader {
+ public:
+  DEVICE UnitLoader(const Working& working, uint32_t warp) : working_(working), warp_(warp) {}
+
+  DEVICE void run() {
+    WorkerShared& shared = working_.shared;
+    for (RingCursor packets;; packets.next(kPacketSlots)) {
+      const bool got = loader_waits(working_, RunPhase::packet, [&] {
+        return shared.packet_full[packets.slot].done(packets.parity());
+      });
+      if (!got || shared.notes[packets.slot].kind == NoteKind::end) break;
+      if (shared.notes[packets.slot].kind == NoteKind::task &&
+          !load_units(shared.packet(packets.slot)))
+        break;
+      shared.packet_empty[packets.slot].arrive();
+    }
+    for (; landed_ < issued_; ++landed_) let_land(full(landed_), parity(landed_));
+  }
+
+ private:
+  DEVICE bool load_units(const Packet& packet) {
+    const StreamPlan& plan = working_.params.streams;
+    const uint32_t warps = working_.params.compute_warps;
+    const uint32_t units = List::units(packet, warp_, warps);
+    for (uint32_t i = 0; i < units; ++i) {
+      const Unit unit = List::unit(packet, warp_, warps, i);
+      // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
+      if (issued_ - landed_ == plan.in_flight) {
+        if (!loader_waits(working_, RunPhase::units,
+                          [&] { return full(landed_).done(parity(landed_)); }))
+          return false;
+        ++landed_;
+      }
+      if (issued_ >= plan.depth && !loader_waits(working_, RunPhase::units, [&] {
+            return working_.shared.unit_empty[warp_][issued_ % plan.depth].done(
+                (issued_ / plan.depth - 1) & 1);
+          }))
+        return false;
+      full(issued_).arrive_expect(unit.bytes);
+      // Weights are used once an iteration: they would only push out what is used again.
+      bulk::load(unit_slot(working_.params, warp_, issued_ % plan.depth), unit.from, unit.bytes,
+                 full(issued_), evict_first());
+      ++issued_;
+    }
+    return true;
+  }
+
+  DEVICE Completion& full(uint32_t number) const {
+    return working_.shared.unit_full[warp_][number % working_.params.streams.depth];
+  }
+  DEVICE uint32_t parity(uint32_t number) const {
+    return (number / working_.params.streams.depth) & 1;
+  }
+
+  const Working& working_;
+  uint32_t warp_;
+  uint32_t issued_ = 0, landed_ = 0;  ///< units; landed as far as this lane has looked
+};
+
+}  // namespace tokenyard::megakernel

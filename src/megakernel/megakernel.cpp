@@ -1,0 +1,342 @@
+#include "tokenyard/megakernel/megakernel.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "fabric/alarm_bell.hpp"
+#include "megakernel/device_tables.hpp"
+#include "megakernel/graph_codec.hpp"
+#include "megakernel/stall_report.hpp"
+#include "megakernel/worker_shared.hpp"
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+constexpr uint32_t kWorkersHost = 4, kWarpsHost = 1, kWarpsGpu = 8;
+constexpr uint32_t kRingGpu = 6, kRingHost = 3;
+
+Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator) {
+  const bool gpu = accelerator.kind() == AcceleratorKind::gpu;
+  const uint32_t multiprocessors = accelerator.capacity().multiprocessors;
+  const auto chosen = [](uint32_t asked, uint32_t otherwise) {
+    return asked != 0 ? asked : otherwise;
+  };
+  Shape shape{.workers = chosen(options.workers, gpu ? multiprocessors : kWorkersHost),
+              .compute_warps = chosen(options.compute_warps, gpu ? kWarpsGpu : kWarpsHost),
+              .streams = {.unit_bytes = options.unit_bytes,
+                          .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
+                          .in_flight = options.in_flight}};
+  if (shape.compute_warps > kComputeWarpsMax)
+    throw InvalidArgument("compute_warps", fmt::format("at most {}", kComputeWarpsMax),
+                          fmt::format("{}", shape.compute_warps));
+  if (shape.streams.depth > kUnitsMax)
+    throw InvalidArgument("ring_units", fmt::format("at most {}", kUnitsMax),
+                          fmt::format("{}", shape.streams.depth));
+  if (shape.streams.unit_bytes == 0 || shape.streams.unit_bytes % 128 != 0)
+    throw InvalidArgument("unit_bytes", "a positive multiple of 128",
+                          fmt::format("{}", shape.streams.unit_bytes));
+  shape.streams.in_flight = std::clamp(shape.streams.in_flight, 1u, shape.streams.depth);
+  return shape;
+}
+
+/// What every rank brings to the compilation.
+struct Everybody {
+  std::vector<Graph> graphs;
+  std::vector<Shape> shapes;
+};
+
+Everybody gather(World& world, const Graph& graph, const Shape& shape) {
+  std::vector<std::byte> mine = GraphCodec::encode(graph);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&shape);
+  mine.insert(mine.begin(), bytes, bytes + sizeof(shape));
+  Everybody everybody;
+  for (const auto& theirs : world.all_gather(mine, "megakernel: graphs")) {
+    if (theirs.size() < sizeof(Shape)) throw InternalError("megakernel: a graph came cut off");
+    Shape of_rank;
+    std::memcpy(&of_rank, theirs.data(), sizeof(of_rank));
+    everybody.shapes.push_back(of_rank);
+    everybody.graphs.push_back(
+        GraphCodec::decode(std::span(theirs).subspan(sizeof(Shape)), graph.task_set()));
+  }
+  return everybody;
+}
+
+}  // namespace
+
+struct Megakernel::Parts {
+  Parts(World& world, const Graph& graph, const MegakernelOptions& options)
+      : world(world),
+        accelerator(world.accelerator()),
+        graph(graph),
+        shape(shape_of(options, accelerator)),
+        cell(accelerator, world.alarm()) {
+    const Everybody everybody = gather(world, graph, shape);
+    const Compiled compiled = compile(everybody.graphs, everybody.shapes);
+    program = make_program(everybody.graphs, world.rank(), shape, compiled);
+    // What one rank's device cannot do, all hear of.
+    for (uint32_t rank = 0; rank < world.size(); ++rank)
+      check_capacity(make_program(everybody.graphs, rank, everybody.shapes[rank], compiled),
+                     everybody.shapes[rank], everybody.graphs[rank], accelerator.capacity());
+    accelerator.prepare(*graph.task_set().kernel);
+    tables =
+        std::make_unique<DeviceTables>(world, program, graph, shape.workers, options.trace_records);
+    for (const TaskType& type : graph.task_set().types) type_names.emplace_back(type.name);
+  }
+  ~Parts();
+
+  void launch(uint32_t iterations, bool fed);
+  void await_end();
+  uint32_t end_run();
+  bool run_ended();
+  [[noreturn]] void throw_failure();
+  void check_usable() const;
+
+  World& world;
+  Accelerator& accelerator;
+  const Graph graph;
+  const Shape shape;
+  FailureCell cell;
+  Program program;
+  std::unique_ptr<DeviceTables> tables;
+  std::vector<std::string> type_names;
+  uint32_t runs = 0;
+  uint64_t finished = 0;  ///< iterations, over all runs
+  bool running = false;
+  std::exception_ptr failure;  ///< what the object threw first
+  uint32_t fed = 0;
+  tokenyard::Event ended{};
+  /// A fed run on the host executor needs a thread of its own: launching is running there.
+  std::jthread thread;
+  std::atomic<bool> thread_ended = false;
+  std::exception_ptr thread_failure;
+};
+
+Megakernel::Parts::~Parts() {
+  if (running) {
+    accelerator.write_flag(&tables->record()->stop, 1);
+    try {
+      await_end();
+    } catch (const std::exception&) {
+      failure = std::current_exception();  // A destructor cannot report it.
+    }
+  }
+  if (failure && tables) tables->quarantine();
+}
+
+void Megakernel::Parts::check_usable() const {
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
+  check_usable();
+  if (running) throw InvalidArgument("run", "the run before to be stopped", "it still runs");
+  RunParams params{};
+  tables->describe(params);
+  params.rank = world.rank();
+  params.ranks = world.size();
+  params.run = ++runs;
+  params.compute_warps = shape.compute_warps;
+  params.tasks = static_cast<uint32_t>(graph.tasks().size());
+  params.first = finished;
+  params.iterations = iterations;
+  params.fed = fed_run;
+  params.loop_event = graph.loop() ? graph.loop()->id : kNoEvent;
+  params.streams = program.streams;
+  params.scratch_bytes = program.scratch_bytes;
+  params.patience = cell.patience(world.timeout());
+  RunRecord* const record = tables->record();
+  for (uint32_t* word : {&record->done, &record->fed, &record->stop})
+    accelerator.write_flag(word, 0);
+  fed = 0;
+  running = true;
+  const LaunchShape launch_shape{.blocks = shape.workers,
+                                 .warps = shape.compute_warps + 1,
+                                 .extra_shared_bytes = program.tail_bytes(shape.compute_warps)};
+  const KernelEntry& kernel = *graph.task_set().kernel;
+  if (fed_run && accelerator.kind() == AcceleratorKind::host) {
+    thread_ended = false;
+    thread = std::jthread([this, params, launch_shape, &kernel] {
+      try {
+        accelerator.launch(kernel, launch_shape, {}, &params);
+      } catch (...) {
+        thread_failure = std::current_exception();
+      }
+      thread_ended = true;
+    });
+    return;
+  }
+  try {
+    accelerator.launch(kernel, launch_shape, {}, &params);
+    ended = accelerator.record({});
+  } catch (...) {
+    running = false;
+    failure = std::current_exception();
+    throw;
+  }
+}
+
+bool Megakernel::Parts::run_ended() {
+  return thread.joinable() ? thread_ended.load() : accelerator.done(ended);
+}
+
+/// The kernel ends by itself: each iteration has a deadline. Only its beginning may be kept waiting
+/// for ever, by others that hold multiprocessors.
+void Megakernel::Parts::await_end() {
+  const auto patience = 2 * world.timeout();
+  while (!accelerator.wait_until(accelerator.now() + patience, [&] { return run_ended(); })) {
+    const bool started = accelerator.read_flag(&tables->record()->started) == runs;
+    if (started && !cell.failed()) continue;
+    failure = std::make_exception_ptr(PeerTimeout(WaitFacts{
+        .rank = world.rank(),
+        .phase = started ? "megakernel: the end of a failed run"
+                         : "megakernel: the kernel's start (all its blocks must fit beside what "
+                           "else runs on this device; end that, or ask for fewer workers)",
+        .expected = runs,
+        .seen = accelerator.read_flag(&tables->record()->started),
+        .waited_s = std::chrono::duration<double>(patience).count()}));
+    std::rethrow_exception(failure);
+  }
+  running = false;
+  if (thread.joinable()) {
+    thread.join();
+    if (thread_failure) {
+      failure = thread_failure;
+      std::rethrow_exception(failure);
+    }
+  } else {
+    accelerator.free_event(ended);
+  }
+}
+
+/// Waits for the run's end, and counts what it has done.
+uint32_t Megakernel::Parts::end_run() {
+  await_end();
+  uint64_t least = UINT64_MAX;
+  for (uint32_t worker = 0; worker < shape.workers; ++worker)
+    least = std::min(least, tables->progress()[worker]);
+  finished += least;
+  if (cell.failed()) throw_failure();
+  return static_cast<uint32_t>(least);
+}
+
+void Megakernel::Parts::throw_failure() {
+  const std::span stalls(tables->stalls(), shape.workers);
+  const WaitReport& report = cell.report();
+  const StallRecord& stall = stalls[std::min(report.block, shape.workers - 1)];
+  try {
+    cell.check(phase_names(graph, report.phase, stall));
+    // Refused: the ranks disagree, or a task counts beyond its bound.
+    const uint64_t tasks = graph.tasks().size();
+    if (report.phase < tasks)
+      throw InvalidArgument(
+          fmt::format("expect() of task '{}'", graph.tasks()[report.phase].name),
+          fmt::format("at most {} signals, its event's dynamic_max", report.expected),
+          fmt::format("{}", report.seen));
+    throw InvalidArgument("iterations of a run", fmt::format("{}", report.expected),
+                          fmt::format("{}", report.seen), report.rank);
+  } catch (const PeerTimeout& timeout) {
+    failure = std::make_exception_ptr(TaskTimeout(timeout.facts, dump(graph, stalls)));
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  std::rethrow_exception(failure);
+}
+
+Megakernel::Megakernel(World& world, const Graph& graph, const MegakernelOptions& options)
+    : parts_(std::make_unique<Parts>(world, graph, options)) {}
+
+Megakernel::~Megakernel() = default;
+
+uint32_t Megakernel::run(uint32_t iterations) {
+  const bool loops = parts_->graph.loop().has_value();
+  if (iterations == 0 && !loops)
+    throw InvalidArgument("iterations", "at least 1 for a graph without a loop event", "0");
+  if (iterations != 1 && parts_->graph.is_once())
+    throw InvalidArgument("iterations", "1 for a graph that was declared once()",
+                          fmt::format("{}", iterations));
+  parts_->launch(iterations, false);
+  return parts_->end_run();
+}
+
+void Megakernel::start() {
+  if (parts_->graph.is_once())
+    throw InvalidArgument("start", "a graph of many iterations", "one declared once()");
+  parts_->launch(0, true);
+}
+
+void Megakernel::feed(uint32_t iterations) {
+  if (!parts_->running) throw InvalidArgument("feed", "a run that was started", "none");
+  parts_->fed += iterations;
+  parts_->accelerator.write_flag(&parts_->tables->record()->fed, parts_->fed);
+}
+
+void Megakernel::await(uint32_t iterations) {
+  Parts& parts = *parts_;
+  if (!parts.running) throw InvalidArgument("await", "a run that was started", "none");
+  if (iterations > parts.fed)
+    throw InvalidArgument("iterations", fmt::format("at most the {} fed", parts.fed),
+                          fmt::format("{}", iterations));
+  const auto patience = 2 * parts.world.timeout();
+  uint32_t done = 0;
+  const auto reached = [&] {
+    done = parts.accelerator.read_flag(&parts.tables->record()->done);
+    return done >= iterations || parts.cell.failed() || parts.run_ended();
+  };
+  for (uint32_t before = UINT32_MAX;
+       !parts.accelerator.wait_until(parts.accelerator.now() + patience, reached); before = done)
+    if (done == before) break;  // Not an iteration in all that time: see why.
+  if (done < iterations) {
+    parts.end_run();
+    throw InternalError("megakernel: a fed run ended by itself");
+  }
+}
+
+uint32_t Megakernel::stop() {
+  if (!parts_->running) throw InvalidArgument("stop", "a run that was started", "none");
+  parts_->accelerator.write_flag(&parts_->tables->record()->stop, 1);
+  return parts_->end_run();
+}
+
+uint64_t Megakernel::finished_iterations() const {
+  return parts_->finished;
+}
+
+Trace Megakernel::trace() const {
+  const Parts& parts = *parts_;
+  Trace trace{.rank = parts.world.rank(), .workers = parts.shape.workers, .tasks = {}, .spans = {}};
+  std::vector<std::vector<uint32_t>> signalling(parts.graph.events().size());
+  for (uint32_t task = 0; task < parts.graph.tasks().size(); ++task)
+    for (const Signal& signal : parts.graph.tasks()[task].signals)
+      if (signal.rank == trace.rank) signalling[signal.event.id].push_back(task);
+  for (const Graph::TaskNode& node : parts.graph.tasks()) {
+    TraceTask& task = trace.tasks.emplace_back(
+        TraceTask{.name = node.name, .type = parts.type_names[node.type], .after = {}});
+    for (const Wait& wait : node.waits)
+      task.after.insert(task.after.end(), signalling[wait.event.id].begin(),
+                        signalling[wait.event.id].end());
+  }
+  const std::vector<TraceRecord> records = parts.tables->read_trace();
+  const std::vector<uint32_t> used = parts.tables->read_trace_used();
+  const uint32_t capacity = parts.tables->trace_records();
+  for (uint32_t worker = 0; worker < used.size(); ++worker) {
+    const uint32_t kept = std::min(used[worker], capacity);
+    for (uint32_t i = used[worker] - kept; i < used[worker]; ++i) {
+      const TraceRecord& record = records[size_t{worker} * capacity + i % capacity];
+      trace.spans.push_back({.worker = worker,
+                             .task = record.task,
+                             .iteration = record.iteration,
+                             .taken_ns = record.taken_ns,
+                             .begun_ns = record.begun_ns,
+                             .ended_ns = record.ended_ns});
+    }
+  }
+  return trace;
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,62 @@
+/// A task as its worker reads it: one piece of memory that a single bulk copy brings into shared
+/// memory while the task before it runs. Host code writes packets, kernels only read them.
+///
+///     Packet | WaitRecord[waits] | SignalRecord[signals] | Args
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kPacketBytes = 1024;  ///< at most
+inline constexpr uint32_t kPacketAlignment = 16;
+
+struct WaitRecord {
+  uint32_t event;     ///< of this rank
+  uint32_t triggers;  ///< signals that complete it, an iteration
+  uint32_t lag;       ///< iterations back
+  uint16_t remote;    ///< whether other ranks signal it
+  uint16_t rank;      ///< one that does, for reports
+};
+
+struct SignalRecord {
+  uint32_t event;
+  uint32_t rank;      ///< whose
+  uint32_t count;     ///< how many signals at once
+  uint32_t triggers;  ///< of that event
+};
+
+struct Packet {
+  uint32_t bytes;  ///< of the whole
+  uint32_t task;   ///< in the rank's graph
+  uint32_t type;   ///< in the kernel's table
+  uint32_t waits, signals;
+  uint32_t args_at;  ///< from the packet's begin
+  uint32_t unused[2];
+
+  HOST_DEVICE const WaitRecord* wait_records() const {
+    return reinterpret_cast<const WaitRecord*>(this + 1);
+  }
+  HOST_DEVICE const SignalRecord* signal_records() const {
+    return reinterpret_cast<const SignalRecord*>(wait_records() + waits);
+  }
+  HOST_DEVICE const std::byte* args() const {
+    return reinterpret_cast<const std::byte*>(this) + args_at;
+  }
+};
+static_assert(sizeof(WaitRecord) % kPacketAlignment == 0);
+static_assert(sizeof(SignalRecord) % kPacketAlignment == 0);
+static_assert(sizeof(Packet) % kPacketAlignment == 0);
+
+/// What tasks that count on the device must know of an event.
+struct EventRecord {
+  uint32_t triggers;     ///< an iteration
+  uint32_t dynamic_max;  ///< of them for a number that only the device knows
+  uint32_t remote;       ///< whether other ranks signal it
+  uint32_t unused;
+};
+
+}  // namespace tokenyard::megakernel

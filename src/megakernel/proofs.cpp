@@ -1,0 +1,55 @@
+#include "megakernel/proofs.hpp"
+
+#include "tokenyard/megakernel/error.hpp"
+
+namespace tokenyard::megakernel {
+
+void prove_acyclic(const Order& order) {
+  const std::vector<Order::Node> cycle = order.cycle();
+  if (cycle.empty()) return;
+  std::vector<std::string> witness;
+  for (const Order::Node node : cycle) witness.push_back(order.name(node));
+  witness.push_back(order.name(cycle.front()));
+  throw InvalidGraph(GraphFault::cycle, std::move(witness),
+                     "tasks that do not wait for one another, by events or by their queue");
+}
+
+void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
+  if (graphs[0].is_once()) return;
+  std::vector<std::vector<std::vector<Order::Node>>> signalling(graphs.size());
+  std::vector<std::vector<bool>> awaited(graphs.size());
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
+    signalling[rank].resize(graphs[rank].events().size());
+    awaited[rank].resize(graphs[rank].events().size());
+    if (graphs[rank].loop()) awaited[rank][graphs[rank].loop()->id] = true;
+  }
+  for (const Graph& graph : graphs) {
+    const uint32_t rank = graph.place().rank;
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
+      const Order::Node next = order.task(rank, task, 1);
+      for (const Signal& signal : graph.tasks()[task].signals)
+        signalling[signal.rank][signal.event.id].push_back(next);
+      for (const Event& event : graph.tasks()[task].expects)
+        signalling[rank][event.id].push_back(next);
+      for (const Wait& wait : graph.tasks()[task].waits) awaited[rank][wait.event.id] = true;
+    }
+  }
+  std::vector<Order::Pair> pairs;
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank)
+    for (uint32_t event = 0; event < signalling[rank].size(); ++event) {
+      // A single task signals after itself.
+      if (!awaited[rank][event] || signalling[rank][event].size() < 2) continue;
+      for (const Order::Node next : signalling[rank][event])
+        pairs.emplace_back(order.event(rank, event), next);
+    }
+  const std::vector<bool> ordered = order.precedes(pairs);
+  for (size_t i = 0; i < pairs.size(); ++i)
+    if (!ordered[i])
+      throw InvalidGraph(
+          GraphFault::runs_ahead,
+          {order.name(pairs[i].second), "may signal before " + order.name(pairs[i].first),
+           "is complete in the iteration before"},
+          "a wait with lag 1, or a loop event, that holds back the next iteration");
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,26 @@
+/// What must hold of a graph's order, each proved or refuted with a witness.
+#pragma once
+
+#include <span>
+
+#include "megakernel/order.hpp"
+#include "megakernel/triggers.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Throws InvalidGraph (cycle) naming tasks and events in the order in which they wait.
+void prove_acyclic(const Order& order);
+
+/// An event's counter does not say which iteration a signal belongs to. So every task that signals
+/// it in the next iteration must come after it was complete in this one. Throws InvalidGraph
+/// (runs_ahead).
+void prove_counts_apart(std::span<const Graph> graphs, const Order& order);
+
+/// Who touches the same bytes of a tensor, and not only to read or only to add, is ordered: within
+/// an iteration one way or the other, and before whatever the next iteration does there. What is
+/// read was written before, in this iteration or, where the tensor is given, ever. Throws
+/// InvalidGraph (read_after_write, write_after_read, write_after_write, across_iterations,
+/// no_producer).
+void prove_regions(std::span<const Graph> graphs, const Order& order);
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,165 @@
+/// One launch of a graph's kernel, on one rank.
+///
+/// Each block is a worker with a queue of tasks, fixed when the graph was compiled. Its warps:
+///
+///     last warp, lane 31: the feeder       brings packets into a ring in shared memory, some
+///                                          tasks ahead, iteration after iteration
+///     last warp, lane w:  unit loader w    reads each packet, and loads what warp w of that task
+///                                          streams (weights), limited by its ring and by the
+///                                          copies it may have in flight
+///     the other warps:    compute          take packet after packet:
+///
+///         await the packet; await its events (a thread an event, acquire)   -- meet --
+///         run the task                                                      -- meet --
+///         signal its events (a thread an event, release)
+///
+/// An event is one 64-bit counter in the window of its rank's arena that only grows: it is complete
+/// in iteration i once it has reached triggers * (i + 1). Iterations are numbered through all runs
+/// of the object, so nobody clears a counter, and a wait asks for `>=`: whoever runs ahead harms
+/// nobody. (That no signal of iteration i + 1 comes before the last of i is proved by compile().)
+/// An event with a number that only the device knows has triggers = the most it could be; whoever
+/// finds out that it is n adds the missing max - n at once.
+///
+/// A run begins with a hello to every rank: its number and how long it is to be. No task runs
+/// before all hellos have come, so no rank stores into memory whose owner still reads what the run
+/// before has left. It ends
+///  - after a number of iterations; or
+///  - after the iteration whose loop event has come with Context::end_loop called before it: every
+///    worker waits for that event before its next iteration; or
+///  - where the host feeds it: worker 0 waits for all workers to end the iteration, tells the host,
+///    waits until the host has allowed another one or stopped the run, and passes that on (`turn`).
+///
+/// Waits have a deadline counted from the beginning of their iteration. The first to fail fails the
+/// run on its rank; each worker then leaves a StallRecord of what it was waiting for. Peers find
+/// out by their own deadlines, or by the alarm.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/memory.hpp"
+#include "device/peer.hpp"
+#include "device/wait.hpp"
+#include "megakernel/packet.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kNoEvent = UINT32_MAX;
+inline constexpr uint32_t kComputeWarpsMax = 8;
+inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + 1) * 32;
+
+/// Words of a rank that all ranks reach.
+struct WindowLayout {
+  uint32_t ranks, events;
+
+  static constexpr uint32_t kLine = 128;  ///< a counter each, so that polls do not meet
+  HOST_DEVICE size_t last_at() const {
+    return (ranks * sizeof(Stamped) + kLine - 1) / kLine * kLine;
+  }
+  HOST_DEVICE size_t counter_at(uint32_t event) const {
+    return last_at() + size_t{kLine} * (1 + event);
+  }
+  HOST_DEVICE size_t bytes() const { return counter_at(events); }
+};
+
+struct Windows {
+  PeerArray<std::byte> bases;
+  WindowLayout layout;
+
+  /// What `source` says when it begins a run.
+  DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source) const {
+    return bases.of(rank).as<Stamped>() + source;
+  }
+  /// One more than the iteration that shall be the last; older values mean nothing.
+  DEVICE Peer<uint64_t> last(uint32_t rank) const {
+    return (bases.of(rank) + layout.last_at()).as<uint64_t>();
+  }
+  DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
+    return (bases.of(rank) + layout.counter_at(event)).as<uint64_t>();
+  }
+};
+
+/// Words of a rank's own memory.
+struct Workspace {
+  uint64_t ended;  ///< iterations that workers have ended, of all runs, added up
+  uint64_t turn;   ///< of a fed run, a Turn
+};
+
+/// What worker 0 of a fed run has heard from the host.
+struct Turn {
+  uint64_t bits;
+
+  HOST_DEVICE static Turn of(uint32_t run, uint32_t allowed, bool all) {
+    return {uint64_t{run} << 32 | allowed << 1 | (all ? 1 : 0)};
+  }
+  HOST_DEVICE uint32_t run() const { return static_cast<uint32_t>(bits >> 32); }
+  HOST_DEVICE uint32_t allowed() const { return static_cast<uint32_t>(bits) >> 1; }  ///< iterations
+  HOST_DEVICE bool all() const { return (bits & 1) != 0; }  ///< there will be no more
+};
+
+/// What host code and a running kernel tell each other.
+struct RunRecord {
+  uint32_t started;  ///< by the kernel: the number of the run
+  uint32_t done;     ///< by worker 0 of a fed run: iterations that have ended in it
+  uint32_t fed;      ///< by the host: iterations allowed
+  uint32_t stop;     ///< by the host: no more will be
+};
+
+/// What a worker waited for when its run failed.
+enum class Stalled : uint32_t { nothing, event, units, packet, hello, loop, host };
+struct StallRecord {
+  Stalled what = Stalled::nothing;
+  uint32_t task = 0;  ///< in the graph
+  uint32_t event = 0;
+  uint32_t rank = 0;  ///< that owes it
+  uint64_t iteration = 0, need = 0, have = 0;
+};
+
+struct TraceRecord {
+  uint32_t task, unused;
+  uint64_t iteration;
+  uint64_t taken_ns, begun_ns, ended_ns;  ///< packet there; events there; done
+};
+
+/// Rings through which units are streamed.
+struct StreamPlan {
+  uint32_t unit_bytes = 0;  ///< 0: no task of the graph streams
+  uint32_t depth = 0;       ///< units a warp's ring holds
+  uint32_t in_flight = 0;   ///< copies of a warp that may be under way
+};
+inline constexpr uint32_t kUnitsMax = 8;  ///< depth
+
+struct RunParams {
+  uint32_t rank, ranks;
+  uint32_t run;            ///< counts from 1
+  uint32_t compute_warps;  ///< of a block; one more loads
+  uint32_t tasks;          ///< of the rank
+  uint64_t first;          ///< iteration
+  uint32_t iterations;     ///< 0: until the loop ends, or the host stops it
+  bool fed;
+  uint32_t loop_event;  ///< or kNoEvent
+  const std::byte* packets;
+  const uint32_t* positions;  ///< [tasks + 1] where each packet begins, in kPacketAlignment
+  const uint32_t* queues;     ///< [workers + 1] first position of each worker
+  const EventRecord* events;  ///< [events] of this rank
+  StreamPlan streams;
+  uint32_t scratch_bytes;
+  Windows windows;
+  Workspace* workspace;
+  RunRecord* record;     ///< host-visible
+  StallRecord* stalls;   ///< [workers] host-visible
+  uint64_t* progress;    ///< [workers] host-visible: iterations each has ended, when it leaves
+  TraceRecord* trace;    ///< [workers, trace_records] or null
+  uint32_t* trace_used;  ///< [workers]
+  uint32_t trace_records;
+  Patience patience;  ///< of an iteration
+};
+
+/// Awaited::phase is the task that waits or, past all tasks, one of these.
+enum class RunPhase : uint32_t { hello, loop, packet, units, host };
+inline constexpr uint32_t kRunPhases = 5;
+HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
+  return params.tasks + static_cast<uint32_t>(phase);
+}
+
+}  // namespace tokenyard::megakernel

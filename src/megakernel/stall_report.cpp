@@ -1,0 +1,62 @@
+#include "megakernel/stall_report.hpp"
+
+#include <fmt/format.h>
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+std::string task_text(const Graph& graph, uint32_t task) {
+  return task < graph.tasks().size() ? fmt::format("task '{}'", graph.tasks()[task].name)
+                                     : fmt::format("task {}", task);
+}
+
+std::string event_text(const Graph& graph, uint32_t event) {
+  return event < graph.events().size() ? fmt::format("event '{}'", graph.events()[event].name)
+                                       : fmt::format("event {}", event);
+}
+
+std::string text(const Graph& graph, const StallRecord& stall) {
+  switch (stall.what) {
+    case Stalled::nothing:
+      return "between tasks";
+    case Stalled::event:
+      return fmt::format("{} awaits {} of iteration {}: has {} of {}", task_text(graph, stall.task),
+                         event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
+    case Stalled::units:
+      return fmt::format("{} of iteration {} awaits what it streams", task_text(graph, stall.task),
+                         stall.iteration);
+    case Stalled::packet:
+      return "awaits its next task";
+    case Stalled::hello:
+      return fmt::format("awaits rank {}: its run {}, needs {}", stall.rank, stall.have,
+                         stall.need);
+    case Stalled::loop:
+      return fmt::format("awaits the loop's {} of iteration {}: has {} of {}",
+                         event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
+    case Stalled::host:
+      return "awaits the host";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string dump(const Graph& graph, std::span<const StallRecord> stalls) {
+  std::string all;
+  for (size_t worker = 0; worker < stalls.size(); ++worker)
+    all += fmt::format("{}rank {} worker {}: {}", worker == 0 ? "" : "\n", graph.place().rank,
+                       worker, text(graph, stalls[worker]));
+  return all;
+}
+
+std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const StallRecord& stall) {
+  std::vector<std::string> names(graph.tasks().size(), "megakernel: a task");
+  if (task < names.size()) names[task] = "megakernel: " + text(graph, stall);
+  for (const char* name : {"a rank begins the run", "the end of an iteration", "the next task",
+                           "what a task streams", "the host"})
+    names.push_back(fmt::format("megakernel: {}", name));
+  return names;
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,20 @@
+/// What the workers of a failed run were waiting for, in words.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megakernel/run_params.hpp"
+#include "tokenyard/megakernel/graph.hpp"
+
+namespace tokenyard::megakernel {
+
+/// "worker 2: task 'down 3' awaits event 'gate/up 3' of iteration 7: has 3 of 4", a line a worker.
+std::string dump(const Graph& graph, std::span<const StallRecord> stalls);
+
+/// The phases that a report of the run can name: [tasks + kRunPhases]. The one of `task` says what
+/// `stall` knows of it.
+std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const StallRecord& stall);
+
+}  // namespace tokenyard::megakernel

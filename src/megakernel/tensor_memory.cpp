@@ -1,0 +1,61 @@
+#include <cstring>
+
+#include "fabric/arena.hpp"
+#include "megakernel/device_tables.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace tokenyard::megakernel {
+
+struct TensorMemory::Parts {
+  World& world;
+  std::vector<std::unique_ptr<DeviceMemory>> local;
+  std::vector<ArenaBlock> shared;
+};
+
+TensorMemory::TensorMemory(World& world)
+    : parts_(new Parts{.world = world, .local = {}, .shared = {}}) {}
+TensorMemory::~TensorMemory() = default;
+
+void* TensorMemory::local(size_t bytes) {
+  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), bytes,
+                                                         DeviceMemory::Kind::device));
+  return parts_->local.back()->as<void>();
+}
+
+std::vector<void*> TensorMemory::shared(size_t bytes) {
+  World& world = parts_->world;
+  ArenaBlock block = world.arena().allocate(bytes, {});
+  world.accelerator().fill(block.data(), 0, bytes, {});
+  await_stream(world, {}, "a zeroed tensor");
+  struct Place {
+    uint64_t offset, bytes;
+  };
+  const Place mine{block.offset(), bytes};
+  const auto all =
+      world.all_gather(std::as_bytes(std::span(&mine, 1)), "megakernel: a shared tensor");
+  std::vector<void*> pieces;
+  for (uint32_t rank = 0; rank < all.size(); ++rank) {
+    Place theirs{};
+    if (all[rank].size() != sizeof(theirs))
+      throw InternalError("megakernel: a tensor's place came cut off");
+    std::memcpy(&theirs, all[rank].data(), sizeof(theirs));
+    if (theirs.bytes != bytes)
+      throw InvalidArgument("bytes of a shared tensor", std::to_string(bytes),
+                            std::to_string(theirs.bytes), rank);
+    pieces.push_back(world.arena().base_of(rank) + theirs.offset);
+  }
+  parts_->shared.push_back(std::move(block));
+  return pieces;
+}
+
+void TensorMemory::write(void* to, const void* from, size_t bytes) {
+  parts_->world.accelerator().copy(to, from, bytes, {});
+  await_stream(parts_->world, {}, "a tensor written by the host");
+}
+
+void TensorMemory::read(void* to, const void* from, size_t bytes) {
+  parts_->world.accelerator().copy(to, from, bytes, {});
+  await_stream(parts_->world, {}, "a tensor read by the host");
+}
+
+}  // namespace tokenyard::megakernel

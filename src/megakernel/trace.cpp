@@ -1,0 +1,146 @@
+#include "tokenyard/megakernel/trace.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+/// Spans by task and iteration.
+using Index = std::map<std::pair<uint32_t, uint64_t>, uint32_t>;
+
+Index index_of(const std::vector<TraceSpan>& spans) {
+  Index index;
+  for (uint32_t i = 0; i < spans.size(); ++i) index[{spans[i].task, spans[i].iteration}] = i;
+  return index;
+}
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+/// Who let `span` begin: the last to end of those whose events it awaited, and of the task before
+/// it on its worker.
+uint32_t held_up_by(const Trace& trace, const Index& index, uint32_t span) {
+  const TraceSpan& waiting = trace.spans[span];
+  uint32_t latest = kNone;
+  const auto consider = [&](uint32_t other) {
+    if (trace.spans[other].ended_ns > waiting.begun_ns) return;  // Of another iteration.
+    if (latest == kNone || trace.spans[other].ended_ns > trace.spans[latest].ended_ns)
+      latest = other;
+  };
+  if (span > 0 && trace.spans[span - 1].worker == waiting.worker) consider(span - 1);
+  for (const uint32_t task : trace.tasks[waiting.task].after) {
+    const auto found = index.find({task, waiting.iteration});
+    if (found != index.end()) consider(found->second);
+  }
+  return latest;
+}
+
+double us(uint64_t ns) {
+  return static_cast<double>(ns) * 1e-3;
+}
+
+std::string quoted(const std::string& text) {
+  std::string safe = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') safe += '\\';
+    safe += c;
+  }
+  return safe + '"';
+}
+
+}  // namespace
+
+TraceSummary Trace::summary() const {
+  TraceSummary summary;
+  if (spans.empty()) return summary;
+  const Index index = index_of(spans);
+  uint64_t first_ns = UINT64_MAX;
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < spans.size(); ++i) {
+    summary.busy_ns += spans[i].ended_ns - spans[i].begun_ns;
+    summary.waiting_ns += spans[i].begun_ns - spans[i].taken_ns;
+    first_ns = std::min(first_ns, spans[i].taken_ns);
+    if (spans[i].ended_ns > spans[last].ended_ns) last = i;
+  }
+  summary.length_ns = spans[last].ended_ns - first_ns;
+  std::vector<bool> walked(spans.size(), false);
+  for (uint32_t at = last; at != kNone && !walked[at]; at = held_up_by(*this, index, at)) {
+    walked[at] = true;
+    summary.critical_path.push_back(at);
+  }
+  std::reverse(summary.critical_path.begin(), summary.critical_path.end());
+  return summary;
+}
+
+std::vector<uint64_t> Trace::measured_costs() const {
+  std::vector<uint64_t> total(tasks.size(), 0), times(tasks.size(), 0);
+  for (const TraceSpan& span : spans) {
+    total[span.task] += span.ended_ns - span.begun_ns;
+    ++times[span.task];
+  }
+  for (size_t task = 0; task < total.size(); ++task)
+    if (times[task] > 0) total[task] = std::max<uint64_t>(total[task] / times[task], 1);
+  return total;
+}
+
+std::string TraceSummary::text(const std::vector<TraceSpan>& spans,
+                               const std::vector<TraceTask>& tasks) const {
+  const double all = us(busy_ns) + us(waiting_ns);
+  std::string text = fmt::format(
+      "{:.1f} us, workers busy {:.1f} us and waiting {:.1f} us ({:.0f} %)\ncritical path:\n",
+      us(length_ns), us(busy_ns), us(waiting_ns), all > 0 ? 100 * us(waiting_ns) / all : 0);
+  for (const uint32_t i : critical_path)
+    text +=
+        fmt::format("  {:<24} iteration {:<4} worker {:<4} {:8.2f} us\n", tasks[spans[i].task].name,
+                    spans[i].iteration, spans[i].worker, us(spans[i].ended_ns - spans[i].begun_ns));
+  return text;
+}
+
+std::string Trace::perfetto() const {
+  const Index index = index_of(spans);
+  uint64_t zero = UINT64_MAX;
+  for (const TraceSpan& span : spans) zero = std::min(zero, span.taken_ns);
+  std::string json = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n";
+  json += fmt::format(
+      R"({{"ph": "M", "name": "process_name", "pid": {0}, "args": {{"name": "rank {0}"}}}})", rank);
+  for (uint32_t worker = 0; worker < workers; ++worker)
+    json += fmt::format(
+        ",\n"
+        R"({{"ph": "M", "name": "thread_name", "pid": {0}, "tid": {1}, "args": {{"name": "worker {1}"}}}})",
+        rank, worker);
+  const auto slice = [&](const std::string& name, const std::string& category, uint32_t worker,
+                         uint64_t begin, uint64_t end, uint64_t iteration) {
+    json += fmt::format(
+        ",\n"
+        R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{"iteration": {}}}}})",
+        quoted(name), category, rank, worker, us(begin - zero), us(end - begin), iteration);
+  };
+  uint64_t flows = 0;
+  for (const TraceSpan& span : spans) {
+    const TraceTask& task = tasks[span.task];
+    if (span.begun_ns > span.taken_ns)
+      slice("wait", "waiting", span.worker, span.taken_ns, span.begun_ns, span.iteration);
+    slice(task.name, task.type, span.worker, span.begun_ns, span.ended_ns, span.iteration);
+    for (const uint32_t before : task.after) {
+      const auto found = index.find({before, span.iteration});
+      if (found == index.end()) continue;
+      const TraceSpan& from = spans[found->second];
+      ++flows;
+      json += fmt::format(
+          ",\n"
+          R"({{"ph": "s", "name": "signal", "cat": "event", "id": {}, "pid": {}, "tid": {}, "ts": {:.3f}}})",
+          flows, rank, from.worker, us(from.ended_ns - zero));
+      json += fmt::format(
+          ",\n"
+          R"({{"ph": "f", "bp": "e", "name": "signal", "cat": "event", "id": {}, "pid": {}, "tid": {}, "ts": {:.3f}}})",
+          flows, rank, span.worker, us(span.begun_ns - zero));
+    }
+  }
+  return json + "\n]}\n";
+}
+
+}  // namespace tokenyard::megakernel

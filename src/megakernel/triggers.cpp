@@ -1,0 +1,141 @@
+#include "megakernel/triggers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tokenyard/megakernel/error.hpp"
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+[[noreturn]] void throw_differ(uint32_t rank, std::string what, std::string zero,
+                               std::string other) {
+  throw InvalidGraph(
+      GraphFault::tables_differ,
+      {fmt::format("{} of rank 0: {}", what, zero), fmt::format("of rank {}: {}", rank, other)},
+      "all ranks to declare the same types, tensors and events in the same order");
+}
+
+std::string types_text(const TaskSet& set) {
+  std::string text;
+  for (const TaskType& type : set.types)
+    text += fmt::format("{}{}({})", text.empty() ? "" : " ", type.name, type.args_bytes);
+  return text;
+}
+
+std::string event_text(const Graph& graph, size_t event) {
+  if (event >= graph.events().size()) return "none";
+  const EventOptions& options = graph.events()[event];
+  return fmt::format("'{}' (at most {} dynamic signals)", options.name, options.dynamic_max);
+}
+
+std::string tensor_text(const Graph& graph, size_t tensor) {
+  if (tensor >= graph.tensors().size()) return "none";
+  const TensorOptions& options = graph.tensors()[tensor];
+  return fmt::format("'{}' of {} bytes", options.name, options.bytes);
+}
+
+void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
+                   const std::vector<std::string>& expecting) {
+  const uint32_t most = graphs[rank].events()[event].dynamic_max;
+  if (most > 0 && expecting.size() != 1)
+    throw InvalidGraph(GraphFault::trigger_count,
+                       {event_name(graphs, rank, event),
+                        fmt::format("has a number that {} tasks find out", expecting.size())},
+                       "just one task to expect() each dynamic event");
+  if (most == 0 && !expecting.empty())
+    throw InvalidGraph(
+        GraphFault::trigger_count,
+        {expecting.front(), "expects a number of " + event_name(graphs, rank, event)},
+        "dynamic_max on an event whose number a task finds out");
+}
+
+}  // namespace
+
+std::string task_name(const Graph& graph, uint32_t task) {
+  return fmt::format("task '{}' of rank {}", graph.tasks()[task].name, graph.place().rank);
+}
+
+std::string event_name(std::span<const Graph> graphs, uint32_t rank, uint32_t event) {
+  return fmt::format("event '{}' of rank {}", graphs[rank].events()[event].name, rank);
+}
+
+void check_tables(std::span<const Graph> graphs) {
+  const Graph& zero = graphs[0];
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
+    const Graph& other = graphs[rank];
+    if (other.place().rank != rank || other.place().ranks != graphs.size())
+      throw InvalidGraph(GraphFault::tables_differ,
+                         {fmt::format("rank {} of {} got a graph made for rank {} of {}", rank,
+                                      graphs.size(), other.place().rank, other.place().ranks)},
+                         "each rank's graph to be made for its place in this world");
+    if (other.is_once() != zero.is_once() || other.loop().has_value() != zero.loop().has_value())
+      throw_differ(rank, "iterations", zero.is_once() ? "one a run" : "many",
+                   other.is_once() ? "one a run" : "many");
+    if (types_text(zero.task_set()) != types_text(other.task_set()))
+      throw_differ(rank, "types", types_text(zero.task_set()), types_text(other.task_set()));
+    for (size_t i = 0; i < std::max(zero.events().size(), other.events().size()); ++i)
+      if (event_text(zero, i) != event_text(other, i))
+        throw_differ(rank, fmt::format("event {}", i), event_text(zero, i), event_text(other, i));
+    for (size_t i = 0; i < std::max(zero.tensors().size(), other.tensors().size()); ++i)
+      if (tensor_text(zero, i) != tensor_text(other, i))
+        throw_differ(rank, fmt::format("tensor {}", i), tensor_text(zero, i),
+                     tensor_text(other, i));
+  }
+}
+
+Triggers count_triggers(std::span<const Graph> graphs) {
+  Triggers all(graphs.size());
+  std::vector<std::vector<std::vector<std::string>>> expecting(graphs.size());
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
+    all[rank].resize(graphs[rank].events().size());
+    expecting[rank].resize(graphs[rank].events().size());
+  }
+  for (const Graph& graph : graphs)
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
+      const Graph::TaskNode& node = graph.tasks()[task];
+      for (const Signal& signal : node.signals) {
+        EventTriggers& event = all[signal.rank][signal.event.id];
+        if (!signal.dynamic) event.triggers += signal.count;
+        if (signal.rank == graph.place().rank) continue;
+        event.remote = true;
+        event.remote_rank = graph.place().rank;
+      }
+      for (const Event& event : node.expects)
+        expecting[graph.place().rank][event.id].push_back(task_name(graph, task));
+    }
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank)
+    for (uint32_t event = 0; event < all[rank].size(); ++event) {
+      const EventOptions& options = graphs[rank].events()[event];
+      if (options.count && *options.count != all[rank][event].triggers)
+        throw InvalidGraph(GraphFault::trigger_count,
+                           {event_name(graphs, rank, event),
+                            fmt::format("declares {} signals and gets {}", *options.count,
+                                        all[rank][event].triggers)},
+                           "the signals of all ranks to add up to the declared count");
+      check_expects(graphs, rank, event, expecting[rank][event]);
+      all[rank][event].triggers += options.dynamic_max;
+    }
+  for (const Graph& graph : graphs) {
+    const uint32_t rank = graph.place().rank;
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task)
+      for (const Wait& wait : graph.tasks()[task].waits)
+        if (all[rank][wait.event.id].triggers == 0)
+          throw InvalidGraph(
+              GraphFault::unreachable,
+              {task_name(graph, task), "awaits " + event_name(graphs, rank, wait.event.id),
+               "which nobody signals"},
+              "a task that signals each event that is awaited");
+    if (graph.loop() && all[rank][graph.loop()->id].triggers == 0)
+      throw InvalidGraph(
+          GraphFault::unreachable,
+          {fmt::format("the loop of rank {}", rank),
+           "awaits " + event_name(graphs, rank, graph.loop()->id), "which nobody signals"},
+          "a task that signals the loop's event");
+  }
+  return all;
+}
+
+}  // namespace tokenyard::megakernel

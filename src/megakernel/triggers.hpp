@@ -1,0 +1,30 @@
+/// How many signals complete each event, and the proofs that need no order: that the ranks declare
+/// the same things, that counts are right, that whatever is awaited is signalled.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tokenyard/megakernel/graph.hpp"
+
+namespace tokenyard::megakernel {
+
+struct EventTriggers {
+  uint32_t triggers = 0;     ///< an iteration, dynamic_max included
+  bool remote = false;       ///< whether other ranks signal it
+  uint32_t remote_rank = 0;  ///< one that does
+};
+using Triggers = std::vector<std::vector<EventTriggers>>;  ///< [rank][event]
+
+/// Throws InvalidGraph (tables_differ) unless graph r is that of rank r, and all declare the same.
+void check_tables(std::span<const Graph> graphs);
+
+/// Throws InvalidGraph (trigger_count, unreachable).
+Triggers count_triggers(std::span<const Graph> graphs);
+
+/// "task 'x' of rank 0", "event 'e' of rank 1".
+std::string task_name(const Graph& graph, uint32_t task);
+std::string event_name(std::span<const Graph> graphs, uint32_t rank, uint32_t event);
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,80 @@
+/// How a worker's threads wait, and how they come to agree that the run has failed.
+#pragma once
+
+#include "megakernel/worker_shared.hpp"
+
+namespace tokenyard::megakernel {
+
+/// What every thread of a worker carries along.
+struct Working {
+  const RunParams& params;
+  WorkerShared& shared;
+  /// For those who wait until others have work for them: others' deadlines end it.
+  const Patience& idle;
+  uint64_t began_ns;  ///< the iteration, or the run
+
+  DEVICE Deadline deadline() const { return Deadline(params.patience, began_ns); }
+  DEVICE Deadline idle_deadline() const { return Deadline(idle, began_ns); }
+  DEVICE uint32_t compute_threads() const { return params.compute_warps * kWarpLanes; }
+};
+
+enum class WorkerBarrier : uint8_t { compute = 1 };
+
+/// By one thread whose wait has failed. The block finds out when it meets.
+DEVICE void fail_worker(const Working& working) {
+  // Relaxed: read after a barrier that this thread comes to as well.
+  store<Order::relaxed, Scope::block>(&working.shared.failed, 1);
+}
+
+/// As fail_worker, and leaves the worker's record of what was missing, unless another thread has.
+DEVICE void stall(const Working& working, const StallRecord& record) {
+  // Relaxed: it only picks one of the threads that wait at the same time.
+  if (exchange<Order::relaxed, Scope::block>(&working.shared.stalled, 1) == 0)
+    working.params.stalls[block::index()] = record;
+  fail_worker(working);
+}
+
+/// The compute warps meet; false once a wait of any of their threads has failed. All of them get
+/// the same answer: who fails next has to pass this barrier first.
+DEVICE bool meet(const Working& working) {
+  NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads());
+  return load<Order::relaxed, Scope::block>(&working.shared.failed) == 0;
+}
+
+/// Whether a loader should stop because nobody needs what it loads.
+DEVICE bool ended(const Working& working) {
+  // Acquire: what the compute warps did last comes before what this lane does next.
+  return load<Order::acquire, Scope::block>(&working.shared.ended) != 0;
+}
+
+/// By one thread, until `counter` of this rank has got to `need`. Acquire: what was done before
+/// the signals is visible from here on, to the whole block once it has met.
+DEVICE bool await_counter(const Deadline& deadline, Awaited& what, Peer<uint64_t> counter,
+                          bool remote) {
+  return wait_until(deadline, what, [&] {
+    what.seen = remote ? load<Order::acquire, Scope::sys>(counter)
+                       : load<Order::acquire, Scope::gpu>(counter);
+    return what.seen >= what.expected;
+  });
+}
+
+DEVICE void await_event(const Working& working, const Packet& packet, const WaitRecord& wait,
+                        uint64_t iteration) {
+  const RunParams& params = working.params;
+  // An event of the iteration before the first is complete by definition: its need is 0.
+  Awaited what{.phase = packet.task,
+               .rank = wait.rank,
+               .expected = uint64_t{wait.triggers} * (iteration + 1 - wait.lag)};
+  if (await_counter(working.deadline(), what, params.windows.counter(params.rank, wait.event),
+                    wait.remote != 0))
+    return;
+  stall(working, {.what = Stalled::event,
+                  .task = packet.task,
+                  .event = wait.event,
+                  .rank = wait.rank,
+                  .iteration = iteration,
+                  .need = what.expected,
+                  .have = what.seen});
+}
+
+}  // namespace tokenyard::megakernel

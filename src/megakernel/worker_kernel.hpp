@@ -1,0 +1,244 @@
+/// A worker: run_params.hpp tells how it works.
+#pragma once
+
+#include "megakernel/loader_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// By the whole block, before it first meets.
+DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
+  if (thread::index() != 0) return;
+  shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
+  // A slot is free once every compute warp has read it, and every unit loader.
+  const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1);
+  for (uint32_t slot = 0; slot < kPacketSlots; ++slot) {
+    shared.packet_full[slot].init(1);
+    shared.packet_empty[slot].init(readers);
+  }
+  for (uint32_t warp = 0; warp < params.compute_warps; ++warp)
+    for (uint32_t slot = 0; slot < params.streams.depth; ++slot) {
+      shared.unit_full[warp][slot].init(1);
+      shared.unit_empty[warp][slot].init(1);
+    }
+  fence_async();
+}
+
+/// The compute warps of one block. All their threads go the same way: they part only inside a task,
+/// and agree on failures when they meet.
+template <class List>
+class Worker {
+ public:
+  DEVICE Worker(Working& working) : working_(working), context_(working) {}
+
+  DEVICE void run() {
+    if (exchange_hellos()) work();
+    leave();
+  }
+
+ private:
+  DEVICE const RunParams& params() const { return working_.params; }
+  DEVICE bool first_thread() const { return thread::index() == 0; }
+
+  /// Block 0 greets; every block hears all ranks, and that they begin the same run.
+  DEVICE bool exchange_hellos() {
+    const uint32_t length = params().fed ? UINT32_MAX : params().iterations;
+    if (block::index() == 0)
+      for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
+        // Release: this rank's host and kernels have read what the run before has left.
+        store<Order::release, Scope::sys>(params().windows.hello(rank, params().rank),
+                                          Stamped{params().run, length});
+    for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
+      hear(rank, length);
+    if (block::index() == 0 && first_thread())
+      store<Order::relaxed, Scope::sys>(&params().record->started, params().run);
+    return meet(working_);
+  }
+
+  DEVICE void hear(uint32_t rank, uint32_t length) {
+    Awaited what{
+        .phase = phase_of(params(), RunPhase::hello), .rank = rank, .expected = params().run};
+    Stamped hello{};
+    const bool came = wait_until(working_.deadline(), what, [&] {
+      hello = load<Order::acquire, Scope::sys>(params().windows.hello(params().rank, rank));
+      what.seen = hello.epoch;
+      // A rank that nobody keeps waiting may have begun its next run already.
+      return static_cast<int32_t>(hello.epoch - params().run) >= 0;
+    });
+    const bool another_run = came && hello.epoch == params().run && hello.value != length;
+    if (another_run) {
+      what.expected = length;
+      what.seen = hello.value;
+      working_.deadline().fail(Failure::refused, what);
+    }
+    if (!came || another_run)
+      stall(working_,
+            {.what = Stalled::hello, .rank = rank, .need = what.expected, .have = what.seen});
+  }
+
+  DEVICE void work() {
+    for (RingCursor packets;; packets.next(kPacketSlots)) {
+      taken_ns_ = trace_time();
+      if (!await_packet(packets)) fail_worker(working_);
+      // Not the note yet: threads whose wait has failed know none. So the events of a task are
+      // awaited before the block meets, and only by those who know it.
+      else
+        await_events(packets.slot);
+      if (!meet(working_)) return;
+      const Note note = working_.shared.notes[packets.slot];
+      if (note.kind == NoteKind::end) return;
+      if (!(note.kind == NoteKind::task ? run_task(packets.slot, note) : turn(note))) return;
+      release(packets.slot);
+    }
+  }
+
+  DEVICE bool await_packet(const RingCursor& packets) {
+    Awaited what{.phase = phase_of(params(), RunPhase::packet), .rank = params().rank};
+    Completion& full = working_.shared.packet_full[packets.slot];
+    return wait_until(working_.idle_deadline(), what, [&] { return full.done(packets.parity()); });
+  }
+
+  DEVICE void await_events(uint32_t slot) {
+    const Note& note = working_.shared.notes[slot];
+    if (note.kind != NoteKind::task) return;
+    begin_iteration(note.iteration);
+    const Packet& packet = working_.shared.packet(slot);
+    for (uint32_t i = thread::index(); i < packet.waits; i += context_.threads())
+      await_event(working_, packet, packet.wait_records()[i], note.iteration);
+  }
+
+  /// The iteration's deadline begins with its first task.
+  DEVICE void begin_iteration(uint64_t iteration) {
+    if (begun_ && iteration == iteration_) return;
+    begun_ = true;
+    iteration_ = iteration;
+    working_.began_ns = now_ns();
+  }
+
+  DEVICE bool run_task(uint32_t slot, const Note& note) {
+    const Packet& packet = working_.shared.packet(slot);
+    const uint64_t begun_ns = trace_time();
+    context_.begin(packet.task, note.iteration);
+    List::run(packet, context_);
+    if (!meet(working_)) return false;
+    signal(packet);
+    trace(packet.task, note.iteration, begun_ns);
+    return true;
+  }
+
+  /// Release: what the whole block did before it met.
+  DEVICE void signal(const Packet& packet) {
+    for (uint32_t i = thread::index(); i < packet.signals; i += context_.threads()) {
+      const SignalRecord& signal = packet.signal_records()[i];
+      const Peer<uint64_t> counter = params().windows.counter(signal.rank, signal.event);
+      if (signal.rank == params().rank)
+        add<Order::release, Scope::gpu>(counter, signal.count);
+      else
+        add<Order::release, Scope::sys>(counter, signal.count);
+    }
+  }
+
+  /// The end of an iteration; false if it was the last.
+  DEVICE bool turn(const Note& note) {
+    ++done_;
+    if (first_thread())
+      add<Order::release, Scope::gpu>(&params().workspace->ended, 1);  // All that the block did.
+    if (params().loop_event == kNoEvent) return true;
+    if (first_thread()) await_loop(note.iteration);
+    if (!meet(working_)) return false;
+    return working_.shared.loop_ends == 0;
+  }
+
+  DEVICE void await_loop(uint64_t iteration) {
+    const EventRecord event = params().events[params().loop_event];
+    Awaited what{.phase = phase_of(params(), RunPhase::loop),
+                 .rank = params().rank,
+                 .expected = event.triggers * (iteration + 1)};
+    if (await_counter(working_.deadline(), what,
+                      params().windows.counter(params().rank, params().loop_event), true)) {
+      // Relaxed: the event's signals come after it.
+      const uint64_t last = load<Order::relaxed, Scope::sys>(params().windows.last(params().rank));
+      working_.shared.loop_ends = last == iteration + 1;
+      return;
+    }
+    stall(working_, {.what = Stalled::loop,
+                     .event = params().loop_event,
+                     .rank = params().rank,
+                     .iteration = iteration,
+                     .need = what.expected,
+                     .have = what.seen});
+  }
+
+  /// By the whole warp: it needs the slot's packet and note no more.
+  DEVICE void release(uint32_t slot) {
+    warp::sync();
+    if (warp::lane() == 0) working_.shared.packet_empty[slot].arrive();
+  }
+
+  /// The compute warps do nothing more: loaders may stop.
+  DEVICE void leave() {
+    if (!first_thread()) return;
+    params().progress[block::index()] = done_;
+    if (params().trace != nullptr) params().trace_used[block::index()] = traced_;
+    store<Order::release, Scope::block>(&working_.shared.ended, 1);
+  }
+
+  DEVICE uint64_t trace_time() const {
+    return params().trace != nullptr && first_thread() ? now_ns() : 0;
+  }
+  /// The newest records stay: a ring.
+  DEVICE void trace(uint32_t task, uint64_t iteration, uint64_t begun_ns) {
+    if (params().trace == nullptr || !first_thread()) return;
+    params().trace[block::index() * params().trace_records + traced_ % params().trace_records] = {
+        .task = task,
+        .unused = 0,
+        .iteration = iteration,
+        .taken_ns = taken_ns_,
+        .begun_ns = begun_ns,
+        .ended_ns = now_ns()};
+    ++traced_;
+  }
+
+  Working& working_;
+  Context context_;
+  bool begun_ = false;
+  uint64_t iteration_ = 0;
+  uint64_t done_ = 0;
+  uint64_t taken_ns_ = 0;
+  uint32_t traced_ = 0;
+};
+
+template <class List>
+DEVICE void run_graph(const RunParams& params) {
+  auto& shared = block::shared<WorkerShared>();
+  ready_shared_memory(params, shared);
+  block::sync();
+  Patience idle = params.patience;
+  idle.timeout_ns = UINT64_MAX;
+  Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
+  if (warp::index() < params.compute_warps) {
+    Worker<List>(working).run();
+  } else if (warp::lane() == kFeederLane) {
+    Feeder(working).run();
+  } else if (params.streams.unit_bytes > 0 && warp::lane() < params.compute_warps) {
+    UnitLoader<List>(working, warp::lane()).run();
+  }
+}
+
+}  // namespace tokenyard::megakernel
+
+/// Makes a kernel that runs the tasks of `List` (a TaskList), as DEFINE_KERNEL does: at the end of
+/// a header that a *_host.cpp and a *_gpu.cu include.
+#define DEFINE_MEGAKERNEL(name, List)                                         \
+  DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
+    ::tokenyard::megakernel::run_graph<List>(params);                         \
+  }                                                                           \
+  DEFINE_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,        \
+                ::tokenyard::megakernel::WorkerShared, ::tokenyard::megakernel::kThreadsMax)
+
+/// The same for hosts only: tests.
+#define DEFINE_HOST_MEGAKERNEL(name, List)                                    \
+  DEVICE void name##_body(const ::tokenyard::megakernel::RunParams& params) { \
+    ::tokenyard::megakernel::run_graph<List>(params);                         \
+  }                                                                           \
+  DEFINE_HOST_KERNEL(name, name##_body, ::tokenyard::megakernel::RunParams,   \
+                     ::tokenyard::megakernel::WorkerShared, ::tokenyard::megakernel::kThreadsMax)

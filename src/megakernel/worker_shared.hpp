@@ -1,0 +1,65 @@
+/// A worker's shared memory.
+///
+///     WorkerShared | the running task's scratch | rings of units [compute warps][depth]
+#pragma once
+
+#include "device/device.hpp"
+#include "megakernel/run_params.hpp"
+
+namespace tokenyard::megakernel {
+
+/// How far the feeder runs ahead of the compute warps. Unit loaders follow it, so it also bounds
+/// how many tasks ahead weights are loaded.
+inline constexpr uint32_t kPacketSlots = 8;
+
+enum class NoteKind : uint32_t {
+  task,
+  turn,  ///< the iteration's last task lies before this
+  end,
+};
+
+/// What the feeder says of the packet in a slot.
+struct Note {
+  uint64_t iteration;
+  NoteKind kind;
+};
+
+struct WorkerShared {
+  Completion packet_full[kPacketSlots], packet_empty[kPacketSlots];
+  Completion unit_full[kComputeWarpsMax][kUnitsMax], unit_empty[kComputeWarpsMax][kUnitsMax];
+  Note notes[kPacketSlots];
+  uint32_t failed;   ///< a wait of this worker has; never cleared
+  uint32_t ended;    ///< the compute warps need no more packets
+  uint32_t stalled;  ///< somebody writes the StallRecord
+  uint32_t loop_ends;
+  alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
+
+  DEVICE const Packet& packet(uint32_t slot) const {
+    return *reinterpret_cast<const Packet*>(packets[slot]);
+  }
+};
+
+/// Where in a ring of slots somebody is: the slot, and which lap, whose parity its phase has.
+struct RingCursor {
+  uint32_t slot = 0, lap = 0;
+
+  DEVICE uint32_t parity() const { return lap & 1; }
+  DEVICE void next(uint32_t slots) {
+    if (++slot < slots) return;
+    slot = 0;
+    ++lap;
+  }
+};
+
+HOST_DEVICE uint32_t scratch_bytes_aligned(const RunParams& params) {
+  return (params.scratch_bytes + 127) / 128 * 128;
+}
+DEVICE std::byte* scratch(const RunParams&) {
+  return block::shared_tail<WorkerShared>();
+}
+DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slot) {
+  return block::shared_tail<WorkerShared>() + scratch_bytes_aligned(params) +
+         (warp * params.streams.depth + slot) * params.streams.unit_bytes;
+}
+
+}  // namespace tokenyard::megakernel
