@@ -61,7 +61,7 @@ struct TensorOptions {
 };
 
 struct EventOptions {
-  std::string name;
+  std::string name = {};
   std::optional<uint32_t> count = std::nullopt;  ///< signals an iteration, if the author knows
   /// At most so many signals whose number only the device knows: one task calls expect(n), others
   /// signal n times in all. 0 for an event whose count is static.
@@ -81,7 +81,7 @@ struct Signal {
 };
 
 struct TaskOptions {
-  std::string name;
+  std::string name = {};  ///< made from the type, if empty
   std::vector<Region> reads = {}, writes = {};
   std::vector<Region> adds = {};     ///< atomic sums: they commute with one another
   std::vector<Region> streams = {};  ///< loaded ahead, before the waits: written by no task

@@ -1,0 +1,340 @@
+// Each thing that compile() refuses, by the smallest graph that has it wrong, and its neighbour
+// that has it right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megakernel/compile.hpp"
+#include "megakernel/graph_codec.hpp"
+#include "megakernel/task_kinds.hpp"
+#include "tokenyard/megakernel/error.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Shape kTwoWorkers{.workers = 2, .compute_warps = 1, .streams = {}};
+
+Compiled compile_all(const std::vector<Graph>& graphs,
+                     std::optional<Placement> placement = std::nullopt) {
+  const std::vector<Shape> shapes(graphs.size(), kTwoWorkers);
+  return compile(graphs, shapes, std::move(placement));
+}
+
+InvalidGraph refused(const std::vector<Graph>& graphs,
+                     std::optional<Placement> placement = std::nullopt) {
+  try {
+    compile_all(graphs, std::move(placement));
+  } catch (const InvalidGraph& error) {
+    return error;
+  }
+  throw std::logic_error("the graph was accepted");
+}
+
+/// One rank's graph with a tensor and some events, for tasks that differ.
+struct Sketch {
+  Graph graph{kinds(), {.rank = 0, .ranks = 1}};
+  Tensor x = graph.tensor({.name = "x", .bytes = 64});
+  Event a = graph.event({.name = "a"});
+  Event b = graph.event({.name = "b"});
+
+  Task add(TaskOptions options) { return graph.add<Nothing>({}, std::move(options)); }
+};
+
+TEST(Proofs, TasksThatAwaitEachOther) {
+  Sketch s;
+  s.add({.name = "hen", .waits = {{s.a}}, .signals = {{s.b}}});
+  s.add({.name = "egg", .waits = {{s.b}}, .signals = {{s.a}}});
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::cycle);
+  EXPECT_EQ(error.witness.size(), 5u);
+  EXPECT_EQ(error.witness.front(), error.witness.back());
+  EXPECT_THAT(error.witness, testing::Contains("task 'hen' of rank 0"));
+  EXPECT_THAT(error.witness, testing::Contains("event 'b' of rank 0"));
+}
+
+TEST(Proofs, QueuesThatAwaitEachOther) {
+  // Two workers, each with the task first whose event the other's second one signals.
+  Sketch s;
+  s.add({.name = "first of 0", .waits = {{s.a}}});
+  s.add({.name = "second of 0", .signals = {{s.b}}});
+  s.add({.name = "first of 1", .waits = {{s.b}}});
+  s.add({.name = "second of 1", .signals = {{s.a}}});
+  const InvalidGraph error = refused({s.graph}, Placement{{{{0, 1}, {2, 3}}}});
+  EXPECT_EQ(error.fault, GraphFault::cycle);
+  EXPECT_THAT(error.witness, testing::Contains("task 'second of 1' of rank 0"));
+  compile_all({s.graph}, Placement{{{{1, 0}, {3, 2}}}});
+  compile_all({s.graph});
+}
+
+TEST(Proofs, RanksThatAwaitEachOther) {
+  std::vector<Graph> graphs;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Graph graph(kinds(), {.rank = rank, .ranks = 2});
+    const Event from_peer = graph.event({.name = "from peer"});
+    graph.add<Nothing>(
+        {}, {.name = "exchange", .waits = {{from_peer}}, .signals = {{from_peer, 1 - rank}}});
+    graphs.push_back(std::move(graph));
+  }
+  const InvalidGraph error = refused(graphs);
+  EXPECT_EQ(error.fault, GraphFault::cycle);
+  EXPECT_THAT(error.witness, testing::Contains("task 'exchange' of rank 0"));
+  EXPECT_THAT(error.witness, testing::Contains("task 'exchange' of rank 1"));
+}
+
+TEST(Proofs, ADeclaredCountThatIsNotMet) {
+  Graph graph(kinds(), {});
+  const Event three = graph.event({.name = "three", .count = 3});
+  graph.add<Nothing>({}, {.name = "once", .signals = {{three}}});
+  graph.add<Nothing>({}, {.name = "waits", .waits = {{three}}});
+  const InvalidGraph error = refused({graph});
+  EXPECT_EQ(error.fault, GraphFault::trigger_count);
+  EXPECT_THAT(error.witness,
+              ElementsAre("event 'three' of rank 0", "declares 3 signals and gets 1"));
+}
+
+TEST(Proofs, ADynamicEventThatNobodyCounts) {
+  Graph graph(kinds(), {});
+  const Event rows = graph.event({.name = "rows", .dynamic_max = 8});
+  graph.add<Nothing>({}, {.name = "send", .signals = {{.event = rows, .dynamic = true}}});
+  graph.add<Nothing>({}, {.name = "receive", .waits = {{rows}}});
+  EXPECT_EQ(refused({graph}).fault, GraphFault::trigger_count);
+  graph.add<Nothing>({}, {.name = "count", .expects = {rows}});
+  graph.once();
+  compile_all({graph});
+  graph.add<Nothing>({}, {.name = "count again", .expects = {rows}});
+  EXPECT_EQ(refused({graph}).fault, GraphFault::trigger_count);
+}
+
+TEST(Proofs, ANumberForAnEventThatHasNone) {
+  Sketch s;
+  s.add({.name = "count", .signals = {{s.a}}, .expects = {s.a}});
+  EXPECT_EQ(refused({s.graph}).fault, GraphFault::trigger_count);
+}
+
+TEST(Proofs, SignalsThatRunAhead) {
+  // Two tasks signal one event; the quick one could do so twice before the slow one has once.
+  Sketch s;
+  s.add({.name = "slow", .signals = {{s.a}}, .worker = 0});
+  s.add({.name = "quick", .signals = {{s.a}}, .worker = 1});
+  s.add({.name = "waits", .waits = {{s.a}}, .signals = {{s.b}}, .worker = 0});
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::runs_ahead);
+  EXPECT_EQ(error.witness.front(), "task 'quick' of rank 0 in the next iteration");
+  s.graph.loop_on(s.b);
+  compile_all({s.graph});
+}
+
+TEST(Proofs, AWaitThatLagsHoldsBackTheNextIteration) {
+  Sketch s;
+  s.add({.name = "slow", .signals = {{s.a}}, .worker = 0});
+  s.add({.name = "quick", .waits = {{s.b, 1}}, .signals = {{s.a}}, .worker = 1});
+  s.add({.name = "waits", .waits = {{s.a}}, .signals = {{s.b}}, .worker = 0});
+  compile_all({s.graph});
+}
+
+TEST(Proofs, AnEventThatNobodySignals) {
+  Sketch s;
+  s.add({.name = "hopes", .waits = {{s.a}}});
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::unreachable);
+  EXPECT_THAT(error.witness, ElementsAre("task 'hopes' of rank 0", "awaits event 'a' of rank 0",
+                                         "which nobody signals"));
+}
+
+TEST(Proofs, BytesThatNobodyWrote) {
+  Sketch s;
+  s.add({.name = "half", .writes = {s.x.part(0, 32)}, .signals = {{s.a}}});
+  s.add({.name = "all", .reads = {s.x.all()}, .waits = {{s.a}}, .signals = {{s.b}}});
+  s.graph.once();
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::no_producer);
+  EXPECT_THAT(error.witness[1], HasSubstr("bytes [32, 64) of tensor 'x'"));
+
+  Graph given(kinds(), {});
+  const Tensor weights = given.tensor({.name = "w", .bytes = 64, .given = Given::always});
+  given.add<Nothing>({}, {.name = "reads", .reads = {weights.all()}});
+  compile_all({given});
+}
+
+TEST(Proofs, AccessesWithoutOrder) {
+  const auto fault = [](std::vector<Region> first_reads, std::vector<Region> first_writes,
+                        std::vector<Region> then_reads, std::vector<Region> then_writes) {
+    Graph graph(kinds(), {});
+    graph.tensor({.name = "x", .bytes = 64, .given = Given::always});
+    graph.once();
+    graph.add<Nothing>({}, {.name = "first",
+                            .reads = std::move(first_reads),
+                            .writes = std::move(first_writes),
+                            .worker = 0});
+    graph.add<Nothing>({}, {.name = "then",
+                            .reads = std::move(then_reads),
+                            .writes = std::move(then_writes),
+                            .worker = 1});
+    return refused({graph});
+  };
+  const Tensor x{0, 64};
+  EXPECT_EQ(fault({}, {x.all()}, {x.part(8, 16)}, {}).fault, GraphFault::read_after_write);
+  EXPECT_EQ(fault({x.all()}, {}, {}, {x.part(8, 16)}).fault, GraphFault::write_after_read);
+  const InvalidGraph writes = fault({}, {x.part(0, 12)}, {}, {x.part(8, 64)});
+  EXPECT_EQ(writes.fault, GraphFault::write_after_write);
+  EXPECT_THAT(writes.witness[0], HasSubstr("task 'first' of rank 0 writes bytes [8, 12)"));
+  EXPECT_THAT(writes.witness[1], HasSubstr("task 'then' of rank 0 writes them"));
+}
+
+TEST(Proofs, AccessesThatMeetNoOther) {
+  Graph graph(kinds(), {});
+  const Tensor x = graph.tensor({.name = "x", .bytes = 64, .given = Given::always});
+  const Tensor sum = graph.tensor({.name = "sum", .bytes = 64});
+  for (uint32_t worker = 0; worker < 2; ++worker)
+    graph.add<Nothing>({}, {.reads = {x.all()},
+                            .writes = {},
+                            .adds = {sum.all()},  // Sums commute.
+                            .worker = worker});
+  compile_all({graph});
+  graph.add<Nothing>({}, {.name = "writes", .writes = {sum.part(0, 1)}, .worker = 0});
+  graph.once();
+  EXPECT_EQ(refused({graph}).fault, GraphFault::write_after_write);
+}
+
+TEST(Proofs, TheNextIterationOverwritesWhatIsStillRead) {
+  Sketch s;
+  s.add({.name = "writes", .writes = {s.x.all()}, .signals = {{s.a}}, .worker = 0});
+  s.add({.name = "reads", .reads = {s.x.all()}, .waits = {{s.a}}, .signals = {{s.b}}, .worker = 1});
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::across_iterations);
+  EXPECT_THAT(error.witness[1], HasSubstr("task 'writes' of rank 0 writes them in the next"));
+  Graph once = s.graph;
+  once.once();
+  compile_all({once});
+  s.graph.loop_on(s.b);
+  compile_all({s.graph});
+}
+
+TEST(Proofs, APeerWritesWhatIsStillRead) {
+  std::vector<Graph> graphs;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Graph graph(kinds(), {.rank = rank, .ranks = 2});
+    const Tensor x = graph.tensor({.name = "x", .bytes = 16, .given = Given::always});
+    graph.once();
+    graph.add<Nothing>({}, {.name = "reads", .reads = {x.all()}});
+    if (rank == 1) graph.add<Nothing>({}, {.name = "pushes", .writes = {x.all().of(0)}});
+    graphs.push_back(std::move(graph));
+  }
+  const InvalidGraph error = refused(graphs);
+  EXPECT_EQ(error.fault, GraphFault::write_after_read);
+  EXPECT_THAT(error.witness[1], HasSubstr("task 'pushes' of rank 1"));
+}
+
+TEST(Proofs, StreamsOfWhatATaskWrites) {
+  Sketch s;
+  s.graph.once();
+  s.add({.name = "writes", .writes = {s.x.all()}, .signals = {{s.a}}});
+  s.add({.name = "streams", .streams = {s.x.all()}, .waits = {{s.a}}});
+  EXPECT_EQ(refused({s.graph}).fault, GraphFault::read_after_write);
+}
+
+TEST(Proofs, RanksThatDeclareDifferentEvents) {
+  std::vector<Graph> graphs;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Graph graph(kinds(), {.rank = rank, .ranks = 2});
+    graph.event({.name = rank == 0 ? "up" : "down"});
+    graphs.push_back(std::move(graph));
+  }
+  const InvalidGraph error = refused(graphs);
+  EXPECT_EQ(error.fault, GraphFault::tables_differ);
+  EXPECT_THAT(error.what(), HasSubstr("'up'"));
+  EXPECT_THAT(error.what(), HasSubstr("'down'"));
+}
+
+TEST(Proofs, AGraphMadeForOtherRanks) {
+  EXPECT_EQ(refused({Graph(kinds(), {.rank = 0, .ranks = 4})}).fault, GraphFault::tables_differ);
+}
+
+TEST(Proofs, MoreThanTheDeviceHas) {
+  const Capacity small{.multiprocessors = 2, .shared_bytes = 64 << 10};
+  Graph graph(kinds(), {});
+  graph.add<Greedy>({}, {.name = "glutton"});
+  const std::vector<Graph> graphs{graph};
+  const auto check = [&](const Shape& shape) {
+    const Compiled compiled = compile(graphs, std::vector{shape});
+    check_capacity(make_program(graphs, 0, shape, compiled), shape, graph, small);
+  };
+  const auto fault = [&](const Shape& shape) {
+    try {
+      check(shape);
+    } catch (const InvalidGraph& error) {
+      return error;
+    }
+    throw std::logic_error("accepted");
+  };
+  const InvalidGraph memory = fault(kTwoWorkers);
+  EXPECT_EQ(memory.fault, GraphFault::shared_memory);
+  EXPECT_THAT(memory.what(), HasSubstr("'glutton'"));
+  EXPECT_EQ(fault({.workers = 3, .compute_warps = 1, .streams = {}}).fault,
+            GraphFault::co_residency);
+}
+
+TEST(Proofs, ATaskWithTooManyWaits) {
+  Graph graph(kinds(), {});
+  TaskOptions joins{.name = "joins"};
+  for (uint32_t i = 0; i < 80; ++i) {
+    const Event event = graph.event({});
+    graph.add<Nothing>({}, {.signals = {{event}}});
+    joins.waits.push_back({event});
+  }
+  graph.add<Nothing>({}, std::move(joins));
+  const std::vector<Graph> graphs{graph};
+  const Compiled compiled = compile_all(graphs);
+  try {
+    make_program(graphs, 0, kTwoWorkers, compiled);
+    FAIL() << "accepted";
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.fault, GraphFault::packet);
+    EXPECT_THAT(error.what(), HasSubstr("'joins' of rank 0 -> has 80 waits"));
+  }
+}
+
+TEST(Proofs, GraphsTravelUnchanged) {
+  Sketch s;
+  s.add({.name = "all of it",
+         .reads = {s.x.part(1, 2)},
+         .writes = {s.x.part(3, 4)},
+         .adds = {s.x.part(5, 6)},
+         .streams = {s.x.part(7, 8)},
+         .waits = {{s.a, 1}},
+         .signals = {{s.b, 0, 7, true}},
+         .expects = {s.b},
+         .worker = 3,
+         .cost_ns = 17});
+  s.graph.loop_on(s.b);
+  const auto bytes = GraphCodec::encode(s.graph);
+  EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds())), bytes);
+  EXPECT_THROW(GraphCodec::decode(std::span(bytes).first(bytes.size() - 1), kinds()),
+               InternalError);
+}
+
+TEST(Placement, LongWaysGoFirstToTheWorkerThatIsFree) {
+  // A long chain and three short tasks: the chain keeps one worker, the others share the rest.
+  Sketch s;
+  s.graph.once();
+  for (uint32_t i = 0; i < 3; ++i) s.add({.name = "short", .cost_ns = 1000});
+  s.add({.name = "chain 1", .signals = {{s.a}}, .cost_ns = 2000});
+  s.add({.name = "chain 2", .waits = {{s.a}}, .cost_ns = 2000});
+  const Compiled compiled = compile_all({s.graph});
+  EXPECT_THAT(compiled.placement.queues[0], ElementsAre(ElementsAre(3, 4), ElementsAre(0, 1, 2)));
+}
+
+TEST(Placement, KeepsToTheWorkerThatATaskNames) {
+  Sketch s;
+  s.add({.name = "anywhere"});
+  s.add({.name = "there", .worker = 1});
+  EXPECT_THAT(compile_all({s.graph}).placement.queues[0],
+              ElementsAre(ElementsAre(0), ElementsAre(1)));
+  s.add({.name = "nowhere", .worker = 2});
+  EXPECT_THROW(compile_all({s.graph}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel
