@@ -38,7 +38,7 @@ class SharedBoard {
 };
 
 inline void await(const std::string& what, const std::function<bool()>& done,
-                  std::chrono::seconds at_most = std::chrono::seconds(30)) {
+                  std::chrono::seconds at_most = std::chrono::seconds(60)) {
   const auto until = std::chrono::steady_clock::now() + at_most;
   while (!done()) {
     if (std::chrono::steady_clock::now() > until) throw std::runtime_error("gave up: " + what);
@@ -87,30 +87,29 @@ inline View view_of(uint32_t ranks, Epoch epoch = 1) {
   return view;
 }
 
-inline void send_all(Transport& transport, Channel& channel, std::span<const std::byte> bytes) {
-  size_t sent = 0;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  for (uint64_t turn = 1; sent < bytes.size(); ++turn) {
-    const size_t now = channel.send_some(bytes.subspan(sent));
-    sent += now;
+/// Moves all `bytes` by `move`, which is told how many are done and says how many more.
+inline void move_all(Transport& transport, size_t bytes, const std::string& what,
+                     const std::function<size_t(size_t)>& move) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  size_t done = 0;
+  for (uint64_t turn = 1; done < bytes; ++turn) {
+    const size_t now = move(done);
+    done += now;
     if (now == 0) transport.poll();
-    if (turn % 65536 == 0 && std::chrono::steady_clock::now() > until) {
-      throw std::runtime_error("gave up sending");
-    }
+    if (turn % 4096 != 0) continue;
+    std::this_thread::yield();  // The other process may need this core.
+    if (std::chrono::steady_clock::now() > until) throw std::runtime_error("gave up: " + what);
   }
 }
 
+inline void send_all(Transport& transport, Channel& channel, std::span<const std::byte> bytes) {
+  move_all(transport, bytes.size(), "sending",
+           [&](size_t done) { return channel.send_some(bytes.subspan(done)); });
+}
+
 inline void receive_all(Transport& transport, Channel& channel, std::span<std::byte> into) {
-  size_t got = 0;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  for (uint64_t turn = 1; got < into.size(); ++turn) {
-    const size_t now = channel.receive_some(into.subspan(got));
-    got += now;
-    if (now == 0) transport.poll();
-    if (turn % 65536 == 0 && std::chrono::steady_clock::now() > until) {
-      throw std::runtime_error("gave up receiving");
-    }
-  }
+  move_all(transport, into.size(), "receiving",
+           [&](size_t done) { return channel.receive_some(into.subspan(done)); });
 }
 
 }  // namespace tokenyard::collectives

@@ -48,7 +48,7 @@ class WireRanks {
 
   /// Polls all of them until it is done. Fails the test, and says so, if that takes too long.
   bool poll_until(const std::string& what, const std::function<bool()>& done,
-                  std::chrono::seconds at_most = std::chrono::seconds(20)) {
+                  std::chrono::seconds at_most = std::chrono::seconds(60)) {
     const auto until = std::chrono::steady_clock::now() + at_most;
     while (!done()) {
       for (auto& transport : transports_) transport->poll();

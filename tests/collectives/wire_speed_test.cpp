@@ -59,7 +59,7 @@ void measure(const std::string& name, bool force_tcp) {
     const double small = round_time(*transport, *channel, rank, 8, 8, 2000) / 2;
     const double kilo = round_time(*transport, *channel, rank, 4096, 4096, 1000) / 2;
     const double mega = round_time(*transport, *channel, rank, 1 << 20, 1, 200);
-    const double large = round_time(*transport, *channel, rank, 64 << 20, 1, 8);
+    const double large = round_time(*transport, *channel, rank, 64 << 20, 1, 3);
     if (rank != 0) return;
     fmt::print(
         stderr, "{}: 8 B {:.2f} us, 4 KB {:.2f} us one way; 1 MB {:.1f} GB/s, 64 MB {:.1f} GB/s\n",
