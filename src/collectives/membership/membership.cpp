@@ -242,9 +242,7 @@ void Membership::install(const Verdict& verdict, Instant now) {
   invariant(standing_ == Standing::newcomer || is_frozen() ||
                 options_.mutant == Mutant::unpromised_members_kept,
             "who goes on has promised, and so has frozen");
-  for (const Member& member : verdict.next.members) {
-    if (!view_.contains(member)) admits_.erase(member.slot);
-  }
+  for (const Member& member : verdict.next.members) admits_.erase(member.slot);
   waiting_room_.install(view_, verdict.next);
   view_ = verdict.next;
   last_ = verdict;

@@ -107,7 +107,8 @@ class Membership {
   /// A newcomer has knocked, here or at another member.
   void knock(const Member& newcomer, Instant now);
   /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
-  /// beyond its end. A process that still holds one of them has to make way.
+  /// beyond its end. A process that still holds one of them makes way, unless too few would remain;
+  /// that wish lasts until the epoch ends, others until they come true.
   void admit(const std::vector<Slot>& slots, Instant now);
   /// Go, in good order: the others are told, and need not find out. Ends in Left.
   void leave(Instant now);

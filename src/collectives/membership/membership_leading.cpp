@@ -217,7 +217,10 @@ void Membership::decide(Instant now) {
 
 void Membership::ask_again(Instant now) {
   const bool preparing = candidacy_.phase == Candidacy::Phase::preparing;
-  if (preparing && candidacy_.stuck && now - candidacy_.begun >= kAsksBeforeAnew * options_.ballot)
+  const bool witness_considers = candidacy_.witness_asked && !candidacy_.witness_promise &&
+                                 now - *candidacy_.witness_asked < options_.silence;
+  if (preparing && candidacy_.stuck && !witness_considers &&
+      now - candidacy_.begun >= kAsksBeforeAnew * options_.ballot)
     return stand(now);
   candidacy_.asked = now;
   for (const Peer& peer : roster_.peers()) {
