@@ -210,7 +210,9 @@ TEST_F(ControlPlane, RanksThatWereToldDifferentThingsSaySo) {
 }
 
 TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
-  Rank first(options(1, 2)), second(options(1, 2));
+  ControlOptions impatient = options(1, 2);
+  impatient.timeout = 1s;  // The one that came last waits for rank 0.
+  Rank first(impatient), second(impatient);
   const auto failures = run_ranks(2, [&](uint32_t rank) { (rank == 0 ? first : second).found(); });
   const auto told = [](const std::exception_ptr& failure) {
     return holds<InvalidArgument>(
@@ -261,7 +263,8 @@ TEST_F(ControlPlane, JobGrows) {
   ranks[0]->control->admit({2, 3});
   on_every_rank(2, [&](uint32_t rank) { more[rank]->join(); });
   for (auto& rank : {&ranks[0], &ranks[1], &more[0], &more[1]}) {
-    EXPECT_TRUE((*rank)->recorder.wait_for_members(4));
+    EXPECT_TRUE((*rank)->recorder.wait_for_members(4))
+        << "rank " << (*rank)->slot << " is in epoch " << (*rank)->control->view().epoch;
   }
 }
 

@@ -156,6 +156,7 @@ void ControlLoop::turned_away(const std::string&, const std::string&) {
 
 void ControlLoop::learn(const Member& from, const Card& card) {
   if (card.member == own_.member) return;
+  if (cards_.size() >= kCardsMax) return links_.hang_up(from);
   if (cards_.emplace(card.member, card).second) {
     for (const Member& peer : links_.peers()) {
       if (peer != from && peer != card.member) links_.send(peer, Topic::card, encode(card));
@@ -245,7 +246,7 @@ void ControlLoop::install(const Verdict& verdict) {
   departing_.clear();
   part_from_former_members(verdict);
   choose_whom_to_dial();
-  forget_cards();
+  forget_former_members(verdict.next);
   participant_->install(verdict, contacts);
   for (const Member& peer : links_.peers()) {
     if (!verdict.next.contains(peer)) {
@@ -286,14 +287,13 @@ void ControlLoop::choose_whom_to_dial() {
   links_.want(std::move(wanted));
 }
 
-/// Of processes that are neither members nor linked nor waiting, nothing more will be said.
-void ControlLoop::forget_cards() {
-  const auto waiting = membership_->waiting();
-  std::erase_if(cards_, [&](const auto& entry) {
-    const Member& member = entry.first;
-    return !membership_->view().contains(member) && !links_.contains(member) &&
-           std::ranges::count(waiting, member) == 0;
-  });
+/// Former members do not come back. Newcomers may be admitted by others when this process has long
+/// lost sight of them, so their cards stay.
+void ControlLoop::forget_former_members(const View& next) {
+  for (const Member& member : installed_.members) {
+    if (!next.contains(member)) cards_.erase(member);
+  }
+  installed_ = next;
 }
 
 void ControlLoop::be_over(Epoch epoch, const std::string& why) {

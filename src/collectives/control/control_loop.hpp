@@ -48,6 +48,9 @@ class ControlLoop final : private LinkListener {
   void fail(const std::string& why);
 
  private:
+  /// Members, and newcomers that have ever come.
+  static constexpr size_t kCardsMax = 65536;
+
   std::optional<Epoch> fenced_since(const Introduction& who) const override;
   void linked(const Member& peer, Purpose purpose) override;
   void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override;
@@ -64,7 +67,7 @@ class ControlLoop final : private LinkListener {
   void install(const Verdict& verdict);
   void part_from_former_members(const Verdict& verdict);
   void choose_whom_to_dial();
-  void forget_cards();
+  void forget_former_members(const View& next);
   void be_over(Epoch epoch, const std::string& why);
   void arm();
   void say(const Member& to, const Message& message);
@@ -87,6 +90,7 @@ class ControlLoop final : private LinkListener {
   std::map<Member, Card> acquaint_;  ///< whom to meet as long as there is no view
   std::set<Member> departing_;       ///< have said goodbye in this epoch
   std::optional<Membership> membership_;
+  View installed_;
   std::unique_ptr<WitnessClerk> witness_;
 };
 
