@@ -51,10 +51,12 @@ class SurvivorBatch {
     if (all_ones) fill_with_ones();
     tokens_.emplace(accelerator(), of_, mine_);
     combined_.emplace(exchange_, of_, mine_);
+    call.sms = of_.sms;
   }
 
   void dispatch(bool hook) {
-    received_ = exchange_.dispatch(tokens_->input(), {.sms = of_.sms, .hook = hook});
+    call.hook = hook;
+    received_ = exchange_.dispatch(tokens_->input(), call);
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {
@@ -64,14 +66,16 @@ class SurvivorBatch {
   void combine(bool hook) {
     void* const y = exchange_.combine_buffer(received_.handle);
     run_experts(exchange_, of_, all_, y, absent_);
-    exchange_.combine(combined_->what(y, *tokens_), received_.handle,
-                      {.sms = of_.sms, .hook = hook});
+    call.hook = hook;
+    exchange_.combine(combined_->what(y, *tokens_), received_.handle, call);
     if (!hook) check_combine();
   }
   void receive_combine() {
     exchange_.receive(received_.handle);
     check_combine();
   }
+
+  LowLatencyCall call;
 
  private:
   uint32_t rank() const { return exchange_.world().rank(); }

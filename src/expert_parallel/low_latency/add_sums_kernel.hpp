@@ -8,6 +8,7 @@ namespace tokenyard::low_latency {
 
 /// Contributions that a lane holds in registers.
 inline constexpr uint32_t kContributionsHeld = 4;
+static_assert(kRanksMax <= 256, "a rank is kept in a byte");
 
 /// A token as the lanes of a warp know it, a lane a pick.
 struct OwnToken {
@@ -69,26 +70,28 @@ class Contributions {
   DEVICE uint32_t await_some(const Combine& call, const OwnToken& own, uint32_t& leads,
                              uint32_t piece) {
     const bool has_piece = piece < call.params.pieces;
-    uint32_t ranks[kContributionsHeld] = {}, lanes[kContributionsHeld] = {}, lost = 0;
+    // Packed, as registers are scarce here: a byte each.
+    uint32_t ranks = 0, lanes = 0, lost = 0;
     held_ = 0;
     // All loads first, so that they are under way together.
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
       if (leads == 0) continue;
-      lanes[i] = first_bit(leads);
+      const uint32_t lane = first_bit(leads), rank = warp::shuffle(own.rank, lane);
       leads &= leads - 1;
-      ranks[i] = warp::shuffle(own.rank, lanes[i]);
+      lanes |= lane << 8 * i;
+      ranks |= rank << 8 * i;
       if (has_piece)
-        pieces_[i] =
-            load<Order::relaxed, Scope::sys>(staged_sums(call, ranks[i], own.token, piece));
+        pieces_[i] = load<Order::relaxed, Scope::sys>(staged_sums(call, rank, own.token, piece));
       ++held_;
     }
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
       if (i >= held_ || !has_piece || has_come(pieces_[i])) continue;
-      const uint64_t begin = cycles();
-      if (!await_piece(call.call, Phase::combine_partials, ranks[i],
-                       staged_sums(call, ranks[i], own.token, piece), pieces_[i]))
-        lost |= 1u << lanes[i];
-      if (thread::index() == 0) call.shared.waited[ranks[i]] += cycles() - begin;
+      const uint32_t rank = ranks >> 8 * i & 0xff;
+      const auto begin = static_cast<uint32_t>(cycles());
+      if (!await_piece(call.call, Phase::combine_partials, rank,
+                       staged_sums(call, rank, own.token, piece), pieces_[i]))
+        lost |= 1u << (lanes >> 8 * i & 0xff);
+      if (thread::index() == 0) call.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
     return lost;
   }

@@ -50,7 +50,7 @@ struct CallParams {
   Windows windows;
   Masks masks;
   Workspace* workspace;
-  uint64_t timeout_ns;    ///< of the whole call, for a rank that shows no life
+  uint32_t timeout;       ///< of the whole call, for a rank that shows no life; kTimeUnitNs
   uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
 
   HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }

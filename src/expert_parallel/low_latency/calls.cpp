@@ -1,6 +1,8 @@
 /// Dispatch and combine, from the host's side.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "expert_parallel/low_latency/exchange.hpp"
 
 namespace tokenyard {
@@ -21,7 +23,9 @@ void LowLatency::Parts::begin_call(Stream stream) {
   called_ = true;
 }
 
-CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) const {
+CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
+  const std::chrono::nanoseconds timeout = call.timeout.value_or(world.timeout());
+  longest_timeout_ = std::max(longest_timeout_, timeout);
   low_latency::RankSet active = low_latency::RankSet::first(world.size());
   for (uint32_t rank = 0; rank < world.size(); ++rank)
     if (left_out_.contains(rank) || (!call.active.empty() && !call.active[rank]))
@@ -34,7 +38,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) const {
           .windows = {.windows = {windows_, world.rank()}, .layout = layout_},
           .masks = masks_.masks(),
           .workspace = workspace_,
-          .timeout_ns = static_cast<uint64_t>(call.timeout.value_or(world.timeout()).count()),
+          .timeout = low_latency::timeout_units(timeout),
           .polls_a_look = plan_.polls_a_look};
 }
 

@@ -1,4 +1,5 @@
 /// What a LowLatency object keeps on its device from one call to the next.
+#include <algorithm>
 #include <cstring>
 
 #include "expert_parallel/low_latency/exchange.hpp"
@@ -75,17 +76,18 @@ void LowLatency::Parts::open_windows() {
 
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
   const Event event = accelerator_.record(stream);
-  // Kernels end at their own deadline; what else the caller has enqueued has as long again.
-  const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(),
+  // A call ends at the latest when kTimesLate timeouts have passed; what else the caller has
+  // enqueued has another.
+  const auto patience = (low_latency::kTimesLate + 1) * std::max(longest_timeout_, world.timeout());
+  const bool ended = accelerator_.wait_until(accelerator_.now() + patience,
                                              [&] { return accelerator_.done(event); });
   accelerator_.free_event(event);
   if (!ended)
-    throw PeerTimeout(
-        WaitFacts{.rank = world.rank(),
-                  .phase = "LowLatency: " + what,
-                  .expected = 1,
-                  .seen = 0,
-                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+    throw PeerTimeout(WaitFacts{.rank = world.rank(),
+                                .phase = "LowLatency: " + what,
+                                .expected = 1,
+                                .seen = 0,
+                                .waited_s = std::chrono::duration<double>(patience).count()});
 }
 
 void LowLatency::Parts::wait(Stream stream) {

@@ -54,7 +54,7 @@ struct LowLatency::Parts {
   void require_nothing_left(const char* asked) const;
 
   void begin_call(Stream stream);
-  low_latency::CallParams call_params(const LowLatencyCall& call) const;
+  low_latency::CallParams call_params(const LowLatencyCall& call);
   void launch_dispatch(low_latency::DispatchParams params, low_latency::Part part, uint32_t blocks,
                        Stream stream);
   void launch_combine(low_latency::CombineParams params, low_latency::Part part, uint32_t blocks,
@@ -79,6 +79,7 @@ struct LowLatency::Parts {
   std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
   Stream last_stream_;
+  std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far
   bool called_ = false, closed_ = false;
 };
 

@@ -61,4 +61,9 @@ WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
           .partial_pieces = (options.hidden / 8 + 7) / 8 * 8};
 }
 
+uint32_t timeout_units(std::chrono::nanoseconds timeout) {
+  constexpr int64_t kMost = UINT32_MAX / (kTimesLate + 1);
+  return static_cast<uint32_t>(std::clamp<int64_t>(timeout.count() / kTimeUnitNs, 1, kMost));
+}
+
 }  // namespace tokenyard::low_latency

@@ -33,6 +33,9 @@ inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows row
   return {.hidden = options.hidden, .format = static_cast<RowFormat>(rows)};
 }
 
+/// At least one unit, at most what lets kTimesLate of them fit.
+uint32_t timeout_units(std::chrono::nanoseconds timeout);
+
 /// Throws InvalidArgument naming the first option that cannot be.
 void check_options(const LowLatencyOptions& options, uint32_t ranks);
 

@@ -66,6 +66,8 @@ HOST_DEVICE uint32_t parity_of(uint32_t epoch) {
 
 /// The longest that a call waits for a rank that shows it is alive, in times of the call's timeout.
 inline constexpr uint32_t kTimesLate = 4;
+/// Kernels count time since their start in these: 32 bits of them are more than an hour.
+inline constexpr uint32_t kTimeUnitNs = 1024;
 /// Pulses in the time of a timeout.
 inline constexpr uint32_t kPulses = 4;
 

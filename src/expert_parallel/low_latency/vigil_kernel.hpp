@@ -13,12 +13,12 @@ struct CallShared {
   uint32_t open[kRanksMax];  ///< ranks that this block speaks with
 };
 
-/// What a thread knows of a wait that has lasted.
+/// What a thread knows of a wait that has lasted, in few registers: times in kTimeUnitNs since
+/// the start.
 struct Vigil {
-  uint64_t next_look_ns;  ///< when to send a pulse and to look for the awaited rank's
-  uint64_t end_ns;        ///< when the rank is given up
-  uint32_t pulse = 0;     ///< of the awaited rank, as seen last
-  bool looked = false;
+  uint32_t next_look;  ///< when to send a pulse and to look for the awaited rank's
+  uint32_t end;        ///< when the rank is given up
+  uint32_t pulse;      ///< of the awaited rank, as seen last
 };
 
 /// A call as one thread sees it.
@@ -46,8 +46,7 @@ struct Call {
     const Patience patience = params.masks.patience(rank);
     const Deadline deadline(patience, start_ns);
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    Vigil vigil{.next_look_ns = start_ns + params.timeout_ns / kPulses,
-                .end_ns = start_ns + params.timeout_ns};
+    Vigil vigil{.next_look = timeout() / kPulses, .end = timeout(), .pulse = 0};
     bool arrived = false;
     uint32_t polls = 0;
     const bool ended = wait_until(deadline, what, [&] {
@@ -59,29 +58,30 @@ struct Call {
   }
 
  private:
+  DEVICE uint32_t timeout() const { return params.timeout; }
+
   /// Whether there is still time. A rank whose pulse changes gets its time anew, within limits.
   DEVICE bool goes_on(Vigil& vigil, uint32_t rank) const {
-    const uint64_t now = now_ns();
-    if (now < vigil.next_look_ns) return true;
-    vigil.next_look_ns = now + params.timeout_ns / kPulses;
-    send_pulses(now);
+    const auto now = static_cast<uint32_t>((now_ns() - start_ns) / kTimeUnitNs);
+    if (now < vigil.next_look) return true;
+    const bool first = vigil.next_look == timeout() / kPulses;
+    vigil.next_look = now + std::max(timeout() / kPulses, 1u);
+    send_pulses();
     // Relaxed, like all pulses: nothing else is read on their strength.
     const uint32_t pulse =
         load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
-    if (vigil.looked && pulse != vigil.pulse)
-      vigil.end_ns = std::min(now + params.timeout_ns, start_ns + kTimesLate * params.timeout_ns);
+    if (!first && pulse != vigil.pulse)
+      vigil.end = std::min(now + timeout(), kTimesLate * timeout());
     vigil.pulse = pulse;
-    vigil.looked = true;
-    return now < vigil.end_ns;
+    // This rank waits for nobody else when it sends to itself, and is never masked.
+    return now < vigil.end || rank == params.rank;
   }
 
   /// Many threads wait at once: one pulse in a while is enough.
-  DEVICE void send_pulses(uint64_t now) const {
-    constexpr uint32_t kUnitNs = 64;  // So that 32 bits come round after minutes only.
-    const auto pulse = static_cast<uint32_t>(now / kUnitNs);
+  DEVICE void send_pulses() const {
+    const auto pulse = static_cast<uint32_t>(now_ns() / kTimeUnitNs);
     uint32_t* const last = &params.workspace->pulse;
-    const uint32_t since = pulse - load<Order::relaxed, Scope::gpu>(last);
-    if (uint64_t{since} * kUnitNs < params.timeout_ns / (2 * kPulses)) return;
+    if (pulse - load<Order::relaxed, Scope::gpu>(last) < timeout() / (2 * kPulses)) return;
     store<Order::relaxed, Scope::gpu>(last, pulse);
     for (uint32_t rank = 0; rank < params.ranks; ++rank)
       if (rank != params.rank && params.active.contains(rank) && !masked(rank))

@@ -1,0 +1,190 @@
+/// What cannot be done is said before anything is launched, by name.
+#include "expert_parallel/low_latency_checks.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+const LowLatencyCase kCase{.shape = {.ranks = 2, .experts = 4, .hidden = 64, .topk = 2},
+                           .tokens = {3, 4}};
+
+class LowLatencyErrors : public OnDevice {
+ protected:
+  void on_ranks(const std::function<void(LowLatency&)>& body) {
+    const auto all = worlds(kCase.shape.ranks);
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      LowLatency exchange(world, kCase.options());
+      body(exchange);
+      world.barrier("the end");
+    }));
+  }
+};
+
+/// The argument that a call is refused for.
+std::string refused(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.argument;
+  }
+  return "nothing";
+}
+
+TEST_P(LowLatencyErrors, OptionsThatCannotBe) {
+  const auto all = worlds(1);
+  const LowLatencyOptions good{.experts = 4, .hidden = 64, .topk = 2, .tokens_max = 8};
+  const auto why = [&](auto LowLatencyOptions::*field, uint32_t value) {
+    LowLatencyOptions options = good;
+    options.*field = value;
+    return refused([&] { LowLatency exchange(*all[0], options); });
+  };
+  EXPECT_EQ(why(&LowLatencyOptions::experts, 0), "experts");
+  EXPECT_EQ(why(&LowLatencyOptions::experts, 5000), "experts");
+  EXPECT_EQ(why(&LowLatencyOptions::hidden, 48), "hidden");
+  EXPECT_EQ(why(&LowLatencyOptions::hidden, 0), "hidden");
+  EXPECT_EQ(why(&LowLatencyOptions::topk, 17), "topk");
+  EXPECT_EQ(why(&LowLatencyOptions::tokens_max, 0), "tokens_max");
+  EXPECT_EQ(why(&LowLatencyOptions::sms, 1), "sms");
+  EXPECT_EQ(why(&LowLatencyOptions::topk, 2), "nothing");
+}
+
+TEST_P(LowLatencyErrors, RanksThatDoNotAgree) {
+  const auto all = worlds(3);
+  const Outcomes outcomes = run_ranks(all, [&](World& world) {
+    LowLatency exchange(
+        world, {.experts = 6, .hidden = 64, .topk = 2, .tokens_max = world.rank() == 1 ? 16u : 8u});
+  });
+  for (const auto& outcome : outcomes) {
+    const auto error = error_of<InvalidArgument>(outcome);
+    EXPECT_EQ(error.argument, "tokens_max");
+    EXPECT_EQ(error.rank, 1u);
+    EXPECT_EQ(error.seen, "16");
+  }
+}
+
+TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    const std::vector<Tokens> all = kCase.draw();
+    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const auto why = [&](const std::function<void(LowLatencyInput&, LowLatencyCall&)>& change) {
+      LowLatencyInput input = tokens.input();
+      LowLatencyCall call;
+      change(input, call);
+      return refused([&] { exchange.dispatch(input, call); });
+    };
+    const uint32_t too_many = exchange.options().tokens_max + 1;
+    EXPECT_EQ(why([&](auto& input, auto&) { input.tokens = too_many; }), "tokens");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x = nullptr; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x = static_cast<const char*>(input.x) + 8; }),
+              "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx = nullptr; }), "topk_idx");
+    EXPECT_EQ(why([](auto& input, auto&) {
+                input.rows = LowLatencyRows::bf16;
+                input.scales = input.x;
+              }),
+              "scales");
+    EXPECT_EQ(why([](auto&, auto& call) { call.active = {true}; }), "active");
+    EXPECT_EQ(why([](auto&, auto& call) { call.active = {false, false}; }), "active");
+    EXPECT_EQ(why([](auto&, auto& call) { call.sms = 1; }), "sms");
+    EXPECT_EQ(why([](auto&, auto& call) { call.timeout = std::chrono::seconds(0); }), "timeout");
+    // Nothing was launched: the next batch is as good as the first.
+    EXPECT_EQ(difference_after_batch(exchange, kCase, all), "");
+  });
+}
+
+TEST_P(LowLatencyErrors, ABatchTooMany) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    const std::vector<Tokens> all = kCase.draw();
+    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyReceived first = exchange.dispatch(tokens.input());
+    LowLatencyReceived second = exchange.dispatch(tokens.input());
+    EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input()); }), "handle");
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, first), "");
+    // A batch that is dropped makes room.
+    second.handle.reset();
+    const LowLatencyReceived third = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, third), "");
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, first), "");
+  });
+}
+
+TEST_P(LowLatencyErrors, HooksAreCalledOnceAndInOrder) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    const std::vector<Tokens> all = kCase.draw();
+    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyReceived first = exchange.dispatch(tokens.input(), {.hook = true});
+    const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
+    const LowLatencyCombine what = combined.what(exchange.combine_buffer(first.handle), tokens);
+    EXPECT_EQ(refused([&] { exchange.combine(what, first.handle); }), "handle");
+    EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input()); }), "hook");
+    const LowLatencyReceived second = exchange.dispatch(tokens.input(), {.hook = true});
+    EXPECT_EQ(refused([&] { exchange.receive(second.handle); }), "hook");
+    EXPECT_EQ(refused([&] { exchange.clear_mask(); }), "hook");
+    exchange.receive(first.handle);
+    EXPECT_EQ(refused([&] { exchange.receive(first.handle); }), "handle");
+    exchange.receive(second.handle);
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, first), "");
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, second), "");
+    exchange.combine(what, first.handle);
+    EXPECT_EQ(refused([&] { exchange.combine(what, first.handle); }), "handle");
+  });
+}
+
+TEST_P(LowLatencyErrors, AnIdThatIsNoExpertIsNamedAndCountsAsNone) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    std::vector<Tokens> all = kCase.draw();
+    std::vector<Tokens> wrong = all;
+    all[1].ids[3] = -1;
+    wrong[1].ids[3] = 77;
+    const LowLatencyTokens tokens(world.accelerator(), kCase, wrong[world.rank()]);
+    const LowLatencyReceived received = exchange.dispatch(tokens.input());
+    if (world.rank() == 1) {
+      try {
+        exchange.wait();
+        FAIL() << "nobody complained";
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(error.argument, "topk_idx");
+        EXPECT_EQ(error.seen, "expert 77 in token 1 of dispatch 1");
+      }
+    }
+    // Said once; the batch is as if the id had been -1.
+    EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, received), "");
+  });
+}
+
+TEST_P(LowLatencyErrors, ACancelledWorldSaysSo) {
+  const auto all = worlds(kCase.shape.ranks);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, kCase.options());
+    if (world.rank() == 0) return;
+    const LowLatencyTokens tokens(world.accelerator(), kCase, kCase.draw()[1]);
+    world.cancel();
+    EXPECT_THROW(exchange.dispatch(tokens.input()), Cancelled);
+  }));
+}
+
+TEST_P(LowLatencyErrors, MemoryIsWhatItSays) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    const size_t before = world.arena().used();
+    const LowLatencyOptions options{.experts = 8, .hidden = 128, .topk = 4, .tokens_max = 16};
+    LowLatency other(world, options);
+    const size_t taken = world.arena().used() - before;
+    const uint64_t said = LowLatency::memory(options, world.size()).arena_bytes;
+    EXPECT_GE(taken, said);
+    EXPECT_LT(taken, said + 4096);
+    other.close();
+    EXPECT_EQ(world.arena().used(), before);
+    EXPECT_EQ(refused([&] { other.check(); }), "exchange");
+  });
+}
+
+INSTANTIATE_ON_DEVICES(LowLatencyErrors);
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,158 @@
+/// Ranks that do not take part, are late, or come back: masks, and how they are cleared.
+#include <thread>
+
+#include "expert_parallel/low_latency_survivors.hpp"
+#include "expert_parallel/ranks.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{400};
+
+const LowLatencyCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 64, .topk = 3},
+                           .tokens = {5, 4, 6}};
+
+LowLatencyCase with_seed(uint32_t seed) {
+  LowLatencyCase of = kCase;
+  of.seed = seed;
+  return of;
+}
+
+class LowLatencyMasks : public OnDevice {};
+
+/// A batch that `without` take no part in, as everybody knows.
+std::string difference_without(LowLatency& exchange, uint32_t seed,
+                               const std::set<uint32_t>& without) {
+  const LowLatencyCase of = with_seed(seed);
+  const std::vector<Tokens> all = of.draw();
+  const Tokens& mine = all[exchange.world().rank()];
+  const LowLatencyTokens tokens(exchange.world().accelerator(), of, mine);
+  LowLatencyCall call;
+  for (uint32_t rank = 0; rank < of.shape.ranks; ++rank)
+    call.active.push_back(!without.contains(rank));
+  const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
+  std::string text = difference_after_dispatch(exchange, of, all, received, without);
+  void* const y = exchange.combine_buffer(received.handle);
+  run_experts(exchange, of, all, y, without);
+  const CombineOnDevice combined(exchange, of, mine);
+  exchange.combine(combined.what(y, tokens), received.handle, call);
+  return text + difference_after_combine(exchange, of, mine, combined, without);
+}
+
+TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
+  const auto all = worlds(kCase.shape.ranks);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, kCase.options());
+    EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw()), "");
+    world.barrier("all are here");
+    // Rank 1 makes its calls alone, so that all count the same.
+    const std::set<uint32_t> without =
+        world.rank() == 1 ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{1};
+    EXPECT_EQ(difference_without(exchange, 2, without), "");
+    const std::vector<MaskedRank> masked = exchange.masked();
+    ASSERT_EQ(masked.size(), without.size());
+    EXPECT_EQ(masked[0].rank, *without.begin());
+    EXPECT_EQ(masked[0].why, MaskedRank::Why::left_out);
+    // Asking for everybody is not enough.
+    EXPECT_EQ(difference_after_batch(exchange, with_seed(3), with_seed(3).draw(), without), "");
+    world.barrier("nobody calls");
+    exchange.clear_mask();
+    world.barrier("all masks are cleared");
+    EXPECT_EQ(difference_after_batch(exchange, with_seed(4), with_seed(4).draw()), "");
+    EXPECT_TRUE(exchange.masked().empty());
+  }));
+}
+
+TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {
+  const auto all = worlds(kCase.shape.ranks);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, kCase.options());
+    const std::set<uint32_t> without =
+        world.rank() == 2 ? std::set<uint32_t>{0, 1} : std::set<uint32_t>{2};
+    for (const uint32_t rank : without) exchange.update_mask(rank, true);
+    EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw(), without), "");
+    EXPECT_EQ(exchange.masked().size(), without.size());
+    world.barrier("nobody calls");
+    for (const uint32_t rank : without) exchange.update_mask(rank, false);
+    world.barrier("all masks are cleared");
+    for (uint32_t seed = 2; seed < 5; ++seed)
+      EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw()), "");
+  }));
+}
+
+/// Rank 2 is late by more than the deadline, finds that nobody speaks with it, and comes back.
+TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
+  const auto all = worlds(kCase.shape.ranks);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, kCase.options());
+    const bool late = world.rank() == 2;
+    EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw()), "");
+    const LowLatencyCase second = with_seed(2);
+    const std::vector<Tokens> tokens = second.draw();
+    const LowLatencyTokens mine(world.accelerator(), second, tokens[world.rank()]);
+    if (late) world.barrier("the others have given up");
+    LowLatencyReceived received =
+        exchange.dispatch(mine.input(), {.timeout = kTimeout, .hook = false});
+    const std::set<uint32_t> absent = late ? std::set<uint32_t>{0, 1} : std::set<uint32_t>{2};
+    if (late) {
+      // What the others sent before they gave up is there; their sums will not be.
+      exchange.wait();
+    } else {
+      EXPECT_EQ(difference_after_dispatch(exchange, second, tokens, received, absent), "");
+      ASSERT_EQ(exchange.masked().size(), 1u);
+      EXPECT_EQ(exchange.masked()[0].rank, 2u);
+      EXPECT_EQ(exchange.masked()[0].why, MaskedRank::Why::timeout);
+      EXPECT_EQ(exchange.masked()[0].phase, "low latency dispatch: ids");
+      world.barrier("the others have given up");
+      // Later batches go on without it, whatever it still sends.
+      for (uint32_t seed = 3; seed < 6; ++seed)
+        EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw(), absent),
+                  "");
+    }
+    received.handle.reset();
+    // The caller's own agreement: streams are drained, and the epoch is the largest.
+    exchange.wait();
+    const uint32_t epoch = exchange.epoch();
+    uint32_t agreed = epoch;
+    for (const auto& bytes :
+         world.all_gather(std::as_bytes(std::span(&epoch, 1)), "epochs of the ranks")) {
+      uint32_t other = 0;
+      std::memcpy(&other, bytes.data(), sizeof(other));
+      agreed = std::max(agreed, other);
+    }
+    EXPECT_THROW(exchange.restart(epoch - 1), InvalidArgument);
+    exchange.restart(agreed);
+    world.barrier("all have restarted");
+    EXPECT_TRUE(exchange.masked().empty());
+    for (uint32_t seed = 6; seed < 9; ++seed)
+      EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw()), "");
+    EXPECT_TRUE(exchange.masked().empty());
+    exchange.close();
+  }));
+}
+
+/// Whatever comes before the deadline is exact, and what is missing is named.
+TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
+  const auto all = worlds(2);
+  LowLatencyCase of = kCase;
+  of.shape.ranks = 2;
+  of.tokens = {6, 5};
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, of.options());
+    const uint32_t other = 1 - world.rank();
+    Survivor survivor(exchange, other);
+    for (uint32_t seed = 1; seed < 6; ++seed) {
+      LowLatencyCase now = of;
+      now.seed = seed;
+      SurvivorBatch batch(survivor, now, false);
+      batch.call.timeout = std::chrono::nanoseconds(1);
+      batch.dispatch(false);
+      batch.combine(false);
+    }
+  }));
+}
+
+INSTANTIATE_ON_DEVICES(LowLatencyMasks);
+
+}  // namespace
+}  // namespace tokenyard::test
