@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <vector>
 
@@ -28,6 +29,7 @@ class Door {
   /// Connections wait outside that could not be let in for want of descriptors.
   bool is_short() const { return short_; }
   void count_refused() { ++refused_; }
+  /// Any thread may ask.
   uint64_t refused() const { return refused_; }
 
   static constexpr size_t kStrangersMax = 64;
@@ -53,7 +55,7 @@ class Door {
   std::deque<Stranger> strangers_;  ///< the oldest first
   std::vector<Guest> early_;
   bool short_ = false;
-  uint64_t refused_ = 0;
+  std::atomic<uint64_t> refused_ = 0;
 };
 
 }  // namespace tokenyard::collectives

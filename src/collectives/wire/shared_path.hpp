@@ -3,6 +3,7 @@
 /// are kept until it does.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ class SharedPath {
   void begin_epoch();
   /// Letters that wait for room in another's box, which nothing tells of.
   bool is_waiting() const { return !outbox_.empty(); }
+  /// Any thread may ask.
   uint64_t refused() const { return refused_; }
 
  private:
@@ -63,7 +65,7 @@ class SharedPath {
   Letterbox letterbox_;
   std::deque<Outgoing> outbox_;
   std::vector<Early> early_;
-  uint64_t refused_ = 0;
+  std::atomic<uint64_t> refused_ = 0;
 };
 
 }  // namespace tokenyard::collectives

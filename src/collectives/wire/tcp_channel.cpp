@@ -1,5 +1,7 @@
 #include "collectives/wire/tcp_channel.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -23,6 +25,13 @@ void TcpChannel::AlignedDelete::operator()(std::byte* held) const {
 
 TcpChannel::TcpChannel(uint32_t stripes, uint64_t turn_bytes)
     : turn_bytes_(turn_bytes), sockets_(stripes) {}
+
+TcpChannel::~TcpChannel() {
+  // A child process may have copies of the sockets, and closing ours alone would end nothing.
+  for (const FileDescriptor& socket : sockets_) {
+    if (socket) (void)::shutdown(socket.native(), SHUT_RDWR);
+  }
+}
 
 size_t TcpChannel::send_some(std::span<const std::byte> bytes) {
   size_t taken = 0;

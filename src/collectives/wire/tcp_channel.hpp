@@ -14,6 +14,7 @@ namespace tokenyard::collectives {
 class TcpChannel final : public Channel {
  public:
   TcpChannel(uint32_t stripes, uint64_t turn_bytes);
+  ~TcpChannel() override;
 
   size_t send_some(std::span<const std::byte> bytes) override;
   size_t receive_some(std::span<std::byte> into) override;

@@ -46,7 +46,8 @@ class WireTransport final : public Transport {
   /// Why memory is not shared with a rank of this host, or what hinders a connection; empty if
   /// nothing does.
   std::string reason(Slot peer) const;
-  /// Invitations and connections that were turned away: of strangers, other jobs, old epochs.
+  /// Invitations and connections that were turned away: of strangers, other jobs, old epochs. Any
+  /// thread may ask.
   uint64_t refused() const { return shared_.refused() + door_.refused(); }
   /// Of all channels, since the beginning.
   uint64_t bytes_sent() const;
