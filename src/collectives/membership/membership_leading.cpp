@@ -11,8 +11,6 @@ namespace {
 /// Followers wait this many times longer than the leader between two questions, and up to
 /// kPatienceMax times as long where leaders keep overtaking one another.
 constexpr uint32_t kPatience = 2, kPatienceMax = 8;
-/// A ballot that cannot go on asks everybody anew after so many questions.
-constexpr uint32_t kAsksBeforeAnew = 4;
 /// Leaders that overtook one another try again after different times; places beyond this share one.
 constexpr size_t kDifferentTimes = 8;
 
@@ -216,20 +214,15 @@ void Membership::decide(Instant now) {
 }
 
 void Membership::ask_again(Instant now) {
+  // All are asked, those that have answered too: so they know that somebody still leads, and their
+  // promises tell whom they hear by now.
   const bool preparing = candidacy_.phase == Candidacy::Phase::preparing;
-  const bool witness_considers = candidacy_.witness_asked && !candidacy_.witness_promise &&
-                                 now - *candidacy_.witness_asked < options_.silence;
-  if (preparing && candidacy_.stuck && !witness_considers &&
-      now - candidacy_.begun >= kAsksBeforeAnew * options_.ballot)
-    return stand(now);
   candidacy_.asked = now;
-  for (const Peer& peer : roster_.peers()) {
-    const Slot slot = peer.member.slot;
-    if (preparing && !candidacy_.promises.contains(slot))
-      send(peer.member, Prepare{candidacy_.ballot});
-    if (!preparing && !candidacy_.votes.contains(slot))
-      send(peer.member, Accept{candidacy_.ballot, candidacy_.proposal});
-  }
+  if (preparing)
+    send_to_all(Prepare{candidacy_.ballot});
+  else
+    send_to_all(Accept{candidacy_.ballot, candidacy_.proposal});
+  if (preparing && is_frozen()) give_promise();
   const Quorum quorum(view_, options_.witness, options_.mutant);
   if (!preparing && quorum.witness && !candidacy_.witness_voted) ask_witness(now);
 }

@@ -60,8 +60,14 @@ class Job {
   /// As SIGKILL does it: connections break, what was under way is lost in part. `noticed` false: as
   /// when a host loses power.
   void kill(Process& process, bool noticed = true);
-  void stop(Process& process) { process.stop(); }
-  void wake(Process& process) { process.wake(random.chance(512)); }
+  void stop(Process& process) {
+    trace.event("stop", process.self.slot, 0, 0, process.self.incarnation);
+    process.stop();
+  }
+  void wake(Process& process) {
+    trace.event("wake", process.self.slot, 0, 0, process.self.incarnation);
+    process.wake(random.chance(512));
+  }
   void cut(const Process& from, const Process& to) { network.cut(from.id, to.id); }
   void heal(const Process& from, const Process& to) { network.heal(from.id, to.id); }
   /// Its program hangs, its control thread does not.
@@ -69,6 +75,11 @@ class Job {
     process.stuck_until = schedule.now() + time;
     blame.stuck(process.self);
     schedule.at(process.stuck_until, [this, &process] { poke_all(process); });
+  }
+  void get_unstuck(Process& process) {
+    if (process.stuck_until <= schedule.now()) return;
+    process.stuck_until = schedule.now();
+    poke_all(process);
   }
   void admit(Process& process, Slot slot) {
     admission.wished(slot);
@@ -79,6 +90,11 @@ class Job {
   }
   /// A new process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
+
+  /// From nothing to so long.
+  Instant some(Instant most) {
+    return Instant(static_cast<int64_t>(random.next() % static_cast<uint64_t>(most.count() + 1)));
+  }
 
   // ---- what there is ----------------------------------------------------------------------------
 
@@ -114,6 +130,7 @@ class Job {
   simulation::Trace& trace;
   Schedule schedule;
   VirtualNetwork network;
+  Instant delay_most, think_most;  ///< as the options say, until somebody changes them
   std::vector<std::unique_ptr<Process>> processes;
   std::optional<WitnessRegister> witness;
   bool witness_dead = false;
@@ -127,13 +144,11 @@ class Job {
 
  private:
   static View first_view(const JobOptions& options);
-  Instant some(Instant most) {
-    return Instant(static_cast<int64_t>(random.next() % static_cast<uint64_t>(most.count() + 1)));
-  }
   Process& add(Member self, const View& first);
   void send(Process& from, const Send& send);
   void send_frame(Process& from, Slot to, const Frame& frame);
   void ask_witness(Process& from, const AskWitness& ask);
+  void go_to_witness(Process& from);
   void freeze(Process& process);
   void install(Process& process, const Verdict& verdict);
   void poke(Process& process, GroupId group);
@@ -143,7 +158,11 @@ class Job {
   void begin(Process& process, GroupId group);
 
   std::map<Member, Process*> by_member_;
-  std::map<ProcessId, uint64_t> questions_;
+  struct Clerk {
+    bool busy = false;
+    std::optional<Message> question;  ///< the next one
+  };
+  std::map<ProcessId, Clerk> clerks_;
   uint64_t incarnations_ = 100;
 };
 
@@ -161,9 +180,10 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       trace(trace),
       network(schedule,
               [this](ProcessId from, ProcessId) {
-                return this->options.delay_least +
-                       some(this->options.delay_most - this->options.delay_least) + slowness[from];
+                return this->options.delay_least + some(delay_most) + slowness[from];
               }),
+      delay_most(options.delay_most),
+      think_most(options.think_most),
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)) {
@@ -253,17 +273,31 @@ inline void Job::send_frame(Process& from, Slot slot, const Frame& frame) {
   });
 }
 
+/// One question at a time, as control/ does it: while one is under way only the newest waits.
 inline void Job::ask_witness(Process& from, const AskWitness& ask) {
-  const uint64_t question = ++questions_[from.id];
+  Clerk& clerk = clerks_[from.id];
+  clerk.question = ask.message;
+  if (!clerk.busy) go_to_witness(from);
+}
+
+inline void Job::go_to_witness(Process& from) {
+  Clerk& clerk = clerks_[from.id];
+  clerk.busy = clerk.question.has_value();
+  if (!clerk.busy) return;
   const Instant asked = schedule.now() + some(options.witness_most);
   const Instant answered = asked + some(options.witness_most);
-  schedule.at(asked, [this, &from, question, answered, message = ask.message] {
-    if (witness_dead) return;
-    WitnessAnswer answer = collectives::ask_witness(witness, message, options.membership.mutant);
-    witness = std::move(answer.memory);
-    schedule.at(answered, [this, &from, question, reply = std::move(answer.reply)] {
-      if (questions_[from.id] != question) return;
-      from.input([&from, reply] { from.machine.witness_replied(reply, from.now()); });
+  schedule.at(asked, [this, &from, answered, question = *std::exchange(clerk.question, {})] {
+    std::optional<Message> reply;
+    if (!witness_dead && from.alive()) {
+      WitnessAnswer answer = collectives::ask_witness(witness, question, options.membership.mutant);
+      trace.event("witness", from.self.slot, static_cast<uint32_t>(answer.reply.body.index()),
+                  answer.memory.acceptor.promised.leader, answer.memory.acceptor.promised.round);
+      witness = std::move(answer.memory);
+      reply = std::move(answer.reply);
+    }
+    schedule.at(answered, [this, &from, reply] {
+      if (reply) from.input([&from, reply] { from.machine.witness_replied(*reply, from.now()); });
+      go_to_witness(from);
     });
   });
 }
@@ -306,7 +340,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
 }
 
 inline void Job::poke(Process& process, GroupId group) {
-  const Instant when = std::max(schedule.now() + some(options.think_most), process.stuck_until);
+  const Instant when = std::max(schedule.now() + some(think_most), process.stuck_until);
   schedule.at(when, [this, &process, group] {
     process.input([this, &process, group] { begin(process, group); });
   });
@@ -318,7 +352,7 @@ inline void Job::begin(Process& process, GroupId group) {
   const Epoch epoch = process.engine->view().epoch;
   if (!process.engine->running(group)) return;
   schedule.at(schedule.now() + options.deadline, [this, &process, group, sequence, epoch] {
-    process.input([this, &process, group, sequence, epoch] {
+    process.input([&process, group, sequence, epoch] {
       if (process.engine->view().epoch != epoch) return;
       for (const Slot slot : process.engine->waiting_for(group, sequence))
         process.machine.suspect(slot, Suspicion::stall, epoch, process.now());
@@ -331,9 +365,9 @@ inline void Job::kill(Process& process, bool noticed) {
   process.kill();
   for (const auto& other : processes) {
     if (other.get() == &process) continue;
-    const Instant end = schedule.now() + some(options.delay_most * 2);
+    const Instant end = schedule.now() + some(delay_most * 2);
     const bool is_cut = network.is_cut(process.id, other->id);
-    network.lose(process.id, other->id, Stream::data, schedule.now() + some(options.delay_most));
+    network.lose(process.id, other->id, Stream::data, schedule.now() + some(delay_most));
     network.lose(process.id, other->id, Stream::control, end);
     if (!noticed || is_cut) continue;
     Process& peer = *other;

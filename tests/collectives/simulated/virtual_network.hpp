@@ -10,6 +10,7 @@
 #include <map>
 #include <queue>
 #include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ class Schedule {
       return false;
     }
     now_ = events_.top().when;
+    if (++steps_ > kStepsMax) throw std::runtime_error("the job is busy without end");
     const Action action = std::move(const_cast<Event&>(events_.top()).action);
     events_.pop();
     action();
@@ -47,8 +49,9 @@ class Schedule {
       return std::pair(when, order) > std::pair(other.when, other.order);
     }
   };
+  static constexpr uint64_t kStepsMax = 2'000'000;
   Instant now_ = std::chrono::seconds(1);
-  uint64_t order_ = 0;
+  uint64_t order_ = 0, steps_ = 0;
   std::priority_queue<Event> events_;
 };
 

@@ -1,0 +1,16 @@
+// Suite `collectives`: the membership's protocol and the commit of operations under every disaster
+// that a seed can think of.
+#include "collectives/simulated/disaster.hpp"
+#include "simulation/suite.hpp"
+
+namespace tokenyard::collectives::simulated {
+namespace {
+
+const bool registered = simulation::add_suite(
+    {.name = "collectives",
+     .what = "ranks die, hang, part, leave and join; survivors agree on what has happened",
+     .run = [](simulation::SeedRun& run) { Disaster(run, {}).happen(); },
+     .seeds = 20000});
+
+}  // namespace
+}  // namespace tokenyard::collectives::simulated

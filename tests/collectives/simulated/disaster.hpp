@@ -1,0 +1,286 @@
+/// A job that a seed ruins: first anything may happen, and whatever does, nothing wrong may be
+/// seen; then the faults end, and the ranks that are left must get everything done in bounded time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "collectives/simulated/job.hpp"
+#include "simulation/suite.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+struct Mutations {
+  Mutant protocol = Mutant::none;
+  EngineMutant engine = EngineMutant::none;
+};
+
+enum class Trouble : uint8_t {
+  kill,        ///< connections break
+  power_loss,  ///< nobody hears of it
+  stop,        ///< and wakes later
+  cut,         ///< one way between two ranks
+  partition,   ///< some ranks from the others, one way or both
+  slow,        ///< a rank's messages take long
+  stuck,       ///< its program hangs, its heartbeats go on
+  replace,     ///< a newcomer for a slot, mostly an empty one
+  grow,
+  leave,
+  no_witness,
+};
+constexpr uint32_t kTroubles = 11;
+
+class Disaster {
+ public:
+  Disaster(simulation::SeedRun& run, Mutations mutations)
+      : run_(run), random_(run.random), job_(draw(mutations), random_.next(), run.trace) {
+    draw_troubles();
+  }
+
+  void happen() {
+    Instant when{};
+    for (uint32_t i = 0; i < troubles_; ++i) {
+      // Often one comes right after another, while it is being dealt with.
+      const bool soon = i > 0 && random_.chance(512);
+      when = soon ? when + job_.some(milliseconds(10)) : job_.some(duration_);
+      job_.schedule.at(job_.schedule.now() + when, [this] { trouble(); });
+    }
+    job_.run(duration_ + milliseconds(20));
+    end_faults();
+    recover();
+  }
+
+ private:
+  using Choices = std::vector<Instant>;
+
+  Instant one_of(const Choices& choices) {
+    return choices[random_.below(static_cast<uint32_t>(choices.size()))];
+  }
+  static int64_t ms(Instant time) { return time / milliseconds(1); }
+
+  JobOptions draw(Mutations mutations) {
+    JobOptions options;
+    options.ranks =
+        run_.option("ranks", random_.chance(640) ? random_.between(2, 5) : random_.between(2, 16));
+    options.slots_max = options.ranks + random_.below(3);
+    MembershipOptions& membership = options.membership;
+    membership.heartbeat = one_of({milliseconds(20), milliseconds(50), milliseconds(100)});
+    membership.silence = membership.heartbeat * random_.between(4, 10);
+    membership.ballot = one_of({milliseconds(5), membership.heartbeat, membership.heartbeat * 2});
+    membership.witness = run_.option("witness", random_.chance(512));
+    membership.evict_stalled = run_.option("evict_stalled", random_.chance(256));
+    membership.mutant = mutations.protocol;
+    silence_ = membership.silence;
+    run_.option("silence_ms", ms(silence_));
+    run_.option("ballot_ms", ms(membership.ballot));
+
+    duration_ = silence_ * random_.between(1, 6);
+    Operations::Options& operations = options.operations;
+    operations.target = run_.option("operations", random_.between(3, 24));
+    operations.only_full = run_.option("retry", random_.chance(300));
+    operations.full = options.ranks;
+    operations.mutant = mutations.engine;
+    options.think_most =
+        random_.chance(128) ? Instant{} : duration_ * 2 / static_cast<int64_t>(operations.target);
+    for (uint32_t i = random_.below(3); i > 0; --i) {
+      std::vector<Slot> group;
+      for (Slot slot = 0; slot < options.ranks; ++slot) {
+        if (random_.chance(600)) group.push_back(slot);
+      }
+      if (!group.empty()) options.groups.push_back(group);
+    }
+    run_.option("groups", options.groups.size() + 1);
+    options.delay_most =
+        one_of({microseconds(200), milliseconds(2), milliseconds(20), silence_ / 4});
+    options.freeze_most = one_of({Instant{}, Instant{}, milliseconds(1), membership.ballot * 3});
+    options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
+    if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
+    options.through_codec = random_.chance(200);
+    return options;
+  }
+
+  /// Each run knows only some kinds of trouble, so that those are not hidden by others.
+  void draw_troubles() {
+    troubles_ = run_.option("troubles", random_.below(7));
+    std::string names;
+    for (uint32_t kind = 0; kind < kTroubles; ++kind) {
+      if (!random_.chance(350)) continue;
+      for (uint32_t weight = random_.between(1, 4); weight > 0; --weight)
+        kinds_.push_back(static_cast<Trouble>(kind));
+    }
+    if (kinds_.empty()) kinds_.push_back(static_cast<Trouble>(random_.below(kTroubles)));
+    spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
+  }
+
+  Process* anybody() {
+    const std::vector<Process*> survivors = job_.survivors();
+    if (survivors.empty()) return nullptr;
+    return survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
+  }
+
+  /// Whether the others could go on without one more.
+  bool may_spare() {
+    if (!spares_quorum_) return true;
+    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
+    return job_.survivors().size() + (quorum.witness ? 1 : 0) > quorum.needed;
+  }
+
+  void later(Instant most, Schedule::Action action) {
+    job_.schedule.at(job_.schedule.now() + job_.some(most), [this, action = std::move(action)] {
+      if (!calm_) action();
+    });
+  }
+
+  void trouble() {
+    Process* const victim = anybody();
+    if (calm_ || victim == nullptr) return;
+    const Trouble kind = kinds_[random_.below(static_cast<uint32_t>(kinds_.size()))];
+    run_.trace.event("trouble", victim->self.slot, 0, 0, static_cast<uint64_t>(kind));
+    switch (kind) {
+      case Trouble::kill:
+      case Trouble::power_loss:
+        if (may_spare()) job_.kill(*victim, kind == Trouble::kill);
+        break;
+      case Trouble::stop:
+        job_.stop(*victim);
+        later(silence_ * 3, [this, victim] { job_.wake(*victim); });
+        break;
+      case Trouble::cut:
+        if (Process* const other = anybody(); other != victim) {
+          job_.cut(*victim, *other);
+          later(silence_ * 4, [this, victim, other] { job_.heal(*victim, *other); });
+        }
+        break;
+      case Trouble::partition:
+        part();
+        break;
+      case Trouble::slow:
+        job_.slowness[victim->id] = job_.some(silence_ * 2);
+        later(silence_ * 3, [this, victim] { job_.slowness[victim->id] = {}; });
+        break;
+      case Trouble::stuck:
+        job_.get_stuck(*victim, job_.some(silence_ * 4));
+        break;
+      case Trouble::replace:
+        replace(random_.below(job_.options.ranks), *victim);
+        break;
+      case Trouble::grow:
+        if (job_.options.slots_max > job_.options.ranks)
+          replace(job_.options.ranks + random_.below(job_.options.slots_max - job_.options.ranks),
+                  *victim);
+        break;
+      case Trouble::leave:
+        if (may_spare()) job_.leave(*victim);
+        break;
+      case Trouble::no_witness:
+        job_.witness_dead = true;
+        later(silence_ * 3, [this] { job_.witness_dead = false; });
+        break;
+    }
+  }
+
+  void part() {
+    const bool both_ways = random_.chance(700);
+    const uint64_t side = random_.next();
+    std::vector<std::pair<Process*, Process*>> cuts;
+    for (Process* a : job_.survivors()) {
+      for (Process* b : job_.survivors()) {
+        const bool across = (side >> a->self.slot & 1) == 0 && (side >> b->self.slot & 1) == 1;
+        if (!across) continue;
+        cuts.emplace_back(a, b);
+        if (both_ways) cuts.emplace_back(b, a);
+      }
+    }
+    for (const auto& [from, to] : cuts) job_.cut(*from, *to);
+    later(silence_ * 5, [this, cuts] {
+      for (const auto& [from, to] : cuts) job_.heal(*from, *to);
+    });
+  }
+
+  /// A newcomer knocks; somebody asks for it, before or after, or nobody does.
+  void replace(Slot slot, Process& by) {
+    if (job_.newest().at(slot) && !random_.chance(200)) return;
+    job_.spawn(slot, by);
+    Process* const host = anybody();
+    if (random_.chance(800)) later(silence_, [this, host, slot] { job_.admit(*host, slot); });
+  }
+
+  void end_faults() {
+    calm_ = true;
+    run_.trace.note("faults end");
+    job_.network.heal_all();
+    job_.witness_dead = false;
+    job_.delay_most = milliseconds(2);
+    job_.think_most = milliseconds(2);
+    for (const auto& process : job_.processes) {
+      job_.slowness[process->id] = {};
+      job_.get_unstuck(*process);
+      if (process->stopped()) job_.wake(*process);
+    }
+  }
+
+  /// A replacement comes for every rank that is gone, where the program waits for it.
+  void send_newcomers() {
+    if (!job_.options.operations.only_full || job_.survivors().empty()) return;
+    for (Slot slot = 0; slot < job_.options.ranks; ++slot) {
+      if (job_.newest().at(slot)) continue;
+      Process& last = job_.at(slot);
+      const bool waits = last.running() && last.waits_since &&
+                         job_.schedule.now() - *last.waits_since < silence_ * 3;
+      if (waits) continue;
+      if (last.waits_since) job_.kill(last);
+      job_.spawn(slot, *job_.survivors().front());
+    }
+  }
+
+  /// Who is in knows it and has done its work; who is out knows it.
+  std::string unfinished() {
+    for (const auto& process : job_.processes) {
+      if (!process->running()) continue;
+      const Slot slot = process->self.slot;
+      if (!job_.newest().contains(process->self)) {
+        if (!process->waits_since) return fmt::format("slot {} does not know it is out", slot);
+        continue;
+      }
+      if (process->machine.view() != job_.newest())
+        return fmt::format("slot {} is in epoch {} of {}", slot, process->machine.view().epoch,
+                           job_.newest().epoch);
+      for (const GroupId group : process->engine->groups()) {
+        if (process->engine->committed(group) < job_.options.operations.target)
+          return fmt::format("slot {} is at operation {} of {} of group {}{}", slot,
+                             process->engine->committed(group), job_.options.operations.target,
+                             group, process->engine->frozen() ? ", frozen" : "");
+      }
+    }
+    return "";
+  }
+
+  void recover() {
+    const Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 +
+                          job_.options.witness_most * 8 + milliseconds(500);
+    const Instant end = job_.schedule.now() + bound;
+    std::string what;
+    while (job_.schedule.now() < end) {
+      send_newcomers();
+      job_.run(silence_ / 4);
+      what = unfinished();
+      if (what.empty()) return;
+    }
+    // Too few are left, and they rightly wait.
+    if (!job_.has_quorum()) return;
+    throw Broken(fmt::format("recovery: {} ms after the faults {} ({} of {} members)", ms(bound),
+                             what, job_.survivors().size(), text(job_.newest())));
+  }
+
+  simulation::SeedRun& run_;
+  Random& random_;
+  Instant silence_{}, duration_{};
+  Job job_;
+  uint32_t troubles_ = 0;
+  std::vector<Trouble> kinds_;
+  bool spares_quorum_ = true, calm_ = false;
+};
+
+}  // namespace tokenyard::collectives::simulated
