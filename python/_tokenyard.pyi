@@ -147,6 +147,91 @@ class ExpertParallel:
 
     def close(self) -> None: ...
 
+class MaskedRank:
+    """A rank that is not spoken with."""
+
+    @property
+    def rank(self) -> int:
+        """Which."""
+
+    @property
+    def why(self) -> str:
+        """One of timeout, lost, left out."""
+
+    @property
+    def phase(self) -> str:
+        """What was awaited of it."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that it was waited for."""
+
+class LowLatencyBatch:
+    """What a low-latency dispatch left, for DLPack."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def x(self) -> object:
+        """[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits."""
+
+    @property
+    def scales(self) -> object:
+        """[local experts, words, slots] int32 bits, or None."""
+
+    @property
+    def counts(self) -> object: ...
+
+    @property
+    def ranges(self) -> object: ...
+
+    @property
+    def source_token(self) -> object: ...
+
+class LowLatency:
+    """See tokenyard.LowLatency."""
+
+    @staticmethod
+    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, bf16_rows: bool) -> LowLatency: ...
+
+    @staticmethod
+    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, bf16_rows: bool, ranks: int) -> tuple[int, int]: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], scales: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, rows: int, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, rows_total: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> LowLatencyBatch: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], scales: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, rows: int, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, rows_total: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> LowLatencyBatch: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], scales: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, rows: int, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, rows_total: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> LowLatencyBatch: ...
+
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], scales: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, rows: int, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, rows_total: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> LowLatencyBatch: ...
+
+    def combine(self, y: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], batch: LowLatencyBatch, out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C')], lost: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> None: ...
+
+    def receive(self, batch: LowLatencyBatch, *, stream: int) -> None: ...
+
+    def combine_buffer(self, batch: LowLatencyBatch) -> object: ...
+
+    def masked(self) -> list[MaskedRank]: ...
+
+    def update_mask(self, rank: int, masked: bool) -> None: ...
+
+    def clear_mask(self) -> None: ...
+
+    def epoch(self) -> int: ...
+
+    def restart(self, epoch: int) -> None: ...
+
+    def check(self) -> None: ...
+
+    def wait(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
 class GpuFacts:
     """A GPU of this machine."""
 

@@ -12,6 +12,7 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_world(m);
   tokenyard::python::register_received(m);
   tokenyard::python::register_expert_parallel(m);
+  tokenyard::python::register_low_latency(m);
 #if TOKENYARD_WITH_COLLECTIVES
   tokenyard::python::register_collectives(m);
   tokenyard::python::register_group(m);

@@ -10,6 +10,7 @@ void register_topology(nanobind::module_& m);
 void register_world(nanobind::module_& m);
 void register_received(nanobind::module_& m);
 void register_expert_parallel(nanobind::module_& m);
+void register_low_latency(nanobind::module_& m);
 void register_collectives(nanobind::module_& m);
 void register_group(nanobind::module_& m);
 void register_core_table(nanobind::module_& m);

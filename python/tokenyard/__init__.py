@@ -3,6 +3,7 @@
     launch          calls a function for every rank of a new world, on threads or in processes
     World           one rank's end of a world
     ExpertParallel  dispatch and combine
+    LowLatency      the same for serving: few tokens, hooks, ranks that may die
     errors          what goes wrong, with fields
 
 Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m tokenyard doctor` says
@@ -28,6 +29,7 @@ from .errors import (
 )
 from .expert_parallel import Combined, ExpertParallel, Received, Route
 from .launch import launch
+from .low_latency import LowLatency, LowLatencyCombined, LowLatencyReceived, MaskedRank
 from .world import World
 
 __all__ = [
@@ -38,6 +40,10 @@ __all__ = [
     "Fenced",
     "InternalError",
     "InvalidArgument",
+    "LowLatency",
+    "LowLatencyCombined",
+    "LowLatencyReceived",
+    "MaskedRank",
     "OperationAborted",
     "OsError",
     "PeerLost",

@@ -30,6 +30,8 @@ class Arrays(Protocol):
         """The arena's memory, as an array of this library that keeps it alive."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any: ...
+    def bits(self, array: Any, dtype: str) -> Any:
+        """The same memory read as another dtype of the same size."""
 
 
 class NumpyArrays:
@@ -50,14 +52,21 @@ class NumpyArrays:
         return array.flags.c_contiguous
 
     def to_native(self, array: np.ndarray) -> np.ndarray:
-        return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+        if array.dtype == ml_dtypes.bfloat16:
+            return array.view(np.uint16)
+        return array.view(np.uint8) if array.dtype == ml_dtypes.float8_e4m3fn else array
 
     def from_native(self, array: Any, dtype: str) -> np.ndarray:
         view = np.asarray(array)
-        return view.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else view
+        if dtype in ("bfloat16", "float8_e4m3fn"):
+            return view.view(getattr(ml_dtypes, dtype))
+        return view
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
         return np.empty(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+    def bits(self, array: np.ndarray, dtype: str) -> np.ndarray:
+        return array.view(dtype)
 
 
 def arrays_of(argument: str, array: Any) -> Arrays:

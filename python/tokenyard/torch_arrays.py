@@ -7,6 +7,10 @@ from typing import Any
 import torch
 
 
+_VIEWED = ("bfloat16", "float8_e4m3fn")
+"""What crosses as the integers of its bits."""
+
+
 class TorchArrays:
     """See arrays.Arrays."""
 
@@ -27,14 +31,19 @@ class TorchArrays:
     def to_native(self, array: torch.Tensor) -> torch.Tensor:
         # Gradients do not pass through an exchange by themselves, and DLPack refuses them.
         array = array.detach()
-        return array.view(torch.uint16) if array.dtype == torch.bfloat16 else array
+        if array.dtype == torch.bfloat16:
+            return array.view(torch.uint16)
+        return array.view(torch.uint8) if array.dtype == torch.float8_e4m3fn else array
 
     def from_native(self, array: Any, dtype: str) -> torch.Tensor:
         tensor = torch.from_dlpack(array)
-        return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+        return tensor.view(getattr(torch, dtype)) if dtype in _VIEWED else tensor
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: torch.Tensor) -> torch.Tensor:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+
+    def bits(self, array: torch.Tensor, dtype: str) -> torch.Tensor:
+        return array.view(getattr(torch, dtype))
 
 
 def current_stream_of(device_index: int) -> int:

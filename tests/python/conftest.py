@@ -7,8 +7,16 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="first seed of random configurations")
+    parser.addoption(
+        "--configurations", type=int, default=120, help="of the low-latency exchange, of 2,000"
+    )
 
 
 @pytest.fixture(scope="session")
 def base_seed(request: pytest.FixtureRequest) -> int:
     return request.config.getoption("--seed")
+
+
+@pytest.fixture(scope="session")
+def configurations(request: pytest.FixtureRequest) -> int:
+    return request.config.getoption("--configurations")

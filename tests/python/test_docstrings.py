@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 
 import tokenyard
-from tokenyard import arrays, errors, expert_parallel, launch, rendezvous, sizes, world
+from tokenyard import (
+    arrays,
+    errors,
+    expert_parallel,
+    launch,
+    low_latency,
+    rendezvous,
+    sizes,
+    world,
+)
 
 MODULES = {
     "arrays": arrays,
     "errors": errors,
     "expert_parallel": expert_parallel,
+    "low_latency": low_latency,
     "rendezvous": rendezvous,
     "sizes": sizes,
     "world": world,

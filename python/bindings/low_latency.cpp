@@ -1,0 +1,267 @@
+#include "tokenyard/low_latency.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "device/accelerator.hpp"
+#include "registration.hpp"
+#include "unlocked.hpp"
+#include "world.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tokenyard::python {
+namespace {
+
+// The package has checked dtypes, shapes and devices, with messages that name the argument. BF16
+// and FP8 cross as the integers of their bits.
+template <class Element>
+using Matrix = nb::ndarray<Element, nb::ndim<2>, nb::c_contig>;
+template <class Element>
+using Cube = nb::ndarray<Element, nb::ndim<3>, nb::c_contig>;
+template <class Element>
+using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
+
+/// A rank's LowLatency with the World it needs: in this order, since members die in the reverse
+/// order and the exchange must go first.
+struct Serving {
+  Serving(std::shared_ptr<World> of, const LowLatencyOptions& options)
+      : world(std::move(of)), exchange(*world, options) {}
+  std::shared_ptr<World> world;
+  LowLatency exchange;
+};
+
+/// What a dispatch left, as Python holds it; its arrays keep it, and so the batch, alive.
+struct HeldBatch {
+  std::shared_ptr<Serving> serving;
+  LowLatencyReceived received;
+  size_t tokens, local_experts, slots, hidden, scale_words;
+};
+
+/// An array in the memory of a batch.
+template <class Element>
+nb::object batch_array(const HeldBatch& batch, const void* data,
+                       std::initializer_list<size_t> shape) {
+  const Accelerator& accelerator = batch.serving->world->accelerator();
+  const bool on_gpu = accelerator.kind() == AcceleratorKind::gpu;
+  const nb::capsule owner(new HeldBatch(batch),
+                          [](void* held) noexcept { delete static_cast<HeldBatch*>(held); });
+  const nb::ndarray<nb::array_api, Element> array(
+      const_cast<void*>(data), shape.size(), shape.begin(), owner, nullptr, nb::dtype<Element>(),
+      on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
+      on_gpu ? accelerator.device_index() : 0);
+  return nb::cast(array);
+}
+
+nb::object x(const HeldBatch& self) {
+  if (self.received.scales == nullptr)
+    return batch_array<uint16_t>(self, self.received.x,
+                                 {self.local_experts, self.slots, self.hidden});
+  return batch_array<uint8_t>(self, self.received.x, {self.local_experts, self.slots, self.hidden});
+}
+
+nb::object scales(const HeldBatch& self) {
+  if (self.received.scales == nullptr) return nb::none();
+  return batch_array<int32_t>(self, self.received.scales,
+                              {self.local_experts, self.scale_words, self.slots});
+}
+
+/// How a call is made, as the package says it.
+LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> timeout_s,
+                       uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
+                       uint64_t stream) {
+  LowLatencyCall call{.active = active, .sms = sms, .hook = hook, .stream = stream};
+  if (timeout_s) call.timeout = std::chrono::nanoseconds(std::llround(*timeout_s * 1e9));
+  if (waited_cycles) call.waited_cycles = reinterpret_cast<uint64_t*>(waited_cycles->data());
+  return call;
+}
+
+class ServingHandle {
+ public:
+  ServingHandle(const WorldHandle& world, const LowLatencyOptions& options) {
+    const std::shared_ptr<World> shared = world.get();
+    std::unique_ptr<Serving> made;
+    {
+      nb::gil_scoped_release unlocked;
+      made = std::make_unique<Serving>(shared, options);
+    }
+    serving_ = shared_and_destroyed_unlocked(std::move(made));
+  }
+
+  const std::shared_ptr<Serving>& get() const { return serving_; }
+
+ private:
+  std::shared_ptr<Serving> serving_;
+};
+
+template <class X, class Id>
+HeldBatch dispatch(const ServingHandle& self, const Matrix<const X>& x,
+                   const Matrix<const Id>& topk_idx,
+                   const std::optional<Matrix<const int32_t>>& scales, uint32_t rows,
+                   const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
+                   bool hook, const std::optional<Row<int32_t>>& rows_total,
+                   const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
+  const std::shared_ptr<Serving> serving = self.get();
+  LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
+  if (rows_total) call.rows_total = rows_total->data();
+  const LowLatencyInput input{.x = x.data(),
+                              .scales = scales ? scales->data() : nullptr,
+                              .topk_idx = topk_idx.data(),
+                              .idx_is_int64 = sizeof(Id) == sizeof(int64_t),
+                              .tokens = static_cast<uint32_t>(x.shape(0)),
+                              .rows = static_cast<LowLatencyRows>(rows)};
+  nb::gil_scoped_release unlocked;
+  const LowLatencyReceived received = serving->exchange.dispatch(input, call);
+  const LowLatencyOptions& options = serving->exchange.options();
+  const uint32_t ranks = serving->world->size();
+  const size_t groups = (options.hidden + 127) / 128;
+  const bool packed = input.rows == LowLatencyRows::fp8_ue8m0;
+  return {.serving = serving,
+          .received = received,
+          .tokens = input.tokens,
+          .local_experts = options.experts / ranks,
+          .slots = size_t{ranks} * options.tokens_max,
+          .hidden = options.hidden,
+          .scale_words = packed ? (groups + 3) / 4 : groups};
+}
+
+void combine(const ServingHandle& self, const Cube<const uint16_t>& y,
+             const Matrix<const float>& topk_weights, const HeldBatch& batch,
+             const Matrix<uint16_t>& out, const std::optional<Row<int32_t>>& lost,
+             const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
+             bool hook, const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
+  const LowLatencyCombine what{.y = y.data(),
+                               .weights = topk_weights.data(),
+                               .out = out.data(),
+                               .lost = lost ? lost->data() : nullptr};
+  nb::gil_scoped_release unlocked;
+  serving->exchange.combine(what, batch.received.handle, call);
+}
+
+void receive(const ServingHandle& self, const HeldBatch& batch, uint64_t stream) {
+  const std::shared_ptr<Serving> serving = self.get();
+  nb::gil_scoped_release unlocked;
+  serving->exchange.receive(batch.received.handle, stream);
+}
+
+nb::object combine_buffer(const ServingHandle& self, const HeldBatch& batch) {
+  void* memory = nullptr;
+  {
+    nb::gil_scoped_release unlocked;
+    memory = self.get()->exchange.combine_buffer(batch.received.handle);
+  }
+  return batch_array<uint16_t>(batch, memory, {batch.local_experts, batch.slots, batch.hidden});
+}
+
+/// A member function of LowLatency, called without the interpreter's lock.
+template <auto function, class... Arguments>
+auto unlocked(const ServingHandle& self, Arguments... arguments) {
+  const std::shared_ptr<Serving> serving = self.get();
+  nb::gil_scoped_release release;
+  return (serving->exchange.*function)(arguments...);
+}
+
+std::unique_ptr<ServingHandle> make(const WorldHandle& world, uint32_t experts, uint32_t hidden,
+                                    uint32_t topk, uint32_t tokens_max, uint32_t sms,
+                                    bool bf16_rows) {
+  return std::make_unique<ServingHandle>(world, LowLatencyOptions{.experts = experts,
+                                                                  .hidden = hidden,
+                                                                  .topk = topk,
+                                                                  .tokens_max = tokens_max,
+                                                                  .sms = sms,
+                                                                  .bf16_rows = bf16_rows});
+}
+
+std::pair<uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden, uint32_t topk,
+                                     uint32_t tokens_max, bool bf16_rows, uint32_t ranks) {
+  const LowLatency::Memory memory = LowLatency::memory({.experts = experts,
+                                                        .hidden = hidden,
+                                                        .topk = topk,
+                                                        .tokens_max = tokens_max,
+                                                        .bf16_rows = bf16_rows},
+                                                       ranks);
+  return {memory.arena_bytes, memory.device_bytes};
+}
+
+std::string why(const MaskedRank& masked) {
+  switch (masked.why) {
+    case MaskedRank::Why::timeout:
+      return "timeout";
+    case MaskedRank::Why::lost:
+      return "lost";
+    case MaskedRank::Why::left_out:
+      break;
+  }
+  return "left out";
+}
+
+template <class X, class Id>
+void add_dispatch(nb::class_<ServingHandle>& serving) {
+  serving.def("dispatch", &dispatch<X, Id>, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+              "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(), "active"_a,
+              "timeout_s"_a.none(), "sms"_a, "hook"_a, "rows_total"_a.noconvert().none(),
+              "waited_cycles"_a.noconvert().none(), "stream"_a);
+}
+
+}  // namespace
+
+void register_low_latency(nb::module_& m) {
+  nb::class_<MaskedRank>(m, "MaskedRank", "A rank that is not spoken with.")
+      .def_ro("rank", &MaskedRank::rank, "Which.")
+      .def_prop_ro("why", &why, "One of timeout, lost, left out.")
+      .def_ro("phase", &MaskedRank::phase, "What was awaited of it.")
+      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.");
+  nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
+      .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
+      .def_prop_ro("x", &x, "[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits.")
+      .def_prop_ro("scales", &scales, "[local experts, words, slots] int32 bits, or None.")
+      .def_prop_ro("counts",
+                   [](const HeldBatch& self) {
+                     return batch_array<int32_t>(self, self.received.counts, {self.local_experts});
+                   })
+      .def_prop_ro("ranges",
+                   [](const HeldBatch& self) {
+                     return batch_array<int32_t>(
+                         self, self.received.ranges,
+                         {self.local_experts, self.serving->world->size(), 2});
+                   })
+      .def_prop_ro("source_token", [](const HeldBatch& self) {
+        return batch_array<int32_t>(self, self.received.source_token,
+                                    {self.local_experts, self.slots});
+      });
+  nb::class_<ServingHandle> serving(m, "LowLatency", "See tokenyard.LowLatency.");
+  serving.def_static("make", &make, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
+                     "tokens_max"_a, "sms"_a, "bf16_rows"_a);
+  serving.def_static("memory", &memory, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
+                     "tokens_max"_a, "bf16_rows"_a, "ranks"_a);
+  add_dispatch<uint16_t, int32_t>(serving);
+  add_dispatch<uint16_t, int64_t>(serving);
+  add_dispatch<uint8_t, int32_t>(serving);
+  add_dispatch<uint8_t, int64_t>(serving);
+  serving
+      .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert(), "batch"_a,
+           "out"_a.noconvert(), "lost"_a.noconvert().none(), nb::kw_only(), "active"_a,
+           "timeout_s"_a.none(), "sms"_a, "hook"_a, "waited_cycles"_a.noconvert().none(),
+           "stream"_a)
+      .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
+      .def("combine_buffer", &combine_buffer, "batch"_a)
+      .def("masked", &unlocked<&LowLatency::masked>)
+      .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)
+      .def("clear_mask", &unlocked<&LowLatency::clear_mask>)
+      .def("epoch", &unlocked<&LowLatency::epoch>)
+      .def("restart", &unlocked<&LowLatency::restart, uint32_t>, "epoch"_a)
+      .def("check", &unlocked<&LowLatency::check>)
+      .def("wait", &unlocked<&LowLatency::wait, uint64_t>, "stream"_a)
+      .def("close", &unlocked<&LowLatency::close>);
+}
+
+}  // namespace tokenyard::python

@@ -1,0 +1,374 @@
+"""Dispatch and combine for serving: few tokens, fixed buffers, hooks, and ranks that may die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import _tokenyard
+from _tokenyard import MaskedRank
+
+from .arrays import Arrays, arrays_of, check_array, current_stream
+from .errors import invalid
+from .sizes import size_of
+from .world import World
+
+A = TypeVar("A")
+"""A NumPy array, or a torch tensor: results are of the kind that came in."""
+
+Hook = Callable[[], None]
+"""The second half of a call: receives. To be called once, in the order of the first halves."""
+
+BF16 = ("bfloat16",)
+FP8 = ("float8_e4m3fn",)
+IDS = ("int32", "int64")
+FP32 = ("float32",)
+
+ROWS = ("bf16", "fp8", "fp8_rounded", "fp8_ue8m0")
+"""What a dispatch can deliver, in the order of the native enum."""
+
+
+class Memory(NamedTuple):
+    """Bytes that a LowLatency takes on each rank."""
+
+    arena_bytes: int
+    """Of the arena, which peers reach."""
+    device_bytes: int
+    """Beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LowLatencyReceived(Generic[A]):
+    """What a rank received. slots = ranks * tokens_max.
+
+    The arrays are views into memory of the exchange. They hold until this batch's combine; another
+    batch takes the memory after that, or once the last of them is gone.
+    """
+
+    x: A
+    """[local experts, slots, hidden] bfloat16 or float8_e4m3fn. An expert's rows lie packed from
+    slot 0, by source rank, then source token; what lies after means nothing."""
+    scales: A | None
+    """[local experts, slots, groups] float32, a scale for 128 channels; for "fp8_ue8m0"
+    [local experts, slots, words] int32 of four exponents each; None for "bf16". Neighbouring slots
+    lie next to one another in memory."""
+    counts: A
+    """[local experts] int32: rows of each expert."""
+    ranges: A
+    """[local experts, ranks, 2] int32: a source rank's first row, and how many it has."""
+    source_token: A
+    """[local experts, slots] int32: the token's index on its source rank."""
+    hook: Hook | None
+    """With `return_recv_hook`: brings all of the above."""
+    _batch: Any
+    _arrays: Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class LowLatencyCombined(Generic[A]):
+    """What a combine brings home."""
+
+    x: A
+    """[tokens, hidden] bfloat16."""
+    lost: A
+    """[tokens] int32: picks whose experts are on masked ranks, which x lacks."""
+    hook: Hook | None
+    """With `return_recv_hook`: brings both."""
+
+
+class LowLatency:
+    """One rank's end of the low-latency exchange. Made, and its calls made, by all ranks together.
+
+    Calls enqueue and return. A rank that does not answer within a call's timeout is masked: it gets
+    nothing and is waited for by nobody, until it is unmasked; what the others bring is exact.
+
+    Args:
+        world: of the ranks that take part; all within reach of loads and stores.
+        experts: in all; rank r holds those numbered from r * experts / ranks on.
+        hidden: elements of a token, a multiple of 32.
+        topk: experts a token, 1 to 16.
+        tokens_max: most tokens a rank gives to one call.
+        sms: multiprocessors (on the host: blocks) that a call may use; 0: all there are.
+        bf16_rows: whether dispatch may deliver "bf16" rows, which takes twice the memory.
+
+    Raises:
+        InvalidArgument: an argument cannot be right, or differs from another rank's.
+        Unsupported: a rank is not within reach of loads and stores.
+
+    >>> def layer(world):
+    ...     exchange = LowLatency(world, experts=4, hidden=32, topk=1, tokens_max=16)
+    ...     x = np.full((2, 32), world.rank, ml_dtypes.bfloat16)
+    ...     to_next_rank = np.full((2, 1), (world.rank + 1) % 2 * 2, np.int64)
+    ...     rows = exchange.dispatch(x, to_next_rank, rows="bf16")
+    ...     half = np.full((2, 1), 0.5, np.float32)
+    ...     home = exchange.combine(rows.x, half, rows)
+    ...     return rows.counts.tolist(), (home.x == 0.5 * world.rank).all().item()
+    >>> tokenyard.launch(layer, ranks=2)
+    [([2, 0], True), ([2, 0], True)]
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        experts: int,
+        hidden: int,
+        topk: int,
+        tokens_max: int,
+        sms: int = 0,
+        bf16_rows: bool = True,
+    ) -> None:
+        self._native = _tokenyard.LowLatency.make(
+            world._native,
+            experts=size_of("experts", experts),
+            hidden=size_of("hidden", hidden),
+            topk=size_of("topk", topk),
+            tokens_max=size_of("tokens_max", tokens_max),
+            sms=size_of("sms", sms),
+            bf16_rows=bool(bf16_rows),
+        )
+        self.world = world
+        self.experts, self.hidden, self.topk = experts, hidden, topk
+        self.tokens_max = tokens_max
+        self._local_experts, self._slots = experts // world.size, world.size * tokens_max
+        self._device_index = world.device_index
+        self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
+
+    @staticmethod
+    def memory(
+        *,
+        experts: int,
+        hidden: int,
+        topk: int,
+        tokens_max: int,
+        ranks: int,
+        bf16_rows: bool = True,
+    ) -> Memory:
+        """What an exchange of these options takes on each rank. Nothing is made."""
+        return Memory(
+            *_tokenyard.LowLatency.memory(
+                experts=size_of("experts", experts),
+                hidden=size_of("hidden", hidden),
+                topk=size_of("topk", topk),
+                tokens_max=size_of("tokens_max", tokens_max),
+                bf16_rows=bool(bf16_rows),
+                ranks=size_of("ranks", ranks),
+            )
+        )
+
+    def dispatch(
+        self,
+        x: A,
+        topk_idx: A,
+        *,
+        rows: str = "fp8",
+        scales: A | None = None,
+        active_ranks: Sequence[bool] | None = None,
+        timeout: float | None = None,
+        sms: int = 0,
+        return_recv_hook: bool = False,
+        rows_total: A | None = None,
+        waited_cycles: A | None = None,
+    ) -> LowLatencyReceived[A]:
+        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
+
+        At most two batches may be under way: dispatched, and neither combined nor dropped.
+
+        Args:
+            x: [tokens, hidden] bfloat16, or float8_e4m3fn with `scales`. Contiguous, on this rank's
+                device, unchanged until the work has ended.
+            topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none. An
+                expert that stands twice in a token gets one row.
+            rows: what is delivered: "bf16"; "fp8", with float32 scales of largest magnitude / 448;
+                "fp8_rounded", with scales rounded up to powers of two; "fp8_ue8m0", with those as
+                exponents.
+            scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
+                [tokens, ceil(hidden / 512)] int32.
+            active_ranks: [ranks] who takes part; the others are masked from then on.
+            timeout: seconds; the world's without one.
+            sms: multiprocessors of this call.
+            return_recv_hook: only send. The result's `hook` receives; in between no multiprocessor
+                is held.
+            rows_total: [local experts] int32: the rows received are added to it.
+            waited_cycles: [ranks] int64: cycles until each rank's ids were in are added to it.
+
+        Raises:
+            InvalidArgument: a dtype, shape, device or layout, a batch over tokens_max, a third
+                batch under way, before anything was launched; an id of an earlier call that was no
+                expert.
+            Cancelled: after World.cancel.
+        """
+        if rows not in ROWS:
+            raise invalid("rows", " or ".join(ROWS), repr(rows))
+        arrays = arrays_of("x", x)
+        self._check("x", x, arrays, BF16 if scales is None else FP8, ("tokens", self.hidden))
+        tokens = arrays.shape(x)[0]
+        self._check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
+        if scales is not None:
+            packed = rows == "fp8_ue8m0"
+            words = -(-self.hidden // (512 if packed else 128))
+            self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
+        if rows_total is not None:
+            shape = (self._local_experts,)
+            self._check("rows_total", rows_total, arrays, ("int32",), shape)
+        batch = self._native.dispatch(
+            arrays.to_native(x),
+            arrays.to_native(topk_idx),
+            None if scales is None else arrays.bits(scales, "int32"),
+            ROWS.index(rows),
+            rows_total=None if rows_total is None else arrays.to_native(rows_total),
+            hook=return_recv_hook,
+            **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
+        )
+        return LowLatencyReceived(
+            x=arrays.from_native(batch.x, "bfloat16" if rows == "bf16" else "float8_e4m3fn"),
+            scales=None if rows == "bf16" else self._scales(arrays, batch.scales, rows),
+            counts=arrays.from_native(batch.counts, "int32"),
+            ranges=arrays.from_native(batch.ranges, "int32"),
+            source_token=arrays.from_native(batch.source_token, "int32"),
+            hook=self._hook(batch) if return_recv_hook else None,
+            _batch=batch,
+            _arrays=arrays,
+        )
+
+    def combine(
+        self,
+        y: A,
+        topk_weights: A,
+        received: LowLatencyReceived[A],
+        *,
+        out: A | None = None,
+        active_ranks: Sequence[bool] | None = None,
+        timeout: float | None = None,
+        sms: int = 0,
+        return_recv_hook: bool = False,
+        waited_cycles: A | None = None,
+    ) -> LowLatencyCombined[A]:
+        """Brings results home: for every token the weighted sum over its experts. Collective.
+
+        Each rank sums its experts' rows in float32 and rounds; the owner adds the ranks up in
+        float32, in the order of the token's picks, and rounds. A token that went nowhere gets
+        zeros. The batch ends with it.
+
+        Args:
+            y: [local experts, slots, hidden] bfloat16: the results, where the rows lay. Read in
+                place, whatever memory it is in; see `combine_buffer`.
+            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing.
+            received: of the dispatch.
+            out: [tokens, hidden] bfloat16 to write to; made anew if None.
+            active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
+
+        Raises:
+            InvalidArgument, Cancelled: as `dispatch`.
+        """
+        if not isinstance(received, LowLatencyReceived):
+            raise invalid("received", "what a dispatch gave", type(received).__name__)
+        arrays = arrays_of("y", y)
+        self._check("y", y, arrays, BF16, (self._local_experts, self._slots, self.hidden))
+        self._check("topk_weights", topk_weights, arrays, FP32, ("tokens", self.topk))
+        tokens = arrays.shape(topk_weights)[0]
+        if tokens != received._batch.tokens:
+            raise invalid("topk_weights", f"{received._batch.tokens} tokens", f"{tokens}")
+        if out is None:
+            out = arrays.empty((tokens, self.hidden), "bfloat16", y)
+        self._check("out", out, arrays, BF16, (tokens, self.hidden))
+        lost = arrays.empty((tokens,), "int32", y)
+        self._native.combine(
+            arrays.to_native(y),
+            arrays.to_native(topk_weights),
+            received._batch,
+            arrays.to_native(out),
+            lost,
+            hook=return_recv_hook,
+            **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
+        )
+        hook = self._hook(received._batch, y, topk_weights, out, lost) if return_recv_hook else None
+        return LowLatencyCombined(x=out, lost=lost, hook=hook)
+
+    def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
+        """[local experts, slots, hidden] bfloat16 of the exchange's own memory, for `y`."""
+        native = self._native.combine_buffer(received._batch)
+        return received._arrays.from_native(native, "bfloat16")
+
+    def masked(self) -> list[MaskedRank]:
+        """Ranks that are not spoken with, and why, as far as can be seen now; see `wait`."""
+        return self._native.masked()
+
+    def update_mask(self, rank: int, masked: bool) -> None:
+        """Masks a rank from the next call on, or unmasks it.
+
+        Unmasking waits for this rank's stream. Until it has returned on every rank concerned none
+        of them makes a call, and they have made as many; see `restart` if they have not.
+        """
+        self._native.update_mask(size_of("rank", rank), bool(masked))
+
+    def clear_mask(self) -> None:
+        """Unmasks all ranks; see `update_mask`."""
+        self._native.clear_mask()
+
+    def epoch(self) -> int:
+        """The number of this rank's last call: what ranks agree on before `restart`."""
+        return self._native.epoch()
+
+    def restart(self, epoch: int) -> None:
+        """Unmasks all ranks, and counts calls from `epoch` on, so that ranks meet again.
+
+        The callers see to it: all streams are drained before anyone calls this; all give the same
+        epoch, the largest of theirs at least; nobody makes a call before all have returned.
+        """
+        self._native.restart(size_of("epoch", epoch))
+
+    def check(self) -> None:
+        """Raises what an enqueued call has found wrong by now; does not wait."""
+        self._native.check()
+
+    def wait(self) -> None:
+        """Waits until the work enqueued on the current stream has ended, then as `check`."""
+        self._native.wait(stream=self._stream())
+
+    def close(self) -> None:
+        """Gives the arena memory back. Collective; no call may follow."""
+        self._native.close()
+
+    def _stream(self) -> int:
+        return current_stream(self._device_index)
+
+    def _hook(self, batch: Any, *kept: Any) -> Hook:
+        def receive(kept: tuple[Any, ...] = kept) -> None:
+            self._native.receive(batch, stream=self._stream())
+
+        return receive
+
+    def _call(
+        self,
+        arrays: Arrays,
+        active_ranks: Sequence[bool] | None,
+        timeout: float | None,
+        sms: int,
+        waited_cycles: Any,
+    ) -> dict[str, Any]:
+        if waited_cycles is not None:
+            self._check("waited_cycles", waited_cycles, arrays, ("int64",), (self.world.size,))
+        active = [] if active_ranks is None else [bool(active) for active in active_ranks]
+        if active_ranks is not None and not active:
+            raise invalid("active_ranks", f"{self.world.size} ranks", "none")
+        return dict(
+            active=active,
+            timeout_s=None if timeout is None else float(timeout),
+            sms=size_of("sms", sms),
+            waited_cycles=waited_cycles,
+            stream=self._stream(),
+        )
+
+    @staticmethod
+    def _scales(arrays: Arrays, native: Any, rows: str) -> Any:
+        columns = arrays.from_native(native, "int32")
+        if rows != "fp8_ue8m0":
+            columns = arrays.bits(columns, "float32")
+        return columns.swapaxes(1, 2)
+
+    def _check(
+        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
+    ) -> None:
+        check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)

@@ -1,0 +1,104 @@
+"""Low-latency dispatch and combine for all ranks at once, as plain NumPy. Written from the
+documentation of `LowLatency` alone, so that it shares no thought with the kernels it judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+FP8_LARGEST = np.float32(448)
+LEAST = np.float32(1e-4)
+"""Groups whose values are all smaller are scaled as if this were the largest."""
+GROUP = 128
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one rank gives to a batch."""
+
+    x: np.ndarray
+    topk_idx: np.ndarray
+    topk_weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one expert should receive, row after row."""
+
+    source: np.ndarray
+    """[rows] source ranks."""
+    token: np.ndarray
+    """[rows] tokens there."""
+
+
+def cast(x: np.ndarray, rows: str) -> tuple[np.ndarray, np.ndarray]:
+    """[tokens, hidden] to E4M3 and [tokens, groups] float32 scales."""
+    tokens, hidden = x.shape
+    groups = -(-hidden // GROUP)
+    padded = np.zeros((tokens, groups * GROUP), np.float32)
+    padded[:, :hidden] = x
+    grouped = padded.reshape(tokens, groups, GROUP)
+    largest = np.maximum(np.abs(grouped).max(axis=2), LEAST)
+    scales = largest / FP8_LARGEST
+    up = FP8_LARGEST / largest
+    if rows != "fp8":
+        mantissas, exponents = np.frexp(scales)
+        exponents -= mantissas == 0.5
+        scales = np.ldexp(np.float32(1), exponents)
+        up = np.ldexp(np.float32(1), -exponents)
+    scaled = np.clip(grouped * up[:, :, None], -FP8_LARGEST, FP8_LARGEST)
+    data = scaled.astype(ml_dtypes.float8_e4m3fn).reshape(padded.shape)[:, :hidden]
+    return np.ascontiguousarray(data), np.ascontiguousarray(scales.astype(np.float32))
+
+
+def packed(scales: np.ndarray) -> np.ndarray:
+    """[tokens, groups] powers of two to [tokens, words] exponents, four a word; of those that are
+    not there, zero."""
+    tokens, groups = scales.shape
+    exponents = np.zeros((tokens, -(-groups // 4) * 4), np.uint8)
+    exponents[:, :groups] = np.frexp(scales)[1] - 1 + 127
+    return exponents.view(np.int32)
+
+
+def rows_of(batch: list[Given], expert: int) -> Rows:
+    """By source rank, then token; a token has one row however often it names the expert."""
+    sources, tokens = [], []
+    for source, given in enumerate(batch):
+        for token in np.flatnonzero((given.topk_idx == expert).any(axis=1)):
+            sources.append(source)
+            tokens.append(token)
+    return Rows(np.array(sources, np.int32), np.array(tokens, np.int32))
+
+
+def combined(
+    batch: list[Given], rank: int, experts_per_rank: int, y_of: dict[int, dict]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sums for a rank's tokens in float64, and what bounds their error: one rounding of every
+    other rank's share, one of the sum, and float32 in between.
+
+    `y_of[expert][source, token]` is the expert's row for that token.
+    """
+    given = batch[rank]
+    tokens, hidden = given.x.shape
+    sums, bounds = np.zeros((tokens, hidden)), np.zeros((tokens, hidden))
+    unit = 2.0**-8
+    for token in range(tokens):
+        shares: dict[int, np.ndarray] = {}
+        magnitude = np.zeros(hidden)
+        for expert, weight in zip(given.topk_idx[token], given.topk_weights[token], strict=True):
+            if expert < 0:
+                continue
+            part = float(weight) * y_of[int(expert)][rank, token].astype(np.float64)
+            there = int(expert) // experts_per_rank
+            shares[there] = shares.get(there, 0) + part
+            magnitude += np.abs(part)
+        for there, share in shares.items():
+            sums[token] += share
+            if there != rank:
+                bounds[token] += unit * np.abs(share)
+        bounds[token] = (
+            bounds[token] * (1 + unit) + unit * np.abs(sums[token]) + 2.0**-18 * magnitude
+        )
+    return sums, bounds

@@ -1,0 +1,196 @@
+"""The low-latency exchange as users meet it: arrays, hooks, masks, memory."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tokenyard
+
+HIDDEN, TOPK, TOKENS = 64, 2, 6
+SIZES = dict(experts=4, hidden=HIDDEN, topk=TOPK, tokens_max=8)
+
+
+def given(rank: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng((seed, rank))
+    x = rng.standard_normal((TOKENS, HIDDEN)).astype(ml_dtypes.bfloat16)
+    topk_idx = rng.random((TOKENS, 4)).argsort(axis=1)[:, :TOPK].copy()
+    return x, topk_idx, np.full((TOKENS, TOPK), 0.5, np.float32)
+
+
+def there_and_back(exchange: tokenyard.LowLatency, rank: int, seed: int, **call) -> bool:
+    """Experts that change nothing, each weighing one half: everything comes home as it was."""
+    x, topk_idx, weights = given(rank, seed)
+    got = exchange.dispatch(x, topk_idx, rows="bf16", **call)
+    if got.hook is not None:
+        got.hook()
+    home = exchange.combine(got.x, weights, got, **call)
+    if home.hook is not None:
+        home.hook()
+    exchange.wait()
+    return bool((home.x == x).all()) and not home.lost.any()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("hooks", [False, True])
+def test_what_goes_out_comes_home(processes: bool, hooks: bool) -> None:
+    results = tokenyard.launch(several_batches, ranks=2, args=(hooks,), processes=processes)
+    assert results == [True, True]
+
+
+def several_batches(world: tokenyard.World, hooks: bool) -> bool:
+    exchange = tokenyard.LowLatency(world, **SIZES)
+    fine = all(
+        there_and_back(exchange, world.rank, seed, return_recv_hook=hooks) for seed in range(5)
+    )
+    exchange.close()
+    return fine
+
+
+def test_two_batches_overlap_on_one_exchange() -> None:
+    def program(world: tokenyard.World) -> bool:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(world.rank)
+        other, other_idx, _ = given(world.rank, seed=2)
+        # The second batch's sends fill the time of the first one's way, and so on.
+        first = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=True)
+        second = exchange.dispatch(other, other_idx, rows="bf16", return_recv_hook=True)
+        first.hook()
+        first_home = exchange.combine(first.x, weights, first, return_recv_hook=True)
+        second.hook()
+        second_home = exchange.combine(second.x, weights, second, return_recv_hook=True)
+        first_home.hook()
+        second_home.hook()
+        exchange.wait()
+        return bool((first_home.x == x).all() and (second_home.x == other).all())
+
+    assert tokenyard.launch(program, ranks=2) == [True, True]
+
+
+def test_fp8_rows_and_scales_give_the_tokens_back() -> None:
+    def program(world: tokenyard.World) -> float:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, _ = given(world.rank)
+        got = exchange.dispatch(x, topk_idx)
+        exchange.wait()
+        assert got.x.dtype == ml_dtypes.float8_e4m3fn
+        assert got.scales.shape == (2, 16, 1)
+        worst = 0.0
+        for expert in range(2):
+            for source in range(2):
+                begin, count = got.ranges[expert, source]
+                for slot in range(begin, begin + count):
+                    token = given(source)[0][got.source_token[expert, slot]].astype(np.float32)
+                    row = got.x[expert, slot].astype(np.float32) * got.scales[expert, slot]
+                    worst = max(worst, float(np.abs(row - token).max() / np.abs(token).max()))
+        return worst
+
+    # Half a unit in the last of four places, of the largest magnitude.
+    assert max(tokenyard.launch(program, ranks=2)) <= 2.0**-4
+
+
+def test_statistics_add_up() -> None:
+    def program(world: tokenyard.World) -> tuple[list[int], list[int]]:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        rows_total, expected = np.zeros(2, np.int32), np.zeros(2, np.int32)
+        waited = np.zeros(2, np.int64)
+        for seed in range(3):
+            x, topk_idx, _ = given(world.rank, seed)
+            got = exchange.dispatch(x, topk_idx, rows_total=rows_total, waited_cycles=waited)
+            exchange.wait()
+            expected += got.counts
+        assert (waited > 0).all()
+        return rows_total.tolist(), expected.tolist()
+
+    for seen, expected in tokenyard.launch(program, ranks=2):
+        assert seen == expected
+
+
+def test_a_masked_rank_is_named_and_what_it_lacks_counted() -> None:
+    def program(world: tokenyard.World) -> list[tuple[int, str]]:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(world.rank)
+        alone = [rank == world.rank for rank in range(2)]
+        got = exchange.dispatch(x, topk_idx, rows="bf16", active_ranks=alone)
+        home = exchange.combine(got.x, weights, got)
+        exchange.wait()
+        elsewhere = (topk_idx // 2 != world.rank).sum(axis=1)
+        assert home.lost.tolist() == elsewhere.tolist()
+        masked = [(masked.rank, masked.why) for masked in exchange.masked()]
+        world.barrier("nobody calls")
+        exchange.clear_mask()
+        world.barrier("masks are cleared")
+        assert there_and_back(exchange, world.rank, 7)
+        assert exchange.masked() == []
+        epoch = exchange.epoch()
+        world.barrier("streams are drained")
+        exchange.restart(epoch + 5)
+        world.barrier("all have restarted")
+        assert there_and_back(exchange, world.rank, 8)
+        assert exchange.epoch() == epoch + 6
+        return masked
+
+    assert tokenyard.launch(program, ranks=2) == [[(1, "left out")], [(0, "left out")]]
+
+
+def test_arguments_are_named() -> None:
+    def program(world: tokenyard.World) -> list[str]:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(0)
+        got = exchange.dispatch(x, topk_idx, rows="bf16")
+        named = []
+
+        def refused(call, *arguments, **options) -> None:
+            with pytest.raises(tokenyard.InvalidArgument) as caught:
+                call(*arguments, **options)
+            named.append(caught.value.argument)
+
+        refused(exchange.dispatch, x, topk_idx, rows="fp4")
+        refused(exchange.dispatch, x.astype(np.float32), topk_idx)
+        refused(exchange.dispatch, x[:, :32], topk_idx)
+        refused(exchange.dispatch, x, topk_idx.astype(np.int16))
+        refused(exchange.dispatch, x, topk_idx, rows="fp8", scales=weights)
+        refused(exchange.dispatch, x, topk_idx, active_ranks=[])
+        refused(exchange.dispatch, x, topk_idx, timeout=0)
+        refused(exchange.combine, got.x[:1], weights, got)
+        refused(exchange.combine, got.x, weights[:2], got)
+        refused(exchange.combine, got.x, weights, "got")
+        exchange.combine(got.x, weights, got)
+        refused(exchange.combine, got.x, weights, got)
+        return named
+
+    names = ["rows", "x", "x", "topk_idx", "x", "active_ranks", "timeout"]
+    names += ["y", "topk_weights", "received", "handle"]
+    assert tokenyard.launch(program, ranks=1) == [names]
+
+
+def test_memory_is_told_before_anything_is_made() -> None:
+    sizes = dict(experts=288, hidden=7168, topk=8, tokens_max=128, ranks=4)
+    fp8 = tokenyard.LowLatency.memory(**sizes, bf16_rows=False)
+    both = tokenyard.LowLatency.memory(**sizes)
+    rows = 72 * 4 * 128 * 7168
+    assert fp8.device_bytes > 2 * rows
+    assert both.device_bytes - fp8.device_bytes == 2 * rows
+    with pytest.raises(tokenyard.InvalidArgument):
+        tokenyard.LowLatency.memory(**{**sizes, "hidden": 40})
+
+
+def test_tensors_come_back_as_tensors() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(world: tokenyard.World) -> bool:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(world.rank)
+        tensor = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+        idx = torch.from_numpy(topk_idx)
+        got = exchange.dispatch(tensor, idx)
+        assert got.x.dtype == torch.float8_e4m3fn
+        assert got.scales.dtype == torch.float32
+        del got
+        got = exchange.dispatch(tensor, idx, rows="bf16")
+        home = exchange.combine(got.x, torch.from_numpy(weights), got)
+        exchange.wait()
+        return bool((home.x == tensor).all())
+
+    assert tokenyard.launch(program, ranks=2) == [True, True]
