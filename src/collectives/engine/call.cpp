@@ -1,0 +1,208 @@
+#include "collectives/engine/call.hpp"
+
+#include <algorithm>
+
+#include "collectives/algorithms/all_reduce.hpp"
+#include "collectives/algorithms/by_host.hpp"
+#include "collectives/algorithms/bytes.hpp"
+#include "collectives/algorithms/rooted.hpp"
+#include "collectives/algorithms/scattered.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+/// Sums of several arrays of one type, beside one another in working memory.
+struct Staged {
+  std::span<const Array> arrays;
+  DataType type, wide;
+  size_t elements = 0;
+
+  explicit Staged(std::span<const Array> arrays)
+      : arrays(arrays), type(arrays[0].type), wide(accumulator_of(type)) {
+    for (const Array& array : arrays) elements += array.elements;
+  }
+  size_t bytes() const { return elements * bytes_of(wide); }
+
+  std::byte* load(Undo& undo) const {
+    std::byte* sums = undo.scratch(bytes());
+    size_t at = 0;
+    for (const Array& array : arrays) {
+      widen(sums + at * bytes_of(wide), array.data, type, array.elements);
+      at += array.elements;
+    }
+    return sums;
+  }
+  /// Lets the sums become the arrays' contents when the operation commits.
+  void store(Undo& undo, std::byte* sums, ReduceOp op, uint32_t ranks) const {
+    if (op == ReduceOp::average) divide(sums, wide, elements, ranks);
+    std::byte* result = sums;
+    if (wide != type) {
+      result = undo.scratch(elements * bytes_of(type));
+      narrow(result, sums, type, elements);
+    }
+    for (const Array& array : arrays) {
+      undo.stage(array.data, result, array.bytes());
+      result += array.bytes();
+    }
+  }
+};
+
+Task all_reduce_staged(Attempt& attempt, std::span<const Array> arrays, ReduceOp op,
+                       Choice choice) {
+  const Staged staged(arrays);
+  std::byte* sums = staged.load(attempt.undo);
+  const Summands summands = {sums, staged.elements, staged.wide, op};
+  if (choice.by_host) {
+    Task reduced = all_reduce_by_host(attempt, summands);
+    co_await reduced;
+  } else if (choice.algorithm == Algorithm::halving_doubling) {
+    Task reduced = all_reduce_halving_doubling(attempt, attempt.team, summands);
+    co_await reduced;
+  } else if (choice.algorithm == Algorithm::ring) {
+    // Divides itself.
+    Task reduced = all_reduce_ring(attempt, attempt.team, {sums, staged.elements, staged.wide}, op);
+    co_await reduced;
+    op = op == ReduceOp::average ? ReduceOp::sum : op;
+  } else {
+    std::byte* other = attempt.undo.scratch(staged.bytes());
+    Task reduced = all_reduce_doubling(attempt, attempt.team, summands, other, &sums);
+    co_await reduced;
+  }
+  staged.store(attempt.undo, sums, op, attempt.team.size());
+}
+
+/// Neighbours of one type in the list go as one array if they are staged anyway.
+size_t alike(std::span<const Array> arrays) {
+  size_t count = 1;
+  while (count < arrays.size() && arrays[count].type == arrays[0].type) ++count;
+  return count;
+}
+
+Task all_reduce(Attempt& attempt, const Call& call, Choice choice) {
+  if (attempt.team.size() == 1) co_return;
+  const ReduceOp op = call.signature.op;
+  const bool direct = choice.algorithm == Algorithm::direct;
+  std::span<const Array> rest = call.out;
+  if (direct || choice.algorithm == Algorithm::ring) {
+    size_t bytes = 0;
+    for (const Array& array : rest) bytes += array.elements * bytes_of(accumulator_of(array.type));
+    attempt.undo.reserve(bytes);
+  }
+  while (!rest.empty()) {
+    const bool in_place = direct || (choice.algorithm == Algorithm::ring &&
+                                     accumulator_of(rest[0].type) == rest[0].type);
+    const size_t count = in_place ? 1 : alike(rest);
+    Task reduced;
+    if (direct) {
+      reduced = all_reduce_direct(attempt, attempt.team, rest[0], op);
+    } else if (in_place) {
+      reduced = all_reduce_ring(attempt, attempt.team, rest[0], op);
+    } else {
+      reduced = all_reduce_staged(attempt, rest.first(count), op, choice);
+    }
+    co_await reduced;
+    rest = rest.subspan(count);
+  }
+}
+
+Tree tree_for(const Attempt& attempt, uint32_t root, const Choice& choice) {
+  return choice.algorithm == Algorithm::ring ? chain(attempt.team, root)
+                                             : binomial_tree(attempt.team, root);
+}
+
+Task reduce(Attempt& attempt, const Call& call, Choice choice) {
+  const Staged staged(call.out);
+  std::byte* sums = staged.load(attempt.undo);
+  const uint32_t root = call.signature.root;
+  const Summands summands = {sums, staged.elements, staged.wide, call.signature.op};
+  Task reduced;
+  if (choice.by_host) {
+    reduced = reduce_by_host(attempt, summands, root);
+  } else {
+    Tree tree = tree_for(attempt, root, choice);
+    reduced = reduce_along(attempt, std::move(tree), summands);
+  }
+  co_await reduced;
+  if (attempt.talk.self() == root) {
+    staged.store(attempt.undo, sums, call.signature.op, attempt.team.size());
+  }
+}
+
+Task broadcast(Attempt& attempt, const Call& call, Choice choice) {
+  const uint32_t root = call.signature.root;
+  if (choice.by_host) return broadcast_by_host(attempt, call.out[0], root);
+  return broadcast_along(attempt, tree_for(attempt, root, choice), call.out[0]);
+}
+
+bool overlap(const ConstArray& one, const Array& other) {
+  const auto* a = static_cast<const std::byte*>(one.data);
+  const auto* b = static_cast<const std::byte*>(other.data);
+  return a < b + other.bytes() && b < a + one.bytes();
+}
+
+Task reduce_scatter(Attempt& attempt, const Call& call, Choice choice) {
+  Array out = call.out[0];
+  const bool inside = std::any_of(call.in.begin(), call.in.end(),
+                                  [&](const ConstArray& in) { return overlap(in, out); });
+  if (inside) {
+    std::byte* result = attempt.undo.scratch(out.bytes());
+    attempt.undo.stage(out.data, result, out.bytes());
+    out.data = result;
+  }
+  const bool around = choice.algorithm == Algorithm::ring && attempt.team.size() > 1;
+  return around ? reduce_scatter_ring(attempt, attempt.team, call.in, out, call.signature.op)
+                : reduce_scatter_direct(attempt, attempt.team, call.in, out, call.signature.op);
+}
+
+Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
+  copy_array(call.out[attempt.talk.self()], call.in[0]);
+  const bool around = choice.algorithm == Algorithm::ring && attempt.team.size() > 1;
+  return around ? all_gather_ring(attempt, attempt.team, call.out)
+                : all_gather_direct(attempt, attempt.team, call.out);
+}
+
+Task nothing() {
+  co_return;
+}
+
+}  // namespace
+
+Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
+  switch (call.signature.kind) {
+    case OperationKind::barrier:
+    case OperationKind::monitored_barrier:
+      return nothing();
+    case OperationKind::all_reduce:
+      return all_reduce(attempt, call, choice);
+    case OperationKind::reduce:
+      return reduce(attempt, call, choice);
+    case OperationKind::broadcast:
+      return broadcast(attempt, call, choice);
+    case OperationKind::all_gather:
+      return all_gather(attempt, call, choice);
+    case OperationKind::gather:
+      return gather_direct(attempt, attempt.team, call.in[0], call.out, call.signature.root);
+    case OperationKind::scatter:
+      return scatter_direct(attempt, attempt.team, call.in, call.out[0], call.signature.root);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(attempt, call, choice);
+    case OperationKind::all_to_all:
+      return all_to_all_direct(attempt, attempt.team, call.in, call.out);
+  }
+  throw InternalError("an operation of no kind");
+}
+
+Task commit_round(Attempt& attempt) {
+  Conversation& talk = attempt.talk;
+  const Team& team = attempt.team;
+  for (uint32_t distance = 1; distance < team.size(); distance *= 2) {
+    talk.post(team.after(distance), {});
+    Receive word = talk.receive(team.before(distance), {});
+    co_await word;
+  }
+  Sent sent = talk.sent();
+  co_await sent;
+}
+
+}  // namespace tokenyard::collectives

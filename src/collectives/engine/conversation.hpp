@@ -1,0 +1,203 @@
+/// What the ranks of a group say to one another in an operation: frames, in the order in which both
+/// ends expect them. A frame that does not belong to what this rank has called is not taken; it
+/// ends the operation with CallsDiffer.
+///
+/// Posting never waits: what a channel has no room for is queued, and goes on at every `push`. So
+/// an algorithm posts all it can, then receives in the order its peers post.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/engine/stream.hpp"
+#include "collectives/engine/task.hpp"
+
+namespace tokenyard::collectives {
+
+/// Thrown by waits: two ranks have called different things.
+struct CallsDiffer {
+  Refusal refusal;
+};
+
+/// How an operation failed on a rank that could not wait for others to agree; the rest of the group
+/// is told with the first frames of the next epoch.
+struct Breakage {
+  uint32_t rank = 0;  ///< which did not answer
+  uint32_t phase_bytes = 0;
+  uint64_t expected = 0, seen = 0, waited_ns = 0;
+  char phase[232] = {};
+  static Breakage of(const WaitFacts& facts);
+  WaitFacts facts() const;
+};
+/// Thrown by waits: a peer has sent a Breakage.
+struct BrokenByPeer {
+  Breakage breakage;
+};
+
+class Receive;
+template <typename Consumer>
+class ReceiveEach;
+class Sent;
+
+/// Ranks are those of the group.
+class Conversation {
+ public:
+  using OpenChannel = std::function<std::shared_ptr<Channel>(uint32_t rank)>;
+  Conversation(uint32_t ranks, uint32_t self, OpenChannel open);
+
+  /// Frames from now on are of this operation.
+  void begin(Sequence sequence, const Signature& signature);
+  Sequence sequence() const { return sequence_; }
+  uint32_t self() const { return self_; }
+
+  void post(uint32_t to, std::span<const std::byte> payload);
+  /// Everything has been handed over: the memory that was posted is the caller's again.
+  Sent sent();
+  Receive receive(uint32_t from, std::span<std::byte> into);
+  /// Gives the payload to `consume(offset, span)` piece by piece, where it lies; pieces are whole
+  /// multiples of `granule` bytes (at most 16).
+  template <typename Consumer>
+  ReceiveEach<Consumer> receive_each(uint32_t from, uint64_t bytes, size_t granule,
+                                     Consumer consume);
+
+  /// True if nothing is left to be handed over.
+  bool push();
+  bool drained() const;
+  uint64_t bytes_sent() const;
+
+  /// Of operations that take long: tells the others that this rank has begun, and looks whether
+  /// they have. Returns those of `ranks` of whom nothing has been heard in this operation.
+  void say_here(std::span<const uint32_t> ranks);
+  std::vector<uint32_t> absent(std::span<const uint32_t> ranks);
+  /// Looks at what arrives from ranks that nobody waits for: where calls differ, ranks may wait for
+  /// one another in a circle. Throws like `expect`.
+  void look_around(std::span<const uint32_t> ranks);
+
+  /// To tell everybody of a refusal, and to get over it: what was posted and not begun is dropped,
+  /// what arrives is thrown away, until each of `ranks` has sent its own refusal. Poll until true.
+  void refuse(std::span<const uint32_t> ranks, const Refusal& refusal);
+  bool refused(std::span<const uint32_t> ranks);
+
+  /// Says that the operation has failed here, and nothing more in this epoch.
+  void post_breakage(std::span<const uint32_t> ranks, const Breakage& breakage);
+  /// Of the latest operation in which something came from this rank.
+  Sequence heard(uint32_t rank) const { return peers_[rank].heard; }
+
+  /// For waits. Null until the next frame from this rank has begun to arrive; throws if it is not
+  /// what is expected.
+  Stream* expect(uint32_t from, uint64_t bytes);
+  Stream& stream(uint32_t rank);
+  void finish_frame(uint32_t from);
+
+ private:
+  struct Peer {
+    std::optional<Stream> stream;
+    uint32_t steps_sent = 0, steps_received = 0;
+    Sequence heard = 0;  // the latest operation that a frame from it was of
+    bool refused = false;
+    std::array<std::byte, sizeof(Breakage)> notice;  // what has come of a refusal or breakage
+    size_t notice_got = 0;
+  };
+  /// Deals with frames that are of no step. True if it took one.
+  bool take_notice(Peer& peer, const FrameHeader& header);
+  void check_signature(uint32_t from, const FrameHeader& header, uint64_t bytes) const;
+  void check(const Peer& peer, uint32_t from, const FrameHeader& header, uint64_t bytes) const;
+  FrameHeader header_of(FrameKind kind, uint64_t bytes) const;
+
+  std::vector<Peer> peers_;
+  uint32_t self_;
+  OpenChannel open_;
+  Sequence sequence_ = 0;
+  Signature signature_;
+};
+
+/// Waits until a frame has filled `into`.
+class Receive : public Wait {
+ public:
+  Receive(Conversation& talk, uint32_t from, std::span<std::byte> into)
+      : talk_(talk), from_(from), into_(into) {}
+  bool ready() override;
+  std::string describe() const override;
+  std::optional<uint32_t> awaited() const override { return from_; }
+
+ private:
+  Conversation& talk_;
+  uint32_t from_;
+  std::span<std::byte> into_;
+  size_t got_ = 0;
+};
+
+class Sent : public Wait {
+ public:
+  explicit Sent(Conversation& talk) : talk_(talk) {}
+  bool ready() override { return talk_.push(); }
+  std::string describe() const override { return "room for what it sends"; }
+
+ private:
+  Conversation& talk_;
+};
+
+template <typename Consumer>
+class ReceiveEach : public Wait {
+ public:
+  ReceiveEach(Conversation& talk, uint32_t from, uint64_t bytes, size_t granule, Consumer consume)
+      : talk_(talk), from_(from), bytes_(bytes), granule_(granule), consume_(std::move(consume)) {}
+
+  bool ready() override {
+    Stream* stream = talk_.expect(from_, bytes_);
+    if (stream == nullptr) return false;
+    while (done_ < bytes_) {
+      if (split_bytes_ == 0) {
+        const std::span<const std::byte> piece = stream->arrived();
+        if (piece.empty()) return false;
+        const size_t whole = piece.size() - piece.size() % granule_;
+        if (whole > 0) {
+          consume_(done_, piece.first(whole));
+          stream->consume(whole);
+          done_ += whole;
+          continue;
+        }
+      }
+      // An element lies across the end of a piece: it is put together here.
+      const size_t got = stream->read({split_ + split_bytes_, granule_ - split_bytes_});
+      if (got == 0) return false;
+      split_bytes_ += got;
+      if (split_bytes_ < granule_) continue;
+      consume_(done_, std::span<const std::byte>(split_, granule_));
+      done_ += granule_;
+      split_bytes_ = 0;
+    }
+    talk_.finish_frame(from_);
+    return true;
+  }
+  std::string describe() const override;
+  std::optional<uint32_t> awaited() const override { return from_; }
+
+ private:
+  Conversation& talk_;
+  uint32_t from_;
+  uint64_t bytes_, done_ = 0;
+  size_t granule_, split_bytes_ = 0;
+  alignas(16) std::byte split_[16];
+  Consumer consume_;
+};
+
+std::string describe_receive(uint32_t from, uint64_t got, uint64_t bytes);
+
+template <typename Consumer>
+std::string ReceiveEach<Consumer>::describe() const {
+  return describe_receive(from_, done_, bytes_);
+}
+
+template <typename Consumer>
+ReceiveEach<Consumer> Conversation::receive_each(uint32_t from, uint64_t bytes, size_t granule,
+                                                 Consumer consume) {
+  return ReceiveEach<Consumer>(*this, from, bytes, granule, std::move(consume));
+}
+
+}  // namespace tokenyard::collectives

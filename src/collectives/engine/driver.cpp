@@ -1,0 +1,189 @@
+#include "collectives/engine/driver.hpp"
+
+#include <algorithm>
+
+namespace tokenyard::collectives {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How often those who sleep look whether they are to be interrupted.
+constexpr std::chrono::nanoseconds nap_max = 50ms;
+/// How often the thread looks for operations that nobody waits for, and for how long after the
+/// last.
+constexpr std::chrono::nanoseconds watch_nap = 300us;
+constexpr int watch_naps = 64;
+
+}  // namespace
+
+/// At the wheel as long as it lives.
+class Driver::Wheel {
+ public:
+  Wheel(Driver& driver, std::unique_lock<std::mutex>& lock) : driver_(driver) {
+    driver_.driven_ = true;
+    lock.unlock();
+  }
+  ~Wheel() {
+    {
+      const std::lock_guard lock(driver_.mutex_);
+      driver_.driven_ = false;
+    }
+    driver_.changed_.notify_all();
+  }
+  Wheel(const Wheel&) = delete;
+  Wheel& operator=(const Wheel&) = delete;
+
+ private:
+  Driver& driver_;
+};
+
+Driver::Driver(Engine& engine, Transport& transport, DriverOptions options)
+    : engine_(engine), transport_(transport), options_(std::move(options)) {
+  engine_.on_news([this] { news(); });
+  thread_ = std::thread([this] { run(); });
+}
+
+void Driver::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  for_thread_.notify_all();
+  changed_.notify_all();
+  transport_.wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Driver::launched() {
+  launches_.fetch_add(1);  // ordered before the look at who sleeps
+  if (thread_asleep_.load()) {
+    const std::lock_guard lock(mutex_);
+    for_thread_.notify_all();
+  }
+  if (asleep_at_wheel_.load()) transport_.wake();
+}
+
+void Driver::news() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++news_;
+  }
+  changed_.notify_all();
+  for_thread_.notify_all();
+  transport_.wake();
+}
+
+void Driver::on_news(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  on_news_ = std::move(call);
+}
+
+void Driver::wait_for_news(std::chrono::nanoseconds at_most) {
+  {
+    std::unique_lock lock(mutex_);
+    const uint64_t seen = news_;
+    changed_.wait_for(lock, std::min(at_most, nap_max), [&] { return stop_ || news_ != seen; });
+  }
+  options_.interrupt();
+}
+
+bool Driver::wait(const Outcome& outcome, std::optional<Instant> until) {
+  Clock::time_point last_moved = Clock::now();
+  while (!outcome.done()) {
+    std::unique_lock lock(mutex_);
+    if (!driven_) {
+      const Wheel wheel(*this, lock);
+      while (!outcome.done() && !(until && engine_.now() >= *until)) step(last_moved, until, true);
+    } else {
+      passengers_.fetch_add(1);  // ordered before the wake: the thread gives the wheel away
+      if (asleep_at_wheel_.load()) transport_.wake();
+      changed_.wait_for(lock, nap_max, [&] { return outcome.done() || !driven_; });
+      passengers_.fetch_sub(1);
+      lock.unlock();
+      options_.interrupt();
+    }
+    if (until && engine_.now() >= *until) return outcome.done();
+  }
+  return true;
+}
+
+void Driver::step(Clock::time_point& last_moved, std::optional<Instant> until, bool interruptible) {
+  const bool moved = engine_.poll(true);
+  if (moved && passengers_.load() > 0) {
+    const std::lock_guard lock(mutex_);  // or they could miss it between their look and their sleep
+    changed_.notify_all();
+  }
+  const Clock::time_point now = Clock::now();
+  if (moved) last_moved = now;
+  if (now - last_moved < options_.spin) return relax();
+
+  std::chrono::nanoseconds nap = nap_max;
+  if (until) nap = std::min<std::chrono::nanoseconds>(nap, *until - engine_.now());
+  if (const std::optional<Instant> next = engine_.next_deadline()) {
+    nap = std::min<std::chrono::nanoseconds>(nap, *next - engine_.now());
+  }
+  asleep_at_wheel_ = true;
+  const uint64_t launches = launches_.load();
+  // What came before the transport began to ring must be looked for once more.
+  if (!engine_.prepare_to_sleep() && launches == launches_.load()) {
+    transport_.sleep(std::max(nap, std::chrono::nanoseconds(0)));
+  }
+  asleep_at_wheel_ = false;
+  last_moved = Clock::now();
+  if (interruptible) options_.interrupt();
+}
+
+void Driver::relax() const {
+  if (crowded_.load(std::memory_order_relaxed)) std::this_thread::yield();
+}
+
+void Driver::drive_unattended() {
+  Clock::time_point last_moved = Clock::now();
+  while (passengers_.load() == 0 && engine_.busy()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    step(last_moved, std::nullopt, false);
+  }
+}
+
+void Driver::run() {
+  std::unique_lock lock(mutex_);
+  uint64_t seen = 0;
+  int quiet_naps = 0;
+  while (!stop_) {
+    if (news_told_ != news_) {
+      news_told_ = news_;
+      const std::function<void()> tell = on_news_;
+      lock.unlock();
+      tell();
+      lock.lock();
+      continue;
+    }
+    if (quiet_naps < watch_naps) {
+      for_thread_.wait_for(lock, watch_nap);
+      const uint64_t launches = launches_.load();
+      quiet_naps = launches == seen ? quiet_naps + 1 : 0;
+      seen = launches;
+      if (driven_ || passengers_.load() > 0 || stop_) continue;
+      lock.unlock();
+      const bool unattended = engine_.busy();
+      lock.lock();
+      if (!unattended || driven_ || stop_) continue;
+      quiet_naps = 0;
+      const Wheel wheel(*this, lock);
+      drive_unattended();
+    } else {
+      thread_asleep_ = true;  // ordered before the look at what was started
+      for_thread_.wait(lock,
+                       [&] { return stop_ || news_told_ != news_ || launches_.load() != seen; });
+      thread_asleep_ = false;
+      quiet_naps = 0;
+    }
+    if (!lock.owns_lock()) lock.lock();
+  }
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,266 @@
+#include "collectives/engine/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+/// Holds the lock; tells of what has ended once it has let go.
+class Engine::Turn {
+ public:
+  explicit Turn(Engine& engine, bool patiently = false) : engine_(engine) {
+    patiently ? engine.mutex_.lock_patiently() : engine.mutex_.lock();
+  }
+  ~Turn() {
+    std::vector<std::shared_ptr<Outcome>> finished;
+    finished.swap(engine_.around_.finished);
+    engine_.mutex_.unlock();
+    for (const std::shared_ptr<Outcome>& outcome : finished) outcome->announce();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
+Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock)
+    : clock_(std::move(clock)), transport_(std::move(transport)) {
+  around_.transport = transport_.get();
+  around_.self = options.self;
+  around_.on_failure = options.on_failure;
+  around_.chunk_bytes = options.chunk_bytes;
+}
+
+void Engine::use(MembershipControl& control) {
+  const std::lock_guard lock(mutex_);
+  around_.control = &control;
+}
+
+GroupId Engine::id_of(const std::string& name, const std::vector<Slot>& slots) {
+  std::vector<uint64_t> parts(name.begin(), name.end());
+  parts.push_back(~uint64_t{0});
+  parts.insert(parts.end(), slots.begin(), slots.end());
+  return fingerprint(parts);
+}
+
+bool Engine::add_group(const GroupIdentity& identity) {
+  const std::lock_guard lock(mutex_);
+  const auto before = committed_before_.find(identity.id);
+  const Sequence committed = before != committed_before_.end() ? before->second : 0;
+  const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
+  if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
+  messages_.try_emplace(identity.id, around_, identity);
+  if (ended_) queue(identity.id).fail(ended_);
+  if (ended_) messages_.at(identity.id).fail(ended_);
+  return committed > 0;
+}
+
+OperationQueue& Engine::queue(GroupId group) {
+  return queues_.at(group);
+}
+const OperationQueue& Engine::queue(GroupId group) const {
+  return queues_.at(group);
+}
+
+GroupIdentity Engine::identity(GroupId group) const {
+  const std::lock_guard lock(mutex_);
+  return queue(group).identity();
+}
+
+std::shared_ptr<Operation> Engine::start(GroupId group, Call call,
+                                         std::chrono::nanoseconds timeout) {
+  const Instant now = clock_();
+  auto operation = std::make_shared<Operation>(std::move(call), timeout, now);
+  const Turn turn(*this, true);
+  queue(group).add(operation);
+  queue(group).poll(now);
+  return operation;
+}
+
+std::shared_ptr<Outcome> Engine::send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
+                                      std::chrono::nanoseconds timeout) {
+  const Turn turn(*this, true);
+  return messages_.at(group).send(array, to, tag, clock_(), timeout);
+}
+
+std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::optional<uint32_t> from,
+                                         uint64_t tag, std::chrono::nanoseconds timeout) {
+  const Instant now = clock_();
+  const Turn turn(*this, true);
+  PointToPoint& messages = messages_.at(group);
+  auto outcome = messages.receive(array, from, tag, now, timeout);
+  messages.poll(now);
+  return outcome;
+}
+
+bool Engine::poll_queues() {
+  const Instant now = clock_();
+  bool moved = false;
+  for (auto& [id, queue] : queues_) moved = queue.poll(now) || moved;
+  for (auto& [id, messages] : messages_) {
+    if (!messages.idle()) moved = messages.poll(now) || moved;
+  }
+  return moved;
+}
+
+bool Engine::poll(bool with_transport) {
+  const Turn turn(*this, true);
+  if (with_transport && transport_) transport_->poll();
+  return poll_queues();
+}
+
+bool Engine::prepare_to_sleep() {
+  const Turn turn(*this, true);
+  if (transport_) transport_->prepare_to_sleep();
+  return poll_queues() || !around_.finished.empty();
+}
+
+bool Engine::busy() const {
+  const std::lock_guard lock(mutex_);
+  const auto works = [](const auto& entry) { return !entry.second.idle(); };
+  return std::any_of(queues_.begin(), queues_.end(), works) ||
+         std::any_of(messages_.begin(), messages_.end(), works);
+}
+
+std::optional<Instant> Engine::next_deadline() const {
+  const std::lock_guard lock(mutex_);
+  std::optional<Instant> next;
+  const auto look = [&](const std::optional<Instant>& deadline) {
+    if (deadline && (!next || *deadline < *next)) next = deadline;
+  };
+  for (const auto& [id, queue] : queues_) look(queue.next_deadline());
+  for (const auto& [id, messages] : messages_) look(messages.next_deadline());
+  return next;
+}
+
+View Engine::view() const {
+  const std::lock_guard lock(mutex_);
+  return around_.view;
+}
+
+bool Engine::frozen() const {
+  const std::lock_guard lock(mutex_);
+  return around_.frozen;
+}
+
+bool Engine::wants_epoch() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const auto& entry) { return entry.second.unusable(); });
+}
+
+void Engine::repair() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, queue] : queues_) queue.repair();
+}
+
+void Engine::cancel(const std::exception_ptr& why) {
+  {
+    const Turn turn(*this);
+    if (ended_) return;
+    ended_ = why;
+    for (auto& [id, queue] : queues_) queue.fail(why);
+    for (auto& [id, messages] : messages_) messages.fail(why);
+  }
+  on_news_();
+}
+
+void Engine::close() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) throw InternalError("an engine is closed before it was cancelled");
+  around_.transport = nullptr;
+  transport_.reset();
+}
+
+uint32_t Engine::neighbours() const {
+  const std::lock_guard lock(mutex_);
+  uint32_t neighbours = 0;
+  for (const Member& member : around_.view.members) {
+    const bool here =
+        transport_ && transport_->host_of(member.slot) == transport_->host_of(around_.self);
+    neighbours += here ? 1 : 0;
+  }
+  return neighbours;
+}
+
+std::exception_ptr Engine::ended() const {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+std::optional<QuorumFacts> Engine::missing_quorum() const {
+  const std::lock_guard lock(mutex_);
+  return around_.quorum_missing;
+}
+
+CollectivesCounters Engine::counters() const {
+  const std::lock_guard lock(mutex_);
+  CollectivesCounters counters = around_.counters;
+  for (const auto& [id, queue] : queues_) counters.bytes_sent += queue.bytes_sent();
+  for (const auto& [id, messages] : messages_) counters.bytes_sent += messages.bytes_sent();
+  return counters;
+}
+
+std::string Engine::choice(GroupId group, OperationKind kind, size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return queue(group).choice(kind, bytes);
+}
+
+std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
+  const std::lock_guard lock(mutex_);
+  if (epoch < around_.view.epoch) {
+    throw InternalError(fmt::format("epoch {} is frozen in epoch {}", epoch, around_.view.epoch));
+  }
+  around_.frozen = true;
+  std::vector<GroupProgress> progress;
+  for (const auto& [id, queue] : queues_) {
+    std::vector<Slot> slots = queue.identity().slots;
+    std::sort(slots.begin(), slots.end());
+    progress.push_back({.group = id, .slots = std::move(slots), .committed = queue.committed()});
+  }
+  return progress;
+}
+
+void Engine::install(const Verdict& verdict, const Contacts& contacts) {
+  {
+    const Turn turn(*this);
+    const Instant now = clock_();
+    around_.view = verdict.next;
+    around_.quorum_missing.reset();
+    ++around_.counters.epochs;
+    if (!transport_) return;
+    transport_->begin_epoch(verdict.next, contacts);
+    for (const GroupProgress& group : verdict.groups)
+      committed_before_[group.group] = group.committed;
+    for (auto& [id, queue] : queues_) {
+      const auto said = committed_before_.find(id);
+      const Sequence committed = said != committed_before_.end() ? said->second : queue.committed();
+      if (id == 0) queue.extend(verdict.next.slots);
+      queue.install(verdict, committed, now);
+    }
+    around_.frozen = false;
+    for (auto& [id, messages] : messages_) {
+      if (id == 0) messages.extend(verdict.next.slots);
+      messages.install(verdict, now);
+    }
+  }
+  on_news_();
+}
+
+void Engine::fenced(Epoch epoch, const std::string& why) {
+  cancel(std::make_exception_ptr(tokenyard::Fenced(epoch, why)));
+}
+
+void Engine::quorum_missing(const std::vector<Slot>& answering, uint32_t needed) {
+  {
+    const Turn turn(*this);
+    around_.quorum_missing = QuorumFacts{answering, needed};
+  }
+  on_news_();
+}
+
+}  // namespace tokenyard::collectives

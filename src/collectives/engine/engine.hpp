@@ -1,0 +1,95 @@
+/// Runs the operations of all groups of a process, without threads and clocks of its own: whoever
+/// waits polls it, and the control plane tells it who is there.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/engine/operation_queue.hpp"
+#include "collectives/engine/patient_mutex.hpp"
+#include "collectives/engine/point_to_point.hpp"
+
+namespace tokenyard::collectives {
+
+struct EngineOptions {
+  Slot self = 0;
+  OnFailure on_failure = OnFailure::raise;
+  size_t chunk_bytes = size_t{128} << 10;
+};
+
+class Engine final : public Participant {
+ public:
+  using Clock = std::function<Instant()>;
+  Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock);
+
+  /// Before the first operation. Borrowed: must outlive all use of the engine.
+  void use(MembershipControl& control);
+  /// Called without the lock when there may be something to do that no peer will ring for.
+  void on_news(std::function<void()> call) { on_news_ = std::move(call); }
+
+  /// What all ranks of a group call it by; world: 0.
+  static GroupId id_of(const std::string& name, const std::vector<Slot>& slots);
+  /// Throws InvalidArgument if there is one of this name. True: operations of it have been done
+  /// already, before this process came.
+  bool add_group(const GroupIdentity& identity);
+  GroupIdentity identity(GroupId group) const;
+
+  std::shared_ptr<Operation> start(GroupId group, Call call, std::chrono::nanoseconds timeout);
+
+  std::shared_ptr<Outcome> send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
+                                std::chrono::nanoseconds timeout);
+  std::shared_ptr<Outcome> receive(GroupId group, Array array, std::optional<uint32_t> from,
+                                   uint64_t tag, std::chrono::nanoseconds timeout);
+
+  /// Lets everything go on that can. `with_transport`: looks at sockets and bells, too.
+  bool poll(bool with_transport);
+  /// Lets peers ring from now on, and looks once more. True if something moved.
+  bool prepare_to_sleep();
+  bool busy() const;
+  std::optional<Instant> next_deadline() const;
+  Instant now() const { return clock_(); }
+
+  View view() const;
+  bool frozen() const;
+  /// Some group has failed in this epoch and cannot go on before the next one.
+  bool wants_epoch() const;
+  void repair();
+  void cancel(const std::exception_ptr& why);
+  /// After `cancel`: lets go of the transport. Everything fails from now on.
+  void close();
+  /// Ranks on this process's host, itself among them.
+  uint32_t neighbours() const;
+  std::exception_ptr ended() const;
+  std::optional<QuorumFacts> missing_quorum() const;
+  CollectivesCounters counters() const;
+  std::string choice(GroupId group, OperationKind kind, size_t bytes) const;
+
+  std::vector<GroupProgress> freeze(Epoch epoch) override;
+  void install(const Verdict& verdict, const Contacts& contacts) override;
+  void fenced(Epoch epoch, const std::string& why) override;
+  void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override;
+
+ private:
+  class Turn;
+  bool poll_queues();
+  OperationQueue& queue(GroupId group);
+  const OperationQueue& queue(GroupId group) const;
+
+  const Clock clock_;
+  std::shared_ptr<Transport> transport_;  // null once closed
+  std::function<void()> on_news_ = [] {};
+
+  mutable PatientMutex mutex_;
+  Surroundings around_;
+  std::map<GroupId, OperationQueue> queues_;
+  std::map<GroupId, PointToPoint> messages_;
+  std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
+  std::exception_ptr ended_;
+};
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,210 @@
+// What a group's queue does when something goes wrong: ranks call different things, do not come, or
+// are lost.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "collectives/engine/operation_queue.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+/// How long after its deadline an operation waits for the others to agree on what has happened.
+constexpr Instant patience = std::chrono::seconds(2);
+
+}  // namespace
+
+void OperationQueue::refuse(const Refusal& refusal) {
+  // Nobody has committed: each rank that has called what this one has not is among those who must
+  // enter the round, and its frames are refused by whoever hears them first.
+  run_.stop();
+  refusal_ = refusal;
+  phase_ = Phase::refusing;
+  talk_->refuse(attempt_->team.ranks, refusal);
+}
+
+void OperationQueue::finish_refusal() {
+  const bool mine_is_other = refusal_.other == identity_.self;
+  const uint32_t with = mine_is_other ? refusal_.one : refusal_.other;
+  const auto text = [&](uint32_t rank, const Signature& called, uint64_t bytes) {
+    const bool lengths_differ = refusal_.one_called == refusal_.other_called;
+    return fmt::format("{} on rank {}{}", describe(called), rank,
+                       lengths_differ ? fmt::format(" with {} bytes", bytes) : "");
+  };
+  const std::string one = text(refusal_.one, refusal_.one_called, refusal_.one_bytes);
+  const std::string other = text(refusal_.other, refusal_.other_called, refusal_.other_bytes);
+  const std::string what =
+      fmt::format("operation {} of group \"{}\"", committed_ + 1, identity_.name);
+  // Nothing of the operation is under way any more: its arrays are the caller's again.
+  undo_.restore();
+  ++committed_;  // done for good, though nothing was
+  finish_head(std::make_exception_ptr(
+      InvalidArgument(what, mine_is_other ? other : one, mine_is_other ? one : other, with)));
+}
+
+void OperationQueue::fail_locally(std::exception_ptr error) {
+  const bool quiet = talk_->push();
+  take_back();
+  if (quiet) {
+    const WaitFacts facts = {.rank = identity_.self,
+                             .phase = title(*queue_.front()) + ": it failed on that rank",
+                             .expected = committed_ + 1,
+                             .seen = committed_};
+    talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
+  } else {
+    open_conversation();  // frames are half said, of memory that goes back to the caller
+  }
+  unusable_ = true;
+  break_with(error);
+}
+
+void OperationQueue::break_with(const std::exception_ptr& error) {
+  broken_ = error;
+  while (!queue_.empty()) finish_head(error);
+}
+
+std::exception_ptr OperationQueue::aborted(const Operation& operation, Sequence sequence) const {
+  return std::make_exception_ptr(OperationAborted(name_of(operation.call.signature.kind), sequence,
+                                                  loss_->epoch, loss_->ranks));
+}
+
+void OperationQueue::break_for(Loss loss) {
+  loss_ = std::move(loss);
+  for (Sequence sequence = committed_ + 1; !queue_.empty(); ++sequence) {
+    finish_head(aborted(*queue_.front(), sequence));
+  }
+}
+
+void OperationQueue::fail(const std::exception_ptr& why) {
+  failed_ = why;
+  open_conversation();
+  unusable_ = true;
+  if (phase_ != Phase::idle) take_back();
+  while (!queue_.empty()) finish_head(why);
+}
+
+WaitFacts OperationQueue::facts_of_expiry(Instant now) {
+  const Operation& operation = *queue_.front();
+  WaitFacts facts = {.rank = identity_.self,
+                     .phase = title(operation),
+                     .expected = committed_ + 1,
+                     .seen = committed_,
+                     .waited_s = std::chrono::duration<double>(now - operation.called).count()};
+  if (phase_ == Phase::awaiting_ranks) {
+    facts.phase += ": nobody has taken the place of those who were lost";
+    return facts;
+  }
+  const bool talking = phase_ == Phase::running || phase_ == Phase::committing;
+  if (!talking || around_.frozen) {
+    facts.phase += ": the ranks have not agreed on who is there";
+    return facts;
+  }
+  const std::vector<uint32_t> absent = talk_->absent(attempt_->team.ranks);
+  if (!absent.empty()) {
+    facts.rank = absent[0];
+    facts.seen = talk_->heard(absent[0]);
+    facts.phase += fmt::format(": rank{} {} ha{} not begun it", absent.size() == 1 ? "" : "s",
+                               fmt::join(absent, ", "), absent.size() == 1 ? "s" : "ve");
+    for (const uint32_t rank : absent)
+      around_.control->suspect(identity_.slots[rank], Suspicion::stall, around_.view.epoch);
+    return facts;
+  }
+  const Wait* wait = run_.waiting_for();
+  if (wait == nullptr) return facts;
+  facts.phase += ": waits for " + wait->describe();
+  if (const std::optional<uint32_t> rank = wait->awaited()) {
+    facts.rank = *rank;
+    facts.seen = talk_->heard(*rank);
+    around_.control->suspect(identity_.slots[*rank], Suspicion::stall, around_.view.epoch);
+  }
+  return facts;
+}
+
+void OperationQueue::expire(Instant now) {
+  expired_ = facts_of_expiry(now);
+  gives_up_ = now + patience;
+  if (around_.quorum_missing || phase_ == Phase::awaiting_ranks || phase_ == Phase::idle)
+    give_up(now);
+}
+
+void OperationQueue::give_up(Instant) {
+  const WaitFacts facts = *expired_;
+  open_conversation();
+  if (phase_ != Phase::idle) take_back();
+  unusable_ = true;
+  if (around_.quorum_missing) {
+    break_with(std::make_exception_ptr(
+        QuorumLost(around_.quorum_missing->answering, around_.quorum_missing->needed)));
+  } else {
+    break_with(std::make_exception_ptr(PeerTimeout(facts)));
+  }
+}
+
+void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant now) {
+  open_conversation();
+  attempt_.reset();
+  if (failed_) return;
+  const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
+
+  if (committed > committed_) {
+    // Somebody has left the round of this rank's operation, so all its data are here.
+    if (phase_ == Phase::committing && committed == committed_ + 1) {
+      commit();
+    } else if (phase_ == Phase::refusing && committed == committed_ + 1) {
+      finish_refusal();
+    } else if (phase_ == Phase::idle && queue_.empty()) {
+      committed_ = committed;  // a newcomer, or one that gave up before the others agreed
+    } else {
+      throw InternalError(fmt::format("operation {} of group \"{}\" is said to be done", committed,
+                                      identity_.name));
+    }
+  }
+  const bool under_way = phase_ != Phase::idle && phase_ != Phase::awaiting_ranks;
+  if (under_way && phase_ == Phase::refusing) {
+    finish_refusal();  // whoever does not know of it is told by what it then hears
+  } else if (under_way) {
+    ++around_.counters.aborted;
+    take_back();
+  }
+  if (!lost.empty()) {
+    abort(verdict, lost);
+  } else if (expired_) {
+    const WaitFacts facts = *expired_;
+    prepare_attempt();
+    talk_->begin(committed_ + 1, queue_.front()->call.signature);
+    talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
+    unusable_ = true;  // nothing after the breakage
+    break_with(std::make_exception_ptr(PeerTimeout(facts)));
+  } else if (phase_ == Phase::awaiting_ranks &&
+             identity_.active_ranks(verdict.next).size() == identity_.slots.size()) {
+    phase_ = Phase::idle;
+    queue_.front()->deadline = now + queue_.front()->timeout;
+    ++around_.counters.retried;
+  }
+}
+
+void OperationQueue::abort(const Verdict& verdict, const std::vector<uint32_t>& lost) {
+  const bool back =
+      lost.size() > 0 && identity_.active_ranks(verdict.next).size() == identity_.slots.size();
+  expired_.reset();
+  switch (around_.on_failure) {
+    case OnFailure::raise:
+      break_for({.epoch = verdict.next.epoch - 1, .ranks = lost});
+      break;
+    case OnFailure::exclude:
+      if (!queue_.empty()) {
+        ++around_.counters.retried;
+        queue_.front()->deadline = queue_.front()->timeout + began_;
+      }
+      break;
+    case OnFailure::retry:
+      if (!queue_.empty() && !back) phase_ = Phase::awaiting_ranks;
+      break;
+  }
+}
+
+}  // namespace tokenyard::collectives

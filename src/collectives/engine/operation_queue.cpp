@@ -1,0 +1,216 @@
+#include "collectives/engine/operation_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+/// An operation that takes longer says that it has begun, so that whoever runs out of time knows
+/// whom to blame.
+constexpr Instant slow = std::chrono::milliseconds(100);
+
+/// From here on waiting looks for reasons.
+constexpr Instant unusual = std::chrono::microseconds(200);
+
+}  // namespace
+
+std::string Operation::choice() const {
+  return chosen.text(call.bytes, shape);
+}
+
+OperationQueue::OperationQueue(Surroundings& surroundings, GroupIdentity identity,
+                               Sequence committed)
+    : around_(surroundings),
+      identity_(std::move(identity)),
+      committed_(committed),
+      undo_(surroundings.pool) {
+  open_conversation();
+}
+
+void OperationQueue::open_conversation() {
+  if (talk_) bytes_sent_before_ += talk_->bytes_sent();
+  talk_.emplace(
+      static_cast<uint32_t>(identity_.slots.size()), identity_.self, [this](uint32_t rank) {
+        return around_.transport->channel(identity_.id, Lane::collective, identity_.slots[rank]);
+      });
+  unusable_ = false;
+}
+
+uint64_t OperationQueue::bytes_sent() const {
+  return bytes_sent_before_ + (talk_ ? talk_->bytes_sent() : 0);
+}
+
+std::string OperationQueue::title(const Operation& operation) const {
+  return fmt::format("{} {} of group \"{}\"", name_of(operation.call.signature.kind),
+                     committed_ + 1, identity_.name);
+}
+
+void OperationQueue::add(std::shared_ptr<Operation> operation) {
+  ++around_.counters.operations;
+  if (failed_ || broken()) {
+    const std::exception_ptr error = failed_ ? failed_ : broken_;
+    around_.finish(operation, error ? error : aborted(*operation, committed_ + 1));
+    return;
+  }
+  queue_.push_back(std::move(operation));
+}
+
+bool OperationQueue::poll(Instant now) {
+  if (failed_) return false;
+  if (queue_.empty()) {
+    if (talk_) talk_->push();  // the last word of the operation before
+    return false;
+  }
+  bool moved = false;
+  if (!around_.frozen && !unusable_) {
+    try {
+      if (phase_ == Phase::idle) begin(now);
+      const Sequence before = committed_;
+      advance();
+      moved = run_.take_progress() || committed_ != before;
+      const bool waits = phase_ == Phase::running || phase_ == Phase::committing;
+      if (!moved && waits && now > began_ + unusual) talk_->look_around(attempt_->team.ranks);
+    } catch (const CallsDiffer& differ) {
+      refuse(differ.refusal);
+    } catch (const BrokenByPeer& broken) {
+      take_back();
+      unusable_ = true;
+      break_with(std::make_exception_ptr(PeerTimeout(broken.breakage.facts())));
+    } catch (...) {
+      fail_locally(std::current_exception());
+    }
+  }
+  if (!queue_.empty()) look_at_the_clock(now);
+  return moved;
+}
+
+void OperationQueue::begin(Instant now) {
+  Operation& operation = *queue_.front();
+  began_ = now;
+  here_said_ = false;
+  prepare_attempt();
+  const Signature& signature = operation.call.signature;
+  const std::vector<uint32_t>& ranks = attempt_->team.ranks;
+  if (std::find(ranks.begin(), ranks.end(), signature.root) == ranks.end() && signature.root != 0) {
+    finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
+                                                         around_.view.epoch, {signature.root})));
+    return;
+  }
+  operation.shape = shape_of(attempt_->team, attempt_->host_of);
+  operation.chosen = choose(signature.kind, signature.type, operation.call.bytes, operation.shape,
+                            signature.algorithm);
+  talk_->begin(committed_ + 1, signature);
+  phase_ = Phase::running;
+  run_.begin(operate());
+}
+
+Team OperationQueue::team_of_hosts(std::vector<uint32_t>& host_of) const {
+  Team team = {.ranks = identity_.active_ranks(around_.view), .me = 0};
+  // A host is named after its first rank; ranks of one host come next to one another.
+  host_of.assign(identity_.slots.size(), 0);
+  std::map<uint64_t, uint32_t> first_of;
+  for (const uint32_t rank : team.ranks) {
+    const uint64_t host = around_.transport->host_of(identity_.slots[rank]);
+    host_of[rank] = first_of.try_emplace(host, rank).first->second;
+  }
+  std::stable_sort(team.ranks.begin(), team.ranks.end(),
+                   [&](uint32_t a, uint32_t b) { return host_of[a] < host_of[b]; });
+  team.me = team.place_of(identity_.self);
+  return team;
+}
+
+void OperationQueue::prepare_attempt() {
+  if (attempt_) return;  // as in this epoch's operation before
+  std::vector<uint32_t> host_of;
+  Team team = team_of_hosts(host_of);
+  attempt_.emplace(Attempt{.talk = *talk_,
+                           .undo = undo_,
+                           .team = std::move(team),
+                           .host_of = std::move(host_of),
+                           .chunk_bytes = around_.chunk_bytes});
+}
+
+std::string OperationQueue::choice(OperationKind kind, size_t bytes) const {
+  std::vector<uint32_t> host_of;
+  const Team team = team_of_hosts(host_of);
+  const Shape shape = shape_of(team, host_of);
+  return choose(kind, DataType::float32, bytes, shape, Algorithm::automatic).text(bytes, shape);
+}
+
+void OperationQueue::extend(uint32_t slots) {
+  while (identity_.slots.size() < slots) {
+    identity_.slots.push_back(static_cast<Slot>(identity_.slots.size()));
+  }
+}
+
+Task OperationQueue::operate() {
+  const Operation& operation = *queue_.front();
+  Task data = perform(*attempt_, operation.call, operation.chosen);
+  co_await data;
+  phase_ = Phase::committing;
+  Task round = commit_round(*attempt_);
+  co_await round;
+}
+
+void OperationQueue::advance() {
+  if (phase_ == Phase::refusing) {
+    if (talk_->refused(attempt_->team.ranks)) finish_refusal();
+    return;
+  }
+  if (phase_ != Phase::running && phase_ != Phase::committing) return;
+  talk_->push();
+  if (run_.poll()) commit();
+}
+
+void OperationQueue::commit() {
+  undo_.commit();
+  ++committed_;
+  ++around_.counters.committed;
+  finish_head(nullptr);
+}
+
+void OperationQueue::finish_head(std::exception_ptr error) {
+  run_.stop();
+  phase_ = Phase::idle;
+  expired_.reset();
+  const std::shared_ptr<Operation> operation = std::move(queue_.front());
+  queue_.pop_front();
+  around_.finish(operation, std::move(error));
+}
+
+void OperationQueue::take_back() {
+  run_.stop();
+  undo_.restore();
+  phase_ = Phase::idle;
+}
+
+void OperationQueue::look_at_the_clock(Instant now) {
+  const Operation& operation = *queue_.front();
+  if (expired_) {
+    if (now >= gives_up_) give_up(now);
+    return;
+  }
+  if (now >= operation.deadline) {
+    expire(now);
+  } else if (!here_said_ && now >= began_ + slow && !around_.frozen && !unusable_ &&
+             (phase_ == Phase::running || phase_ == Phase::committing)) {
+    talk_->say_here(attempt_->team.ranks);
+    here_said_ = true;
+  }
+}
+
+std::optional<Instant> OperationQueue::next_deadline() const {
+  if (queue_.empty() || failed_) return std::nullopt;
+  if (expired_) return gives_up_;
+  const Instant deadline = queue_.front()->deadline;
+  const bool running = phase_ == Phase::running || phase_ == Phase::committing;
+  return running && !here_said_ && !around_.frozen ? std::min(deadline, began_ + slow) : deadline;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,126 @@
+/// A group's operations, one after the other in the order of their calls.
+///
+///     queued -> running -> committing -> done
+///                  |  ^        |
+///                  |  |        +-- the verdict says that it is done: done
+///                  |  +-- run again in the next epoch: ranks were lost and the policy says so, or
+///                  |      none of this group was lost
+///                  +-> refusing -> failed: ranks have called different things
+///                  +-> expired  -> failed, or run again without those who did not come
+///
+/// Invariant: a rank in `running` has not committed, nor has anybody else; one in `committing` has
+/// all its data, and cannot know whether others have left the round: only the verdict can say.
+/// Invariant: after a failure that leaves frames half said, nothing more is said in that epoch.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "collectives/engine/call.hpp"
+#include "collectives/engine/surroundings.hpp"
+
+namespace tokenyard::collectives {
+
+class Operation : public Outcome {
+ public:
+  Operation(Call call, std::chrono::nanoseconds timeout, Instant called)
+      : call(std::move(call)), timeout(timeout), called(called), deadline(called + timeout) {}
+  std::string choice() const override;
+
+  const Call call;
+  const std::chrono::nanoseconds timeout;
+  const Instant called;
+  Instant deadline;
+  /// Of the last attempt. Written before the operation is done, read after.
+  Choice chosen;
+  Shape shape;
+};
+
+class OperationQueue {
+ public:
+  OperationQueue(Surroundings& surroundings, GroupIdentity identity, Sequence committed);
+
+  const GroupIdentity& identity() const { return identity_; }
+  Sequence committed() const { return committed_; }
+  /// Has nothing to do.
+  bool idle() const { return queue_.empty() && (!talk_ || talk_->drained()); }
+  /// Has failed and wants `repair`.
+  bool broken() const { return broken_ != nullptr || loss_.has_value(); }
+  /// Cannot work before the next epoch.
+  bool unusable() const { return unusable_; }
+
+  void add(std::shared_ptr<Operation> operation);
+  /// True if something moved.
+  bool poll(Instant now);
+  /// When `poll` wants to be called at the latest, though nothing arrives.
+  std::optional<Instant> next_deadline() const;
+
+  /// The world grows with its job: every slot is a rank of it.
+  void extend(uint32_t slots);
+  std::string choice(OperationKind kind, size_t bytes) const;
+  void install(const Verdict& verdict, Sequence committed, Instant now);
+  void repair() {
+    broken_ = nullptr;
+    loss_.reset();
+  }
+  /// Everything, now and later.
+  void fail(const std::exception_ptr& why);
+
+  uint64_t bytes_sent() const;
+
+ private:
+  struct Loss {
+    Epoch epoch = 0;
+    std::vector<uint32_t> ranks;
+  };
+  enum class Phase { idle, running, committing, refusing, awaiting_ranks };
+
+  void begin(Instant now);
+  Team team_of_hosts(std::vector<uint32_t>& host_of) const;
+  void prepare_attempt();
+  Task operate();
+  void advance();
+  void commit();
+  void refuse(const Refusal& refusal);
+  void finish_refusal();
+  void fail_locally(std::exception_ptr error);
+  void finish_head(std::exception_ptr error);
+  /// Fails all there is, and what comes until `repair`.
+  void break_with(const std::exception_ptr& error);
+  void break_for(Loss loss);
+  std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
+  void take_back();
+  void abort(const Verdict& verdict, const std::vector<uint32_t>& lost);
+  void look_at_the_clock(Instant now);
+  void expire(Instant now);
+  void give_up(Instant now);
+  WaitFacts facts_of_expiry(Instant now);
+  std::string title(const Operation& operation) const;
+  void open_conversation();
+
+  Surroundings& around_;
+  GroupIdentity identity_;
+  Sequence committed_;
+  std::deque<std::shared_ptr<Operation>> queue_;
+
+  Phase phase_ = Phase::idle;
+  std::optional<Conversation> talk_;
+  Undo undo_;
+  std::optional<Attempt> attempt_;
+  Run run_;
+  Refusal refusal_;
+  Instant began_{}, here_said_at_{};
+  bool here_said_ = false;
+  std::optional<WaitFacts> expired_;
+  Instant gives_up_{};
+
+  std::exception_ptr failed_;  // for good
+  std::exception_ptr broken_;  // until `repair`; or:
+  std::optional<Loss> loss_;
+  bool unusable_ = false;
+  uint64_t bytes_sent_before_ = 0;
+};
+
+}  // namespace tokenyard::collectives

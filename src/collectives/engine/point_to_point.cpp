@@ -1,0 +1,347 @@
+#include "collectives/engine/point_to_point.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+PointToPoint::PointToPoint(Surroundings& surroundings, const GroupIdentity& identity)
+    : around_(surroundings), identity_(identity), peers_(identity.slots.size()) {
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (const auto member = around_.view.at(identity_.slots[rank])) {
+      peers_[rank].incarnation = member->incarnation;
+    }
+  }
+}
+
+void PointToPoint::Peer::note(Number number) {
+  above.insert(number);
+  while (above.erase(floor + 1) > 0) ++floor;
+}
+
+Stream& PointToPoint::stream(uint32_t rank) {
+  std::optional<Stream>& stream = peers_[rank].stream;
+  if (!stream) {
+    stream.emplace(
+        around_.transport->channel(identity_.id, Lane::point_to_point, identity_.slots[rank]));
+  }
+  return *stream;
+}
+
+bool PointToPoint::is_active(uint32_t rank) const {
+  return around_.view.at(identity_.slots[rank]).has_value();
+}
+
+void PointToPoint::finish(const std::shared_ptr<MessageOperation>& operation,
+                          std::exception_ptr error) {
+  around_.finish(operation, std::move(error));
+}
+
+std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint64_t tag,
+                                            Instant now, std::chrono::nanoseconds timeout) {
+  auto operation = std::make_shared<MessageOperation>(now, timeout, tag, array.type);
+  operation->peer = to;
+  if (failed_) {
+    finish(operation, failed_);
+    return operation;
+  }
+  if (!is_active(to) && around_.on_failure != OnFailure::retry) {
+    finish(operation, lost_error("send", to));
+    return operation;
+  }
+  Peer& peer = peers_[to];
+  Sending sending;
+  sending.number = ++peer.last_number;
+  sending.content = {static_cast<const std::byte*>(array.data), array.bytes()};
+  sending.operation = operation;
+  sending.tag = tag;
+  sending.type = array.type;
+  const size_t bytes = array.bytes();
+  sending.eager = bytes <= eager_max && peer.eager_bytes + bytes <= eager_bytes_max;
+  if (sending.eager) {
+    sending.copy.assign(sending.content.begin(), sending.content.end());
+    peer.eager_bytes += bytes;
+    finish(std::exchange(sending.operation, nullptr), nullptr);
+  }
+  Sending& kept = peer.sending.emplace(sending.number, std::move(sending)).first->second;
+  if (!around_.frozen && is_active(to)) say(to, kept);
+  return operation;
+}
+
+std::shared_ptr<Outcome> PointToPoint::receive(Array array, std::optional<uint32_t> from,
+                                               uint64_t tag, Instant now,
+                                               std::chrono::nanoseconds timeout) {
+  auto operation = std::make_shared<MessageOperation>(now, timeout, tag, array.type);
+  if (failed_) {
+    finish(operation, failed_);
+    return operation;
+  }
+  receiving_.push_back({.operation = operation,
+                        .into = {static_cast<std::byte*>(array.data), array.bytes()},
+                        .from = from,
+                        .accepted = std::nullopt});
+  const bool lost = from && !is_active(*from) && around_.on_failure != OnFailure::retry;
+  match();  // it may have come before its sender was lost
+  if (lost && !operation->done()) {
+    receiving_.remove_if([&](const Receiving& one) { return one.operation == operation; });
+    finish(operation, lost_error("receive", *from));
+  }
+  return operation;
+}
+
+void PointToPoint::post(uint32_t to, FrameKind kind, Number number, const Sending* sending,
+                        std::span<const std::byte> payload) {
+  FrameHeader header;
+  header.kind = kind;
+  header.sequence = number;
+  header.bytes = payload.size();
+  if (sending != nullptr) {
+    header.signature.type = sending->type;
+    header.signature.elements = sending->bytes();
+    header.signature.lengths = sending->tag;
+  }
+  stream(to).post(header, payload);
+}
+
+void PointToPoint::say(uint32_t to, Sending& sending) {
+  sending.flowing = sending.eager;
+  if (sending.eager) {
+    post(to, FrameKind::eager, sending.number, &sending, sending.copy);
+  } else {
+    post(to, FrameKind::offer, sending.number, &sending, {});
+  }
+}
+
+bool PointToPoint::poll(Instant now) {
+  if (failed_) return false;
+  bool moved = false;
+  if (!around_.frozen) {
+    for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+      if (rank == identity_.self || !is_active(rank)) continue;
+      const bool awaited =
+          std::any_of(receiving_.begin(), receiving_.end(),
+                      [&](const Receiving& one) { return !one.from || *one.from == rank; });
+      if (!peers_[rank].stream && !awaited) continue;
+      stream(rank).push();
+      while (read(rank)) moved = true;
+    }
+    if (moved) match();
+  }
+  check_deadlines(now);
+  return moved;
+}
+
+bool PointToPoint::read(uint32_t from) {
+  const FrameHeader* header = stream(from).header();
+  if (header == nullptr) return false;
+  const FrameHeader frame = *header;
+  if (!take(from, frame)) return false;
+  stream(from).finish();
+  return true;
+}
+
+bool PointToPoint::take(uint32_t from, const FrameHeader& header) {
+  Peer& peer = peers_[from];
+  switch (header.kind) {
+    case FrameKind::eager:
+      return take_eager(from, header);
+    case FrameKind::content:
+      return take_content(from, header);
+    case FrameKind::offer:
+      if (peer.has(header.sequence)) {
+        post(from, FrameKind::received, header.sequence, nullptr, {});
+      } else {
+        peer.arrived[header.sequence] = {.tag = header.signature.lengths,
+                                         .type = header.signature.type,
+                                         .bytes = header.signature.elements,
+                                         .eager = false,
+                                         .copy = {},
+                                         .order = ++arrivals_};
+      }
+      return true;
+    case FrameKind::accept:
+      take_accept(from, header.sequence);
+      return true;
+    case FrameKind::received:
+      take_received(from, header.sequence);
+      return true;
+    case FrameKind::unfit:
+      take_unfit(from, header);
+      return true;
+    case FrameKind::withdrawn:
+      take_withdrawn(from, header.sequence);
+      return true;
+    case FrameKind::data:
+    case FrameKind::here:
+    case FrameKind::refusal:
+    case FrameKind::broken:
+      break;
+  }
+  throw InternalError("a frame of an operation among messages");
+}
+
+bool PointToPoint::take_eager(uint32_t from, const FrameHeader& header) {
+  Peer& peer = peers_[from];
+  peer.eager.resize(header.bytes);
+  while (peer.got < header.bytes) {
+    const size_t got = stream(from).read(std::span(peer.eager).subspan(peer.got));
+    if (got == 0) return false;
+    peer.got += got;
+  }
+  peer.got = 0;
+  if (!peer.has(header.sequence)) {
+    peer.note(header.sequence);
+    peer.arrived[header.sequence] = {.tag = header.signature.lengths,
+                                     .type = header.signature.type,
+                                     .bytes = header.bytes,
+                                     .eager = true,
+                                     .copy = std::move(peer.eager),
+                                     .order = ++arrivals_};
+  }
+  post(from, FrameKind::received, header.sequence, nullptr, {});
+  return true;
+}
+
+PointToPoint::Receiving* PointToPoint::find_accepted(uint32_t from, Number number) {
+  for (Receiving& receiving : receiving_) {
+    if (receiving.accepted == std::pair(from, number)) return &receiving;
+  }
+  return nullptr;
+}
+
+bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
+  Peer& peer = peers_[from];
+  Receiving* receiving = find_accepted(from, header.sequence);
+  if (receiving == nullptr) {
+    // Its receive has run out of time, and its memory is the caller's again.
+    if (!stream(from).discard()) return false;
+  }
+  while (receiving != nullptr && peer.got < header.bytes) {
+    const size_t got = stream(from).read(receiving->into.subspan(peer.got));
+    if (got == 0) return false;
+    peer.got += got;
+  }
+  peer.got = 0;
+  peer.note(header.sequence);
+  post(from, FrameKind::received, header.sequence, nullptr, {});
+  if (receiving != nullptr) {
+    receiving->operation->peer = from;
+    finish(receiving->operation, nullptr);
+    receiving_.remove_if([&](const Receiving& one) { return &one == receiving; });
+  }
+  return true;
+}
+
+void PointToPoint::take_received(uint32_t from, Number number) {
+  Peer& peer = peers_[from];
+  const auto found = peer.sending.find(number);
+  if (found == peer.sending.end()) return;  // said twice
+  if (found->second.eager) peer.eager_bytes -= found->second.bytes();
+  if (found->second.operation) finish(found->second.operation, nullptr);
+  peer.sending.erase(found);
+}
+
+void PointToPoint::take_accept(uint32_t from, Number number) {
+  const auto found = peers_[from].sending.find(number);
+  if (found == peers_[from].sending.end()) {
+    post(from, FrameKind::withdrawn, number, nullptr, {});
+    return;
+  }
+  Sending& sending = found->second;
+  sending.flowing = true;
+  post(from, FrameKind::content, number, &sending, sending.content);
+}
+
+void PointToPoint::take_unfit(uint32_t from, const FrameHeader& header) {
+  Peer& peer = peers_[from];
+  const auto found = peer.sending.find(header.sequence);
+  if (found == peer.sending.end()) return;
+  const Sending& sending = found->second;
+  if (sending.operation) {
+    finish(sending.operation,
+           std::make_exception_ptr(InvalidArgument(
+               fmt::format("send with tag {} of group \"{}\"", sending.tag, identity_.name),
+               fmt::format("{} of {} bytes, which that rank receives",
+                           tokenyard::name_of(header.signature.type), header.signature.elements),
+               fmt::format("{} of {} bytes", tokenyard::name_of(sending.type), sending.bytes()),
+               from)));
+  }
+  peer.sending.erase(found);
+}
+
+void PointToPoint::take_withdrawn(uint32_t from, Number number) {
+  peers_[from].note(number);  // it will not come again
+  if (Receiving* receiving = find_accepted(from, number)) receiving->accepted.reset();
+}
+
+std::optional<std::pair<uint32_t, PointToPoint::Number>> PointToPoint::find_arrived(
+    const Receiving& receiving) const {
+  std::optional<std::pair<uint32_t, Number>> found;
+  uint64_t earliest = ~uint64_t{0};
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (receiving.from && *receiving.from != rank) continue;
+    for (const auto& [number, arrived] : peers_[rank].arrived) {
+      if (arrived.tag != receiving.operation->tag) continue;
+      if (arrived.order < earliest) {
+        earliest = arrived.order;
+        found = {rank, number};
+      }
+      break;  // those after it were sent later
+    }
+  }
+  return found;
+}
+
+void PointToPoint::match() {
+  for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
+    const auto found = receiving->accepted ? std::nullopt : find_arrived(*receiving);
+    const bool over = found && give(*receiving, found->first, found->second);
+    receiving = over ? receiving_.erase(receiving) : std::next(receiving);
+  }
+}
+
+bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
+  Peer& peer = peers_[from];
+  const auto found = peer.arrived.find(number);
+  const Arrived arrived = std::move(found->second);
+  const bool fits =
+      arrived.bytes == receiving.into.size() && arrived.type == receiving.operation->type;
+  if (!arrived.eager && around_.frozen && fits) {
+    found->second = arrived;
+    return false;
+  }
+  peer.arrived.erase(found);
+  receiving.operation->peer = from;
+  if (!fits) {
+    finish(receiving.operation,
+           std::make_exception_ptr(InvalidArgument(
+               fmt::format("receive with tag {} of group \"{}\"", arrived.tag, identity_.name),
+               fmt::format("{} of {} bytes, which that rank sends",
+                           tokenyard::name_of(arrived.type), arrived.bytes),
+               fmt::format("{} of {} bytes", tokenyard::name_of(receiving.operation->type),
+                           receiving.into.size()),
+               from)));
+    if (!arrived.eager && !around_.frozen) {
+      peer.note(number);
+      Sending wanted;
+      wanted.type = receiving.operation->type;
+      wanted.content = receiving.into;
+      post(from, FrameKind::unfit, number, &wanted, {});
+    }
+    return true;
+  }
+  if (!arrived.eager) {
+    receiving.accepted = {from, number};
+    post(from, FrameKind::accept, number, nullptr, {});
+    return false;
+  }
+  std::copy(arrived.copy.begin(), arrived.copy.end(), receiving.into.begin());
+  finish(receiving.operation, nullptr);
+  return true;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,165 @@
+// What becomes of messages when time runs out, ranks are lost, or an epoch ends.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "collectives/engine/point_to_point.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+bool PointToPoint::idle() const {
+  return receiving_.empty() && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+           const bool awaited =
+               std::any_of(peer.sending.begin(), peer.sending.end(),
+                           [](const auto& one) { return one.second.operation != nullptr; });
+           return !awaited && (!peer.stream || peer.stream->drained());
+         });
+}
+
+std::optional<Instant> PointToPoint::next_deadline() const {
+  std::optional<Instant> next;
+  const auto look = [&](const std::shared_ptr<MessageOperation>& operation) {
+    if (operation && (!next || operation->deadline < *next)) next = operation->deadline;
+  };
+  for (const Receiving& receiving : receiving_) look(receiving.operation);
+  for (const Peer& peer : peers_) {
+    for (const auto& [number, sending] : peer.sending) look(sending.operation);
+  }
+  return next;
+}
+
+uint64_t PointToPoint::bytes_sent() const {
+  uint64_t bytes = bytes_sent_before_;
+  for (const Peer& peer : peers_) bytes += peer.stream ? peer.stream->bytes_sent() : 0;
+  return bytes;
+}
+
+std::exception_ptr PointToPoint::timeout_error(const MessageOperation& operation, const char* what,
+                                               std::optional<uint32_t> peer, Instant now) const {
+  return std::make_exception_ptr(PeerTimeout(
+      {.rank = peer.value_or(identity_.self),
+       .phase = fmt::format("{}{} with tag {} of group \"{}\"", what, peer ? "" : " from any rank",
+                            operation.tag, identity_.name),
+       .expected = 1,
+       .seen = 0,
+       .waited_s = std::chrono::duration<double>(now - operation.called).count()}));
+}
+
+std::exception_ptr PointToPoint::lost_error(const char* what, uint32_t peer) const {
+  return std::make_exception_ptr(
+      OperationAborted(what, peers_[peer].last_number, around_.view.epoch, {peer}));
+}
+
+void PointToPoint::check_deadlines(Instant now) {
+  for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
+    const MessageOperation& operation = *receiving->operation;
+    if (now < operation.deadline) {
+      ++receiving;
+      continue;
+    }
+    finish(receiving->operation, timeout_error(operation, "receive", receiving->from, now));
+    receiving = receiving_.erase(receiving);
+  }
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    for (auto entry = peer.sending.begin(); entry != peer.sending.end();) {
+      Sending& sending = entry->second;
+      if (!sending.operation || now < sending.operation->deadline) {
+        ++entry;
+        continue;
+      }
+      // Content that has been posted is read from the caller's memory until it is all out: from now
+      // on from a copy.
+      if (sending.flowing && peer.stream) peer.stream->keep_payloads();
+      finish(sending.operation, timeout_error(*sending.operation, "send", rank, now));
+      entry = peer.sending.erase(entry);
+    }
+  }
+}
+
+void PointToPoint::extend(uint32_t slots) {
+  while (identity_.slots.size() < slots) {
+    identity_.slots.push_back(static_cast<Slot>(identity_.slots.size()));
+    peers_.emplace_back();
+  }
+}
+
+void PointToPoint::install(const Verdict& verdict, Instant) {
+  if (failed_) return;
+  for (Receiving& receiving : receiving_) receiving.accepted.reset();
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    if (peer.stream) bytes_sent_before_ += peer.stream->bytes_sent();
+    peer.stream.reset();
+    peer.got = 0;
+    // Offers come again; what has been received stays.
+    std::erase_if(peer.arrived, [](const auto& entry) { return !entry.second.eager; });
+    const auto member = verdict.next.at(identity_.slots[rank]);
+    if (!member) {
+      if (peer.incarnation != 0) lose(rank);
+      continue;
+    }
+    if (member->incarnation != peer.incarnation) renew(rank, *member);
+    for (auto& [number, sending] : peer.sending) say(rank, sending);
+  }
+  match();
+}
+
+void PointToPoint::lose(uint32_t rank) {
+  Peer& peer = peers_[rank];
+  if (around_.on_failure == OnFailure::retry) return;  // for whoever takes its place
+  for (auto& [number, sending] : peer.sending) {
+    if (sending.operation) finish(sending.operation, lost_error("send", rank));
+  }
+  peer.sending.clear();
+  peer.eager_bytes = 0;
+  for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
+    const bool any = !receiving->from && around_.on_failure == OnFailure::raise;
+    if (any || receiving->from == rank) {
+      finish(receiving->operation, lost_error("receive", rank));
+      receiving = receiving_.erase(receiving);
+    } else {
+      ++receiving;
+    }
+  }
+}
+
+void PointToPoint::renew(uint32_t rank, const Member& member) {
+  Peer& peer = peers_[rank];
+  // Another process: it has received nothing yet, and gets what senders still wait for. What the
+  // old one had sent and nobody has asked for is gone with it.
+  std::map<Number, Sending> before;
+  before.swap(peer.sending);
+  if (peer.incarnation != 0 && around_.on_failure != OnFailure::retry) {
+    peer.sending = std::move(before);
+    lose(rank);
+    before.clear();
+  }
+  Peer fresh;
+  fresh.incarnation = member.incarnation;
+  for (auto& [number, sending] : before) {
+    if (!sending.operation) continue;
+    sending.number = ++fresh.last_number;
+    fresh.sending.emplace(sending.number, std::move(sending));
+  }
+  peer = std::move(fresh);
+}
+
+void PointToPoint::fail(const std::exception_ptr& why) {
+  if (failed_) return;
+  failed_ = why;
+  for (Receiving& receiving : receiving_) finish(receiving.operation, why);
+  receiving_.clear();
+  for (Peer& peer : peers_) {
+    if (peer.stream) bytes_sent_before_ += peer.stream->bytes_sent();
+    peer.stream.reset();
+    for (auto& [number, sending] : peer.sending) {
+      if (sending.operation) finish(sending.operation, why);
+    }
+    peer.sending.clear();
+  }
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,163 @@
+#include "collectives/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <thread>
+
+#include "collectives/control/address.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+Instant since_start() {
+  return std::chrono::duration_cast<Instant>(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+ControlOptions control_options(const CollectivesOptions& options) {
+  ControlOptions control;
+  control.store = options.store;
+  control.host_store = options.host_store;
+  control.own_store = options.own_store;
+  control.job = options.job;
+  control.secret = options.secret;
+  control.slot = options.rank;
+  control.slots = options.size;
+  control.slots_max = std::max(options.size, options.size_max);
+  control.address = options.address.empty() ? own_address(options.store) : options.address;
+  control.timeout = options.timeout;
+  control.membership.silence = options.silence;
+  control.membership.witness = options.witness;
+  control.membership.evict_stalled = options.on_failure == OnFailure::exclude;
+  control.interrupt = options.interrupt;
+  return control;
+}
+
+void check(const CollectivesOptions& options, Entrance entrance) {
+  const uint32_t places = std::max(options.size, options.size_max);
+  if (options.size == 0) throw InvalidArgument("size", "at least 1", "0");
+  if (options.rank >= (entrance == Entrance::found ? options.size : places)) {
+    throw InvalidArgument("rank", fmt::format("less than {}", places),
+                          fmt::to_string(options.rank));
+  }
+  if (options.timeout <= std::chrono::nanoseconds(0)) {
+    throw InvalidArgument("timeout", "a positive time", "none");
+  }
+  if (!options.interrupt) throw InvalidArgument("interrupt", "something to call", "nothing");
+}
+
+}  // namespace
+
+Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options(options) {
+  check(options, entrance);
+  control_ = std::make_unique<Control>(control_options(options));
+  transport_ =
+      std::make_shared<WireTransport>(WireOptions{.self = control_->self(),
+                                                  .job = options.job,
+                                                  .secret = options.secret,
+                                                  .host = options.host,
+                                                  .address = control_options(options).address});
+  engine_ = std::make_unique<Engine>(
+      transport_, EngineOptions{.self = options.rank, .on_failure = options.on_failure},
+      since_start);
+  engine_->use(*control_);
+  driver_ = std::make_unique<Driver>(*engine_, *transport_,
+                                     DriverOptions{.interrupt = options.interrupt});
+  driver_->on_news([this] { tell_of_changes(); });
+
+  GroupIdentity world = {.id = 0, .name = "world", .slots = {}, .self = options.rank};
+  world.slots.resize(options.size);
+  std::iota(world.slots.begin(), world.slots.end(), 0);
+  engine_->add_group(world);
+  try {
+    entrance == Entrance::found ? control_->found(*engine_, transport_->contact())
+                                : control_->join(*engine_, transport_->contact());
+  } catch (...) {
+    close();
+    throw;
+  }
+  make_whole();
+}
+
+void Machine::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
+  engine_->cancel(std::make_exception_ptr(Cancelled("the end of these Collectives")));
+  control_->stop();
+  driver_->stop();
+  refused_by_wire_ = transport_->refused();
+  engine_->close();
+  transport_.reset();
+}
+
+void Machine::await(const std::function<bool()>& ready, const std::string& phase,
+                    std::chrono::nanoseconds timeout) {
+  const Instant start = engine_->now();
+  while (!ready()) {
+    if (const std::exception_ptr ended = engine_->ended()) std::rethrow_exception(ended);
+    const Instant waited = engine_->now() - start;
+    if (waited > timeout) {
+      if (const auto missing = engine_->missing_quorum()) {
+        throw QuorumLost(missing->answering, missing->needed);
+      }
+      throw PeerTimeout({.rank = options.rank,
+                         .phase = phase,
+                         .waited_s = std::chrono::duration<double>(waited).count()});
+    }
+    driver_->wait_for_news(timeout - waited);
+  }
+}
+
+std::map<Slot, uint64_t> Machine::known_incarnations() {
+  const std::lock_guard lock(mutex_);
+  return known_incarnations_;
+}
+
+uint32_t Machine::known_slots() {
+  const std::lock_guard lock(mutex_);
+  return known_slots_;
+}
+
+void Machine::make_whole() {
+  const View view = engine_->view();
+  const std::lock_guard lock(mutex_);
+  for (const Member& member : view.members) known_incarnations_[member.slot] = member.incarnation;
+  known_slots_ = view.slots;
+  engine_->repair();
+}
+
+std::shared_ptr<void> Machine::on_change(std::function<void()> call) {
+  const auto listener = std::make_shared<std::function<void()>>(std::move(call));
+  const std::lock_guard lock(mutex_);
+  std::erase_if(listeners_, [](const auto& old) { return old.expired(); });
+  listeners_.push_back(listener);
+  return listener;
+}
+
+void Machine::tell_of_changes() {
+  driver_->set_crowded(engine_->neighbours() > std::thread::hardware_concurrency());
+  const Epoch epoch = engine_->view().epoch;
+  std::vector<std::shared_ptr<std::function<void()>>> listeners;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool first = epoch_told_ == 0;
+    if (std::exchange(epoch_told_, epoch) == epoch || first) return;
+    for (const auto& listener : listeners_) {
+      if (auto call = listener.lock()) listeners.push_back(std::move(call));
+    }
+  }
+  for (const auto& call : listeners) (*call)();
+}
+
+CollectivesCounters Machine::counters() const {
+  CollectivesCounters counters = engine_->counters();
+  const std::lock_guard lock(mutex_);
+  counters.refused = control_->refused() + (closed_ ? refused_by_wire_ : transport_->refused());
+  return counters;
+}
+
+}  // namespace tokenyard::collectives

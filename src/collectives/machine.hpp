@@ -1,0 +1,63 @@
+/// All that makes one process a rank of a job, put together. Groups and operations under way hold
+/// it; `close` ends it for them all.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "collectives/control/control.hpp"
+#include "collectives/engine/driver.hpp"
+#include "collectives/engine/engine.hpp"
+#include "collectives/wire/wire_transport.hpp"
+#include "tokenyard/collectives.hpp"
+
+namespace tokenyard::collectives {
+
+enum class Entrance { found, join };
+
+class Machine {
+ public:
+  Machine(const CollectivesOptions& options, Entrance entrance);
+  ~Machine() { close(); }
+
+  /// Fails what is under way with Cancelled, says goodbye, joins the threads.
+  void close();
+
+  const CollectivesOptions options;
+  Engine& engine() { return *engine_; }
+  Driver& driver() { return *driver_; }
+  Control& control() { return *control_; }
+
+  /// Polls `ready` after every piece of news. Throws what ended the engine, QuorumLost or
+  /// PeerTimeout after the time, and what the interrupt throws.
+  void await(const std::function<bool()>& ready, const std::string& phase,
+             std::chrono::nanoseconds timeout);
+
+  /// As of the last time when groups were made whole: who is not one of these has come since.
+  std::map<Slot, uint64_t> known_incarnations();
+  uint32_t known_slots();
+  void make_whole();
+
+  std::shared_ptr<void> on_change(std::function<void()> call);
+  CollectivesCounters counters() const;
+
+ private:
+  void tell_of_changes();
+
+  std::unique_ptr<Control> control_;
+  std::shared_ptr<WireTransport> transport_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Driver> driver_;
+  uint64_t refused_by_wire_ = 0;
+
+  mutable std::mutex mutex_;
+  bool closed_ = false;
+  std::map<Slot, uint64_t> known_incarnations_;
+  uint32_t known_slots_ = 0;
+  std::vector<std::weak_ptr<std::function<void()>>> listeners_;
+  Epoch epoch_told_ = 0;
+};
+
+}  // namespace tokenyard::collectives

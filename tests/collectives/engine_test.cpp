@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "collectives/engine_calls.hpp"
+#include "collectives/engine_world.hpp"
+
+namespace tokenyard::collectives::testing {
+namespace {
+
+using Operations = std::vector<std::shared_ptr<Operation>>;
+
+TEST(Engine, BarrierEnds) {
+  for (uint32_t ranks = 1; ranks <= 6; ++ranks) {
+    EngineWorld world({.ranks = ranks});
+    Operations operations;
+    for (Slot slot = 0; slot < ranks; ++slot)
+      operations.push_back(world.start(slot, barrier_call()));
+    world.run(operations);
+    for (const auto& operation : operations) EXPECT_EQ(error_text(*operation), "");
+  }
+}
+
+TEST(Engine, BarrierWaitsForTheLast) {
+  EngineWorld world({.ranks = 3});
+  Operations operations = {world.start(0, barrier_call()), world.start(1, barrier_call())};
+  world.poll(100);
+  EXPECT_FALSE(operations[0]->done());
+  EXPECT_FALSE(operations[1]->done());
+  operations.push_back(world.start(2, barrier_call()));
+  world.run(operations);
+}
+
+TEST(Engine, OperationsOfAGroupFollowOneAnother) {
+  EngineWorld world({.ranks = 3});
+  std::vector<std::vector<float>> values(3 * 5);
+  Operations operations;
+  for (int index = 0; index < 5; ++index) {
+    for (Slot slot = 0; slot < 3; ++slot) {
+      std::vector<float>& mine = values[index * 3 + slot];
+      mine.assign(1 + index * 1000, static_cast<float>(slot + index));
+      operations.push_back(world.start(slot, all_reduce_call(array_of(mine))));
+    }
+  }
+  world.run(operations);
+  for (int index = 0; index < 5; ++index) {
+    const std::vector<float> expected(1 + index * 1000, static_cast<float>(3 + 3 * index));
+    for (Slot slot = 0; slot < 3; ++slot) EXPECT_EQ(values[index * 3 + slot], expected);
+  }
+}
+
+TEST(Engine, CallsThatDifferFailOnAllRanks) {
+  for (uint32_t ranks = 2; ranks <= 5; ++ranks) {
+    for (const size_t elements : {size_t{1}, size_t{100000}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} elements", ranks, elements));
+      EngineWorld world({.ranks = ranks});
+      std::vector<std::vector<float>> values(ranks, std::vector<float>(elements, 1));
+      Operations operations;
+      for (Slot slot = 0; slot + 1 < ranks; ++slot) {
+        operations.push_back(world.start(slot, all_reduce_call(array_of(values[slot]))));
+      }
+      operations.push_back(world.start(ranks - 1, broadcast_call(array_of(values[ranks - 1]), 0)));
+      world.run(operations);
+      for (const auto& operation : operations) {
+        const auto error = failure_of<InvalidArgument>(*operation);
+        ASSERT_TRUE(error);
+        EXPECT_THAT(error->what(), ::testing::HasSubstr("all_reduce(sum, float32["));
+        EXPECT_THAT(error->what(), ::testing::HasSubstr("broadcast(float32["));
+        EXPECT_THAT(error->what(), ::testing::HasSubstr("operation 1 of group \"world\""));
+      }
+      for (const auto& mine : values) EXPECT_EQ(mine, std::vector<float>(elements, 1));
+      // And the group goes on.
+      Operations next;
+      for (Slot slot = 0; slot < ranks; ++slot) {
+        next.push_back(world.start(slot, all_reduce_call(array_of(values[slot]))));
+      }
+      world.run(next);
+      for (const auto& mine : values) EXPECT_EQ(mine[0], static_cast<float>(ranks));
+    }
+  }
+}
+
+TEST(Engine, LengthsThatDifferAreNamed) {
+  EngineWorld world({.ranks = 2});
+  std::vector<float> one(3, 1), other(4, 1);
+  const Operations operations = {world.start(0, all_reduce_call(array_of(one))),
+                                 world.start(1, all_reduce_call(array_of(other)))};
+  world.run(operations);
+  EXPECT_EQ(
+      error_text(*operations[0]),
+      "operation 1 of group \"world\" on rank 1: expected all_reduce(sum, float32[3]) on rank "
+      "0, got all_reduce(sum, float32[4]) on rank 1");
+  EXPECT_EQ(
+      error_text(*operations[1]),
+      "operation 1 of group \"world\" on rank 0: expected all_reduce(sum, float32[4]) on rank "
+      "1, got all_reduce(sum, float32[3]) on rank 0");
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::testing
