@@ -1,0 +1,222 @@
+// Ranks are lost, stop, or take too long. The control plane does what the test says.
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "collectives/engine_calls.hpp"
+#include "collectives/engine_world.hpp"
+
+namespace tokenyard::collectives::testing {
+namespace {
+
+using Operations = std::vector<std::shared_ptr<Operation>>;
+
+std::vector<float> counted(size_t elements, float first) {
+  std::vector<float> values(elements);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+/// An all_reduce of all ranks but some, and what they had before it.
+struct Attempted {
+  std::vector<std::vector<float>> values, before;
+  Operations operations;
+
+  Attempted(EngineWorld& world, const std::vector<Slot>& ranks, size_t elements,
+            Algorithm algorithm = Algorithm::automatic)
+      : values(8), before(8) {
+    for (const Slot rank : ranks) {
+      values[rank] = before[rank] = counted(elements, static_cast<float>(rank));
+      operations.push_back(
+          world.start(rank, all_reduce_call(array_of(values[rank]), ReduceOp::sum, algorithm)));
+    }
+  }
+};
+
+/// The sum over `ranks` of what they had.
+std::vector<float> sum_of(const Attempted& attempted, const std::vector<Slot>& ranks) {
+  std::vector<float> sum(attempted.before[ranks[0]].size(), 0);
+  for (const Slot rank : ranks) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += attempted.before[rank][i];
+  }
+  return sum;
+}
+
+class Losses : public ::testing::TestWithParam<std::tuple<Algorithm, size_t>> {
+ protected:
+  Algorithm algorithm() const { return std::get<0>(GetParam()); }
+  size_t elements() const { return std::get<1>(GetParam()); }
+};
+
+// A rank is lost after any number of rounds. Either all survivors have done it, or none has and
+// their arrays are as they were.
+TEST_P(Losses, AllOrNothingWheneverARankIsLost) {
+  int committed = 0, aborted = 0;
+  for (int rounds = 0; rounds < 60; rounds += 1 + rounds / 12) {
+    EngineWorld world({.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512});
+    Attempted attempted(world, {0, 1, 2}, elements(), algorithm());
+    world.poll(rounds);
+    const Verdict verdict = world.agree({1});
+    world.install(verdict);
+    const std::vector<float> sum = sum_of(attempted, {0, 1, 2});
+    const bool done = verdict.groups[0].committed == 1;
+    (done ? committed : aborted) += 1;
+    for (const Slot rank : {Slot{0}, Slot{2}}) {
+      const Operation& operation = *attempted.operations[rank];
+      ASSERT_TRUE(operation.done());
+      if (done) {
+        ASSERT_EQ(error_text(operation), "");
+        ASSERT_EQ(attempted.values[rank], sum);
+      } else {
+        const auto error = failure_of<OperationAborted>(operation);
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->lost, std::vector<uint32_t>{1});
+        EXPECT_EQ(error->sequence, 1u);
+        ASSERT_EQ(attempted.values[rank], attempted.before[rank]) << rounds;
+      }
+      // What is called before a repair fails, alike on all.
+      const auto later = world.start(rank, barrier_call());
+      EXPECT_TRUE(failure_of<OperationAborted>(*later));
+      world.engine(rank).repair();
+    }
+    Attempted again(world, {0, 2}, elements(), algorithm());
+    world.run(again.operations);
+    for (const Slot rank : {Slot{0}, Slot{2}}) ASSERT_EQ(again.values[rank], sum_of(again, {0, 2}));
+  }
+  EXPECT_GT(committed, 0);
+  EXPECT_GT(aborted, 0);
+}
+
+TEST_P(Losses, ExcludeGoesOnWithoutTheLost) {
+  for (int rounds = 0; rounds < 40; rounds += 3) {
+    EngineWorld world(
+        {.ranks = 4, .ring_bytes = 2000, .chunk_bytes = 512, .on_failure = OnFailure::exclude});
+    Attempted attempted(world, {0, 1, 2, 3}, elements(), algorithm());
+    world.poll(rounds);
+    const Verdict verdict = world.agree({0});
+    const bool done = verdict.groups[0].committed == 1;
+    world.install(verdict);
+    const std::vector<Slot> left = {1, 2, 3};
+    world.run({attempted.operations[1], attempted.operations[2], attempted.operations[3]});
+    const std::vector<float> sum = sum_of(attempted, done ? std::vector<Slot>{0, 1, 2, 3} : left);
+    for (const Slot rank : left) {
+      ASSERT_EQ(error_text(*attempted.operations[rank]), "");
+      ASSERT_EQ(attempted.values[rank], sum);
+    }
+  }
+}
+
+TEST_P(Losses, RetryWaitsForAReplacement) {
+  for (int rounds = 0; rounds < 40; rounds += 3) {
+    EngineWorld world(
+        {.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512, .on_failure = OnFailure::retry});
+    Attempted attempted(world, {0, 1, 2}, elements(), algorithm());
+    world.poll(rounds);
+    const Verdict lost = world.agree({2});
+    world.install(lost);
+    const bool done = lost.groups[0].committed == 1;
+    world.poll(50);
+    EXPECT_EQ(attempted.operations[0]->done(), done);
+    world.install(world.agree({}, {{2, 7}}));
+    if (!done) {
+      // The new process begins where the others are.
+      std::vector<float> mine = attempted.before[2];
+      const auto operation =
+          world.start(2, all_reduce_call(array_of(mine), ReduceOp::sum, algorithm()));
+      world.run({attempted.operations[0], attempted.operations[1], operation});
+      ASSERT_EQ(mine, sum_of(attempted, {0, 1, 2}));
+    }
+    for (const Slot rank : {Slot{0}, Slot{1}}) {
+      ASSERT_EQ(error_text(*attempted.operations[rank]), "");
+      ASSERT_EQ(attempted.values[rank], sum_of(attempted, {0, 1, 2}));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, Losses,
+                         ::testing::Combine(::testing::Values(Algorithm::doubling,
+                                                              Algorithm::direct, Algorithm::ring,
+                                                              Algorithm::halving_doubling),
+                                            ::testing::Values(size_t{1}, size_t{3000})),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param)) +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(EngineFailure, AGroupThatLostNobodyGoesOnByItself) {
+  EngineWorld world({.ranks = 4});
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (const Slot slot : {Slot{0}, Slot{1}}) {
+    world.engine(slot).add_group({.id = 9, .name = "pair", .slots = {0, 1}, .self = slot});
+  }
+  operations.push_back(world.start(0, barrier_call(), 9));
+  world.poll(10);
+  world.install(world.agree({3}));
+  operations.push_back(world.start(1, barrier_call(), 9));
+  world.run(operations);
+  for (const auto& operation : operations) EXPECT_EQ(error_text(*operation), "");
+}
+
+TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
+  EngineWorld world({.ranks = 4});
+  Attempted attempted(world, {0, 1, 3}, 5000);
+  world.poll(10);
+  world.pass(200ms);
+  world.poll(10);  // they say that they are here
+  world.pass(10s);
+  world.poll(3);
+  for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
+    EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{2});
+  }
+  world.install(world.agree({}));
+  for (const auto& operation : attempted.operations) {
+    ASSERT_TRUE(operation->done());
+    const auto error = failure_of<PeerTimeout>(*operation);
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->facts.rank, 2u);
+    EXPECT_EQ(error->facts.phase, "all_reduce 1 of group \"world\": rank 2 has not begun it");
+  }
+  for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
+    EXPECT_EQ(attempted.values[rank], attempted.before[rank]);
+  }
+  // The one who comes late hears the same, and after a repair by all, all is well.
+  std::vector<float> late = counted(5000, 1);
+  const auto operation = world.start(2, all_reduce_call(array_of(late)));
+  world.poll(20);
+  const auto error = failure_of<PeerTimeout>(*operation);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->facts.rank, 2u);
+  EXPECT_TRUE(world.engine(0).wants_epoch());
+  world.install(world.agree({}));
+  for (Slot rank = 0; rank < 4; ++rank) world.engine(rank).repair();
+  Attempted again(world, {0, 1, 2, 3}, 5000);
+  world.run(again.operations);
+  for (Slot rank = 0; rank < 4; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2, 3}));
+}
+
+TEST(EngineFailure, WithoutAQuorumADeadlineSaysSo) {
+  EngineWorld world({.ranks = 3});
+  Attempted attempted(world, {0}, 10);
+  world.engine(0).quorum_missing({0}, 2);
+  world.pass(11s);
+  world.poll(1);
+  const auto error = failure_of<QuorumLost>(*attempted.operations[0]);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->needed, 2u);
+  EXPECT_EQ(attempted.values[0], attempted.before[0]);
+}
+
+TEST(EngineFailure, FencedMeansForGood) {
+  EngineWorld world({.ranks = 2});
+  Attempted attempted(world, {0}, 10000);
+  world.poll(5);
+  world.engine(0).fenced(3, "it was silent");
+  ASSERT_TRUE(attempted.operations[0]->done());
+  EXPECT_TRUE(failure_of<tokenyard::Fenced>(*attempted.operations[0]));
+  EXPECT_EQ(attempted.values[0], attempted.before[0]);
+  EXPECT_TRUE(failure_of<tokenyard::Fenced>(*world.start(0, barrier_call())));
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::testing
