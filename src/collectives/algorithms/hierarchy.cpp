@@ -1,4 +1,4 @@
-#include "collectives/algorithms/by_host.hpp"
+#include "collectives/algorithms/hierarchy.hpp"
 
 #include <cstring>
 #include <utility>
