@@ -161,6 +161,43 @@ TEST_P(WireProcessTest, SleepersSleepAndWakeForAByte) {
   EXPECT_EQ(processes.wait(1), 0);
 }
 
+TEST_P(WireProcessTest, NobodySleepsThroughAByteOrThroughRoom) {
+  SharedBoard<Story> story;
+  RankProcesses processes(2, [&](uint32_t rank) {
+    WireOptions tight = options();
+    tight.ring_bytes = 4096;
+    const auto transport = join_wire(story->contacts, view_of(2), rank, tight);
+    const auto channel = transport->channel(0, Lane::collective, 1 - rank);
+    // Sleeps whenever nothing moves at once. A bell that is missed costs a minute, and the test.
+    const auto move = [&](size_t bytes, const std::function<size_t(size_t)>& some) {
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+      for (size_t done = 0; done < bytes;) {
+        size_t now = some(done);
+        if (now == 0) {
+          transport->prepare_to_sleep();
+          now = some(done);
+          if (now == 0) transport->sleep(std::chrono::seconds(60));
+          transport->poll();
+        }
+        done += now;
+        if (std::chrono::steady_clock::now() > until) throw std::runtime_error("overslept");
+      }
+    };
+    std::vector<std::byte> bytes(50'000);
+    for (uint32_t round = 0; round < 600; ++round) {
+      const size_t part = round % 20 == 0 ? bytes.size() : 1 + round % 7;
+      const auto message = std::span(bytes).first(part);
+      if ((round + rank) % 2 == 0) {
+        move(part, [&](size_t done) { return channel->send_some(message.subspan(done)); });
+      } else {
+        move(part, [&](size_t done) { return channel->receive_some(message.subspan(done)); });
+      }
+    }
+  });
+  EXPECT_EQ(processes.wait(0), 0);
+  EXPECT_EQ(processes.wait(1), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, WireProcessTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "SharedMemory"; });
 

@@ -1,15 +1,12 @@
 #include "collectives/wire/contact_card.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
-#include <memory>
+#include <span>
 
 namespace tokenyard::collectives {
 
@@ -88,23 +85,6 @@ std::string default_host() {
   struct stat net {};
   const bool known = stat("/proc/self/ns/net", &net) == 0;
   return fmt::format("{}/{}/{}", boot, known ? net.st_ino : 0, geteuid());
-}
-
-std::string default_address() {
-  ifaddrs* found = nullptr;
-  if (getifaddrs(&found) != 0) return "127.0.0.1";
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, freeifaddrs);
-  for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
-    const bool usable = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET &&
-                        (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!usable) continue;
-    char text[NI_MAXHOST] = {};
-    if (getnameinfo(each->ifa_addr, sizeof(sockaddr_in), text, sizeof text, nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      return text;
-    }
-  }
-  return "127.0.0.1";
 }
 
 }  // namespace tokenyard::collectives

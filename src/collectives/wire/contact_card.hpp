@@ -23,7 +23,5 @@ std::optional<ContactCard> decode_contact(const Contact& contact);
 /// Equal where memory and Unix sockets can be shared: same boot of the same machine, same network
 /// namespace, same user. Two containers are two hosts.
 std::string default_host();
-/// Where other hosts may reach this one: the first address that is not the loopback's, else that.
-std::string default_address();
 
 }  // namespace tokenyard::collectives

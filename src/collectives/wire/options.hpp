@@ -13,8 +13,9 @@ struct WireOptions {
   Member self;
   std::string job = "tokenyard";
   std::string secret;
-  std::string host;        ///< ranks with equal names share memory; empty: default_host()
-  std::string address;     ///< where others reach this rank, a number or a name; empty: found out
+  std::string host;  ///< ranks with equal names share memory; empty: default_host()
+  /// Where others reach this rank, a number or a name; empty: own_address("").
+  std::string address;
   bool force_tcp = false;  ///< no shared memory, even on one host; the same on all ranks
 
   /// Of one direction, rounded up to a power of two. A pair's channel takes twice as much.

@@ -55,7 +55,8 @@ size_t SharedChannel::receive_some(std::span<std::byte> into) {
 }
 
 std::span<const std::byte> SharedChannel::arrived(size_t wanted) {
-  return reader_.arrived(wanted);
+  // Not the whole ring at once: the writer should have room while this end works on a piece.
+  return reader_.arrived(std::min(wanted, kArrivedInOnePiece));
 }
 
 void SharedChannel::consume(size_t bytes) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "collectives/control/address.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -24,7 +25,7 @@ constexpr int64_t kNapWhileWaitingNs = 1'000'000;
 }  // namespace
 
 Listening WireTransport::listen(const WireOptions& options) {
-  return listen_at(options.address.empty() ? default_address() : options.address);
+  return listen_at(options.address.empty() ? own_address("") : options.address);
 }
 
 WireTransport::WireTransport(const WireOptions& options)
