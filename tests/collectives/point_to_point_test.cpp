@@ -1,0 +1,209 @@
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "collectives/engine_world.hpp"
+
+namespace tokenyard::collectives::testing {
+namespace {
+
+using Outcomes = std::vector<std::shared_ptr<Outcome>>;
+
+std::vector<float> counted(size_t elements, float first) {
+  std::vector<float> values(elements);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+ConstArray sent(const std::vector<float>& values) {
+  return {values.data(), values.size(), DataType::float32};
+}
+Array into(std::vector<float>& values) {
+  return {values.data(), values.size(), DataType::float32};
+}
+
+void run(EngineWorld& world, const Outcomes& outcomes) {
+  for (int round = 0; round < 100000; ++round) {
+    bool all = true;
+    for (const auto& outcome : outcomes) all = all && outcome->done();
+    if (all) return;
+    world.poll(1);
+  }
+  FAIL() << "messages do not arrive";
+}
+
+class Messages : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Messages, ArriveWhoeverComesFirst) {
+  for (const bool sender_first : {true, false}) {
+    EngineWorld world({.ranks = 2, .ring_bytes = 3001});
+    const std::vector<float> values = counted(GetParam(), 1);
+    std::vector<float> got(GetParam());
+    Outcomes outcomes;
+    const auto send = [&] { outcomes.push_back(world.engine(0).send(0, sent(values), 1, 5, 1s)); };
+    const auto receive = [&] {
+      outcomes.push_back(world.engine(1).receive(0, into(got), 0, 5, 1s));
+    };
+    if (sender_first)
+      send();
+    else
+      receive();
+    world.poll(20);
+    if (sender_first)
+      receive();
+    else
+      send();
+    run(world, outcomes);
+    for (const auto& outcome : outcomes) EXPECT_EQ(error_text(*outcome), "");
+    EXPECT_EQ(got, values);
+    EXPECT_EQ(outcomes[sender_first ? 1 : 0]->source(), 0u);
+  }
+}
+
+TEST_P(Messages, OfOneTagKeepTheirOrderAndTagsDoNot) {
+  EngineWorld world({.ranks = 2, .ring_bytes = 3001});
+  const std::vector<float> first = counted(GetParam(), 1), second = counted(GetParam(), 2);
+  const std::vector<float> other = counted(GetParam(), 3);
+  std::vector<float> one(GetParam()), two(GetParam()), three(GetParam());
+  Outcomes outcomes = {world.engine(0).send(0, sent(first), 1, 7, 1s),
+                       world.engine(0).send(0, sent(second), 1, 7, 1s),
+                       world.engine(0).send(0, sent(other), 1, 8, 1s)};
+  world.poll(20);
+  outcomes.push_back(world.engine(1).receive(0, into(three), 0, 8, 1s));
+  outcomes.push_back(world.engine(1).receive(0, into(one), 0, 7, 1s));
+  outcomes.push_back(world.engine(1).receive(0, into(two), 0, 7, 1s));
+  run(world, outcomes);
+  EXPECT_EQ(one, first);
+  EXPECT_EQ(two, second);
+  EXPECT_EQ(three, other);
+}
+
+TEST_P(Messages, ComeFromAnybody) {
+  EngineWorld world({.ranks = 4, .ring_bytes = 3001});
+  Outcomes sends, receives;
+  std::vector<std::vector<float>> values, got(3, std::vector<float>(GetParam()));
+  for (Slot slot = 0; slot < 4; ++slot)
+    values.push_back(counted(GetParam(), static_cast<float>(slot)));
+  for (std::vector<float>& place : got) {
+    receives.push_back(world.engine(2).receive(0, into(place), std::nullopt, 1, 1s));
+  }
+  for (const Slot slot : {Slot{0}, Slot{1}, Slot{3}}) {
+    sends.push_back(world.engine(slot).send(0, sent(values[slot]), 2, 1, 1s));
+  }
+  run(world, receives);
+  run(world, sends);
+  std::set<uint32_t> sources;
+  for (size_t index = 0; index < 3; ++index) {
+    sources.insert(receives[index]->source());
+    EXPECT_EQ(got[index], values[receives[index]->source()]);
+  }
+  EXPECT_EQ(sources, (std::set<uint32_t>{0, 1, 3}));
+}
+
+// The epoch changes after any number of rounds: each message is received exactly once.
+TEST_P(Messages, ArriveOnceAcrossEpochs) {
+  for (int rounds = 0; rounds < 30; ++rounds) {
+    EngineWorld world({.ranks = 3, .ring_bytes = 3001});
+    std::vector<std::vector<float>> values, got(6, std::vector<float>(GetParam()));
+    Outcomes outcomes;
+    for (int index = 0; index < 6; ++index) {
+      values.push_back(counted(GetParam(), static_cast<float>(index)));
+      if (index < 3) outcomes.push_back(world.engine(1).receive(0, into(got[index]), 0, 1, 1s));
+    }
+    for (int index = 0; index < 6; ++index) {
+      outcomes.push_back(world.engine(0).send(0, sent(values[index]), 1, 1, 1s));
+    }
+    world.poll(rounds);
+    world.install(world.agree({2}));
+    for (int index = 3; index < 6; ++index) {
+      outcomes.push_back(world.engine(1).receive(0, into(got[index]), 0, 1, 1s));
+    }
+    run(world, outcomes);
+    for (const auto& outcome : outcomes) ASSERT_EQ(error_text(*outcome), "");
+    for (int index = 0; index < 6; ++index) ASSERT_EQ(got[index], values[index]) << rounds;
+    // And nothing is left over.
+    std::vector<float> more(GetParam());
+    const auto extra = world.engine(1).receive(0, into(more), 0, 1, 1s);
+    world.poll(100);
+    EXPECT_FALSE(extra->done());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, Messages, ::testing::Values(0, 1, 1000, 20000));
+
+TEST(PointToPoint, ManySmallMessagesDoNotFillTheReceiver) {
+  EngineWorld world({.ranks = 2, .ring_bytes = 4096});
+  const std::vector<float> values = counted(2048, 0);
+  Outcomes sends, receives;
+  for (int index = 0; index < 400; ++index) {
+    sends.push_back(world.engine(0).send(0, sent(values), 1, 1, 10s));
+  }
+  world.poll(5000);
+  const auto done =
+      std::count_if(sends.begin(), sends.end(), [](const auto& one) { return one->done(); });
+  EXPECT_LE(done, 2 * static_cast<long>(PointToPoint::eager_bytes_max / (2048 * 4)));
+  std::vector<std::vector<float>> got(400, std::vector<float>(2048));
+  for (std::vector<float>& place : got) {
+    receives.push_back(world.engine(1).receive(0, into(place), 0, 1, 10s));
+  }
+  run(world, receives);
+  run(world, sends);
+  for (const std::vector<float>& place : got) ASSERT_EQ(place, values);
+}
+
+TEST(PointToPoint, LengthsThatDifferAreNamed) {
+  EngineWorld world({.ranks = 2});
+  const std::vector<float> values = counted(5000, 0);
+  std::vector<float> got(4);
+  const auto send = world.engine(0).send(0, sent(values), 1, 1, 1s);
+  const auto receive = world.engine(1).receive(0, into(got), 0, 1, 1s);
+  run(world, {send, receive});
+  EXPECT_EQ(
+      error_text(*receive),
+      "receive with tag 1 of group \"world\" on rank 0: expected float32 of 20000 bytes, which "
+      "that rank sends, got float32 of 16 bytes");
+  EXPECT_EQ(
+      error_text(*send),
+      "send with tag 1 of group \"world\" on rank 1: expected float32 of 16 bytes, which that "
+      "rank receives, got float32 of 20000 bytes");
+}
+
+TEST(PointToPoint, DeadlinesAreKept) {
+  EngineWorld world({.ranks = 2, .ring_bytes = 3001});
+  const std::vector<float> values = counted(5000, 0);
+  std::vector<float> got(5000);
+  const auto receive = world.engine(1).receive(0, into(got), 0, 1, 1s);
+  const auto send = world.engine(0).send(0, sent(values), 1, 2, 1s);
+  world.poll(10);
+  world.pass(2s);
+  world.poll(1);
+  EXPECT_EQ(failure_of<PeerTimeout>(*receive)->facts.rank, 0u);
+  EXPECT_EQ(failure_of<PeerTimeout>(*send)->facts.rank, 1u);
+  // What was withdrawn is not received by the next.
+  const auto again = world.engine(1).receive(0, into(got), 0, 2, 1s);
+  world.poll(20);
+  EXPECT_FALSE(again->done());
+  const auto other = world.engine(0).send(0, sent(values), 1, 2, 1s);
+  run(world, {again, other});
+  EXPECT_EQ(got, values);
+}
+
+TEST(PointToPoint, ALostPeerIsNamed) {
+  EngineWorld world({.ranks = 3});
+  std::vector<float> got(5000), other(5000);
+  const std::vector<float> values = counted(5000, 0);
+  const auto from_lost = world.engine(0).receive(0, into(got), 2, 1, 1s);
+  const auto to_lost = world.engine(0).send(0, sent(values), 2, 1, 1s);
+  const auto from_other = world.engine(0).receive(0, into(other), 1, 1, 1s);
+  world.poll(5);
+  world.install(world.agree({2}));
+  EXPECT_EQ(failure_of<OperationAborted>(*from_lost)->lost, std::vector<uint32_t>{2});
+  EXPECT_EQ(failure_of<OperationAborted>(*to_lost)->lost, std::vector<uint32_t>{2});
+  EXPECT_FALSE(from_other->done());
+  const auto send = world.engine(1).send(0, sent(values), 0, 1, 1s);
+  run(world, {from_other, send});
+  EXPECT_EQ(other, values);
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::testing
