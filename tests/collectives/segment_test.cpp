@@ -11,6 +11,7 @@
 
 #include "collectives/resource_limit.hpp"
 #include "collectives/wire/memory_room.hpp"
+#include "fabric/worlds.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -164,6 +165,62 @@ TEST_F(MemoryRoomTest, IsNothingOverTheLimit) {
   write("a/b/memory.max", "10000\n");
   write("a/b/memory.current", "12000\n");
   EXPECT_EQ(room(), 0u);
+}
+
+TEST_F(MemoryRoomTest, KnowsBothVersionsOfControlGroups) {
+  std::filesystem::create_directories(root_ / "memory/c");
+  write("membership", "9:cpu,memory:/c\n2:cpuset:/a\n0::/a/b\n");
+  write("a/b/memory.max", "10000\n");
+  write("a/b/memory.current", "1000\n");
+  EXPECT_EQ(room(), 9000u);
+  write("memory/c/memory.limit_in_bytes", "5000\n");
+  write("memory/c/memory.usage_in_bytes", "4000\n");
+  write("memory/c/memory.stat", "inactive_file 1\ntotal_inactive_file 500\n");
+  EXPECT_EQ(room(), 1500u);
+}
+
+/// A real group of this machine, below this process's own.
+class RealControlGroup {
+ public:
+  RealControlGroup() {
+    std::ifstream membership("/proc/self/cgroup");
+    for (std::string line; std::getline(membership, line);) {
+      const size_t at = line.find(":memory:/");
+      if (at == std::string::npos) continue;
+      path_ =
+          "/sys/fs/cgroup/memory/" + line.substr(at + 9) + "/tokenyard-" + std::to_string(getpid());
+    }
+    std::error_code error;
+    if (path_.empty() || !std::filesystem::create_directory(path_, error)) path_.clear();
+  }
+  ~RealControlGroup() {
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  bool exists() const { return !path_.empty(); }
+  bool write(const std::string& file, const std::string& text) const {
+    return static_cast<bool>(std::ofstream(path_ / file) << text << std::flush);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Segment, IsRefusedNotKilledByAControlGroup) {
+  const RealControlGroup group;
+  if (!group.exists()) GTEST_SKIP() << "needs to make a memory control group (version 1, root)";
+  ASSERT_TRUE(group.write("memory.limit_in_bytes", "33554432"));
+  RankProcesses child(1, [&](uint32_t) {
+    if (!group.write("cgroup.procs", std::to_string(getpid()))) throw OsError("cgroup", 0, "");
+    const Segment fits = Segment::make(1 << 20);
+    try {
+      Segment::make(16 << 20);
+    } catch (const OsError& error) {
+      if (error.code != ENOMEM) throw;
+      return;
+    }
+    throw std::runtime_error("made over the limit");
+  });
+  EXPECT_EQ(child.wait(0), 0);
 }
 
 }  // namespace
