@@ -245,8 +245,8 @@ TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {
   ranks[2]->control->admit({0});
   joining.join();
   for (Recorder* recorder : {&newcomer.recorder, &ranks[1]->recorder, &ranks[2]->recorder}) {
-    ASSERT_TRUE(recorder->wait_for_members(3));
-    EXPECT_EQ(recorder->last().next.at(0), newcomer.control->self());
+    ASSERT_TRUE(recorder->wait_for_view(
+        [&](const View& view) { return view.contains(newcomer.control->self()); }));
     EXPECT_EQ(recorder->contacts().at(0), contact_of(0, 2));
     EXPECT_EQ(recorder->contacts().at(1), contact_of(1));
   }

@@ -14,8 +14,8 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 const Key kKey("a secret", "test");
-const Introduction kDialler{.purpose = Purpose::member, .job = 5, .self = {2, 77}, .epoch = 3};
-const Introduction kAcceptor{.purpose = Purpose::member, .job = 5, .self = {0, 78}, .epoch = 4};
+const Introduction kDialler{.purpose = Purpose::member, .job = 5, .self = {2, 77}, .epoch = 3, .sought = 78};
+const Introduction kAcceptor{.purpose = Purpose::member, .job = 5, .self = {0, 78}, .epoch = 4, .sought = 0};
 
 /// What one end has sent and the other not yet read.
 struct Wire {
@@ -84,6 +84,9 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
   Introduction unborn = kDialler;
   unborn.self.incarnation = 0;
   EXPECT_EQ(refusal(unborn, kKey, kAcceptor, kKey), "has no incarnation");
+  Introduction lost = kDialler;
+  lost.sought = 79;
+  EXPECT_EQ(refusal(lost, kKey, kAcceptor, kKey), "looks for another process");
   Introduction customer = kDialler;
   customer.purpose = Purpose::store;
   EXPECT_EQ(refusal(customer, kKey, kAcceptor, kKey), "wants something else (3)");

@@ -139,7 +139,7 @@ TEST(TcpStore, ServerThatDiesIsNoticed) {
 TEST(TcpStore, ServerThatIsSilentIsNotWaitedForLong) {
   // It listens, and that is all.
   asio::io_context io;
-  const Acceptor silent = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  const TcpAcceptor silent = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
   const auto store =
       Store::open(fmt::format("tcp://127.0.0.1:{}", silent.local_endpoint().port()), "job", "s");
   try {
@@ -165,7 +165,7 @@ TEST(TcpStore, WhoDoesNotKnowTheSecretGetsNothing) {
   Place place("tcp");
   EXPECT_THROW(Store::open(place.where, "job", "guess")->get("k"), OsError);
   asio::io_context io;
-  Socket garbage(io);
+  TcpSocket garbage(io);
   garbage.connect({asio::ip::address_v4::loopback(), place.server->port()});
   asio::write(garbage, asio::buffer(std::string("GET / HTTP/1.1\r\n\r\n")));
   asio::error_code closed;

@@ -151,14 +151,19 @@ std::optional<View> Control::complete(const Rendezvous& rendezvous) const {
 }
 
 void Control::begin(Rendezvous& rendezvous, const View& first) {
-  post([this, first, key = rendezvous.witness_key()](ControlLoop& loop) {
+  std::map<Member, Card> cards;
+  for (const Member& member : first.members) {
+    const auto card = rendezvous.look(member.slot);
+    if (card && card->member == member) cards.emplace(member, *card);
+  }
+  post([this, first, cards = std::move(cards), key = rendezvous.witness_key()](ControlLoop& loop) {
     if (options_.membership.witness) loop.set_witness(store_, key);
-    loop.begin(first);
+    loop.begin(first, cards);
   });
   // The control thread answers within moments, or says what went wrong.
   for (;;) {
     const Standing standing = bulletin_.read();
-    if (standing.over) throw Fenced(1, *standing.over);
+    if (standing.over) throw tokenyard::Fenced(1, *standing.over);
     if (standing.view) return;
     options_.interrupt();
     bulletin_.wait_for_news(kLookMax);
@@ -237,7 +242,7 @@ void Control::join(Participant& participant, Contact contact) {
 
 bool Control::joined(Rendezvous& rendezvous) {
   const Standing standing = bulletin_.read();
-  if (standing.over) throw Fenced(0, *standing.over);
+  if (standing.over) throw tokenyard::Fenced(0, *standing.over);
   if (standing.view) {
     // Where the next newcomer looks, when those who were here before have gone.
     rendezvous.announce(own_);

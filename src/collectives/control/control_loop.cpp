@@ -6,7 +6,6 @@
 #include "collectives/control/key.hpp"
 #include "collectives/membership/message_codec.hpp"
 #include "fabric/tcp/frame.hpp"
-#include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
 
@@ -58,7 +57,8 @@ void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& k
   witness_ = std::make_unique<WitnessClerk>(std::move(store), key, replied);
 }
 
-void ControlLoop::begin(const View& first) {
+void ControlLoop::begin(const View& first, const std::map<Member, Card>& cards) {
+  for (const auto& [member, card] : cards) learn(member, card);
   become(first);
   install({.next = first, .groups = {}, .lost = {}, .left = {}});
   pump();
@@ -118,9 +118,7 @@ void ControlLoop::linked(const Member& peer, Purpose purpose) {
   for (const auto& [member, card] : cards_) {
     if (member != peer) links_.send(peer, Topic::card, encode(card));
   }
-  if (working() && purpose == Purpose::newcomer) {
-    say(peer, {.epoch = membership_->view().epoch, .body = NotYet{membership_->view()}});
-  }
+  if (working() && purpose == Purpose::newcomer) tell_of_view(peer);
 }
 
 void ControlLoop::received(const Member& peer, Topic topic, std::span<const std::byte> bytes) {
@@ -163,7 +161,7 @@ void ControlLoop::learn(const Member& from, const Card& card) {
     }
     choose_whom_to_dial();
   }
-  if (card.member == from) {
+  if (card.member == from && links_.contains(from)) {
     bulletin_.write([&](Standing& standing) { standing.linked.insert(from); });
   }
 }
@@ -186,6 +184,13 @@ void ControlLoop::hear(const Member& from, const Message& message) {
 
 void ControlLoop::say(const Member& to, const Message& message) {
   links_.send(to, Topic::message, encode(message));
+}
+
+/// Newcomers knock at the members of the view that they know. Who is in already is told by its
+/// verdict, which says more.
+void ControlLoop::tell_of_view(const Member& newcomer) {
+  const View& view = membership_->view();
+  if (!view.contains(newcomer)) say(newcomer, {.epoch = view.epoch, .body = NotYet{view}});
 }
 
 // What the membership wants
@@ -238,9 +243,9 @@ void ControlLoop::install(const Verdict& verdict) {
       contacts[member.slot] = own_.contact;
     } else if (card != cards_.end()) {
       contacts[member.slot] = card->second.contact;
-    } else {
-      throw InternalError("a member without a card");
     }
+    // Else it is a founder whose card was replaced in the store right after it had been founded
+    // with, which is to say that it has died.
   }
   links_.introduce_as(Purpose::member, verdict.next.epoch);
   departing_.clear();
@@ -248,21 +253,13 @@ void ControlLoop::install(const Verdict& verdict) {
   choose_whom_to_dial();
   forget_former_members(verdict.next);
   participant_->install(verdict, contacts);
-  for (const Member& peer : links_.peers()) {
-    if (!verdict.next.contains(peer)) {
-      say(peer, {.epoch = verdict.next.epoch, .body = NotYet{verdict.next}});
-    }
-  }
+  for (const Member& peer : links_.peers()) tell_of_view(peer);
   bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
 }
 
 void ControlLoop::part_from_former_members(const Verdict& verdict) {
-  const auto waiting = membership_->waiting();
-  for (const Member& peer : links_.peers()) {
-    const bool was_member = std::ranges::count(verdict.lost, peer.slot) > 0;
-    if (!was_member || verdict.next.contains(peer) || std::ranges::count(waiting, peer) > 0) {
-      continue;
-    }
+  for (const Member& peer : installed_.members) {
+    if (verdict.next.contains(peer)) continue;
     if (std::ranges::count(verdict.left, peer.slot) == 0) {
       // It may be stopped, and will find this when it wakes.
       say(peer, {.epoch = verdict.next.epoch, .body = FencedOff{verdict.next.epoch}});

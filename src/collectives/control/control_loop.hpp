@@ -37,8 +37,10 @@ class ControlLoop final : private LinkListener {
   void open(Participant& participant, Contact contact, Purpose purpose);
   /// Looks for these processes, of which only the cards are known.
   void meet(const std::map<Member, Card>& cards);
-  /// A founder begins epoch 1. The witness has its memory under `key`.
-  void begin(const View& first);
+  /// A founder begins epoch 1, and has these cards from the store: others may have been faster to
+  /// link with one another.
+  void begin(const View& first, const std::map<Member, Card>& cards);
+  /// The witness has its memory under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
   void suspect(Slot slot, Suspicion why, Epoch seen_in);
   void admit(const std::vector<Slot>& slots);
@@ -71,6 +73,7 @@ class ControlLoop final : private LinkListener {
   void be_over(Epoch epoch, const std::string& why);
   void arm();
   void say(const Member& to, const Message& message);
+  void tell_of_view(const Member& newcomer);
   bool working() const { return membership_ && !over_; }
   Instant now() const;
 

@@ -15,9 +15,12 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Bytes that may wait. Who lets more pile up has not read for minutes.
   static constexpr size_t kQueueMax = 16u << 20;
 
-  explicit Link(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  Link(std::shared_ptr<Connection> connection, Handshake::Side side)
+      : side_(side), connection_(std::move(connection)) {}
 
   const Introduction& peer() const { return connection_->peer(); }
+  /// Which end of it this process is.
+  Handshake::Side side() const { return side_; }
   Connection& connection() { return *connection_; }
 
   /// Closes the link if too much is waiting.
@@ -31,6 +34,7 @@ class Link : public std::enable_shared_from_this<Link> {
  private:
   awaitable<void> write();
 
+  const Handshake::Side side_;
   std::shared_ptr<Connection> connection_;
   std::deque<SealedFrame> queue_;
   size_t queued_ = 0;

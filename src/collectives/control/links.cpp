@@ -84,7 +84,7 @@ void Links::hang_up(const Member& peer) {
   links_.erase(found);
   parting_.insert(link);
   link->finish();
-  asio::co_spawn(io_, part_from(link), asio::detached);
+  asio::co_spawn(io_, close_later(link), asio::detached);
 }
 
 void Links::hang_up_on_all() {
@@ -143,7 +143,7 @@ awaitable<void> Links::greet(std::shared_ptr<Connection> connection) {
   }
   --unknown_;
   if (trouble.empty()) {
-    adopt(std::move(connection));
+    adopt(std::move(connection), Handshake::Side::acceptor);
   } else {
     connection->finish_writing();
     listener_.turned_away(connection->remote_text(), trouble);
@@ -191,18 +191,33 @@ awaitable<void> Links::reach(const Card& card) {
     co_return;
   }
   if (frame.kind != static_cast<uint16_t>(Topic::welcome)) throw Stranger("says no welcome");
-  adopt(connection);
+  adopt(connection, Handshake::Side::dialler);
 }
 
-void Links::adopt(std::shared_ptr<Connection> connection) {
+void Links::adopt(std::shared_ptr<Connection> connection, Handshake::Side side) {
   const Introduction& peer = connection->peer();
-  auto link = std::make_shared<Link>(connection);
-  // Who dials again has lost the connection that was there before, whether we have noticed or not.
-  const auto old = links_.find(peer.self);
-  if (old != links_.end()) old->second->close();
-  links_[peer.self] = link;
+  const auto link = std::make_shared<Link>(connection, side);
   asio::co_spawn(io_, listen_to(link), asio::detached);
+  const auto found = links_.find(peer.self);
+  if (found != links_.end()) {
+    if (is_kept_over(*found->second, *link)) return put_aside(link);
+    put_aside(found->second);
+  }
+  links_[peer.self] = link;
   listener_.linked(peer.self, peer.purpose);
+}
+
+/// Of two that one side has dialled, the later one: who dials again has lost the earlier one,
+/// whether we have noticed or not.
+bool Links::is_kept_over(const Link& one, const Link& another) const {
+  if (one.side() == another.side()) return false;
+  const bool greater = self_.self > one.peer().self;
+  return one.side() == (greater ? Handshake::Side::dialler : Handshake::Side::acceptor);
+}
+
+void Links::put_aside(std::shared_ptr<Link> link) {
+  aside_.insert(link);
+  asio::co_spawn(io_, close_later(link), asio::detached);
 }
 
 awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
@@ -216,7 +231,8 @@ awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
     for (;;) {
       const SealedFrame frame = co_await link->connection().read();
       // After we have hung up, what it says is read and dropped, until it hangs up too.
-      if (current()) listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
+      if (current() || aside_.contains(link))
+        listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
     }
   } catch (const Stranger& stranger) {
     trouble = stranger.what();
@@ -226,16 +242,18 @@ awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   }
   link->close();
   parting_.erase(link);
+  aside_.erase(link);
   if (!current()) co_return;
   links_.erase(peer);
   listener_.lost(peer, trouble);
   if (wanted_.contains(peer)) dial(peer);
 }
 
-awaitable<void> Links::part_from(std::shared_ptr<Link> link) {
+awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
   co_await pause(kFarewellMax);
   link->close();
   parting_.erase(link);
+  aside_.erase(link);
 }
 
 }  // namespace tokenyard::collectives

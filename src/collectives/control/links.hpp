@@ -4,6 +4,10 @@
 /// Who is wanted is dialled until it answers, and again when the connection breaks. Who comes is
 /// asked to prove itself; strangers are turned away, counted and forgotten, and cost a few bytes
 /// for kHandshakeMax at most.
+///
+/// Where two processes dial each other at once, they have two connections for a moment. Both ends
+/// keep the one that the greater member has dialled. The other one is neither used nor closed for
+/// kFarewellMax, since its end may be noticed before the better one has been.
 #pragma once
 
 #include <map>
@@ -78,9 +82,12 @@ class Links {
   awaitable<void> keep_dialling(Member peer);
   /// Links with it, or hears that it does not want to.
   awaitable<void> reach(const Card& card);
-  void adopt(std::shared_ptr<Connection> connection);
+  void adopt(std::shared_ptr<Connection> connection, Handshake::Side side);
+  bool is_kept_over(const Link& one, const Link& another) const;
+  /// Reads it on, and closes it after a while.
+  void put_aside(std::shared_ptr<Link> link);
   awaitable<void> listen_to(std::shared_ptr<Link> link);
-  awaitable<void> part_from(std::shared_ptr<Link> link);
+  awaitable<void> close_later(std::shared_ptr<Link> link);
 
   asio::io_context& io_;
   const Key key_;
@@ -91,7 +98,8 @@ class Links {
   uint16_t port_ = 0;
   uint32_t unknown_ = 0;  ///< connections that have not proved themselves yet
   std::map<Member, std::shared_ptr<Link>> links_;
-  std::set<std::shared_ptr<Link>> parting_;
+  std::set<std::shared_ptr<Link>> parting_;  ///< nothing that they say matters
+  std::set<std::shared_ptr<Link>> aside_;    ///< what they say does
   std::map<Member, Card> wanted_;
   std::set<Member> dialling_;
 };
