@@ -37,45 +37,44 @@ std::set<Slot> connected(const Promises& promises, std::set<Slot> slots) {
   }
 }
 
-Sequence begun_in(const Promise& promise, GroupId group) {
+const GroupProgress* in_group(const Promise& promise, GroupId group) {
   for (const GroupProgress& progress : promise.progress) {
-    if (progress.group == group) return progress.begun;
+    if (progress.group == group) return &progress;
   }
-  return 0;
+  return nullptr;
 }
 
-/// Who has begun less than others of its group: those do not wait for each other, but for it.
-std::set<Slot> behind(const Promises& promises) {
-  std::set<Slot> slots;
-  for (const auto& [witness, promise] : promises) {
-    for (const GroupProgress& progress : promise.progress) {
-      for (const Slot slot : progress.slots) {
-        const auto found = promises.find(slot);
-        if (found != promises.end() && begun_in(found->second, progress.group) < progress.begun)
-          slots.insert(slot);
-      }
-    }
+/// Whether `slot` has not begun what the accuser waits in, and they wait in nothing together.
+bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
+  bool behind = false;
+  for (const GroupProgress& own : accuser.progress) {
+    if (own.begun <= own.committed || !among(own.slots, slot)) continue;
+    const GroupProgress* const its = in_group(other, own.group);
+    if (its != nullptr && its->begun >= own.begun) return false;
+    behind = true;
   }
-  return slots;
+  return behind;
 }
 
-/// Of those that others have waited for in vain: the ones that are behind; if none is, those that
-/// accuse nobody themselves; if all do, all.
+/// Of those that others have waited for in vain, who has kept them waiting: an accuser may know
+/// only its neighbour, who waits as well. Where nobody is behind it is those that accuse nobody
+/// themselves; if all do, all.
 std::set<Slot> stalled(const Promises& promises, Mutant mutant) {
-  std::set<Slot> accused;
+  std::set<Slot> accused, behind, quiet;
   for (const auto& [accuser, promise] : promises) {
     for (const Slot slot : promise.stalled) {
-      if (promises.contains(slot)) accused.insert(slot);
+      const auto found = promises.find(slot);
+      if (found == promises.end()) continue;
+      accused.insert(slot);
+      if (found->second.stalled.empty()) quiet.insert(slot);
+    }
+    if (promise.stalled.empty()) continue;
+    for (const auto& [slot, other] : promises) {
+      if (is_behind(promise, slot, other)) behind.insert(slot);
     }
   }
   if (mutant == Mutant::stalls_blamed_on_all) return accused;
-  const std::set<Slot> late = behind(promises);
-  std::set<Slot> first, quiet;
-  for (const Slot slot : accused) {
-    if (late.contains(slot)) first.insert(slot);
-    if (promises.at(slot).stalled.empty()) quiet.insert(slot);
-  }
-  if (!first.empty()) return first;
+  if (!behind.empty()) return behind;
   return quiet.empty() ? accused : quiet;
 }
 

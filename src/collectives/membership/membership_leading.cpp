@@ -12,7 +12,8 @@ namespace {
 /// kPatienceMax times as long where leaders keep overtaking one another.
 constexpr uint32_t kPatience = 2, kPatienceMax = 8;
 /// Leaders that overtook one another try again after different times; places beyond this share one.
-constexpr size_t kDifferentTimes = 8;
+constexpr int64_t kDifferentTimes = 8;
+constexpr uint64_t kDoublings = 16;
 
 }  // namespace
 
@@ -61,10 +62,13 @@ Instant Membership::lead_at() const {
   }
   Instant at = stirred_ + options_.ballot * before;
   if (gave_way_) {
-    const auto place = static_cast<size_t>(
+    // It may be that neither of two leaders hears the other, and both reach an acceptor that
+    // decides: each waits longer and longer, and not as long as the other.
+    const auto place =
         std::count_if(view_.members.begin(), view_.members.end(),
-                      [&](const Member& member) { return member.slot < self_.slot; }));
-    at += options_.ballot * (1 + place % kDifferentTimes);
+                      [&](const Member& member) { return member.slot < self_.slot; });
+    const auto doubled = options_.ballot * (uint64_t{1} << std::min(highest_.round, kDoublings));
+    at += std::min<Instant>(doubled, options_.silence) * (4 + place % kDifferentTimes) / 4;
   }
   if (!leader_ || *leader_ == self_.slot) return at;
   if (options_.mutant == Mutant::leaders_never_replaced) return Instant::max();

@@ -35,8 +35,12 @@ constexpr uint32_t kTroubles = 11;
 class Disaster {
  public:
   Disaster(simulation::SeedRun& run, Mutations mutations)
-      : run_(run), random_(run.random), job_(draw(mutations), random_.next(), run.trace) {
-    draw_troubles();
+      : run_(run),
+        random_(run.random),
+        kinds_(draw_kinds()),
+        job_(draw(mutations), random_.next(), run.trace) {
+    troubles_ = run_.option("troubles", random_.below(7));
+    spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
   }
 
   void happen() {
@@ -60,6 +64,20 @@ class Disaster {
   }
   static int64_t ms(Instant time) { return time / milliseconds(1); }
 
+  /// Each run knows only some kinds of trouble, so that those are not hidden by others.
+  std::vector<Trouble> draw_kinds() {
+    only_stuck_ = run_.option("only_stuck", random_.chance(64));
+    if (only_stuck_) return {Trouble::stuck};
+    std::vector<Trouble> kinds;
+    for (uint32_t kind = 0; kind < kTroubles; ++kind) {
+      if (!random_.chance(350)) continue;
+      for (uint32_t weight = random_.between(1, 4); weight > 0; --weight)
+        kinds.push_back(static_cast<Trouble>(kind));
+    }
+    if (kinds.empty()) kinds.push_back(static_cast<Trouble>(random_.below(kTroubles)));
+    return kinds;
+  }
+
   JobOptions draw(Mutations mutations) {
     JobOptions options;
     options.ranks =
@@ -82,6 +100,7 @@ class Disaster {
     operations.only_full = run_.option("retry", random_.chance(300));
     operations.full = options.ranks;
     operations.mutant = mutations.engine;
+    operations.knows_only_neighbours = random_.chance(300);
     options.think_most =
         random_.chance(128) ? Instant{} : duration_ * 2 / static_cast<int64_t>(operations.target);
     for (uint32_t i = random_.below(3); i > 0; --i) {
@@ -98,20 +117,14 @@ class Disaster {
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
     if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
     options.through_codec = random_.chance(200);
-    return options;
-  }
-
-  /// Each run knows only some kinds of trouble, so that those are not hidden by others.
-  void draw_troubles() {
-    troubles_ = run_.option("troubles", random_.below(7));
-    std::string names;
-    for (uint32_t kind = 0; kind < kTroubles; ++kind) {
-      if (!random_.chance(350)) continue;
-      for (uint32_t weight = random_.between(1, 4); weight > 0; --weight)
-        kinds_.push_back(static_cast<Trouble>(kind));
+    if (only_stuck_) {
+      // Nobody else comes late for its operations.
+      options.only_stuck_are_blamed = true;
+      options.deadline = silence_ * random_.between(1, 3);
+      options.think_most = silence_ / 10;
+      options.delay_most = options.freeze_most = milliseconds(2);
     }
-    if (kinds_.empty()) kinds_.push_back(static_cast<Trouble>(random_.below(kTroubles)));
-    spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
+    return options;
   }
 
   Process* anybody() {
@@ -214,11 +227,19 @@ class Disaster {
     job_.witness_dead = false;
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);
+    job_.witness_most = std::min(job_.witness_most, silence_ / 8);
     for (const auto& process : job_.processes) {
       job_.slowness[process->id] = {};
       job_.get_unstuck(*process);
       if (process->stopped()) job_.wake(*process);
     }
+    Process* const one = anybody();
+    Process* const other = anybody();
+    if (one == other || only_stuck_ || !run_.option("lasting_cut", random_.chance(200))) return;
+    // The rest must get on without one of these two.
+    lasting_ = {one, other};
+    job_.cut(*one, *other);
+    if (random_.chance(512)) job_.cut(*other, *one);
   }
 
   /// A replacement comes for every rank that is gone, where the program waits for it.
@@ -241,7 +262,8 @@ class Disaster {
       if (!process->running()) continue;
       const Slot slot = process->self.slot;
       if (!job_.newest().contains(process->self)) {
-        if (!process->waits_since) return fmt::format("slot {} does not know it is out", slot);
+        if (!process->waits_since && can_be_told(*process))
+          return fmt::format("slot {} does not know it is out", slot);
         continue;
       }
       if (process->machine.view() != job_.newest())
@@ -257,9 +279,37 @@ class Disaster {
     return "";
   }
 
+  /// It speaks with somebody who knows better.
+  bool can_be_told(const Process& process) {
+    const std::vector<Member>& members = job_.newest().members;
+    return std::any_of(members.begin(), members.end(), [&](const Member& member) {
+      const Process& other = *job_.of(member);
+      return other.running() && process.machine.view().contains(member) &&
+             !job_.network.is_cut(process.id, other.id) &&
+             !job_.network.is_cut(other.id, process.id);
+    });
+  }
+
+  bool is_cut_off(const Process& process) const {
+    return std::find(lasting_.begin(), lasting_.end(), &process) != lasting_.end();
+  }
+
+  /// Whether those who are left, and hear one another, are enough to go on.
+  bool has_quorum() {
+    const std::vector<Process*> survivors = job_.survivors();
+    // Newcomers alone cannot know that they have been let in.
+    if (std::none_of(survivors.begin(), survivors.end(),
+                     [](const Process* process) { return process->machine.is_member(); }))
+      return false;
+    const bool drops_one =
+        std::count_if(survivors.begin(), survivors.end(),
+                      [&](const Process* process) { return is_cut_off(*process); }) == 2;
+    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
+    return survivors.size() + (quorum.witness ? 1 : 0) >= quorum.needed + (drops_one ? 1 : 0);
+  }
+
   void recover() {
-    const Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 +
-                          job_.options.witness_most * 8 + milliseconds(500);
+    const Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 + milliseconds(500);
     const Instant end = job_.schedule.now() + bound;
     std::string what;
     while (job_.schedule.now() < end) {
@@ -269,7 +319,7 @@ class Disaster {
       if (what.empty()) return;
     }
     // Too few are left, and they rightly wait.
-    if (!job_.has_quorum()) return;
+    if (!has_quorum()) return;
     throw Broken(fmt::format("recovery: {} ms after the faults {} ({} of {} members)", ms(bound),
                              what, job_.survivors().size(), text(job_.newest())));
   }
@@ -277,9 +327,11 @@ class Disaster {
   simulation::SeedRun& run_;
   Random& random_;
   Instant silence_{}, duration_{};
+  bool only_stuck_ = false;
+  const std::vector<Trouble> kinds_;
   Job job_;
   uint32_t troubles_ = 0;
-  std::vector<Trouble> kinds_;
+  std::vector<const Process*> lasting_;
   bool spares_quorum_ = true, calm_ = false;
 };
 

@@ -120,17 +120,14 @@ class Job {
     }
     return list;
   }
-  bool has_quorum() {
-    const Quorum quorum(newest(), options.membership.witness && !witness_dead, Mutant::none);
-    return survivors().size() + (quorum.witness ? 1 : 0) >= quorum.needed;
-  }
 
   const JobOptions options;
   Random random;
   simulation::Trace& trace;
   Schedule schedule;
   VirtualNetwork network;
-  Instant delay_most, think_most;  ///< as the options say, until somebody changes them
+  Instant delay_most, think_most,
+      witness_most;  ///< as the options say, until somebody changes them
   std::vector<std::unique_ptr<Process>> processes;
   std::optional<WitnessRegister> witness;
   bool witness_dead = false;
@@ -184,6 +181,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
               }),
       delay_most(options.delay_most),
       think_most(options.think_most),
+      witness_most(options.witness_most),
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)) {
@@ -284,8 +282,8 @@ inline void Job::go_to_witness(Process& from) {
   Clerk& clerk = clerks_[from.id];
   clerk.busy = clerk.question.has_value();
   if (!clerk.busy) return;
-  const Instant asked = schedule.now() + some(options.witness_most);
-  const Instant answered = asked + some(options.witness_most);
+  const Instant asked = schedule.now() + some(witness_most);
+  const Instant answered = asked + some(witness_most);
   schedule.at(asked, [this, &from, answered, question = *std::exchange(clerk.question, {})] {
     std::optional<Message> reply;
     if (!witness_dead && from.alive()) {

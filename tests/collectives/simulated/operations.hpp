@@ -45,9 +45,10 @@ inline int64_t contribution(const Member& member, GroupId group, Sequence sequen
 class Operations final : public Participant {
  public:
   struct Options {
-    Sequence target = 0;     ///< operations of each group that the program has
-    bool only_full = false;  ///< waits until the first ranks are all there again: retry
-    uint32_t full = 0;       ///< how many they are
+    Sequence target = 0;                 ///< operations of each group that the program has
+    bool only_full = false;              ///< waits until the first ranks are all there again: retry
+    uint32_t full = 0;                   ///< how many they are
+    bool knows_only_neighbours = false;  ///< as in a ring: blames the one it would receive from
     EngineMutant mutant = EngineMutant::none;
   };
   /// What watches from outside, and carries frames.
@@ -104,7 +105,8 @@ class Operations final : public Participant {
     for (const Slot slot : active(group)) {
       if (slot != self_.slot && !group.arrived.contains(slot)) slots.push_back(slot);
     }
-    if (slots.empty() && group.step > 0) slots.push_back(partner(group, false));
+    if (slots.empty() && group.step > 0) return {partner(group, group.step, false)};
+    if (!slots.empty() && options_.knows_only_neighbours) return {partner(group, 1, false)};
     return slots;
   }
 
@@ -180,14 +182,14 @@ class Operations final : public Participant {
       return slot >= options_.full || view_.at(slot).has_value();
     });
   }
-  /// In the commit round's current step (Hensgen, Finkel and Manber's dissemination barrier): to
+  /// In a step of the commit round (Hensgen, Finkel and Manber's dissemination barrier): to
   /// whom this rank speaks, or whom it hears.
-  Slot partner(const Group& group, bool to) const {
+  Slot partner(const Group& group, uint32_t step, bool to) const {
     const std::vector<Slot> slots = active(group);
     const size_t ranks = slots.size();
     const auto rank =
         static_cast<size_t>(std::find(slots.begin(), slots.end(), self_.slot) - slots.begin());
-    const size_t distance = (size_t{1} << (group.step - 1)) % ranks;
+    const size_t distance = (size_t{1} << (step - 1)) % ranks;
     return slots[(to ? rank + distance : rank + ranks - distance) % ranks];
   }
 
@@ -218,14 +220,15 @@ class Operations final : public Participant {
       if (!complete) return;
       enter_step(id, group, 1, slots.size());
     }
-    while (group.running && has_arrived(id, group, partner(group, false), group.step, &value))
+    while (group.running &&
+           has_arrived(id, group, partner(group, group.step, false), group.step, &value))
       enter_step(id, group, group.step + 1, slots.size());
   }
 
   void enter_step(GroupId id, Group& group, uint32_t step, size_t ranks) {
     group.step = step;
     const bool over = (size_t{1} << (step - 1)) >= ranks;
-    if (!over) outside_.send(partner(group, true), {view_.epoch, id, group.begun, step, 0});
+    if (!over) outside_.send(partner(group, step, true), {view_.epoch, id, group.begun, step, 0});
     if (over || options_.mutant == EngineMutant::commits_before_the_round_is_over)
       commit(id, group);
   }

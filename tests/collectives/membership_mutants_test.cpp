@@ -1,0 +1,112 @@
+// Deliberate bugs of the protocol, one at a time: the simulator's checkers must notice each.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "collectives/simulated/disaster.hpp"
+
+namespace tokenyard::collectives::simulated {
+namespace {
+
+/// What the first seed says that shows the bug; empty if none of them does.
+std::string caught(Mutations mutations, uint64_t seeds) {
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    simulation::Trace trace;
+    simulation::SeedRun run(seed, trace, nullptr);
+    try {
+      Disaster(run, mutations).happen();
+    } catch (const std::exception& error) {
+      return fmt::format("seed {}: {}", seed, error.what());
+    }
+  }
+  return "";
+}
+
+constexpr uint64_t kSeeds = 3000;
+
+class ProtocolMutants : public testing::TestWithParam<Mutant> {};
+TEST_P(ProtocolMutants, AreCaught) {
+  const std::string how = caught({.protocol = GetParam()}, kSeeds);
+  EXPECT_NE(how, "");
+  fmt::print("{}\n", how);
+}
+
+class EngineMutants : public testing::TestWithParam<EngineMutant> {};
+TEST_P(EngineMutants, AreCaught) {
+  const std::string how = caught({.engine = GetParam()}, kSeeds);
+  EXPECT_NE(how, "");
+  fmt::print("{}\n", how);
+}
+
+struct Name {
+  std::string operator()(const testing::TestParamInfo<Mutant>& info) const {
+    switch (info.param) {
+      case Mutant::none:
+        break;
+      case Mutant::quorum_off_by_one:
+        return "quorum_off_by_one";
+      case Mutant::ballot_not_compared:
+        return "ballot_not_compared";
+      case Mutant::accepted_forgotten:
+        return "accepted_forgotten";
+      case Mutant::adopted_value_ignored:
+        return "adopted_value_ignored";
+      case Mutant::decided_without_votes:
+        return "decided_without_votes";
+      case Mutant::committed_is_least:
+        return "committed_is_least";
+      case Mutant::unpromised_members_kept:
+        return "unpromised_members_kept";
+      case Mutant::witness_not_asked:
+        return "witness_not_asked";
+      case Mutant::witness_forgets:
+        return "witness_forgets";
+      case Mutant::epoch_not_checked:
+        return "epoch_not_checked";
+      case Mutant::old_incarnation_accepted:
+        return "old_incarnation_accepted";
+      case Mutant::suspicions_not_told:
+        return "suspicions_not_told";
+      case Mutant::stalls_blamed_on_all:
+        return "stalls_blamed_on_all";
+      case Mutant::admitted_unasked:
+        return "admitted_unasked";
+      case Mutant::leaders_never_replaced:
+        return "leaders_never_replaced";
+    }
+    return "none";
+  }
+  std::string operator()(const testing::TestParamInfo<EngineMutant>& info) const {
+    switch (info.param) {
+      case EngineMutant::none:
+        break;
+      case EngineMutant::commits_before_the_round_is_over:
+        return "commits_before_the_round_is_over";
+      case EngineMutant::commits_while_frozen:
+        return "commits_while_frozen";
+      case EngineMutant::undo_forgotten:
+        return "undo_forgotten";
+      case EngineMutant::stale_epoch_accepted:
+        return "stale_epoch_accepted";
+      case EngineMutant::sequence_not_restored:
+        return "sequence_not_restored";
+    }
+    return "none";
+  }
+};
+
+/// All but `none`, up to and with `last`.
+template <class Kind>
+std::vector<Kind> all_to(Kind last) {
+  std::vector<Kind> kinds;
+  for (int kind = 1; kind <= static_cast<int>(last); ++kind)
+    kinds.push_back(static_cast<Kind>(kind));
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Membership, ProtocolMutants,
+                         testing::ValuesIn(all_to(Mutant::leaders_never_replaced)), Name());
+INSTANTIATE_TEST_SUITE_P(Membership, EngineMutants,
+                         testing::ValuesIn(all_to(EngineMutant::sequence_not_restored)), Name());
+
+}  // namespace
+}  // namespace tokenyard::collectives::simulated
