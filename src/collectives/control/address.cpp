@@ -1,6 +1,11 @@
 #include "collectives/control/address.hpp"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
 #include <asio.hpp>
+#include <memory>
 
 #include "collectives/control/store.hpp"
 
@@ -10,6 +15,22 @@ namespace {
 
 /// Of a network that is for documentation only, so that no route but the default one leads there.
 constexpr const char* kElsewhere = "192.0.2.1";
+constexpr const char* kLoopback = "127.0.0.1";
+
+/// Of the first interface that is up and not the loopback's: of hosts in a closed network, say.
+std::string interface_address() {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return kLoopback;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, freeifaddrs);
+  for (const ifaddrs* each = list.get(); each != nullptr; each = each->ifa_next) {
+    const bool usable = each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET &&
+                        (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable) continue;
+    const auto* const native = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    return asio::ip::address_v4(ntohl(native->sin_addr.s_addr)).to_string();
+  }
+  return kLoopback;
+}
 
 }  // namespace
 
@@ -29,7 +50,7 @@ std::string own_address(const std::string& store) {
     const auto local = probe.local_endpoint(error);
     if (!error) return local.address().to_string();
   }
-  return "127.0.0.1";
+  return interface_address();
 }
 
 }  // namespace tokenyard::collectives
