@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "collectives/algorithms/all_reduce.hpp"
-#include "collectives/algorithms/hierarchy.hpp"
 #include "collectives/algorithms/bytes.hpp"
+#include "collectives/algorithms/hierarchy.hpp"
 #include "collectives/algorithms/rooted.hpp"
 #include "collectives/algorithms/scattered.hpp"
 

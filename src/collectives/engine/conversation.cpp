@@ -36,6 +36,7 @@ Conversation::Conversation(uint32_t ranks, uint32_t self, OpenChannel open)
 void Conversation::begin(Sequence sequence, const Signature& signature) {
   sequence_ = sequence;
   signature_ = signature;
+  asked_ = false;
   for (Peer& peer : peers_) {
     peer.steps_sent = peer.steps_received = 0;
     peer.refused = false;
@@ -117,6 +118,7 @@ bool Conversation::take_notice(Peer& peer, const FrameHeader& header) {
   if (notice.kind == FrameKind::here) {
     incoming.finish();
     peer.heard = std::max(peer.heard, notice.sequence);
+    asked_ = asked_ || notice.sequence == sequence_;
     return true;
   }
   if (notice.bytes > peer.notice.size()) throw InternalError("a notice that is too long");

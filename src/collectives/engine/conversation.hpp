@@ -74,6 +74,8 @@ class Conversation {
   /// they have. Returns those of `ranks` of whom nothing has been heard in this operation.
   void say_here(std::span<const uint32_t> ranks);
   std::vector<uint32_t> absent(std::span<const uint32_t> ranks);
+  /// Somebody has said so, and would like to hear it of others.
+  bool asked() const { return asked_; }
   /// Looks at what arrives from ranks that nobody waits for: where calls differ, ranks may wait for
   /// one another in a circle. Throws like `expect`.
   void look_around(std::span<const uint32_t> ranks);
@@ -114,6 +116,7 @@ class Conversation {
   OpenChannel open_;
   Sequence sequence_ = 0;
   Signature signature_;
+  bool asked_ = false;
 };
 
 /// Waits until a frame has filled `into`.

@@ -15,6 +15,9 @@ namespace {
 /// whom to blame.
 constexpr Instant slow = std::chrono::milliseconds(100);
 
+/// How long after a deadline the others have to say so.
+constexpr Instant hearing = std::chrono::milliseconds(50);
+
 /// From here on waiting looks for reasons.
 constexpr Instant unusual = std::chrono::microseconds(200);
 
@@ -196,21 +199,25 @@ void OperationQueue::look_at_the_clock(Instant now) {
     if (now >= gives_up_) give_up(now);
     return;
   }
-  if (now >= operation.deadline) {
-    expire(now);
-  } else if (!here_said_ && now >= began_ + slow && !around_.frozen && !unusable_ &&
-             (phase_ == Phase::running || phase_ == Phase::committing)) {
+  if (now >= operation.deadline + hearing) return expire(now);
+  const bool talking =
+      (phase_ == Phase::running || phase_ == Phase::committing) && !around_.frozen && !unusable_;
+  if (talking && !here_said_ && (now >= speaks_at() || talk_->asked())) {
     talk_->say_here(attempt_->team.ranks);
     here_said_ = true;
   }
 }
 
+Instant OperationQueue::speaks_at() const {
+  return std::min(began_ + slow, queue_.front()->deadline);
+}
+
 std::optional<Instant> OperationQueue::next_deadline() const {
   if (queue_.empty() || failed_) return std::nullopt;
   if (expired_) return gives_up_;
-  const Instant deadline = queue_.front()->deadline;
   const bool running = phase_ == Phase::running || phase_ == Phase::committing;
-  return running && !here_said_ && !around_.frozen ? std::min(deadline, began_ + slow) : deadline;
+  const Instant judged = queue_.front()->deadline + hearing;
+  return running && !here_said_ && !around_.frozen ? speaks_at() : judged;
 }
 
 }  // namespace tokenyard::collectives

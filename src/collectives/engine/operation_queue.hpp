@@ -94,6 +94,7 @@ class OperationQueue {
   void take_back();
   void abort(const Verdict& verdict, const std::vector<uint32_t>& lost);
   void look_at_the_clock(Instant now);
+  Instant speaks_at() const;
   void expire(Instant now);
   void give_up(Instant now);
   WaitFacts facts_of_expiry(Instant now);
@@ -111,7 +112,7 @@ class OperationQueue {
   std::optional<Attempt> attempt_;
   Run run_;
   Refusal refusal_;
-  Instant began_{}, here_said_at_{};
+  Instant began_{};
   bool here_said_ = false;
   std::optional<WaitFacts> expired_;
   Instant gives_up_{};
