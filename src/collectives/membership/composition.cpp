@@ -1,6 +1,7 @@
 #include "collectives/membership/composition.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "collectives/membership/invariant.hpp"
 
@@ -56,26 +57,30 @@ bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
   return behind;
 }
 
-/// Of those that others have waited for in vain, who has kept them waiting: an accuser may know
-/// only its neighbour, who waits as well. Where nobody is behind it is those that accuse nobody
-/// themselves; if all do, all.
+/// Who has kept others waiting, of those that they name: whoever is behind. If none of them is, the
+/// ones that were named wait as well, for somebody whom they have not named yet: whoever is behind
+/// of all. If nobody is, those that name nobody themselves; if all do, all.
 std::set<Slot> stalled(const Promises& promises, Mutant mutant) {
-  std::set<Slot> accused, behind, quiet;
+  std::set<Slot> named, named_behind, behind, quiet;
   for (const auto& [accuser, promise] : promises) {
     for (const Slot slot : promise.stalled) {
-      const auto found = promises.find(slot);
-      if (found == promises.end()) continue;
-      accused.insert(slot);
-      if (found->second.stalled.empty()) quiet.insert(slot);
+      if (promises.contains(slot)) named.insert(slot);
     }
     if (promise.stalled.empty()) continue;
     for (const auto& [slot, other] : promises) {
-      if (is_behind(promise, slot, other)) behind.insert(slot);
+      if (!is_behind(promise, slot, other)) continue;
+      behind.insert(slot);
+      if (among(promise.stalled, slot)) named_behind.insert(slot);
     }
   }
-  if (mutant == Mutant::stalls_blamed_on_all) return accused;
-  if (!behind.empty()) return behind;
-  return quiet.empty() ? accused : quiet;
+  for (const Slot slot : named) {
+    if (promises.at(slot).stalled.empty()) quiet.insert(slot);
+  }
+  if (mutant == Mutant::stalls_blamed_on_all) return named;
+  for (const std::set<Slot>* slots : {&named_behind, &behind, &quiet}) {
+    if (!slots->empty()) return *slots;
+  }
+  return named;
 }
 
 /// One newcomer for each slot that somebody wants filled.
@@ -95,6 +100,13 @@ std::map<Slot, Member> admitted(const Evidence& evidence) {
   return members;
 }
 
+/// The world's group grows with the job, and not everybody may know yet.
+std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>& others) {
+  std::vector<Slot> slots;
+  std::set_union(some.begin(), some.end(), others.begin(), others.end(), std::back_inserter(slots));
+  return slots;
+}
+
 /// Committed by one that has promised: then its data are complete on all of the group, and it is
 /// committed on all. A group that none of the promises may know of is as the last epoch left it.
 std::vector<GroupProgress> merged(const Evidence& evidence) {
@@ -108,7 +120,7 @@ std::vector<GroupProgress> merged(const Evidence& evidence) {
     for (const GroupProgress& progress : promise.progress) {
       const auto [found, is_new] = groups.emplace(progress.group, progress);
       GroupProgress& group = found->second;
-      invariant(group.slots == progress.slots, "members disagree who is in a group");
+      if (group.slots != progress.slots) group.slots = united(group.slots, progress.slots);
       group.begun = 0;
       group.committed = evidence.mutant == Mutant::committed_is_least
                             ? std::min(group.committed, progress.committed)

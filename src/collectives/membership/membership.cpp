@@ -257,6 +257,7 @@ void Membership::install(const Verdict& verdict, Instant now) {
   leader_.reset();
   highest_ = {};
   gave_way_ = witness_moved_on_ = wanted_ = told_ = false;
+  was_able_ = true;
   missing_.reset();
   stir(now);
   effects_.emplace_back(Install{verdict});

@@ -194,7 +194,9 @@ class Membership {
   bool gave_way_ = false;          ///< this member's own ballot was overtaken
   bool witness_moved_on_ = false;  ///< it knows of a later epoch
 
-  bool wanted_ = false, told_ = false;  ///< wants_change and has_reason, when last looked at
+  /// wants_change, has_reason and can_lead when they were last looked at.
+  bool wanted_ = false, told_ = false, was_able_ = true;
+  Instant patient_until_{};  ///< others may come back into sight until then
   std::optional<std::vector<Slot>> missing_;
   Instant stirred_{}, next_beat_{};
   std::optional<Instant> ticked_;

@@ -11,6 +11,8 @@ namespace {
 /// Followers wait this many times longer than the leader between two questions, and up to
 /// kPatienceMax times as long where leaders keep overtaking one another.
 constexpr uint32_t kPatience = 2, kPatienceMax = 8;
+/// When a cut heals, the first to be heard again are not all: so many heartbeats later they are.
+constexpr int kReunion = 2;
 /// Leaders that overtook one another try again after different times; places beyond this share one.
 constexpr int64_t kDifferentTimes = 8;
 constexpr uint64_t kDoublings = 16;
@@ -60,7 +62,7 @@ Instant Membership::lead_at() const {
         std::pair(peer.leaving, peer.member.slot) < std::pair(leaving_, self_.slot))
       ++before;
   }
-  Instant at = stirred_ + options_.ballot * before;
+  Instant at = std::max(stirred_ + options_.ballot * before, patient_until_);
   if (gave_way_) {
     // It may be that neither of two leaders hears the other, and both reach an acceptor that
     // decides: each waits longer and longer, and not as long as the other.
@@ -96,9 +98,12 @@ void Membership::settle(Instant now) {
       return;
     }
   }
+  const bool able = can_lead();
+  if (able && !was_able_) patient_until_ = now + kReunion * options_.heartbeat;
+  was_able_ = able;
   if (candidacy_.active())
     advance(now);
-  else if (wants && can_lead() && now >= lead_at())
+  else if (wants && able && now >= lead_at())
     stand(now);
   if (standing_ == Standing::member) report_quorum();
 }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -167,19 +167,21 @@ class AdmissionChecker {
   std::set<Member> admitted_;
 };
 
-/// A rank is put out for stalling only if it did: others that wait with it are not to blame.
+/// While ranks stall, those that wait with the others are not blamed.
 class BlameChecker {
  public:
-  void stuck(const Member& member) { stuck_.insert(member.slot); }
-  void decided(const Verdict& verdict) const {
-    for (const Slot slot : verdict.stalled) {
-      expect(stuck_.empty() || stuck_.contains(slot),
-             "blame: slot {} is blamed for stalling; slots {} did", slot, stuck_);
-    }
+  /// Its program calls nothing before `until`.
+  void stuck(const Member& member, Instant until) { until_[member.slot] = until; }
+  void decided(const Verdict& verdict, Instant now) const {
+    // When a stall has just ended the ones that are now behind are others.
+    const bool lasts = std::any_of(until_.begin(), until_.end(),
+                                   [&](const auto& entry) { return entry.second > now; });
+    for (const Slot slot : verdict.stalled)
+      expect(!lasts || until_.contains(slot), "blame: slot {} has not stalled, but waited", slot);
   }
 
  private:
-  std::set<Slot> stuck_;
+  std::map<Slot, Instant> until_;
 };
 
 }  // namespace tokenyard::collectives::simulated

@@ -73,12 +73,13 @@ class Job {
   /// Its program hangs, its control thread does not.
   void get_stuck(Process& process, Instant time) {
     process.stuck_until = schedule.now() + time;
-    blame.stuck(process.self);
+    blame.stuck(process.self, process.stuck_until);
     schedule.at(process.stuck_until, [this, &process] { poke_all(process); });
   }
   void get_unstuck(Process& process) {
     if (process.stuck_until <= schedule.now()) return;
     process.stuck_until = schedule.now();
+    blame.stuck(process.self, process.stuck_until);
     poke_all(process);
   }
   void admit(Process& process, Slot slot) {
@@ -321,7 +322,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     const View& ended = agreement.views().at(verdict.next.epoch - 1);
     majority.decided(ended, verdict);
     admission.decided(ended, verdict);
-    if (options.only_stuck_are_blamed) blame.decided(verdict);
+    if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
   }
   if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);
   process.engine->install(verdict, {});

@@ -126,7 +126,7 @@ class Operations final : public Participant {
       if (found != groups_.end()) end_epoch(found->first, found->second, told.committed, newcomer);
     }
     view_ = verdict.next;
-    frozen_ = false;
+    frozen_ = quorum_missing_ = false;
     frames_.erase(frames_.begin(), frames_.lower_bound(view_.epoch));
   }
 
@@ -157,6 +157,7 @@ class Operations final : public Participant {
   const View& view() const { return view_; }
   bool over() const { return over_; }
   bool frozen() const { return frozen_; }
+  bool misses_quorum() const { return quorum_missing_; }
 
  private:
   struct Group {
