@@ -138,9 +138,18 @@ std::shared_ptr<void> Machine::on_change(std::function<void()> call) {
   return listener;
 }
 
+void Machine::admit_replacements(const View& view) {
+  std::vector<Slot> missing;
+  for (Slot slot = 0; slot < view.slots; ++slot) {
+    if (!view.at(slot)) missing.push_back(slot);
+  }
+  if (!missing.empty()) control_->admit(missing);
+}
+
 void Machine::tell_of_changes() {
   driver_->set_crowded(engine_->neighbours() > std::thread::hardware_concurrency());
-  const Epoch epoch = engine_->view().epoch;
+  const View view = engine_->view();
+  const Epoch epoch = view.epoch;
   std::vector<std::shared_ptr<std::function<void()>>> listeners;
   {
     const std::lock_guard lock(mutex_);
@@ -150,6 +159,7 @@ void Machine::tell_of_changes() {
       if (auto call = listener.lock()) listeners.push_back(std::move(call));
     }
   }
+  if (options.on_failure == OnFailure::retry) admit_replacements(view);
   for (const auto& call : listeners) (*call)();
 }
 

@@ -45,6 +45,8 @@ class Machine {
 
  private:
   void tell_of_changes();
+  /// Nobody calls `replace` under OnFailure::retry.
+  void admit_replacements(const View& view);
 
   std::unique_ptr<Control> control_;
   std::shared_ptr<WireTransport> transport_;
