@@ -48,6 +48,8 @@ Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, 
   }
   if (fold.role == Fold::Role::inside_for_two) talk.post(fold.partner, {mine, bytes});
   *result = mine;
+  Sent sent = talk.sent();  // the caller may go on to change it
+  co_await sent;
 }
 
 Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands summands) {
@@ -100,6 +102,8 @@ Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands su
     end = std::max(end, theirs.begin + theirs.elements);
   }
   if (fold.role == Fold::Role::inside_for_two) talk.post(fold.partner, all);
+  Sent sent = talk.sent();  // the caller may go on to change it
+  co_await sent;
 }
 
 }  // namespace tokenyard::collectives

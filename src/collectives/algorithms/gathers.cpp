@@ -12,7 +12,7 @@ Task all_gather_direct(Attempt& attempt, const Team& team, std::span<const Array
   }
   for (uint32_t back = 1; back < team.size(); ++back) {
     const uint32_t from = team.before(back);
-    Receive part = talk.receive(from, bytes_of_array(out[from]));
+    Receive part = talk.receive(from, bytes_of_array(out[from]), attempt.large);
     co_await part;
   }
   Sent sent = talk.sent();
@@ -49,7 +49,7 @@ Task gather_direct(Attempt& attempt, const Team& team, ConstArray in, std::span<
     copy_array(out[root], in);
     for (uint32_t next = 1; next < team.size(); ++next) {
       const uint32_t from = team.after(next);
-      Receive part = talk.receive(from, bytes_of_array(out[from]));
+      Receive part = talk.receive(from, bytes_of_array(out[from]), attempt.large);
       co_await part;
     }
   }
@@ -61,7 +61,7 @@ Task scatter_direct(Attempt& attempt, const Team& team, std::span<const ConstArr
                     uint32_t root) {
   Conversation& talk = attempt.talk;
   if (talk.self() != root) {
-    Receive part = talk.receive(root, bytes_of_array(out));
+    Receive part = talk.receive(root, bytes_of_array(out), attempt.large);
     co_await part;
     co_return;
   }
@@ -82,7 +82,7 @@ Task all_to_all_direct(Attempt& attempt, const Team& team, std::span<const Const
   copy_array(out[talk.self()], in[talk.self()]);
   for (uint32_t back = 1; back < team.size(); ++back) {
     const uint32_t from = team.before(back);
-    Receive part = talk.receive(from, bytes_of_array(out[from]));
+    Receive part = talk.receive(from, bytes_of_array(out[from]), attempt.large);
     co_await part;
   }
   Sent sent = talk.sent();

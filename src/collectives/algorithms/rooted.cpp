@@ -35,7 +35,7 @@ Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
     const std::span<std::byte> piece =
         all.subspan(at, std::min(attempt.chunk_bytes, all.size() - at));
     if (tree.parent != Tree::nobody) {
-      Receive incoming = talk.receive(tree.parent, piece);
+      Receive incoming = talk.receive(tree.parent, piece, attempt.large && tree.children.empty());
       co_await incoming;
     }
     for (const uint32_t child : tree.children) talk.post(child, piece);

@@ -34,6 +34,7 @@ struct Attempt {
   /// Ranks of one host share a number.
   std::vector<uint32_t> host_of;  ///< [ranks of the group]
   size_t chunk_bytes;             ///< large arrays move in pieces of about this size
+  bool large = false;             ///< its results do not stay in the caches anyway
 };
 
 /// Part `index` of `parts` of `elements`, as even as can be.

@@ -68,8 +68,8 @@ Sent Conversation::sent() {
   return Sent(*this);
 }
 
-Receive Conversation::receive(uint32_t from, std::span<std::byte> into) {
-  return Receive(*this, from, into);
+Receive Conversation::receive(uint32_t from, std::span<std::byte> into, bool streaming) {
+  return Receive(*this, from, into, streaming);
 }
 
 bool Conversation::push() {
@@ -234,7 +234,8 @@ bool Receive::ready() {
   Stream* stream = talk_.expect(from_, into_.size());
   if (stream == nullptr) return false;
   while (got_ < into_.size()) {
-    const size_t got = stream->read(into_.subspan(got_));
+    const size_t got = streaming_ ? stream->read_streaming(into_.subspan(got_))
+                                  : stream->read(into_.subspan(got_));
     if (got == 0) return false;
     got_ += got;
   }

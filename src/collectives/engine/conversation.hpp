@@ -58,7 +58,8 @@ class Conversation {
   void post(uint32_t to, std::span<const std::byte> payload);
   /// Everything has been handed over: the memory that was posted is the caller's again.
   Sent sent();
-  Receive receive(uint32_t from, std::span<std::byte> into);
+  /// `streaming`: nobody reads it soon, so it need not go through the caches.
+  Receive receive(uint32_t from, std::span<std::byte> into, bool streaming = false);
   /// Gives the payload to `consume(offset, span)` piece by piece, where it lies; pieces are whole
   /// multiples of `granule` bytes (at most 16).
   template <typename Consumer>
@@ -122,8 +123,8 @@ class Conversation {
 /// Waits until a frame has filled `into`.
 class Receive : public Wait {
  public:
-  Receive(Conversation& talk, uint32_t from, std::span<std::byte> into)
-      : talk_(talk), from_(from), into_(into) {}
+  Receive(Conversation& talk, uint32_t from, std::span<std::byte> into, bool streaming)
+      : talk_(talk), from_(from), into_(into), streaming_(streaming) {}
   bool ready() override;
   std::string describe() const override;
   std::optional<uint32_t> awaited() const override { return from_; }
@@ -132,6 +133,7 @@ class Receive : public Wait {
   Conversation& talk_;
   uint32_t from_;
   std::span<std::byte> into_;
+  bool streaming_;
   size_t got_ = 0;
 };
 

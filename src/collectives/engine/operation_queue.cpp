@@ -18,6 +18,9 @@ constexpr Instant slow = std::chrono::milliseconds(100);
 /// How long after a deadline the others have to say so.
 constexpr Instant hearing = std::chrono::milliseconds(50);
 
+/// More than twice a core's own cache.
+constexpr size_t large_bytes = size_t{8} << 20;
+
 /// From here on waiting looks for reasons.
 constexpr Instant unusual = std::chrono::microseconds(200);
 
@@ -108,6 +111,7 @@ void OperationQueue::begin(Instant now) {
   operation.shape = shape_of(attempt_->team, attempt_->host_of);
   operation.chosen = choose(signature.kind, signature.type, operation.call.bytes, operation.shape,
                             signature.algorithm);
+  attempt_->large = operation.call.bytes >= large_bytes;
   talk_->begin(committed_ + 1, signature);
   phase_ = Phase::running;
   run_.begin(operate());
@@ -136,7 +140,8 @@ void OperationQueue::prepare_attempt() {
                            .undo = undo_,
                            .team = std::move(team),
                            .host_of = std::move(host_of),
-                           .chunk_bytes = around_.chunk_bytes});
+                           .chunk_bytes = around_.chunk_bytes,
+                           .large = false});
 }
 
 std::string OperationQueue::choice(OperationKind kind, size_t bytes) const {

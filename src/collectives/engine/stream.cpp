@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/engine/streaming_copy.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -111,6 +112,14 @@ void Stream::finish() {
 size_t Stream::read(std::span<std::byte> into) {
   const size_t got = channel_->receive_some(into.first(std::min(into.size(), payload_left_)));
   payload_left_ -= got;
+  return got;
+}
+
+size_t Stream::read_streaming(std::span<std::byte> into) {
+  const std::span<const std::byte> piece = arrived();
+  const size_t got = std::min(piece.size(), into.size());
+  copy_streaming(into.data(), piece.data(), got);
+  consume(got);
   return got;
 }
 

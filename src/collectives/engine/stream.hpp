@@ -39,6 +39,7 @@ class Stream {
   void consume(size_t bytes);
   /// Copies a part of the payload.
   size_t read(std::span<std::byte> into);
+  size_t read_streaming(std::span<std::byte> into);
   /// Throws away what has come of the payload. True if that was the rest of it.
   bool discard();
   /// The whole payload has been taken; the next header may come.
