@@ -1,10 +1,12 @@
 """The C++ side of the package tokenyard; not meant to be used directly."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import enum
 from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
+from typing_extensions import CapsuleType
 
 
 version: str = ...
@@ -229,6 +231,224 @@ class LowLatency:
     def check(self) -> None: ...
 
     def wait(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
+class DataType(enum.Enum):
+    bool = 0
+
+    uint8 = 1
+
+    int8 = 2
+
+    uint16 = 3
+
+    int16 = 4
+
+    uint32 = 5
+
+    int32 = 6
+
+    uint64 = 7
+
+    int64 = 8
+
+    float16 = 9
+
+    bfloat16 = 10
+
+    float32 = 11
+
+    float64 = 12
+
+    complex64 = 13
+
+    complex128 = 14
+
+class ReduceOp(enum.Enum):
+    sum = 0
+
+    average = 1
+
+    product = 2
+
+    min = 3
+
+    max = 4
+
+    bit_and = 5
+
+    bit_or = 6
+
+    bit_xor = 7
+
+class Algorithm(enum.Enum):
+    automatic = 0
+
+    doubling = 1
+
+    halving_doubling = 2
+
+    ring = 3
+
+    tree = 4
+
+    direct = 5
+
+class CollectivesCounters:
+    """What a rank counted since its start."""
+
+    @property
+    def operations(self) -> int:
+        """Operations begun."""
+
+    @property
+    def committed(self) -> int:
+        """Operations done for good."""
+
+    @property
+    def aborted(self) -> int:
+        """Operations undone."""
+
+    @property
+    def retried(self) -> int:
+        """Operations run again."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of operations, headers included."""
+
+    @property
+    def refused(self) -> int:
+        """Connections and messages of strangers, other jobs and old epochs."""
+
+    @property
+    def epochs(self) -> int:
+        """Changes of the membership."""
+
+class Listening:
+    """Calls back until it is stopped or dropped."""
+
+    def stop(self) -> None:
+        """No more calls from now on."""
+
+class Collectives:
+    """See tokenyard.Collectives."""
+
+    @staticmethod
+    def meet(*, join: bool, store: str, own_store: object | None, host_store: bool, job: str, secret: str, rank: int, size: int, size_max: int, address: str, host: str, timeout_s: float, silence_s: float, on_failure: str, witness: bool) -> Collectives: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def world(self) -> Group: ...
+
+    def group(self, ranks: Sequence[int], name: str, *, timeout_s: float | None) -> Group: ...
+
+    def active_ranks(self) -> list[int]: ...
+
+    def epoch(self) -> int: ...
+
+    def on_change(self, call: Callable) -> Listening: ...
+
+    def shrink(self) -> list[int]: ...
+
+    def replace(self, rank: int, *, timeout_s: float | None) -> None: ...
+
+    def grow(self, ranks: int, *, timeout_s: float | None) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def counters(self) -> CollectivesCounters: ...
+
+    def close(self) -> None: ...
+
+class Kind(enum.Enum):
+    """Operations, as Group.submit names them."""
+
+    all_reduce = 0
+
+    reduce = 1
+
+    broadcast = 2
+
+    all_gather = 3
+
+    gather = 4
+
+    scatter = 5
+
+    reduce_scatter = 6
+
+    all_to_all = 7
+
+    barrier = 8
+
+    monitored_barrier = 9
+
+    send = 10
+
+    receive = 11
+
+class Work:
+    """An operation under way; see tokenyard.Work."""
+
+    def wait(self) -> None: ...
+
+    def wait_for(self, seconds: float) -> bool: ...
+
+    def done(self) -> bool: ...
+
+    def raise_error(self) -> None: ...
+
+    def when_done(self, call: Callable) -> None: ...
+
+    def source(self) -> int: ...
+
+    def choice(self) -> str: ...
+
+class Group:
+    """Ranks that operate together; see tokenyard.Group."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def active_ranks(self) -> list[int]: ...
+
+    def submit(self, kind: Kind, *, given: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], DataType]], out: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], DataType]], op: ReduceOp, peer: int | None, tag: int, timeout_s: float | None, algorithm: Algorithm) -> Work: ...
+
+    def choice(self, operation: str, bytes: int) -> str: ...
+
+def core_table() -> CapsuleType:
+    """For torch's backend: the functions of tokenyard/torch/core_table.hpp."""
+
+def group_capsule(group: Group) -> CapsuleType:
+    """For torch's backend: a group."""
+
+class StoreServer:
+    """See tokenyard.StoreServer."""
+
+    def __init__(self, *, host: str, port: int, secret: str) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def refused(self) -> int: ...
 
     def close(self) -> None: ...
 

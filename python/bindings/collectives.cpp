@@ -35,12 +35,20 @@ void CollectivesHandle::close() {
 
 namespace {
 
+/// By name: Python has no enumerators called `raise`.
+OnFailure on_failure_of(const std::string& name) {
+  if (name == "raise") return OnFailure::raise;
+  if (name == "retry") return OnFailure::retry;
+  if (name == "exclude") return OnFailure::exclude;
+  throw InvalidArgument("on_failure", "'raise', 'retry' or 'exclude'", "'" + name + "'");
+}
+
 using Handle = std::unique_ptr<CollectivesHandle>;
 
 Handle meet(bool join, const std::string& store, const nb::object& own_store, bool host_store,
             const std::string& job, const std::string& secret, uint32_t rank, uint32_t size,
             uint32_t size_max, const std::string& address, const std::string& host,
-            double timeout_s, double silence_s, OnFailure on_failure, bool witness) {
+            double timeout_s, double silence_s, const std::string& on_failure, bool witness) {
   const CollectivesOptions options{
       .store = store,
       .host_store = host_store,
@@ -54,7 +62,7 @@ Handle meet(bool join, const std::string& store, const nb::object& own_store, bo
       .host = host,
       .timeout = nanoseconds_of(timeout_s),
       .silence = nanoseconds_of(silence_s),
-      .on_failure = on_failure,
+      .on_failure = on_failure_of(on_failure),
       .witness = witness,
       .interrupt = Interrupt(),
   };
@@ -119,10 +127,6 @@ void register_enums(nb::module_& m) {
   nb::enum_<Algorithm> algorithm(m, "Algorithm");
   for (int value = 0; value <= int(Algorithm::direct); ++value)
     algorithm.value(name_of(Algorithm(value)).c_str(), Algorithm(value));
-  nb::enum_<OnFailure>(m, "OnFailure")
-      .value("raise", OnFailure::raise)
-      .value("retry", OnFailure::retry)
-      .value("exclude", OnFailure::exclude);
 }
 
 }  // namespace

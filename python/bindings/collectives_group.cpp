@@ -110,8 +110,11 @@ void register_work(nb::module_& m) {
       .def(
           "wait_for",
           [](WorkHandle& self, double seconds) {
-            return unlocked(self,
-                            [&](Work& work) { return work.wait_for(nanoseconds_of(seconds)); });
+            return unlocked(self, [&](Work& work) {
+              if (!work.wait_for(nanoseconds_of(seconds))) return false;
+              work.wait();  // Raises what went wrong.
+              return true;
+            });
           },
           "seconds"_a)
       .def("done",

@@ -38,8 +38,8 @@ core::Work* submit_described(core::Group* group, const core::Operation* operatio
 
 int wait(core::Work* work, int64_t timeout_ns, core::Failure** failure) {
   try {
-    if (timeout_ns >= 0) return work->work.wait_for(std::chrono::nanoseconds(timeout_ns)) ? 1 : 0;
-    work->work.wait();
+    if (timeout_ns >= 0 && !work->work.wait_for(std::chrono::nanoseconds(timeout_ns))) return 0;
+    work->work.wait();  // Raises what went wrong.
     return 1;
   } catch (...) {
     *failure = new core::Failure{std::current_exception()};

@@ -13,11 +13,9 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_received(m);
   tokenyard::python::register_expert_parallel(m);
   tokenyard::python::register_low_latency(m);
-#if TOKENYARD_WITH_COLLECTIVES
   tokenyard::python::register_collectives(m);
   tokenyard::python::register_group(m);
   tokenyard::python::register_core_table(m);
   tokenyard::python::register_store_server(m);
-#endif
   tokenyard::python::register_doctor(m);
 }

@@ -4,15 +4,17 @@
     World           one rank's end of a world
     ExpertParallel  dispatch and combine
     LowLatency      the same for serving: few tokens, hooks, ranks that may die
+    Collectives     all_reduce and its like among ranks that may die, leave and join
     errors          what goes wrong, with fields
 
 Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m tokenyard doctor` says
 what works on this machine.
 """
 
-from _tokenyard import PeerReach, Topology
+from _tokenyard import CollectivesCounters, PeerReach, Topology
 from _tokenyard import version as __version__
 
+from .collectives import Collectives
 from .errors import (
     Cancelled,
     Error,
@@ -28,16 +30,22 @@ from .errors import (
     Unsupported,
 )
 from .expert_parallel import Combined, ExpertParallel, Received, Route
+from .group import Group
 from .launch import launch
 from .low_latency import LowLatency, LowLatencyCombined, LowLatencyReceived, MaskedRank
+from .store_server import StoreServer
+from .work import Work
 from .world import World
 
 __all__ = [
     "Cancelled",
+    "Collectives",
+    "CollectivesCounters",
     "Combined",
     "Error",
     "ExpertParallel",
     "Fenced",
+    "Group",
     "InternalError",
     "InvalidArgument",
     "LowLatency",
@@ -53,8 +61,10 @@ __all__ = [
     "QuorumLost",
     "Received",
     "Route",
+    "StoreServer",
     "Topology",
     "Unsupported",
+    "Work",
     "World",
     "__version__",
     "launch",

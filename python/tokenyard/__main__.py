@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import _tokenyard
+
+from .errors import OsError
+from .store_server import StoreServer
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,12 +26,38 @@ def main(arguments: list[str] | None = None) -> int:
         "doctor", help="GPUs, links, driver; which fabrics work here, and why the others do not"
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
+    store = commands.add_parser(
+        "store", help="serves the store of a job of collectives, until it is ended"
+    )
+    store.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    store.add_argument("--port", type=int, default=0, help="0: any that is free (%(default)s)")
+    store.add_argument(
+        "--secret-file", required=True, help="a file with the job's secret; - for standard input"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.command is None:
         parser.print_help()
         return 0
+    if chosen.command == "store":
+        return _serve(chosen.host, chosen.port, chosen.secret_file)
     found = _tokenyard.doctor()
     print(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+    return 0
+
+
+def _serve(host: str, port: int, secret_file: str) -> int:
+    """Prints where it listens, then serves until SIGINT or SIGTERM."""
+    ends = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    try:
+        text = sys.stdin.readline() if secret_file == "-" else Path(secret_file).read_text()
+        server = StoreServer(secret=text.strip(), host=host, port=port)
+    except (OSError, OsError) as error:
+        print(f"python -m tokenyard store: {error}", file=sys.stderr)
+        return 1
+    with server:
+        print(server.address, flush=True)
+        signal.sigwait(ends)
     return 0
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import _tokenyard
 
-from .errors import invalid
 from .group import Group
 from .sizes import size_of
 from .world import DEFAULT_TIMEOUT, check_timeout
@@ -105,8 +104,6 @@ class Collectives:
     ) -> Collectives:
         ranks = size_of("size", size, smallest=1)
         most = ranks if size_max is None else size_of("size_max", size_max, smallest=ranks)
-        if on_failure not in _tokenyard.OnFailure.__members__:
-            raise invalid("on_failure", "'raise', 'retry' or 'exclude'", repr(on_failure))
         native = _tokenyard.Collectives.meet(
             join=join,
             store=store,
@@ -121,7 +118,7 @@ class Collectives:
             host=host,
             timeout_s=check_timeout(timeout),
             silence_s=check_timeout(silence),
-            on_failure=_tokenyard.OnFailure[on_failure],
+            on_failure=on_failure,
             witness=witness,
         )
         return cls(native)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,28 @@ def test_doctor_for_programs() -> None:
     works = {fabric["name"]: fabric["works"] for fabric in found["fabrics"]}
     assert any(works.values()), works
     assert all(fabric["why"] for fabric in found["fabrics"])
+
+
+def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("known to all\n")
+    command = [sys.executable, "-m", "tokenyard", "store", "--secret-file", str(secret)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        options = dict(secret="known to all", rank=0, size=1)
+        with tokenyard.Collectives.connect(address, **options) as job:
+            job.world().barrier().wait()
+        with pytest.raises(tokenyard.Error):
+            tokenyard.Collectives.connect(address, **(options | dict(secret="guessed", timeout=3)))
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+
+
+def test_a_store_without_a_secret_is_refused(tmp_path: Path) -> None:
+    done = run("store", "--secret-file", str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr
 
 
 @pytest.mark.parametrize("wrong", ["docter", "--doctor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+from pathlib import Path
 from types import ModuleType
 
 import ml_dtypes
@@ -13,38 +14,51 @@ import pytest
 import tokenyard
 from tokenyard import (
     arrays,
+    buffers,
+    collectives,
     errors,
     expert_parallel,
+    group,
     launch,
     low_latency,
     rendezvous,
     sizes,
+    store_server,
+    work,
     world,
 )
 
 MODULES = {
     "arrays": arrays,
+    "buffers": buffers,
+    "collectives": collectives,
     "errors": errors,
     "expert_parallel": expert_parallel,
+    "group": group,
     "low_latency": low_latency,
     "rendezvous": rendezvous,
     "sizes": sizes,
+    "store_server": store_server,
+    "work": work,
     "world": world,
     "launch": inspect.getmodule(launch),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_run(name: str) -> None:
+def test_examples_in_docstrings_run(name: str, tmp_path: Path) -> None:
     module = MODULES[name]
     assert isinstance(module, ModuleType)
-    names = dict(tokenyard=tokenyard, np=np, ml_dtypes=ml_dtypes)
+    store = f"file:{tmp_path}"
+    names = dict(tokenyard=tokenyard, np=np, ml_dtypes=ml_dtypes, store=store)
     result = doctest.testmod(module, extraglobs=names)
     assert result.failed == 0
 
 
 def test_there_are_examples() -> None:
-    for thing in (tokenyard.World, tokenyard.World.all_gather, tokenyard.ExpertParallel, launch):
+    things = [tokenyard.World, tokenyard.World.all_gather, tokenyard.ExpertParallel, launch]
+    things += [tokenyard.Collectives, tokenyard.Group, tokenyard.Work, tokenyard.StoreServer]
+    for thing in things:
         assert ">>>" in (inspect.getdoc(thing) or ""), thing
 
 

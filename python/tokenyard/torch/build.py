@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -131,15 +132,13 @@ def _compiler() -> str:
 
 def _run_all(commands: Iterator[list[str]] | list[list[str]]) -> None:
     """Side by side; raises with what the first that failed said."""
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in commands
-    ]
-    said = [process.communicate()[0] for process in running]
-    for process, text in zip(running, said, strict=True):
+    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = [(command, subprocess.Popen(command, **pipes)) for command in commands]
+    said = [process.communicate()[0] for _, process in running]
+    for (command, process), text in zip(running, said, strict=True):
         if process.returncode != 0:
             raise Unsupported(
-                f"building torch's backend failed: {process.args}\n{text[-4000:]}",
+                f"building torch's backend failed: {' '.join(command)}\n{text[-4000:]}",
                 asked="import tokenyard.torch",
                 why="the compiler failed",
             )

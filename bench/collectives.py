@@ -1,0 +1,252 @@
+"""Collectives against gloo, through torch, in one run; and without torch.
+
+    python bench/collectives.py [--smoke] [--only SCENE] [--out bench/results]
+
+Three scenes: two ranks that share memory; two ranks in network namespaces of their own, over TCP
+(needs root and `ip`); four ranks on two cores. Every result is checked before it is timed.
+Contenders take turns in blocks of calls; a block counts its slowest rank. Needs torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SIZES = (8, 4 << 10, 256 << 10, 4 << 20, 64 << 20)
+SMOKE_SIZES = (8, 4 << 10, 256 << 10)
+SHARED, TCP, CROWDED = "2 ranks, shared memory", "2 ranks, TCP", "4 ranks on 2 cores"
+NAMESPACES = ("tokenyard-bench-0", "tokenyard-bench-1")
+NETWORK = "10.117.43."
+
+
+@dataclass
+class Seat:
+    """Where a rank runs."""
+
+    core: int
+    address: str = "127.0.0.1"
+    host: str = ""
+    command: list[str] = field(default_factory=list)
+    """What its command line begins with."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def namespaces() -> Iterator[list[Seat]]:
+    """Two network namespaces joined by a cable; gone at the end."""
+    ends = ("tyb0", "tyb1")
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
+    try:
+        for name in NAMESPACES:
+            ip("netns", "add", name)
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for index, (name, end) in enumerate(zip(NAMESPACES, ends, strict=True)):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "address", "add", f"{NETWORK}{index + 1}/24", "dev", end)
+            ip("-n", name, "link", "set", end, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield [
+            Seat(
+                core=index,
+                address=f"{NETWORK}{index + 1}",
+                host=name,
+                command=["ip", "netns", "exec", name],
+                environment=dict(GLOO_SOCKET_IFNAME=end),
+            )
+            for index, (name, end) in enumerate(zip(NAMESPACES, ends, strict=True))
+        ]
+    finally:
+        for name in NAMESPACES:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def seats_of(scene: str) -> Iterator[list[Seat]]:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    local = dict(GLOO_SOCKET_IFNAME="lo")
+    if scene == TCP:
+        with namespaces() as seats:
+            yield seats
+    else:
+        ranks = 4 if scene == CROWDED else 2
+        yield [Seat(core=cores[rank % len(cores)], environment=local) for rank in range(ranks)]
+
+
+def run(scene: str, sizes: tuple[int, ...], blocks: int) -> list[dict[str, Any]]:
+    """The rows of one scene. Raises RuntimeError if a rank fails."""
+    print(f"\n{scene}", flush=True)
+    with seats_of(scene) as seats:
+        port = free_port()
+        ranks = []
+        for rank, seat in enumerate(seats):
+            place = dict(
+                rank=rank,
+                size=len(seats),
+                store=f"{seats[0].address}:{port}",
+                core=seat.core,
+                address=seat.address,
+                host=seat.host,
+                sizes=sizes,
+                blocks=blocks,
+            )
+            program = [sys.executable, str(Path(__file__).with_name("collectives_rank.py"))]
+            ranks.append(
+                subprocess.Popen(
+                    [*seat.command, *program, json.dumps(place)],
+                    env={**os.environ, **seat.environment},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            rows = list(rows_of(ranks[0], scene, len(seats)))
+            if any(rank.wait(60) != 0 for rank in ranks):
+                raise RuntimeError(f"{scene}: a rank failed")
+            return rows
+        finally:
+            for rank in ranks:
+                rank.kill()
+
+
+def rows_of(first: subprocess.Popen[str], scene: str, ranks: int) -> Iterator[dict[str, Any]]:
+    assert first.stdout is not None
+    for line in first.stdout:
+        row = json.loads(line)
+        print(f"  {row['case']:14} {size_name(row['bytes']):>7}  {figures(row)}", flush=True)
+        yield dict(
+            case=f"{row['case']} {size_name(row['bytes'])}".strip(),
+            scene=scene,
+            ranks=ranks,
+            bytes=row["bytes"],
+            unit="us",
+            ours=row["ours"],
+            peer=dict(name="gloo", **row["gloo"]),
+            without_torch=row["numpy"],
+            choice=row["choice"],
+            floor=None,
+        )
+
+
+def figures(row: dict[str, Any]) -> str:
+    ours, gloo, native = (row[name]["median"] for name in ("ours", "gloo", "numpy"))
+    return f"{ours:10.1f} us, gloo {gloo:10.1f}, {gloo / ours:5.1f}x; without torch {native:10.1f}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def size_name(length: int) -> str:
+    if length == 0:
+        return ""
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
+        if length >= unit:
+            return f"{length // unit} {name}"
+    return f"{length} B"
+
+
+def environment() -> dict[str, Any]:
+    import torch
+
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return dict(
+        cpu=models[0] if models else platform.processor(),
+        cores=os.cpu_count(),
+        kernel=platform.release(),
+        torch=torch.__version__,
+        commit=commit.stdout.strip(),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+
+
+def table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The rows for people."""
+    lines = [
+        "# Collectives against gloo",
+        "",
+        f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}, commit "
+        f"{facts['commit']}, {facts['date']}. Microseconds a call through torch: median over "
+        "blocks (least to most); contenders in turn, in one run. Bytes are those of a rank's "
+        "larger buffer. Written by bench/collectives.py.",
+    ]
+    for scene in dict.fromkeys(row["scene"] for row in rows):
+        lines += ["", f"## {scene}", ""]
+        lines += [
+            "| | ours | gloo | gloo / ours | without torch | how |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in rows:
+            if row["scene"] != scene:
+                continue
+            ours, gloo, native = row["ours"], row["peer"], row["without_torch"]
+            ratio = gloo["median"] / ours["median"]
+            lines.append(
+                f"| {row['case']} | {cell(ours)} | {cell(gloo)} | {ratio:.1f} | "
+                f"{native['median']:.1f} | {row['choice']} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def cell(times: dict[str, Any]) -> str:
+    return f"{times['median']:.1f} ({times['min']:.1f} to {times['max']:.1f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--smoke", action="store_true", help="small and short")
+    parser.add_argument("--only", choices=("shared", "tcp", "crowded"), help="one scene")
+    parser.add_argument("--blocks", type=int, help="blocks a contender (15, smoke 2)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write collectives.json and .md")
+    chosen = parser.parse_args()
+    scenes = dict(shared=SHARED, tcp=TCP, crowded=CROWDED)
+    sizes = SMOKE_SIZES if chosen.smoke else SIZES
+    blocks = chosen.blocks or (2 if chosen.smoke else 15)
+    rows: list[dict[str, Any]] = []
+    for name, scene in scenes.items():
+        if chosen.only not in (None, name):
+            continue
+        try:
+            rows += run(scene, sizes, blocks)
+        except (FileNotFoundError, PermissionError, subprocess.CalledProcessError) as error:
+            print(f"  left out: {error}")
+    if chosen.out is not None:
+        facts = environment()
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dict(environment=facts, rows=rows), indent=1)
+        (chosen.out / "collectives.json").write_text(text + "\n")
+        (chosen.out / "collectives.md").write_text(table(facts, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

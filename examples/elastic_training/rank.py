@@ -1,0 +1,100 @@
+"""What one rank does: learn, and when ranks are lost, wait for new ones and go on together.
+
+    survivors                             a new process
+    a step's all_reduce is aborted
+    replace every rank that is missing    join
+    tell one another their steps          says that it has none
+    whoever is furthest sends its state   takes it
+    the step again, all of them
+
+An operation is done on every survivor or on none. So survivors are always at the same step, with
+the same state, and nothing that was learned is lost or learned twice.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+import tokenyard
+
+from .letters import Letters
+from .model import Model, Shape
+
+NO_STEP = -1
+"""Of a newcomer, which has no state yet."""
+
+
+def run_rank(
+    home: Connection,
+    job_options: dict[str, Any],
+    join: bool,
+    letters: Letters,
+    shape: Shape,
+    steps: int,
+) -> None:
+    """Sends (step, loss) home after each step, and None at the end."""
+    begin = tokenyard.Collectives.join if join else tokenyard.Collectives.connect
+    with begin(**job_options) as job:
+        trainer = Trainer(job, letters, shape)
+        if join:
+            trainer.step = NO_STEP
+            trainer.share_state()
+        while trainer.step < steps:
+            loss = trainer.learn_one_step()
+            home.send((trainer.step, loss))
+        home.send(None)
+        trainer.until_all_are_done()
+
+
+class Trainer:
+    """A rank's model, kept equal to all others'."""
+
+    def __init__(self, job: tokenyard.Collectives, letters: Letters, shape: Shape) -> None:
+        self.step = 0
+        self._job = job
+        self._world = job.world()
+        self._letters = letters
+        self._shape = shape
+        self._model = Model(shape)
+
+    def learn_one_step(self) -> float:
+        """Returns the mean loss over all ranks, the same bits on each of them."""
+        shape = self._shape
+        while True:
+            batch = self._letters.batch(self.step, self._job.rank, shape.rows, shape.context)
+            loss = np.array([self._model.learn(*batch)])
+            try:
+                self._world.all_reduce([self._model.gradient, loss], "average").wait()
+                break
+            except tokenyard.OperationAborted:
+                self.share_state()
+        self._model.step()
+        self.step += 1
+        return float(loss[0])
+
+    def share_state(self) -> None:
+        """Makes the job whole again, and all states equal; begins anew if more ranks are lost."""
+        while True:
+            try:
+                for rank in sorted(set(range(self._job.size)) - set(self._job.active_ranks())):
+                    self._job.replace(rank)
+                steps = np.empty((self._job.size, 1), np.int64)
+                self._world.all_gather(np.array([self.step]), steps).wait()
+                furthest = int(steps.argmax())
+                self._world.broadcast(self._model.state, root=furthest).wait()
+                self.step = int(steps[furthest, 0])
+                return
+            except tokenyard.OperationAborted:
+                continue
+
+    def until_all_are_done(self) -> None:
+        """A rank that is lost in the last step needs the others' state."""
+        while True:
+            try:
+                self._world.barrier().wait()
+                return
+            except tokenyard.OperationAborted:
+                self.share_state()

@@ -1,0 +1,116 @@
+"""Ranks of a job of collectives as real processes, which tests may stop, kill and replace."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+LONGEST_S = 120.0
+"""No test's rank lives longer, whatever happens."""
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["numpy", "ml_dtypes", "tokenyard"])
+
+
+class Rank:
+    """One process, which calls `fn(say, *args)` and sends home what it says and returns."""
+
+    def __init__(self, fn: Callable[..., Any], *args: Any) -> None:
+        self._inbox, theirs = context.Pipe(duplex=False)
+        self.process: ForkServerProcess = context.Process(
+            target=_main, args=(theirs, fn, args), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def hears(self, word: Any, timeout: float = LONGEST_S) -> None:
+        """Waits until the rank says `word`."""
+        kind, value = self._next(timeout)
+        assert (kind, value) == ("said", word), f"expected {word!r}, got {kind} {value}"
+
+    def result(self, timeout: float = LONGEST_S) -> Any:
+        """What the rank returned; fails with its traceback if it raised."""
+        ok, value = self.outcome(timeout)
+        assert ok, value
+        return value
+
+    def outcome(self, timeout: float = LONGEST_S) -> tuple[bool, Any]:
+        """True and what the rank returned, or False and how it ended instead."""
+        kind, value = self._next(timeout)
+        return (True, value) if kind == "returned" else (False, f"{kind}: {value}")
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        self.process.join(10)
+
+    def stop(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """However it is."""
+        if self.process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        self.process.join(10)
+        self._inbox.close()
+
+    @property
+    def _pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def _next(self, timeout: float) -> tuple[str, Any]:
+        if not self._inbox.poll(timeout):
+            raise AssertionError(f"a rank said nothing for {timeout} s")
+        try:
+            return self._inbox.recv()
+        except EOFError:
+            self.process.join(10)
+            return "died", self.process.exitcode
+
+
+def _main(home: Connection, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def say(word: Any) -> None:
+        home.send(("said", word))
+
+    try:
+        home.send(("returned", fn(say, *args)))
+    except BaseException:
+        home.send(("raised", traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def ranks_of(fn: Callable[..., Any], size: int, *args: Any) -> Iterator[list[Rank]]:
+    """`size` processes that call `fn(say, rank, size, *args)`; all gone at the end."""
+    ranks = [Rank(fn, rank, size, *args) for rank in range(size)]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def results_of(fn: Callable[..., Any], size: int, *args: Any) -> list[Any]:
+    """What `fn(say, rank, size, *args)` returned, by rank; fails with all that any rank raised."""
+    with ranks_of(fn, size, *args) as ranks:
+        outcomes = [rank.outcome() for rank in ranks]
+    wrong = [f"rank {rank}: {text}" for rank, (ok, text) in enumerate(outcomes) if not ok]
+    assert not wrong, "\n".join(wrong)
+    return [value for _, value in outcomes]
+
+
+def file_store(folder: Path) -> str:
+    """A store that nobody has to serve."""
+    return f"file:{folder}/store-{time.monotonic_ns()}"

@@ -1,0 +1,53 @@
+"""The elastic training, short: its curve is the undisturbed one's while ranks are killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+PROGRAM = Path(__file__).parents[2] / "examples" / "train_elastic.py"
+
+
+def train(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PROGRAM, "--out", out, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_curve_is_the_same_while_ranks_are_killed(tmp_path: Path) -> None:
+    done = train(tmp_path, "--steps", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["ok"]
+    assert len(report["losses"]) == 60
+    assert report["losses"][-1] < 0.8 * report["losses"][0]  # It does learn.
+    killed = [rank for kill in report["kills"] for rank in kill["ranks"]]
+    assert killed.count(0) == 2
+    assert len(killed) == 6
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--ranks", "2"], "--ranks"),
+        (["--steps", "3"], "--steps"),
+        (["--text", "no/such/file"], "no/such/file"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    done = train(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert complaint in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
