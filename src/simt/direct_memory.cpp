@@ -2,11 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "simt/misuse.hpp"
+#include "simt/modify.hpp"
 #include "simt/source_line.hpp"
 
 namespace tokenyard::simt {
@@ -69,30 +69,6 @@ void store_wide(Wide* to, Wide value) {
     if (old == seen) return;
     seen = old;
   }
-}
-
-template <class T>
-T changed(Modify what, T old, T operand) {
-  using Signed = std::make_signed_t<T>;
-  switch (what) {
-    case Modify::add:
-      return old + operand;
-    case Modify::max_unsigned:
-      return std::max(old, operand);
-    case Modify::max_signed:
-      return std::max(static_cast<Signed>(old), static_cast<Signed>(operand));
-    case Modify::min_unsigned:
-      return std::min(old, operand);
-    case Modify::min_signed:
-      return std::min(static_cast<Signed>(old), static_cast<Signed>(operand));
-    case Modify::bit_or:
-      return old | operand;
-    case Modify::bit_and:
-      return old & operand;
-    case Modify::exchange:
-      return operand;
-  }
-  return operand;
 }
 
 /// A Completion as this memory keeps it in its eight bytes.
@@ -183,7 +159,7 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
     if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
       T by, seen = __atomic_load_n(static_cast<T*>(at), __ATOMIC_RELAXED);
       std::memcpy(&by, operand, sizeof(T));
-      while (!__atomic_compare_exchange_n(static_cast<T*>(at), &seen, changed(what, seen, by),
+      while (!__atomic_compare_exchange_n(static_cast<T*>(at), &seen, modified(what, seen, by),
                                           false, cpu_order(order), __ATOMIC_RELAXED)) {
       }
       if (old) std::memcpy(old, &seen, sizeof(T));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simt/modify.hpp"
 #include "simulation/model_memory.hpp"
 
 namespace tokenyard::simulation {
@@ -27,29 +28,9 @@ uint64_t number(const void* value, uint32_t bytes) {
   return result;
 }
 
-uint64_t combine(Modify what, uint64_t old, uint64_t operand, uint32_t bytes) {
-  const auto as_signed = [&](uint64_t bits) {
-    return bytes == 4 ? int64_t{static_cast<int32_t>(bits)} : static_cast<int64_t>(bits);
-  };
-  switch (what) {
-    case Modify::add:
-      return old + operand;
-    case Modify::max_unsigned:
-      return std::max(old, operand);
-    case Modify::min_unsigned:
-      return std::min(old, operand);
-    case Modify::max_signed:
-      return as_signed(old) >= as_signed(operand) ? old : operand;
-    case Modify::min_signed:
-      return as_signed(old) <= as_signed(operand) ? old : operand;
-    case Modify::bit_or:
-      return old | operand;
-    case Modify::bit_and:
-      return old & operand;
-    case Modify::exchange:
-      return operand;
-  }
-  return operand;
+uint64_t modified(Modify what, uint64_t old, uint64_t operand, uint32_t bytes) {
+  if (bytes == 8) return simt::modified(what, old, operand);
+  return simt::modified(what, static_cast<uint32_t>(old), static_cast<uint32_t>(operand));
 }
 
 }  // namespace
@@ -286,7 +267,7 @@ void ModelMemory::modify(const ThreadName& name, Modify what, void* at, const vo
   const bool dropped = faulty(Fault::store_dropped, where);
   const auto update = [&](std::byte* value) {
     if (dropped) return false;
-    const uint64_t result = combine(what, number(value, bytes), number(operand, bytes), bytes);
+    const uint64_t result = modified(what, number(value, bytes), number(operand, bytes), bytes);
     if (bytes > sizeof result) {
       std::memcpy(value, operand, bytes);  // Only an exchange is as wide as that.
     } else {
