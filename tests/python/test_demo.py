@@ -19,7 +19,7 @@ def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, PROGRAM, "--out", out, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

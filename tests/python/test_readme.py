@@ -16,7 +16,7 @@ def test_the_first_example_runs(tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(example[1], encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     # Four ranks' errors: half of x twice over is x again, but for rounding.

@@ -134,7 +134,7 @@ def test_from_env_under_torchrun(tmp_path: Path) -> None:
         [*torchrun, "--nproc-per-node", "4", str(program)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
