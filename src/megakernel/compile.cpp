@@ -24,7 +24,8 @@ void append(std::vector<std::byte>& to, const T& value) {
   to.insert(to.end(), bytes, bytes + sizeof(T));
 }
 
-std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Triggers& triggers) {
+std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compiled& compiled) {
+  const Triggers& triggers = compiled.triggers;
   const Graph::TaskNode& node = graph.tasks()[task];
   const uint32_t rank = graph.place().rank;
   const auto is_static = [](const Signal& signal) { return !signal.dynamic; };
@@ -56,15 +57,42 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Trigge
                       .remote = event.remote,
                       .rank = static_cast<uint16_t>(event.remote ? event.remote_rank : rank)});
   }
-  for (const Signal& signal : node.signals)
-    if (is_static(signal))
-      append(bytes, SignalRecord{.event = signal.event.id,
-                                 .rank = signal.rank,
-                                 .count = signal.count,
-                                 .triggers = triggers[signal.rank][signal.event.id].triggers});
+  for (const Signal& signal : node.signals) {
+    if (!is_static(signal)) continue;
+    const EventTriggers& event = triggers[signal.rank][signal.event.id];
+    append(bytes, SignalRecord{.event = signal.event.id,
+                               .rank = static_cast<uint16_t>(signal.rank),
+                               .launch = compiled.launches.of(signal.rank, signal.event.id),
+                               .count = static_cast<uint16_t>(signal.count),
+                               .sys = event.sys,
+                               .triggers = event.triggers});
+  }
   bytes.insert(bytes.end(), node.args.begin(), node.args.end());
   bytes.resize(head.bytes);
   return bytes;
+}
+
+/// A dynamic run needs schedulers on all ranks, whose queues all ranks know alike.
+void check_shapes(std::span<const Shape> shapes) {
+  for (uint32_t rank = 0; rank < shapes.size(); ++rank)
+    if (shapes[rank].schedulers != shapes[0].schedulers ||
+        shapes[rank].event_slots != shapes[0].event_slots)
+      throw InvalidGraph(GraphFault::tables_differ,
+                         {fmt::format("rank 0 has {} schedulers with queues of {}",
+                                      shapes[0].schedulers, shapes[0].event_slots),
+                          fmt::format("rank {} has {} of {}", rank, shapes[rank].schedulers,
+                                      shapes[rank].event_slots)},
+                         "as many schedulers on all ranks");
+}
+
+Placement in_order(std::span<const Graph> graphs) {
+  Placement placement;
+  for (const Graph& graph : graphs) {
+    std::vector<uint32_t> all(graph.tasks().size());
+    for (uint32_t task = 0; task < all.size(); ++task) all[task] = task;
+    placement.queues.push_back({std::move(all)});
+  }
+  return placement;
 }
 
 }  // namespace
@@ -72,19 +100,28 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Trigge
 Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
                  std::optional<Placement> placement) {
   check_tables(graphs);
-  Compiled compiled{.triggers = count_triggers(graphs), .placement = {}};
+  check_shapes(shapes);
+  Compiled compiled{.triggers = count_triggers(graphs), .placement = {}, .launches = {}};
+  const bool dynamic = shapes[0].schedulers > 0;
+  const Order events_only(graphs, Order::Beside::events_only);
   if (placement) {
     compiled.placement = std::move(*placement);
+  } else if (dynamic) {
+    prove_acyclic(events_only);
+    compiled.placement = in_order(graphs);
+    compiled.launches =
+        plan_launches(graphs, compiled.triggers, shapes[0].schedulers, shapes[0].event_slots);
   } else {
-    const Order events_only(graphs, nullptr);
     prove_acyclic(events_only);
     std::vector<uint32_t> workers;
     for (const Shape& shape : shapes) workers.push_back(shape.workers);
     compiled.placement = place(graphs, events_only, workers);
   }
-  const Order order(graphs, &compiled.placement);
+  const Order order(graphs, dynamic ? Order::Beside::barriers : Order::Beside::queues,
+                    &compiled.placement);
   prove_acyclic(order);
   prove_counts_apart(graphs, order);
+  if (dynamic) prove_arrivals_apart(graphs, compiled.triggers, order);
   prove_regions(graphs, order);
   return compiled;
 }
@@ -97,17 +134,23 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
   program.queues.push_back(0);
   for (const std::vector<uint32_t>& queue : compiled.placement.queues[rank]) {
     for (const uint32_t task : queue) {
-      const std::vector<std::byte> packet = packet_of(graph, task, compiled.triggers);
+      const std::vector<std::byte> packet = packet_of(graph, task, compiled);
       program.packets.insert(program.packets.end(), packet.begin(), packet.end());
       program.positions.push_back(static_cast<uint32_t>(program.packets.size() / kPacketAlignment));
     }
     program.queues.push_back(static_cast<uint32_t>(program.positions.size() - 1));
   }
-  for (uint32_t event = 0; event < graph.events().size(); ++event)
-    program.events.push_back({.triggers = compiled.triggers[rank][event].triggers,
-                              .dynamic_max = graph.events()[event].dynamic_max,
-                              .remote = compiled.triggers[rank][event].remote,
-                              .unused = 0});
+  program.event_slots = compiled.launches.event_slots();
+  program.dependents = compiled.launches.dependents_of(rank);
+  for (uint32_t event = 0; event <= graph.events().size(); ++event) {
+    EventRecord& record = program.events.emplace_back();
+    record.tasks_at = compiled.launches.begin_of(rank, event);
+    if (event == graph.events().size()) break;
+    record.triggers = compiled.triggers[rank][event].triggers;
+    record.dynamic_max = graph.events()[event].dynamic_max;
+    record.remote = compiled.triggers[rank][event].remote;
+    record.launch = compiled.launches.of(rank, event);
+  }
   for (const Graph::TaskNode& task : graph.tasks()) {
     const TaskType& type = graph.task_set().types[task.type];
     program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);
@@ -122,12 +165,13 @@ uint32_t Program::tail_bytes(uint32_t compute_warps) const {
 
 void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
                     const Capacity& capacity) {
-  if (shape.workers == 0 || shape.workers > capacity.multiprocessors)
+  if (shape.workers == 0 || shape.blocks() > capacity.multiprocessors)
     throw InvalidGraph(
         GraphFault::co_residency,
-        {fmt::format("{} workers of rank {}", shape.workers, graph.place().rank),
+        {fmt::format("{} workers and {} schedulers of rank {}", shape.workers, shape.schedulers,
+                     graph.place().rank),
          fmt::format("but {} blocks can run at once", capacity.multiprocessors)},
-        fmt::format("1 to {} workers, since they wait for one another", capacity.multiprocessors));
+        fmt::format("1 to {} blocks, since they wait for one another", capacity.multiprocessors));
   const size_t needed =
       (sizeof(WorkerShared) + 127) / 128 * 128 + size_t{program.tail_bytes(shape.compute_warps)};
   if (needed <= capacity.shared_bytes) return;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
+#include "megakernel/launches.hpp"
 #include "megakernel/placement.hpp"
 #include "megakernel/run_params.hpp"
 #include "megakernel/triggers.hpp"
@@ -17,13 +18,17 @@ namespace tokenyard::megakernel {
 /// What a rank's kernel is launched with.
 struct Shape {
   uint32_t workers = 1, compute_warps = 1;
-  StreamPlan streams;  ///< for graphs that stream
+  StreamPlan streams = {};                   ///< for graphs that stream
+  uint32_t schedulers = 0;                   ///< blocks besides; 0: a static run
+  uint32_t task_slots = 0, event_slots = 0;  ///< of queues; events 0: as many as are needed
+  uint32_t blocks() const { return workers + schedulers; }
 };
 
 /// Everything about all ranks that can be known without a device.
 struct Compiled {
   Triggers triggers;
-  Placement placement;
+  Placement placement;  ///< of a dynamic run: all tasks of a rank as one queue, for their packets
+  Launches launches;    ///< of a dynamic run
 };
 
 /// Throws InvalidGraph. `shapes`: [ranks]; `placement` instead of one made here, if given.
@@ -33,9 +38,11 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
 /// The tables of one rank, as its device gets them.
 struct Program {
   std::vector<std::byte> packets;
-  std::vector<uint32_t> positions;  ///< [tasks + 1]
-  std::vector<uint32_t> queues;     ///< [workers + 1]
-  std::vector<EventRecord> events;
+  std::vector<uint32_t> positions;    ///< [tasks + 1]
+  std::vector<uint32_t> queues;       ///< [workers + 1]
+  std::vector<EventRecord> events;    ///< [events + 1]
+  std::vector<Dependent> dependents;  ///< by event, then those of an iteration's begin
+  uint32_t event_slots = 0;           ///< of each scheduler's queue, in dynamic runs
   uint32_t scratch_bytes = 0;
   StreamPlan streams;  ///< empty if nothing streams
   /// Shared memory that a block needs besides the kernel's own.

@@ -21,7 +21,7 @@
 ///     static constexpr ArgField kFields[];       for graphs that are not written in C++
 #pragma once
 
-#include "megakernel/waiting_kernel.hpp"
+#include "megakernel/launch_kernel.hpp"
 #include "tokenyard/megakernel/event.hpp"
 
 namespace tokenyard::megakernel {
@@ -51,7 +51,8 @@ class Context {
   DEVICE uint32_t warps() const { return working_.params.compute_warps; }
   /// The task's threads meet; orders their memory accesses.
   DEVICE void sync() const { NamedBarrier(WorkerBarrier::compute).sync(threads()); }
-  /// Whether the run has failed here: whatever the task computes then is thrown away.
+  /// Whether the run has failed here: whatever the task computes then is thrown away. Threads may
+  /// get different answers, so none may skip a sync() on its strength.
   DEVICE bool failed() const {
     return load<Order::relaxed, Scope::block>(&working_.shared.failed) != 0;
   }
@@ -78,10 +79,13 @@ class Context {
     units_.next(working_.params.streams.depth);
   }
 
-  /// By one thread: signals an event whose number is dynamic, n times. Release: what this thread
-  /// did before, and the others before they last met, is what the event is about.
-  DEVICE void signal(Event event, uint32_t rank, uint32_t count) const {
-    add<Order::release, Scope::sys>(working_.params.windows.counter(rank, event.id), count);
+  /// By one thread: signals a dynamic event n times. What this thread did before, and the others
+  /// before they last met, is what the event is about. Of another rank only in static runs.
+  DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
+    if (to_rank == rank())
+      signal_dynamic(working_, event.id, count);
+    else
+      add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
   }
   /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
   /// the event's dynamic_max; more fails the run.
@@ -99,8 +103,7 @@ class Context {
                        .have = n});
       return;
     }
-    // Release: whoever waits may rely on what told us the number.
-    add<Order::release, Scope::sys>(working_.params.windows.counter(rank(), event.id), most - n);
+    signal_dynamic(working_, event.id, most - n);
   }
   /// By one thread, before its task signals the loop's event or one that comes before it: this
   /// iteration is the last, on that rank. Relaxed: the signal publishes it.

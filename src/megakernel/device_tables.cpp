@@ -45,10 +45,13 @@ std::unique_ptr<DeviceMemory> DeviceTables::upload(const std::vector<T>& values)
 }
 
 DeviceTables::DeviceTables(World& world, const Program& program, const Graph& graph,
-                           uint32_t workers, uint32_t trace_records)
+                           const Shape& shape, uint32_t trace_records)
     : world_(world),
-      layout_{.ranks = world.size(), .events = static_cast<uint32_t>(graph.events().size())},
-      workers_(workers),
+      layout_{.ranks = world.size(),
+              .events = static_cast<uint32_t>(graph.events().size()),
+              .schedulers = shape.schedulers,
+              .event_slots = program.event_slots},
+      shape_(shape),
       trace_records_(trace_records),
       packets_(upload(program.packets)),
       positions_(upload(program.positions)),
@@ -56,11 +59,22 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       events_(upload(program.events)),
       workspace_(world.accelerator(), sizeof(Workspace), DeviceMemory::Kind::device),
       record_(world.accelerator(), sizeof(RunRecord), DeviceMemory::Kind::shared),
-      stalls_(world.accelerator(), workers * sizeof(StallRecord), DeviceMemory::Kind::shared),
-      progress_(world.accelerator(), workers * sizeof(uint64_t), DeviceMemory::Kind::shared) {
+      stalls_(world.accelerator(), shape.blocks() * sizeof(StallRecord),
+              DeviceMemory::Kind::shared),
+      progress_(world.accelerator(), shape.blocks() * sizeof(uint64_t),
+                DeviceMemory::Kind::shared) {
+  if (shape.schedulers > 0) {
+    begin_at_ = program.events.back().tasks_at;
+    begin_end_ = static_cast<uint32_t>(program.dependents.size());
+    dependents_ = upload(program.dependents);
+    arrived_ = upload(std::vector<uint64_t>(graph.tasks().size()));
+    task_queues_ =
+        upload(std::vector<std::byte>(shape.workers * QueueLayout{shape.task_slots}.bytes()));
+    heads_ = upload(std::vector<uint64_t>(shape.blocks()));
+  }
   if (trace_records_ > 0) {
-    trace_ = upload(std::vector<TraceRecord>(size_t{workers_} * trace_records_));
-    trace_used_ = upload(std::vector<uint32_t>(workers_));
+    trace_ = upload(std::vector<TraceRecord>(size_t{shape_.workers} * trace_records_));
+    trace_used_ = upload(std::vector<uint32_t>(shape_.workers));
   }
   open_windows();
 }
@@ -92,6 +106,15 @@ void DeviceTables::describe(RunParams& params) const {
   params.events = events_->as<const EventRecord>();
   params.windows = {.bases = {.table = windows_->as<std::byte*>(), .self = world_.rank()},
                     .layout = layout_};
+  if (shape_.schedulers > 0)
+    params.dynamic = {.schedulers = shape_.schedulers,
+                      .task_slots = shape_.task_slots,
+                      .dependents = dependents_->as<const Dependent>(),
+                      .begin_at = begin_at_,
+                      .begin_end = begin_end_,
+                      .arrived = arrived_->as<uint64_t>(),
+                      .task_queues = task_queues_->as<std::byte>(),
+                      .heads = heads_->as<uint64_t>()};
   params.workspace = workspace_.as<Workspace>();
   params.record = record_.as<RunRecord>();
   params.stalls = stalls_.as<StallRecord>();
@@ -102,7 +125,7 @@ void DeviceTables::describe(RunParams& params) const {
 }
 
 std::vector<TraceRecord> DeviceTables::read_trace() const {
-  std::vector<TraceRecord> records(size_t{workers_} * trace_records_);
+  std::vector<TraceRecord> records(size_t{shape_.workers} * trace_records_);
   if (records.empty()) return records;
   world_.accelerator().copy(records.data(), trace_->as<void>(),
                             records.size() * sizeof(TraceRecord), {});
@@ -111,7 +134,7 @@ std::vector<TraceRecord> DeviceTables::read_trace() const {
 }
 
 std::vector<uint32_t> DeviceTables::read_trace_used() const {
-  std::vector<uint32_t> used(trace_records_ > 0 ? workers_ : 0);
+  std::vector<uint32_t> used(trace_records_ > 0 ? shape_.workers : 0);
   if (used.empty()) return used;
   world_.accelerator().copy(used.data(), trace_used_->as<void>(), used.size() * sizeof(uint32_t),
                             {});

@@ -38,7 +38,7 @@ void await_stream(World& world, Stream stream, const std::string& what);
 class DeviceTables {
  public:
   /// Collective: windows are zeroed before any rank learns where they lie.
-  DeviceTables(World& world, const Program& program, const Graph& graph, uint32_t workers,
+  DeviceTables(World& world, const Program& program, const Graph& graph, const Shape& shape,
                uint32_t trace_records);
   ~DeviceTables();
 
@@ -61,9 +61,12 @@ class DeviceTables {
 
   World& world_;
   WindowLayout layout_;
-  uint32_t workers_, trace_records_;
+  const Shape shape_;
+  uint32_t trace_records_;
   ArenaBlock window_;
   std::unique_ptr<DeviceMemory> windows_, packets_, positions_, queues_, events_;
+  std::unique_ptr<DeviceMemory> dependents_, arrived_, task_queues_, heads_;  ///< of dynamic runs
+  uint32_t begin_at_ = 0, begin_end_ = 0;
   DeviceMemory workspace_, record_, stalls_, progress_;
   std::unique_ptr<DeviceMemory> trace_, trace_used_;
 };

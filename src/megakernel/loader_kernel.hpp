@@ -2,6 +2,8 @@
 /// Its lanes are independent of one another, and of them only some have work.
 #pragma once
 
+#include "megakernel/host_feed_kernel.hpp"
+#include "megakernel/launch_kernel.hpp"
 #include "megakernel/task_list.hpp"
 
 namespace tokenyard::megakernel {
@@ -35,18 +37,61 @@ class Feeder {
   DEVICE explicit Feeder(const Working& working) : working_(working) {}
 
   DEVICE void run() {
-    const RunParams& params = working_.params;
-    const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
-    for (uint64_t iteration = params.first; more(iteration); ++iteration) {
-      for (uint32_t position = begin; position < end; ++position)
-        if (!push_task(position, iteration)) return drain();
-      if (!push({.iteration = iteration, .kind = NoteKind::turn})) return drain();
-    }
-    push({.iteration = 0, .kind = NoteKind::end});
+    if (working_.params.dynamic.schedulers > 0)
+      take_tasks();
+    else
+      walk_queue();
     drain();
   }
 
  private:
+  /// A static run: the worker's own tasks, iteration after iteration.
+  DEVICE void walk_queue() {
+    const RunParams& params = working_.params;
+    const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
+    for (uint64_t iteration = params.first; more(iteration); ++iteration) {
+      for (uint32_t position = begin; position < end; ++position)
+        if (!push_task(position, iteration)) return;
+      if (!push({.iteration = iteration, .kind = NoteKind::turn})) return;
+    }
+    push({.iteration = 0, .kind = NoteKind::end});
+  }
+
+  /// A dynamic run: whatever schedulers give this worker. One task more than runs is taken, so that
+  /// it is here in time; whatever else is ready, others may have.
+  DEVICE void take_tasks() {
+    const RunParams& params = working_.params;
+    const Queue queue = params.dynamic.task_queue(block::index());
+    uint64_t& kept = params.dynamic.heads[block::index()];
+    for (uint64_t head = kept;; kept = ++head) {
+      if (!await_place_ahead()) return;
+      uint32_t position = 0;
+      if (!loader_waits(working_, RunPhase::packet,
+                        [&] { return queue.peek<Scope::gpu>(head, position); }))
+        return;
+      queue.free<Scope::gpu>(head);
+      if (position == kStop) {
+        kept = head + 1;
+        push({.iteration = 0, .kind = NoteKind::end});
+        return;
+      }
+      // Relaxed: it was written before anything of the iteration was put into a queue.
+      const uint64_t iteration = load<Order::relaxed, Scope::gpu>(&params.workspace->iteration);
+      if (!push_task(position, iteration)) return;
+    }
+  }
+
+  /// Until the packet before the last has been read by all.
+  DEVICE bool await_place_ahead() {
+    constexpr uint32_t kAhead = 2;
+    const uint32_t pushed = cursor_.lap * kPacketSlots + cursor_.slot;
+    if (pushed < kAhead) return true;
+    const uint32_t oldest = pushed - kAhead;
+    Completion& empty = working_.shared.packet_empty[oldest % kPacketSlots];
+    return loader_waits(working_, RunPhase::packet,
+                        [&] { return empty.done(oldest / kPacketSlots & 1); });
+  }
+
   /// Whether there is an iteration of this number, as far as one can know ahead of it: a loop with
   /// an event goes on until the compute warps say otherwise.
   DEVICE bool more(uint64_t iteration) {
@@ -59,7 +104,7 @@ class Feeder {
   DEVICE bool await_turn(uint64_t iteration) {
     const RunParams& params = working_.params;
     const auto done = static_cast<uint32_t>(iteration - params.first);
-    if (block::index() == 0) ask_host(done);
+    if (block::index() == 0) ask(done);
     bool goes_on = false;
     loader_waits(working_, RunPhase::host, [&] {
       // Acquire: what the host wrote before it fed the iteration is visible to its tasks.
@@ -70,27 +115,18 @@ class Feeder {
     return goes_on;
   }
 
-  DEVICE void ask_host(uint32_t done) {
+  /// By worker 0, once all have ended what was allowed.
+  DEVICE void ask(uint32_t done) {
     const RunParams& params = working_.params;
-    const uint64_t ended_by_all = grid::blocks() * (params.first + done);
+    const uint64_t ended_by_all = params.workers * (params.first + done);
     // Acquire: all that the iterations have written.
-    const bool all_ended = loader_waits(working_, RunPhase::host, [&] {
-      return load<Order::acquire, Scope::gpu>(&params.workspace->ended) >= ended_by_all;
-    });
-    if (!all_ended) return;
-    // Release: that is what the host may read once it sees this.
-    store<Order::release, Scope::sys>(&params.record->done, done);
-    uint32_t fed = 0;
-    bool stop = false;
-    const bool answered = loader_waits(working_, RunPhase::host, [&] {
-      // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
-      stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
-      fed = load<Order::acquire, Scope::sys>(&params.record->fed);
-      return fed > done || stop;
-    });
-    if (answered)
-      store<Order::release, Scope::gpu>(&params.workspace->turn,
-                                        Turn::of(params.run, fed, stop).bits);
+    if (!loader_waits(working_, RunPhase::host, [&] {
+          return load<Order::acquire, Scope::gpu>(&params.workspace->ended) >= ended_by_all;
+        }))
+      return;
+    const Turn turn = ask_host(working_, done);
+    if (turn.allowed() > done || turn.all())
+      store<Order::release, Scope::gpu>(&params.workspace->turn, turn.bits);
   }
 
   DEVICE bool push_task(uint32_t position, uint64_t iteration) {

@@ -27,11 +27,16 @@ Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator)
   const auto chosen = [](uint32_t asked, uint32_t otherwise) {
     return asked != 0 ? asked : otherwise;
   };
-  Shape shape{.workers = chosen(options.workers, gpu ? multiprocessors : kWorkersHost),
-              .compute_warps = chosen(options.compute_warps, gpu ? kWarpsGpu : kWarpsHost),
-              .streams = {.unit_bytes = options.unit_bytes,
-                          .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
-                          .in_flight = options.in_flight}};
+  Shape shape{
+      .workers = chosen(options.workers, gpu ? multiprocessors - options.schedulers : kWorkersHost),
+      .compute_warps = chosen(options.compute_warps, gpu ? kWarpsGpu : kWarpsHost),
+      .streams = {.unit_bytes = options.unit_bytes,
+                  .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
+                  .in_flight = options.in_flight},
+      .schedulers = options.schedulers,
+      .task_slots = options.task_slots,
+      .event_slots = options.event_slots};
+  if (shape.task_slots == 0) throw InvalidArgument("task_slots", "at least 1", "0");
   if (shape.compute_warps > kComputeWarpsMax)
     throw InvalidArgument("compute_warps", fmt::format("at most {}", kComputeWarpsMax),
                           fmt::format("{}", shape.compute_warps));
@@ -84,8 +89,7 @@ struct Megakernel::Parts {
       check_capacity(make_program(everybody.graphs, rank, everybody.shapes[rank], compiled),
                      everybody.shapes[rank], everybody.graphs[rank], accelerator.capacity());
     accelerator.prepare(*graph.task_set().kernel);
-    tables =
-        std::make_unique<DeviceTables>(world, program, graph, shape.workers, options.trace_records);
+    tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
     for (const TaskType& type : graph.task_set().types) type_names.emplace_back(type.name);
   }
   ~Parts();
@@ -141,6 +145,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   params.rank = world.rank();
   params.ranks = world.size();
   params.run = ++runs;
+  params.workers = shape.workers;
   params.compute_warps = shape.compute_warps;
   params.tasks = static_cast<uint32_t>(graph.tasks().size());
   params.first = finished;
@@ -155,7 +160,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
     accelerator.write_flag(word, 0);
   fed = 0;
   running = true;
-  const LaunchShape launch_shape{.blocks = shape.workers,
+  const LaunchShape launch_shape{.blocks = shape.blocks(),
                                  .warps = shape.compute_warps + 1,
                                  .extra_shared_bytes = program.tail_bytes(shape.compute_warps)};
   const KernelEntry& kernel = *graph.task_set().kernel;
@@ -218,17 +223,20 @@ void Megakernel::Parts::await_end() {
 uint32_t Megakernel::Parts::end_run() {
   await_end();
   uint64_t least = UINT64_MAX;
-  for (uint32_t worker = 0; worker < shape.workers; ++worker)
-    least = std::min(least, tables->progress()[worker]);
+  // In a dynamic run the first scheduler counts, in a static one every worker.
+  const uint32_t from = shape.schedulers > 0 ? shape.workers : 0;
+  const uint32_t to = shape.schedulers > 0 ? from + 1 : shape.workers;
+  for (uint32_t block = from; block < to; ++block)
+    least = std::min(least, tables->progress()[block]);
   finished += least;
   if (cell.failed()) throw_failure();
   return static_cast<uint32_t>(least);
 }
 
 void Megakernel::Parts::throw_failure() {
-  const std::span stalls(tables->stalls(), shape.workers);
+  const std::span stalls(tables->stalls(), shape.blocks());
   const WaitReport& report = cell.report();
-  const StallRecord& stall = stalls[std::min(report.block, shape.workers - 1)];
+  const StallRecord& stall = stalls[std::min(report.block, shape.blocks() - 1)];
   try {
     cell.check(phase_names(graph, report.phase, stall));
     // Refused: the ranks disagree, or a task counts beyond its bound.

@@ -9,7 +9,8 @@
 
 namespace tokenyard::megakernel {
 
-Order::Order(std::span<const Graph> graphs, const Placement* placement) : graphs_(graphs) {
+Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* placement)
+    : graphs_(graphs) {
   for (const Graph& graph : graphs) {
     first_task_.push_back(nodes_an_iteration_);
     nodes_an_iteration_ += static_cast<uint32_t>(graph.tasks().size());
@@ -18,9 +19,12 @@ Order::Order(std::span<const Graph> graphs, const Placement* placement) : graphs
     first_event_.push_back(nodes_an_iteration_);
     nodes_an_iteration_ += static_cast<uint32_t>(graph.events().size());
   }
+  first_barrier_ = nodes_an_iteration_;
+  nodes_an_iteration_ += static_cast<uint32_t>(graphs.size());
   std::vector<Pair> edges;
   add_events(edges);
-  if (placement != nullptr) add_queues(edges, *placement);
+  if (beside == Beside::queues) add_queues(edges, *placement);
+  if (beside == Beside::barriers) add_barriers(edges);
 
   first_target_.assign(nodes() + 1, 0);
   for (const auto& [from, to] : edges) ++first_target_[from + 1];
@@ -50,6 +54,14 @@ void Order::add_events(std::vector<Pair>& edges) const {
       if (graph.loop()) edges.emplace_back(event(rank, graph.loop()->id, 0), task(rank, i, 1));
     }
   }
+}
+
+void Order::add_barriers(std::vector<Pair>& edges) const {
+  for (uint32_t rank = 0; rank < graphs_.size(); ++rank)
+    for (uint32_t i = 0; i < graphs_[rank].tasks().size(); ++i) {
+      edges.emplace_back(task(rank, i, 0), first_barrier_ + rank);
+      edges.emplace_back(first_barrier_ + rank, task(rank, i, 1));
+    }
 }
 
 void Order::add_queues(std::vector<Pair>& edges, const Placement& placement) const {
@@ -132,6 +144,8 @@ std::string Order::name(Node node) const {
   const uint32_t iteration = node / nodes_an_iteration_;
   const uint32_t at = node % nodes_an_iteration_;
   const std::string of = iteration == 0 ? "" : " in the next iteration";
+  if (at >= first_barrier_)
+    return fmt::format("the end of an iteration on rank {}", at - first_barrier_);
   for (auto rank = static_cast<uint32_t>(graphs_.size()); rank-- > 0;) {
     if (at >= first_event_[rank]) return event_name(graphs_, rank, at - first_event_[rank]) + of;
   }

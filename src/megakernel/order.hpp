@@ -6,6 +6,7 @@
 ///     a task                 -> the next in its worker's queue; the last, the first of the next
 ///                               iteration
 ///     a loop's event         -> every task of its rank in the next iteration
+///     all tasks of a rank    -> all of its next iteration, in dynamic runs, which have no queues
 ///
 /// Two iterations are enough: a queue repeats, so what is ordered between neighbours is ordered
 /// between all.
@@ -28,8 +29,10 @@ class Order {
   using Pair = std::pair<Node, Node>;
   static constexpr uint32_t kIterations = 2;
 
-  /// `placement` may be null: then only events order tasks.
-  Order(std::span<const Graph> graphs, const Placement* placement);
+  enum class Beside : uint8_t { events_only, queues, barriers };
+  /// What orders tasks beside events: nothing, the queues of `placement`, or a barrier a rank
+  /// between iterations.
+  Order(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr);
 
   Node task(uint32_t rank, uint32_t task, uint32_t iteration = 0) const {
     return iteration * nodes_an_iteration_ + first_task_[rank] + task;
@@ -54,11 +57,13 @@ class Order {
 
  private:
   void add_events(std::vector<Pair>& edges) const;
+  void add_barriers(std::vector<Pair>& edges) const;
   void add_queues(std::vector<Pair>& edges, const Placement& placement) const;
   void sort();
 
   std::span<const Graph> graphs_;
   std::vector<uint32_t> first_task_, first_event_;  ///< [ranks] within an iteration
+  uint32_t first_barrier_ = 0;                      ///< likewise, one a rank
   uint32_t nodes_an_iteration_ = 0;
   std::vector<uint32_t> first_target_;  ///< [nodes + 1]
   std::vector<Node> targets_;

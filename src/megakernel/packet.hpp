@@ -22,10 +22,18 @@ struct WaitRecord {
   uint16_t rank;      ///< one that does, for reports
 };
 
+/// Who is told when an event of a dynamic run is complete: a scheduler of its rank.
+enum class Launch : uint16_t {
+  nobody = 0xffff,  ///< no task waits for it
+  every = 0xfffe,   ///< a massive launch: each launches its share of the tasks
+};                  // Else one, by its index.
+
 struct SignalRecord {
   uint32_t event;
-  uint32_t rank;      ///< whose
-  uint32_t count;     ///< how many signals at once
+  uint16_t rank;      ///< whose
+  Launch launch;      ///< of dynamic runs
+  uint16_t count;     ///< how many signals at once
+  uint16_t sys;       ///< whether other ranks, or bodies of tasks, signal it as well
   uint32_t triggers;  ///< of that event
 };
 
@@ -55,8 +63,9 @@ static_assert(sizeof(Packet) % kPacketAlignment == 0);
 struct EventRecord {
   uint32_t triggers;     ///< an iteration
   uint32_t dynamic_max;  ///< of them for a number that only the device knows
-  uint32_t remote;       ///< whether other ranks signal it
-  uint32_t unused;
+  uint16_t remote;       ///< whether other ranks signal it
+  Launch launch;         ///< of dynamic runs
+  uint32_t tasks_at;     ///< of dynamic runs: where in `dependents` its tasks begin
 };
 
 }  // namespace tokenyard::megakernel

@@ -52,4 +52,36 @@ void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
           "a wait with lag 1, or a loop event, that holds back the next iteration");
 }
 
+void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& triggers,
+                          const Order& order) {
+  if (graphs[0].is_once()) return;
+  // Tasks of a rank's own next iteration come after all of this one: only others' signals matter.
+  std::vector<std::vector<std::vector<Order::Node>>> from_others(graphs.size());
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank)
+    from_others[rank].resize(graphs[rank].events().size());
+  for (const Graph& graph : graphs)
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task)
+      for (const Signal& signal : graph.tasks()[task].signals)
+        if (signal.rank != graph.place().rank)
+          from_others[signal.rank][signal.event.id].push_back(
+              order.task(graph.place().rank, task, 1));
+  std::vector<Order::Pair> pairs;
+  for (const Graph& graph : graphs) {
+    const uint32_t rank = graph.place().rank;
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task)
+      for (const Wait& wait : graph.tasks()[task].waits)
+        if (wait.lag == 0 && triggers[rank][wait.event.id].remote)
+          for (const Order::Node signals : from_others[rank][wait.event.id])
+            pairs.emplace_back(order.task(rank, task), signals);
+  }
+  const std::vector<bool> ordered = order.precedes(pairs);
+  for (size_t i = 0; i < pairs.size(); ++i)
+    if (!ordered[i])
+      throw InvalidGraph(
+          GraphFault::runs_ahead,
+          {order.name(pairs[i].second), "may signal before " + order.name(pairs[i].first),
+           "has run in the iteration before"},
+          "a static placement, or an event that holds back the next iteration");
+}
+
 }  // namespace tokenyard::megakernel

@@ -16,6 +16,12 @@ void prove_acyclic(const Order& order);
 /// (runs_ahead).
 void prove_counts_apart(std::span<const Graph> graphs, const Order& order);
 
+/// A dynamic run counts, for each task that awaits several events, how many have come: so none may
+/// come for the next iteration before the task has run in this one. Throws InvalidGraph
+/// (runs_ahead).
+void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& triggers,
+                          const Order& order);
+
 /// Who touches the same bytes of a tensor, and not only to read or only to add, is ordered: within
 /// an iteration one way or the other, and before whatever the next iteration does there. What is
 /// read was written before, in this iteration or, where the tensor is given, ever. Throws

@@ -29,6 +29,17 @@
 ///  - where the host feeds it: worker 0 waits for all workers to end the iteration, tells the host,
 ///    waits until the host has allowed another one or stopped the run, and passes that on (`turn`).
 ///
+/// In a dynamic run workers have no queues of their own. Whoever gives an event its last signal
+/// puts it into the queue of a scheduler, a block of one thread; the scheduler counts, for each
+/// task that waits for the event, how many of its events have come, and gives tasks that have all
+/// to workers in turn. Their queues are short: a scheduler waits for a free place, and never
+/// overwrites. A scheduler's own queue has room for every event that can be in it (compile() proves
+/// that), so nobody who adds to it waits, workers always come back to their queues, and all goes
+/// on. A massive launch, of many tasks by one event, is shared by all schedulers of the rank; the
+/// last scheduler serves events that other ranks signal. A worker whose task was the last of the
+/// iteration tells scheduler 0, which ends the run or begins the next iteration: it is an event to
+/// tasks that would else wait for nothing of this rank.
+///
 /// Waits have a deadline counted from the beginning of their iteration. The first to fail fails the
 /// run on its rank; each worker then leaves a StallRecord of what it was waiting for. Peers find
 /// out by their own deadlines, or by the alarm.
@@ -41,6 +52,7 @@
 #include "device/peer.hpp"
 #include "device/wait.hpp"
 #include "megakernel/packet.hpp"
+#include "megakernel/queue.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -51,6 +63,7 @@ inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + 1) * 32;
 /// Words of a rank that all ranks reach.
 struct WindowLayout {
   uint32_t ranks, events;
+  uint32_t schedulers = 0, event_slots = 0;  ///< of a rank; of each scheduler's queue
 
   static constexpr uint32_t kLine = 128;  ///< a counter each, so that polls do not meet
   HOST_DEVICE size_t last_at() const {
@@ -59,7 +72,10 @@ struct WindowLayout {
   HOST_DEVICE size_t counter_at(uint32_t event) const {
     return last_at() + size_t{kLine} * (1 + event);
   }
-  HOST_DEVICE size_t bytes() const { return counter_at(events); }
+  HOST_DEVICE size_t queue_at(uint32_t scheduler) const {
+    return counter_at(events) + scheduler * QueueLayout{event_slots}.bytes();
+  }
+  HOST_DEVICE size_t bytes() const { return queue_at(schedulers); }
 };
 
 struct Windows {
@@ -77,12 +93,17 @@ struct Windows {
   DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
     return (bases.of(rank) + layout.counter_at(event)).as<uint64_t>();
   }
+  DEVICE Queue event_queue(uint32_t rank, uint32_t scheduler) const {
+    return {bases.of(rank) + layout.queue_at(scheduler), layout.event_slots};
+  }
 };
 
 /// Words of a rank's own memory.
 struct Workspace {
-  uint64_t ended;  ///< iterations that workers have ended, of all runs, added up
-  uint64_t turn;   ///< of a fed run, a Turn
+  uint64_t iteration;    ///< dynamic runs: that tasks taken from queues belong to
+  uint64_t tasks_ended;  ///< dynamic runs: of all iterations
+  uint64_t ended;        ///< iterations that workers have ended, of all runs, added up
+  uint64_t turn;         ///< of a fed run, a Turn
 };
 
 /// What worker 0 of a fed run has heard from the host.
@@ -106,13 +127,37 @@ struct RunRecord {
 };
 
 /// What a worker waited for when its run failed.
-enum class Stalled : uint32_t { nothing, event, units, packet, hello, loop, host };
+enum class Stalled : uint32_t { nothing, event, units, packet, hello, loop, host, queue };
 struct StallRecord {
   Stalled what = Stalled::nothing;
   uint32_t task = 0;  ///< in the graph
   uint32_t event = 0;
   uint32_t rank = 0;  ///< that owes it
   uint64_t iteration = 0, need = 0, have = 0;
+};
+
+/// A task of a dynamic run that waits for an event.
+struct Dependent {
+  uint32_t position;  ///< of its packet
+  uint32_t waits;     ///< events that it needs in all
+  uint32_t worker;    ///< only there, or kAnyWorker
+  uint32_t unused;
+};
+inline constexpr uint32_t kAnyWorker = UINT32_MAX;
+
+/// What a dynamic run needs besides.
+struct DynamicParams {
+  uint32_t schedulers = 0;                ///< blocks after the workers; 0: the run is static
+  uint32_t task_slots = 0;                ///< of a worker's queue
+  const Dependent* dependents = nullptr;  ///< of event e: from events[e].tasks_at to the next's
+  uint32_t begin_at = 0, begin_end = 0;   ///< those of an iteration's begin
+  uint64_t* arrived = nullptr;       ///< [positions] events that have come, over all iterations
+  std::byte* task_queues = nullptr;  ///< [workers] QueueLayout
+  uint64_t* heads = nullptr;         ///< [workers + schedulers] where each reads its queue
+
+  DEVICE Queue task_queue(uint32_t worker) const {
+    return {Peer<std::byte>(task_queues + worker * QueueLayout{task_slots}.bytes()), task_slots};
+  }
 };
 
 struct TraceRecord {
@@ -132,6 +177,7 @@ inline constexpr uint32_t kUnitsMax = 8;  ///< depth
 struct RunParams {
   uint32_t rank, ranks;
   uint32_t run;            ///< counts from 1
+  uint32_t workers;        ///< blocks that run tasks
   uint32_t compute_warps;  ///< of a block; one more loads
   uint32_t tasks;          ///< of the rank
   uint64_t first;          ///< iteration
@@ -141,14 +187,15 @@ struct RunParams {
   const std::byte* packets;
   const uint32_t* positions;  ///< [tasks + 1] where each packet begins, in kPacketAlignment
   const uint32_t* queues;     ///< [workers + 1] first position of each worker
-  const EventRecord* events;  ///< [events] of this rank
+  const EventRecord* events;  ///< [events + 1] of this rank
+  DynamicParams dynamic;
   StreamPlan streams;
   uint32_t scratch_bytes;
   Windows windows;
   Workspace* workspace;
   RunRecord* record;     ///< host-visible
-  StallRecord* stalls;   ///< [workers] host-visible
-  uint64_t* progress;    ///< [workers] host-visible: iterations each has ended, when it leaves
+  StallRecord* stalls;   ///< [blocks] host-visible
+  uint64_t* progress;    ///< [blocks] host-visible: iterations each has ended, when it leaves
   TraceRecord* trace;    ///< [workers, trace_records] or null
   uint32_t* trace_used;  ///< [workers]
   uint32_t trace_records;
@@ -156,8 +203,8 @@ struct RunParams {
 };
 
 /// Awaited::phase is the task that waits or, past all tasks, one of these.
-enum class RunPhase : uint32_t { hello, loop, packet, units, host };
-inline constexpr uint32_t kRunPhases = 5;
+enum class RunPhase : uint32_t { hello, loop, packet, units, host, queue, iteration };
+inline constexpr uint32_t kRunPhases = 7;
 HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
   return params.tasks + static_cast<uint32_t>(phase);
 }

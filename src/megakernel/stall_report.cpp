@@ -36,6 +36,8 @@ std::string text(const Graph& graph, const StallRecord& stall) {
                          event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
     case Stalled::host:
       return "awaits the host";
+    case Stalled::queue:
+      return fmt::format("awaits a free place in a queue of rank {}", stall.rank);
   }
   return "unknown";
 }
@@ -53,9 +55,13 @@ std::string dump(const Graph& graph, std::span<const StallRecord> stalls) {
 std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const StallRecord& stall) {
   std::vector<std::string> names(graph.tasks().size(), "megakernel: a task");
   if (task < names.size()) names[task] = "megakernel: " + text(graph, stall);
-  for (const char* name : {"a rank begins the run", "the end of an iteration", "the next task",
-                           "what a task streams", "the host"})
+  const size_t iteration = names.size() + static_cast<size_t>(RunPhase::iteration);
+  for (const char* name :
+       {"a rank begins the run", "the end of an iteration", "the next task", "what a task streams",
+        "the host", "a free place in a queue", "tasks of an iteration"})
     names.push_back(fmt::format("megakernel: {}", name));
+  // A dynamic run's leader says which task it is that cannot begin.
+  if (task == iteration) names[iteration] = "megakernel: " + text(graph, stall);
   return names;
 }
 

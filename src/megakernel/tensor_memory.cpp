@@ -22,6 +22,12 @@ void* TensorMemory::local(size_t bytes) {
   return parts_->local.back()->as<void>();
 }
 
+void* TensorMemory::visible(size_t bytes) {
+  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), bytes,
+                                                         DeviceMemory::Kind::shared));
+  return parts_->local.back()->as<void>();
+}
+
 std::vector<void*> TensorMemory::shared(size_t bytes) {
   World& world = parts_->world;
   ArenaBlock block = world.arena().allocate(bytes, {});

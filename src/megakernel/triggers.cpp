@@ -37,14 +37,21 @@ std::string tensor_text(const Graph& graph, size_t tensor) {
   return fmt::format("'{}' of {} bytes", options.name, options.bytes);
 }
 
+/// Who has to do with one event of one rank.
+struct Users {
+  std::vector<std::string> expecting = {};  ///< tasks
+  bool any = false;                         ///< anybody signals or awaits it
+};
+
 void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
-                   const std::vector<std::string>& expecting) {
+                   const Users& users) {
+  const std::vector<std::string>& expecting = users.expecting;
   const uint32_t most = graphs[rank].events()[event].dynamic_max;
-  if (most > 0 && expecting.size() != 1)
+  if (most > 0 && users.any && expecting.size() != 1)
     throw InvalidGraph(GraphFault::trigger_count,
                        {event_name(graphs, rank, event),
                         fmt::format("has a number that {} tasks find out", expecting.size())},
-                       "just one task to expect() each dynamic event");
+                       "just one task to expect() each dynamic event that is used");
   if (most == 0 && !expecting.empty())
     throw InvalidGraph(
         GraphFault::trigger_count,
@@ -88,23 +95,27 @@ void check_tables(std::span<const Graph> graphs) {
 
 Triggers count_triggers(std::span<const Graph> graphs) {
   Triggers all(graphs.size());
-  std::vector<std::vector<std::vector<std::string>>> expecting(graphs.size());
+  std::vector<std::vector<Users>> users(graphs.size());
   for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
     all[rank].resize(graphs[rank].events().size());
-    expecting[rank].resize(graphs[rank].events().size());
+    users[rank].resize(graphs[rank].events().size());
   }
   for (const Graph& graph : graphs)
     for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
       const Graph::TaskNode& node = graph.tasks()[task];
       for (const Signal& signal : node.signals) {
         EventTriggers& event = all[signal.rank][signal.event.id];
+        users[signal.rank][signal.event.id].any = true;
         if (!signal.dynamic) event.triggers += signal.count;
         if (signal.rank == graph.place().rank) continue;
-        event.remote = true;
+        event.remote = event.sys = true;
         event.remote_rank = graph.place().rank;
       }
-      for (const Event& event : node.expects)
-        expecting[graph.place().rank][event.id].push_back(task_name(graph, task));
+      for (const Event& event : node.expects) {
+        users[graph.place().rank][event.id].any = true;
+        users[graph.place().rank][event.id].expecting.push_back(task_name(graph, task));
+      }
+      for (const Wait& wait : node.waits) users[graph.place().rank][wait.event.id].any = true;
     }
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     for (uint32_t event = 0; event < all[rank].size(); ++event) {
@@ -115,8 +126,10 @@ Triggers count_triggers(std::span<const Graph> graphs) {
                             fmt::format("declares {} signals and gets {}", *options.count,
                                         all[rank][event].triggers)},
                            "the signals of all ranks to add up to the declared count");
-      check_expects(graphs, rank, event, expecting[rank][event]);
+      check_expects(graphs, rank, event, users[rank][event]);
+      if (!users[rank][event].any || options.dynamic_max == 0) continue;
       all[rank][event].triggers += options.dynamic_max;
+      all[rank][event].sys = true;  // Bodies of tasks signal with one word for all ranks.
     }
   for (const Graph& graph : graphs) {
     const uint32_t rank = graph.place().rank;

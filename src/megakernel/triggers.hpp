@@ -13,6 +13,7 @@ namespace tokenyard::megakernel {
 struct EventTriggers {
   uint32_t triggers = 0;     ///< an iteration, dynamic_max included
   bool remote = false;       ///< whether other ranks signal it
+  bool sys = false;          ///< whether its counter is added to at sys scope
   uint32_t remote_rank = 0;  ///< one that does
 };
 using Triggers = std::vector<std::vector<EventTriggers>>;  ///< [rank][event]

@@ -11,7 +11,8 @@ struct Working {
   WorkerShared& shared;
   /// For those who wait until others have work for them: others' deadlines end it.
   const Patience& idle;
-  uint64_t began_ns;  ///< the iteration, or the run
+  uint64_t began_ns;      ///< the iteration, or the run
+  uint32_t meetings = 0;  ///< that this thread has come to
 
   DEVICE Deadline deadline() const { return Deadline(params.patience, began_ns); }
   DEVICE Deadline idle_deadline() const { return Deadline(idle, began_ns); }
@@ -20,10 +21,12 @@ struct Working {
 
 enum class WorkerBarrier : uint8_t { compute = 1 };
 
-/// By one thread whose wait has failed. The block finds out when it meets.
+/// By one thread whose wait has failed. The block finds out when it next meets: the flag is the
+/// number of that meeting, so that a thread which is late to look at the flag after the one before
+/// does not leave alone.
 DEVICE void fail_worker(const Working& working) {
   // Relaxed: read after a barrier that this thread comes to as well.
-  store<Order::relaxed, Scope::block>(&working.shared.failed, 1);
+  store<Order::relaxed, Scope::block>(&working.shared.failed, working.meetings + 1);
 }
 
 /// As fail_worker, and leaves the worker's record of what was missing, unless another thread has.
@@ -35,10 +38,12 @@ DEVICE void stall(const Working& working, const StallRecord& record) {
 }
 
 /// The compute warps meet; false once a wait of any of their threads has failed. All of them get
-/// the same answer: who fails next has to pass this barrier first.
-DEVICE bool meet(const Working& working) {
+/// the same answer.
+DEVICE bool meet(Working& working) {
   NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads());
-  return load<Order::relaxed, Scope::block>(&working.shared.failed) == 0;
+  ++working.meetings;
+  const uint32_t failed_at = load<Order::relaxed, Scope::block>(&working.shared.failed);
+  return failed_at == 0 || failed_at > working.meetings;
 }
 
 /// Whether a loader should stop because nobody needs what it loads.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "megakernel/loader_kernel.hpp"
+#include "megakernel/scheduler_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -23,6 +24,41 @@ DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   fence_async();
 }
 
+/// What ranks must agree on: iterations, or that their hosts feed them.
+DEVICE uint32_t run_length(const RunParams& params) {
+  return params.fed ? UINT32_MAX : params.iterations;
+}
+
+/// By one thread: until a rank has begun this run. False if it does not, or begins another one.
+DEVICE bool hear(const Working& working, uint32_t rank) {
+  const RunParams& params = working.params;
+  const uint32_t length = run_length(params);
+  Awaited what{.phase = phase_of(params, RunPhase::hello), .rank = rank, .expected = params.run};
+  Stamped hello{};
+  const bool came = wait_until(working.deadline(), what, [&] {
+    // Acquire: whatever that rank did with our memory in the run before is over.
+    hello = load<Order::acquire, Scope::sys>(params.windows.hello(params.rank, rank));
+    what.seen = hello.epoch;
+    // A rank that nobody keeps waiting may have begun its next run already.
+    return static_cast<int32_t>(hello.epoch - params.run) >= 0;
+  });
+  const bool another_run = came && hello.epoch == params.run && hello.value != length;
+  if (another_run) {
+    what.expected = length;
+    what.seen = hello.value;
+    working.deadline().fail(Failure::refused, what);
+  }
+  if (came && !another_run) return true;
+  stall(working, {.what = Stalled::hello, .rank = rank, .need = what.expected, .have = what.seen});
+  return false;
+}
+
+DEVICE bool hear_all(const Working& working) {
+  for (uint32_t rank = 0; rank < working.params.ranks; ++rank)
+    if (!hear(working, rank)) return false;
+  return true;
+}
+
 /// The compute warps of one block. All their threads go the same way: they part only inside a task,
 /// and agree on failures when they meet.
 template <class List>
@@ -41,38 +77,17 @@ class Worker {
 
   /// Block 0 greets; every block hears all ranks, and that they begin the same run.
   DEVICE bool exchange_hellos() {
-    const uint32_t length = params().fed ? UINT32_MAX : params().iterations;
+    const uint32_t length = run_length(params());
     if (block::index() == 0)
       for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
         // Release: this rank's host and kernels have read what the run before has left.
         store<Order::release, Scope::sys>(params().windows.hello(rank, params().rank),
                                           Stamped{params().run, length});
     for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
-      hear(rank, length);
+      hear(working_, rank);
     if (block::index() == 0 && first_thread())
       store<Order::relaxed, Scope::sys>(&params().record->started, params().run);
     return meet(working_);
-  }
-
-  DEVICE void hear(uint32_t rank, uint32_t length) {
-    Awaited what{
-        .phase = phase_of(params(), RunPhase::hello), .rank = rank, .expected = params().run};
-    Stamped hello{};
-    const bool came = wait_until(working_.deadline(), what, [&] {
-      hello = load<Order::acquire, Scope::sys>(params().windows.hello(params().rank, rank));
-      what.seen = hello.epoch;
-      // A rank that nobody keeps waiting may have begun its next run already.
-      return static_cast<int32_t>(hello.epoch - params().run) >= 0;
-    });
-    const bool another_run = came && hello.epoch == params().run && hello.value != length;
-    if (another_run) {
-      what.expected = length;
-      what.seen = hello.value;
-      working_.deadline().fail(Failure::refused, what);
-    }
-    if (!came || another_run)
-      stall(working_,
-            {.what = Stalled::hello, .rank = rank, .need = what.expected, .have = what.seen});
   }
 
   DEVICE void work() {
@@ -125,16 +140,15 @@ class Worker {
     return true;
   }
 
-  /// Release: what the whole block did before it met.
+  /// What the whole block did before it met is what the signals are about.
   DEVICE void signal(const Packet& packet) {
-    for (uint32_t i = thread::index(); i < packet.signals; i += context_.threads()) {
-      const SignalRecord& signal = packet.signal_records()[i];
-      const Peer<uint64_t> counter = params().windows.counter(signal.rank, signal.event);
-      if (signal.rank == params().rank)
-        add<Order::release, Scope::gpu>(counter, signal.count);
-      else
-        add<Order::release, Scope::sys>(counter, signal.count);
-    }
+    for (uint32_t i = thread::index(); i < packet.signals; i += context_.threads())
+      signal_record(working_, packet.signal_records()[i]);
+    if (params().dynamic.schedulers == 0 || !first_thread()) return;
+    // Acquire and release: the last task of the iteration passes on what all others did.
+    const uint64_t ended =
+        fetch_add<Order::acq_rel, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
+    if (ended % params().tasks == 0) push_event(working_, params().rank, 0, kEnded);
   }
 
   /// The end of an iteration; false if it was the last.
@@ -215,7 +229,10 @@ DEVICE void run_graph(const RunParams& params) {
   Patience idle = params.patience;
   idle.timeout_ns = UINT64_MAX;
   Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
-  if (warp::index() < params.compute_warps) {
+  if (block::index() >= params.workers) {
+    // It begins nothing before this rank's workers, and all others, are there to take it.
+    if (thread::index() == 0 && hear_all(working)) Scheduler(working).run();
+  } else if (warp::index() < params.compute_warps) {
     Worker<List>(working).run();
   } else if (warp::lane() == kFeederLane) {
     Feeder(working).run();

@@ -28,7 +28,7 @@ struct WorkerShared {
   Completion packet_full[kPacketSlots], packet_empty[kPacketSlots];
   Completion unit_full[kComputeWarpsMax][kUnitsMax], unit_empty[kComputeWarpsMax][kUnitsMax];
   Note notes[kPacketSlots];
-  uint32_t failed;   ///< a wait of this worker has; never cleared
+  uint32_t failed;   ///< the meeting that finds a wait failed, or 0
   uint32_t ended;    ///< the compute warps need no more packets
   uint32_t stalled;  ///< somebody writes the StallRecord
   uint32_t loop_ends;

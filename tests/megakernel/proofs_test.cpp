@@ -14,7 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const Shape kTwoWorkers{.workers = 2, .compute_warps = 1, .streams = {}};
+const Shape kTwoWorkers{.workers = 2, .compute_warps = 1};
 
 Compiled compile_all(const std::vector<Graph>& graphs,
                      std::optional<Placement> placement = std::nullopt) {
@@ -272,8 +272,26 @@ TEST(Proofs, MoreThanTheDeviceHas) {
   const InvalidGraph memory = fault(kTwoWorkers);
   EXPECT_EQ(memory.fault, GraphFault::shared_memory);
   EXPECT_THAT(memory.what(), HasSubstr("'glutton'"));
-  EXPECT_EQ(fault({.workers = 3, .compute_warps = 1, .streams = {}}).fault,
-            GraphFault::co_residency);
+  EXPECT_EQ(fault({.workers = 3, .compute_warps = 1}).fault, GraphFault::co_residency);
+}
+
+TEST(Proofs, AQueueThatCouldHoldUpWhoeverAddsToIt) {
+  Sketch s;
+  s.add({.name = "first", .signals = {{s.a}}});
+  s.add({.name = "second", .waits = {{s.a}}, .signals = {{s.b}}});
+  s.add({.name = "third", .waits = {{s.b}}});
+  Shape shape{.workers = 2, .compute_warps = 1, .schedulers = 1, .task_slots = 1};
+  const std::vector<Graph> graphs{s.graph};
+  compile(graphs, std::vector{shape});
+  shape.event_slots = 4;
+  try {
+    compile(graphs, std::vector{shape});
+    FAIL() << "accepted";
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.fault, GraphFault::queue_capacity);
+    EXPECT_EQ(error.witness.front(), "a scheduler of rank 0 serves 2 events");
+    EXPECT_THAT(error.fix, HasSubstr("at least 5"));
+  }
 }
 
 TEST(Proofs, ATaskWithTooManyWaits) {

@@ -18,6 +18,11 @@ struct MegakernelOptions {
   uint32_t unit_bytes = 4096;  ///< of what tasks stream
   uint32_t ring_units = 0;     ///< a warp's; 0: 6 (on the host: 3)
   uint32_t in_flight = 2;      ///< copies of a warp that may be under way
+  /// Blocks that give tasks to workers while the graph runs; 0: tasks are placed when it is
+  /// compiled.
+  uint32_t schedulers = 0;
+  uint32_t task_slots = 4;     ///< of a worker's queue, in dynamic runs
+  uint32_t event_slots = 0;    ///< of a scheduler's queue; 0: as many as there are events for it
   uint32_t trace_records = 0;  ///< newest tasks of a worker that trace() tells of; 0: no trace
 };
 
@@ -68,6 +73,8 @@ class TensorMemory {
 
   /// Zeroed, 256-byte aligned, for tasks of this rank.
   void* local(size_t bytes);
+  /// Zeroed, for tasks of this rank and for its host code, at one address: inputs of fed runs.
+  void* visible(size_t bytes);
   /// Collective. Zeroed. [ranks] where each rank's piece is, as this rank's tasks reach it.
   std::vector<void*> shared(size_t bytes);
   /// Copies between this rank's host and any piece, and waits until it is done.

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "device/functions.hpp"
+
+namespace tokenyard {
+
+DEVICE float exponential(float x) {
+  return expf(x);
+}
+DEVICE float power(float base, float exponent) {
+  return powf(base, exponent);
+}
+DEVICE float sine(float x) {
+  return sinf(x);
+}
+DEVICE float cosine(float x) {
+  return cosf(x);
+}
+DEVICE float reciprocal_square_root(float x) {
+  return rsqrtf(x);
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,21 @@
+/// Elementary functions of floats. Within a few units of the last place of each other on hosts and
+/// GPUs, not the same bits.
+#pragma once
+
+#include "device/macros.hpp"
+
+namespace tokenyard {
+
+DEVICE float exponential(float x);
+DEVICE float power(float base, float exponent);
+DEVICE float sine(float x);
+DEVICE float cosine(float x);
+DEVICE float reciprocal_square_root(float x);
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/functions.hpp"
+#else
+#include "device/host/functions.hpp"
+#endif

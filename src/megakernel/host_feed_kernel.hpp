@@ -1,0 +1,26 @@
+/// How a fed run asks its host whether there shall be another iteration.
+#pragma once
+
+#include "megakernel/waiting_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// By one thread of the rank: tells the host that `done` iterations of the run have ended, and
+/// waits until it has fed another one or stopped the run. Allows nothing if the run has failed.
+DEVICE Turn ask_host(const Working& working, uint32_t done) {
+  const RunParams& params = working.params;
+  // Release: what the iterations have written, the host may read once it sees this.
+  store<Order::release, Scope::sys>(&params.record->done, done);
+  uint32_t fed = 0;
+  bool stop = false;
+  Awaited what{.phase = phase_of(params, RunPhase::host), .rank = params.rank};
+  const bool answered = wait_until(working.idle_deadline(), what, [&] {
+    // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
+    stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
+    fed = load<Order::acquire, Scope::sys>(&params.record->fed);
+    return fed > done || stop;
+  });
+  return answered ? Turn::of(params.run, fed, stop) : Turn::of(params.run, 0, false);
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,90 @@
+// The code of docs/megakernel.md, "write your first task": what the page shows is what runs here.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+// [docs]
+#include "megakernel/worker_kernel.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace mk = tokenyard::megakernel;
+
+/// to[i] = factor * from[i], by all threads of a block.
+struct Scale {
+  static constexpr const char* kName = "scale";
+  struct Args {
+    const float* from;
+    float* to;
+    uint32_t count;
+    float factor;
+  };
+  static DEVICE void run(mk::Context& context, const Args& args) {
+    for (uint32_t i = context.thread(); i < args.count; i += context.threads())
+      args.to[i] = args.factor * args.from[i];
+  }
+};
+
+using MyTasks = mk::TaskList<Scale>;
+DEFINE_HOST_MEGAKERNEL(my_kernel, MyTasks)
+
+/// Two tasks, the second on what the first has made: 6 times x.
+std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& x) {
+  const size_t bytes = x.size() * sizeof(float);
+  mk::TensorMemory memory(world);
+  auto* const in = static_cast<float*>(memory.local(bytes));
+  auto* const half_way = static_cast<float*>(memory.local(bytes));
+  auto* const out = static_cast<float*>(memory.local(bytes));
+  memory.write(in, x.data(), bytes);
+
+  mk::Graph graph(mk::task_set<MyTasks>(my_kernel.entry), {.rank = 0, .ranks = 1});
+  const mk::Tensor given = graph.tensor({.name = "in", .bytes = bytes, .given = mk::Given::always});
+  const mk::Tensor doubled = graph.tensor({.name = "half way", .bytes = bytes});
+  const mk::Tensor result = graph.tensor({.name = "out", .bytes = bytes});
+  const mk::Event ready = graph.event({.name = "doubled"});
+  const auto count = static_cast<uint32_t>(x.size());
+  graph.add<Scale>(
+      {in, half_way, count, 2},
+      {.name = "double", .reads = {given.all()}, .writes = {doubled.all()}, .signals = {{ready}}});
+  graph.add<Scale>(
+      {half_way, out, count, 3},
+      {.name = "triple", .reads = {doubled.all()}, .writes = {result.all()}, .waits = {{ready}}});
+  graph.once();
+
+  mk::Megakernel kernel(world, graph, {.workers = 2});
+  kernel.run(1);
+  std::vector<float> values(x.size());
+  memory.read(values.data(), out, bytes);
+  return values;
+}
+// [docs]
+
+namespace {
+
+TEST(FirstTask, DoesWhatThePageSays) {
+  const auto worlds = tokenyard::World::in_process(1, "host");
+  EXPECT_EQ(six_times(*worlds[0], {1, 2, 3}), (std::vector<float>{6, 12, 18}));
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  const std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(FirstTask, IsWhatThePageShows) {
+  const std::filesystem::path here(__FILE__);
+  const std::string source = text_of(here);
+  const std::string mark = "// [docs]\n";
+  const size_t begin = source.find(mark) + mark.size();
+  const std::string code = source.substr(begin, source.find(mark, begin) - begin);
+  const std::string page =
+      text_of(here.parent_path().parent_path().parent_path() / "docs" / "megakernel.md");
+  EXPECT_NE(page.find("```cpp\n" + code + "```\n"), std::string::npos)
+      << "docs/megakernel.md should show this:\n"
+      << code;
+}
+
+}  // namespace

@@ -1,0 +1,48 @@
+/// Runs a random graph on the ranks of a world, and says what was out of order.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "megakernel/random_graph.hpp"
+
+namespace tokenyard::megakernel {
+
+/// How one run differs from the next.
+struct RunPlan {
+  std::vector<uint32_t> runs = {1};  ///< iterations of each run; 0: the loop ends it
+  uint32_t expected_a_run = 0;       ///< of runs of 0
+  uint32_t workers = 2, compute_warps = 1;
+  uint32_t schedulers = 0, task_slots = 1;
+  uint32_t ring_units = 3, in_flight = 2;
+  uint32_t haste = 0;
+};
+
+/// One rank's part; the sentence is empty if all was in order.
+inline std::string run_random_graph(World& world, const RandomGraph& random, const TaskSet& set,
+                                    const RunPlan& plan) {
+  TensorMemory memory(world);
+  const std::vector<void*> cells = memory.shared(random.cell_bytes());
+  auto* const disorder = static_cast<Disorder*>(memory.local(sizeof(Disorder)));
+  const Graph graph = random.on(world.rank(), set, memory, cells, disorder, plan.haste);
+  Megakernel kernel(world, graph,
+                    {.workers = plan.workers,
+                     .compute_warps = plan.compute_warps,
+                     .unit_bytes = 128,
+                     .ring_units = plan.ring_units,
+                     .in_flight = plan.in_flight,
+                     .schedulers = plan.schedulers,
+                     .task_slots = plan.task_slots});
+  for (const uint32_t iterations : plan.runs) {
+    const uint32_t expected = iterations != 0 ? iterations : plan.expected_a_run;
+    const uint32_t ran = kernel.run(iterations);
+    if (ran != expected) return fmt::format("{} iterations instead of {}", ran, expected);
+  }
+  Disorder seen{};
+  memory.read(&seen, disorder, sizeof(seen));
+  world.barrier("all ranks have looked");  // Nobody's cells go while others still run.
+  if (seen.count == 0) return "";
+  return fmt::format("{} words out of order, the first in task {}: {:#x} instead of {:#x}",
+                     seen.count, seen.task, seen.seen, seen.expected);
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,304 @@
+/// Random graphs that are right: tasks touch random cells of random ranks, as if they ran one after
+/// the other, and events are what that order makes necessary. How they then run is another matter.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "megakernel/touch_task.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// How iterations are kept apart.
+enum class Pacing : uint32_t {
+  once,       ///< one a run
+  gated,      ///< a loop event that all last tasks signal
+  pipelined,  ///< waits that lag: iterations overlap
+};
+
+struct RandomGraphOptions {
+  uint32_t ranks = 1;
+  uint32_t tasks = 10;  ///< of all ranks together
+  uint32_t cells = 16;  ///< of a rank
+  Pacing pacing = Pacing::gated;
+  bool dynamic_counts = false;
+  bool streams = false;
+  uint32_t last_of_run = 0;  ///< gated: iterations of a run, decided on the device
+};
+
+/// One task, before it has arguments.
+struct TouchPlan {
+  struct Cell {
+    uint32_t rank, index;
+    bool operator<(const Cell& other) const {
+      return rank != other.rank ? rank < other.rank : index < other.index;
+    }
+  };
+  struct Seen {
+    Cell cell;
+    uint32_t writer, iterations;
+  };
+  uint32_t rank = 0;
+  std::vector<Seen> reads;
+  std::vector<Cell> writes;
+  std::set<uint32_t> after, after_lagging;  ///< tasks; lagging: of the iteration before
+  uint32_t share = 0, shares = 0;           ///< in a dynamic event
+  uint32_t dynamic_event = 0;               ///< its number
+  bool receives = false;                    ///< waits for it
+  uint32_t units = 0;                       ///< that it streams
+};
+
+class RandomGraph {
+ public:
+  RandomGraph(const RandomGraphOptions& options, uint32_t seed)
+      : options_(options), random_(seed), cells_(options.ranks) {
+    for (auto& of_rank : cells_) of_rank.resize(options.cells);
+    for (uint32_t task = 0; task < options.tasks; ++task) plan(task);
+    if (options.dynamic_counts) add_dynamic();
+    close_iterations();
+  }
+
+  const RandomGraphOptions& options() const { return options_; }
+  size_t cell_bytes() const { return options_.cells * kCellWords * sizeof(uint32_t); }
+
+  /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
+  /// long tasks linger and, with `workers`, where they run.
+  Graph on(uint32_t rank, const TaskSet& set, TensorMemory& memory, const std::vector<void*>& cells,
+           Disorder* disorder, uint32_t haste) const {
+    Graph graph(set, {.rank = rank, .ranks = options_.ranks});
+    const Tensor tensor =
+        graph.tensor({.name = "cells", .bytes = cell_bytes(), .given = Given::always});
+    std::vector<uint32_t> constants(kUnits * kUnitWords);
+    for (uint32_t i = 0; i < constants.size(); ++i) constants[i] = i / kUnitWords;
+    graph.tensor({.name = "constants", .bytes = constants.size() * 4, .given = Given::always});
+    const uint32_t* const stream = placed(memory, constants);
+    // Task t's event exists on all ranks, whoever waits for it.
+    for (uint32_t task = 0; task < plans_.size(); ++task)
+      graph.event({.name = "after " + std::to_string(task)});
+    for (uint32_t i = 0; i < dynamic_events_; ++i)
+      graph.event({.name = "dynamic " + std::to_string(i), .dynamic_max = kShares});
+    const Event all_done = graph.event({.name = "all done"});
+    const Event last = graph.event({.name = "last"});
+    if (options_.pacing == Pacing::once) graph.once();
+    if (options_.pacing == Pacing::gated) graph.loop_on(last);
+    std::mt19937 lingering(haste);
+    for (uint32_t task = 0; task < plans_.size(); ++task) {
+      const uint32_t drawn = lingering() | 1;
+      if (plans_[task].rank == rank)
+        add_task(graph, task, tensor, memory, cells, disorder, stream, haste == 0 ? 0 : drawn);
+    }
+    // One task tells all ranks, so that no rank's next signals can overtake another's last ones.
+    if (options_.pacing == Pacing::gated && rank == 0) {
+      TaskOptions gate{.name = "gate", .waits = {{all_done}}};
+      for (uint32_t to = 0; to < options_.ranks; ++to)
+        gate.signals.push_back({.event = last, .rank = to});
+      graph.add<Touch>({.reads = nullptr,
+                        .writes = nullptr,
+                        .read_count = 0,
+                        .write_count = 0,
+                        .writer = static_cast<uint32_t>(plans_.size()),
+                        .haste = 0,
+                        .disorder = disorder,
+                        .event = {},
+                        .share = 0,
+                        .shares = 0,
+                        .stream = nullptr,
+                        .units = 0,
+                        .last_of_run = options_.last_of_run},
+                       std::move(gate));
+    }
+    return graph;
+  }
+
+ private:
+  static constexpr uint32_t kNobody = UINT32_MAX, kAfterMax = 12, kShares = 4;
+  static constexpr uint32_t kUnits = 7;
+  struct CellState {
+    uint32_t writer = kNobody;
+    std::vector<uint32_t> readers = {};  ///< since it was written
+    uint32_t first_writer = kNobody;     ///< of an iteration
+    std::vector<uint32_t> early = {};    ///< readers before that
+  };
+
+  uint32_t below(uint32_t limit) { return random_() % limit; }
+
+  void plan(uint32_t task) {
+    TouchPlan plan;
+    plan.rank = below(options_.ranks);
+    if (options_.streams && below(2) == 0) plan.units = below(kUnits + 1);
+    for (uint32_t i = below(4); i > 0; --i) touch(plan, task, false);
+    for (uint32_t i = below(3); i > 0; --i) touch(plan, task, true);
+    plans_.push_back(std::move(plan));
+  }
+
+  /// One more cell, unless that would make too many waits.
+  void touch(TouchPlan& plan, uint32_t task, bool write) {
+    const TouchPlan::Cell cell{below(options_.ranks), below(options_.cells)};
+    CellState& state = cells_[cell.rank][cell.index];
+    std::set<uint32_t> after = plan.after;
+    if (state.writer != kNobody) after.insert(state.writer);
+    if (write) after.insert(state.readers.begin(), state.readers.end());
+    after.erase(task);
+    if (after.size() > kAfterMax) return;
+    const auto has = [&](const auto& list) {
+      return std::any_of(list.begin(), list.end(), [&](const TouchPlan::Cell& other) {
+        return !(other < cell) && !(cell < other);
+      });
+    };
+    std::vector<TouchPlan::Cell> read_cells;
+    for (const TouchPlan::Seen& seen : plan.reads) read_cells.push_back(seen.cell);
+    if (has(plan.writes) || (!write && has(read_cells))) return;
+    plan.after = std::move(after);
+    if (write) {
+      plan.writes.push_back(cell);
+      if (state.first_writer == kNobody) state.first_writer = task;
+      state.writer = task;
+      state.readers.clear();
+    } else {
+      plan.reads.push_back({cell, state.writer, 0});
+      if (state.writer == kNobody) state.early.push_back(task);
+      state.readers.push_back(task);
+    }
+  }
+
+  /// Bursts: one task finds out how many of the others will signal, one waits for those that do.
+  void add_dynamic() {
+    for (uint32_t burst = 0; burst < 1 + options_.tasks / 64; ++burst) {
+      const uint32_t rank = below(options_.ranks);
+      for (uint32_t share = 0; share <= kShares; ++share) {
+        TouchPlan plan;
+        plan.rank = rank;
+        plan.share = share;
+        plan.shares = kShares;
+        plan.dynamic_event = dynamic_events_;
+        // Held back by what received the burst of the iteration before.
+        plan.after_lagging.insert(static_cast<uint32_t>(plans_.size()) + kShares + 1 - share);
+        plans_.push_back(std::move(plan));
+      }
+      TouchPlan receiver;
+      receiver.rank = rank;
+      receiver.receives = true;
+      receiver.dynamic_event = dynamic_events_++;
+      for (uint32_t share = 0; share <= kShares; ++share)
+        receiver.after.insert(static_cast<uint32_t>(plans_.size()) - 1 - share);
+      plans_.push_back(std::move(receiver));
+    }
+  }
+
+  /// What the next iteration finds: early readers see the last writer, and whoever comes first
+  /// comes after whoever was there last.
+  void close_iterations() {
+    for (uint32_t task = 0; task < plans_.size(); ++task)
+      for (TouchPlan::Seen& seen : plans_[task].reads) {
+        if (seen.writer != kNobody) continue;
+        seen.writer = cells_[seen.cell.rank][seen.cell.index].writer;
+        seen.iterations = 1;
+      }
+    if (options_.pacing != Pacing::pipelined) return;
+    for (const auto& of_rank : cells_)
+      for (const CellState& state : of_rank) {
+        if (state.writer == kNobody) continue;
+        for (const uint32_t early : state.early) lag(early, state.writer);
+        lag(state.first_writer, state.writer);
+        for (const uint32_t reader : state.readers) lag(state.first_writer, reader);
+      }
+  }
+  void lag(uint32_t task, uint32_t after) {
+    if (task != after) plans_[task].after_lagging.insert(after);
+  }
+
+  const std::vector<std::vector<bool>>& awaited() const {
+    if (!awaited_.empty()) return awaited_;
+    awaited_.assign(plans_.size(), std::vector<bool>(options_.ranks, false));
+    for (const TouchPlan& plan : plans_) {
+      for (const uint32_t task : plan.after) awaited_[task][plan.rank] = true;
+      for (const uint32_t task : plan.after_lagging) awaited_[task][plan.rank] = true;
+    }
+    return awaited_;
+  }
+
+  void add_task(Graph& graph, uint32_t task, const Tensor& tensor, TensorMemory& memory,
+                const std::vector<void*>& cells, Disorder* disorder, const uint32_t* stream,
+                uint32_t haste) const {
+    const TouchPlan& plan = plans_[task];
+    const auto at = [&](const TouchPlan::Cell& cell) {
+      return Peer<uint32_t>(static_cast<uint32_t*>(cells[cell.rank]) + cell.index * kCellWords);
+    };
+    const auto region = [&](const TouchPlan::Cell& cell) {
+      constexpr uint64_t kBytes = kCellWords * sizeof(uint32_t);
+      return tensor.part(cell.index * kBytes, (cell.index + 1) * kBytes).of(cell.rank);
+    };
+    TaskOptions options{.name = "task " + std::to_string(task)};
+    std::vector<CellRead> reads;
+    for (const TouchPlan::Seen& seen : plan.reads) {
+      reads.push_back({at(seen.cell), seen.writer, seen.iterations});
+      options.reads.push_back(region(seen.cell));
+    }
+    std::vector<Peer<uint32_t>> writes;
+    for (const TouchPlan::Cell& cell : plan.writes) {
+      writes.push_back(at(cell));
+      options.writes.push_back(region(cell));
+    }
+    for (const uint32_t before : plan.after) options.waits.push_back({{before}, 0});
+    for (const uint32_t before : plan.after_lagging) options.waits.push_back({{before}, 1});
+    for (uint32_t rank = 0; rank < options_.ranks; ++rank)
+      if (awaited()[task][rank]) options.signals.push_back({.event = {task}, .rank = rank});
+    const Event dynamic{static_cast<uint32_t>(plans_.size()) + plan.dynamic_event};
+    if (plan.shares > 0 && plan.share == plan.shares) options.expects.push_back(dynamic);
+    if (plan.shares > 0 && plan.share < plan.shares)
+      options.signals.push_back({.event = dynamic, .dynamic = true});
+    if (plan.units > 0) options.streams.push_back({1, 0, plan.units * kUnitWords * 4});
+    if (plan.receives) options.waits.push_back({dynamic, 0});
+    const Event all_done{static_cast<uint32_t>(plans_.size()) + dynamic_events_};
+    if (options_.pacing == Pacing::gated && !followed(task))
+      options.signals.push_back({.event = all_done, .rank = 0});
+    options.cost_ns = 1000 + haste % 5000;
+    graph.add<Touch>({.reads = placed(memory, reads),
+                      .writes = placed(memory, writes),
+                      .read_count = static_cast<uint32_t>(reads.size()),
+                      .write_count = static_cast<uint32_t>(writes.size()),
+                      .writer = task,
+                      .haste = haste,
+                      .disorder = disorder,
+                      .event = dynamic,
+                      .share = plan.share,
+                      .shares = plan.shares,
+                      .stream = stream,
+                      .units = plan.units,
+                      .last_of_run = 0},
+                     std::move(options));
+  }
+
+  /// Whether a task of the same iteration comes after it.
+  bool followed(uint32_t task) const {
+    if (followed_.empty()) {
+      followed_.assign(plans_.size(), false);
+      for (const TouchPlan& plan : plans_)
+        for (const uint32_t before : plan.after) followed_[before] = true;
+    }
+    return followed_[task];
+  }
+
+  template <class T>
+  static const T* placed(TensorMemory& memory, const std::vector<T>& values) {
+    if (values.empty()) return nullptr;
+    void* const there = memory.local(values.size() * sizeof(T));
+    memory.write(there, values.data(), values.size() * sizeof(T));
+    return static_cast<const T*>(there);
+  }
+
+  RandomGraphOptions options_;
+  std::mt19937 random_;
+  std::vector<std::vector<CellState>> cells_;
+  std::vector<TouchPlan> plans_;
+  uint32_t dynamic_events_ = 0;
+  mutable std::vector<std::vector<bool>> awaited_;
+  mutable std::vector<bool> followed_;
+};
+
+}  // namespace tokenyard::megakernel

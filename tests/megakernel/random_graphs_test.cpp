@@ -1,0 +1,91 @@
+// Random graphs on host ranks: every task checks that it runs when its declared regions say.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "fabric/worlds.hpp"
+#include "megakernel/graph_runner.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+DEFINE_HOST_MEGAKERNEL(touch_kernel, TouchTasks)
+
+const TaskSet kTouchTasks = task_set<TouchTasks>(touch_kernel.entry);
+
+RandomGraphOptions draw(std::mt19937& random) {
+  const auto below = [&](uint32_t limit) { return static_cast<uint32_t>(random() % limit); };
+  RandomGraphOptions options;
+  options.ranks = 1u << below(3);
+  // Log-uniform, from 2 to 20,000.
+  const double exponent = std::log(2.0) + std::log(1e4) * (below(1000) / 999.0);
+  options.tasks = static_cast<uint32_t>(std::lround(std::exp(exponent)));
+  options.cells = std::max(4u, options.tasks / 3);
+  options.pacing = static_cast<Pacing>(below(3));
+  options.dynamic_counts = below(2) == 0;
+  options.streams = below(2) == 0;
+  if (options.pacing == Pacing::gated && below(2) == 0) options.last_of_run = 1 + below(3);
+  return options;
+}
+
+RunPlan plan_for(const RandomGraphOptions& options, std::mt19937& random) {
+  RunPlan plan;
+  plan.workers = 1 + random() % 6;
+  // Pipelined graphs' ranks may be an iteration apart, which dynamic counting does not allow.
+  if (random() % 3 == 0 && options.pacing != Pacing::pipelined) plan.schedulers = 1 + random() % 2;
+  plan.task_slots = 1 + random() % 3;
+  plan.haste = 1 + random() % 100000;
+  plan.runs = options.pacing == Pacing::once ? std::vector<uint32_t>{1, 1, 1}
+              : options.last_of_run > 0      ? std::vector<uint32_t>{0, 0}
+                                             : std::vector<uint32_t>{1, 3};
+  plan.expected_a_run = options.last_of_run;
+  return plan;
+}
+
+constexpr uint32_t kGraphs = 200, kSeeds = 20;
+
+/// As many of the graphs, each under all its seeds, as the budget allows.
+void run_graphs(double budget_s) {
+  const auto begun = std::chrono::steady_clock::now();
+  uint32_t runs = 0, graphs = 0;
+  uint64_t tasks = 0;
+  for (; graphs < kGraphs; ++graphs) {
+    std::mt19937 random(graphs + 1);
+    const RandomGraphOptions options = draw(random);
+    const RandomGraph graph(options, random());
+    for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+      const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - begun;
+      if (so_far.count() > budget_s) {
+        fmt::print("{} graphs, {} runs, {} tasks in the budget\n", graphs, runs, tasks);
+        return;
+      }
+      const RunPlan plan = plan_for(options, random);
+      const std::string what =
+          fmt::format("graph {} of {} tasks on {} ranks, pacing {}, seed {}", graphs, options.tasks,
+                      options.ranks, static_cast<uint32_t>(options.pacing), seed);
+      run_threads("host", options.ranks,
+                  {.timeout = std::chrono::seconds(60), .arena_bytes = size_t{32} << 20},
+                  [&](World& world) {
+                    EXPECT_EQ(run_random_graph(world, graph, kTouchTasks, plan), "") << what;
+                  });
+      ++runs;
+      tasks += options.tasks * plan.runs.size();
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  fmt::print("{} graphs, {} runs, {} tasks\n", graphs, runs, tasks);
+}
+
+TEST(RandomGraphs, RunInTheOrderOfTheirRegions) {
+  run_graphs(10);
+}
+
+/// All of them, by hand: --gtest_also_run_disabled_tests.
+TEST(RandomGraphs, DISABLED_AllOfThem) {
+  run_graphs(1e9);
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel

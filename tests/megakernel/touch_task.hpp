@@ -1,0 +1,118 @@
+/// A task that proves the order in which it ran: each cell that it reads must hold what its graph's
+/// last writer before it wrote, and each cell that it writes gets its own mark.
+#pragma once
+
+#include "megakernel/worker_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Sixteen bytes, which every writer fills with its mark.
+inline constexpr uint32_t kCellWords = 4;
+
+/// Of what tasks stream.
+inline constexpr uint32_t kUnitWords = 16;
+
+/// What a cell holds: whose write of which iteration; 0 before all.
+HOST_DEVICE uint32_t mark_of(uint32_t writer, uint64_t iteration) {
+  return (writer + 1) << 12 | static_cast<uint32_t>(iteration & 0xfff);
+}
+
+struct CellRead {
+  Peer<uint32_t> at;
+  uint32_t writer;      ///< whose mark it should hold; UINT32_MAX: nobody ever writes it
+  uint32_t iterations;  ///< back
+};
+
+/// The first thing that was out of order.
+struct Disorder {
+  uint32_t count;
+  uint32_t task, expected, seen;
+};
+
+struct Touch {
+  static constexpr const char* kName = "touch";
+  struct Args {
+    const CellRead* reads;
+    const Peer<uint32_t>* writes;
+    uint32_t read_count, write_count;
+    uint32_t writer;  ///< this task's number among all ranks' tasks
+    uint32_t haste;   ///< 0: at once; else it lingers, by a number of its own
+    Disorder* disorder;
+    // A share in a dynamic event: `shares` tasks each signal or do not, as the iteration says.
+    Event event;
+    uint32_t share, shares;  ///< shares 0: none. share == shares: this task counts
+    const uint32_t* stream;  ///< [units][kUnitWords] each word is its unit's number
+    uint32_t units;
+    uint32_t last_of_run;  ///< iterations after which this task ends the loop; 0: never
+  };
+
+  /// How many of the shares signal.
+  static DEVICE uint32_t signals_of(uint32_t shares, uint64_t iteration) {
+    return static_cast<uint32_t>(iteration * 7 + shares) % (shares + 1);
+  }
+
+  static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
+    return args.units > warp ? (args.units - warp + warps - 1) / warps : 0;
+  }
+  static DEVICE Unit unit(const Args& args, uint32_t warp, uint32_t warps, uint32_t index) {
+    return {reinterpret_cast<const std::byte*>(args.stream + (index * warps + warp) * kUnitWords),
+            kUnitWords * sizeof(uint32_t)};
+  }
+
+  static DEVICE void run(Context& context, const Args& args) {
+    linger(context, args);
+    for (uint32_t i = 0; i < units(args, context.warp(), context.warps()); ++i)
+      look_at_unit(context, args, i * context.warps() + context.warp());
+    for (uint32_t i = context.thread(); i < args.read_count * kCellWords; i += context.threads())
+      look(context, args, args.reads[i / kCellWords], i % kCellWords);
+    context.sync();  // A cell that the task both reads and writes is read first.
+    for (uint32_t i = context.thread(); i < args.write_count * kCellWords; i += context.threads())
+      store<Order::weak, Scope::block>(args.writes[i / kCellWords] + i % kCellWords,
+                                       mark_of(args.writer, context.iteration()));
+    if (args.shares > 0) count(context, args);
+    if (args.last_of_run > 0 && context.iteration_of_run() + 1 == args.last_of_run &&
+        context.thread() == 0)
+      for (uint32_t rank = 0; rank < context.ranks(); ++rank) context.end_loop(rank);
+  }
+
+ private:
+  static DEVICE void linger(Context& context, const Args& args) {
+    const uint32_t turns = args.haste == 0 ? 0 : (args.haste * 2654435761u >> 24) % 8;
+    for (uint32_t turn = 0; turn < turns; ++turn) context.sync();
+  }
+
+  static DEVICE void look(Context& context, const Args& args, const CellRead& cell, uint32_t word) {
+    const bool never = cell.writer == UINT32_MAX || cell.iterations > context.iteration();
+    const uint32_t expected =
+        never ? 0 : mark_of(cell.writer, context.iteration() - cell.iterations);
+    compare(args, expected, load<Order::weak, Scope::block>(cell.at + word));
+  }
+
+  static DEVICE void look_at_unit(Context& context, const Args& args, uint32_t number) {
+    const auto* const words = reinterpret_cast<const uint32_t*>(context.next_unit());
+    if (!context.failed() && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
+    context.release_unit();
+  }
+
+  static DEVICE void compare(const Args& args, uint32_t expected, uint32_t seen) {
+    if (seen == expected) return;
+    // Relaxed: read once the kernel has ended.
+    if (fetch_add<Order::relaxed, Scope::gpu>(&args.disorder->count, 1) != 0) return;
+    args.disorder->task = args.writer;
+    args.disorder->expected = expected;
+    args.disorder->seen = seen;
+  }
+
+  static DEVICE void count(Context& context, const Args& args) {
+    if (context.thread() != 0) return;
+    const uint32_t signals = signals_of(args.shares, context.iteration());
+    if (args.share == args.shares)
+      context.expect(args.event, signals);
+    else if (args.share < signals)
+      context.signal(args.event, context.rank(), 1);
+  }
+};
+
+using TouchTasks = TaskList<Touch>;
+
+}  // namespace tokenyard::megakernel
