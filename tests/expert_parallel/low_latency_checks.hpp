@@ -19,6 +19,7 @@ struct LowLatencyCase {
   LowLatencyRows rows = LowLatencyRows::fp8;
   bool given_fp8 = false;  ///< the caller casts
   bool hooks = false;
+  bool logfmt = false;
   uint32_t sms = 0;
   uint32_t seed = 1;
 
@@ -161,16 +162,24 @@ class CombineOnDevice {
  public:
   CombineOnDevice(LowLatency& exchange, const LowLatencyCase& of, const Tokens& mine)
       : out(exchange.world().accelerator(), size_t{mine.count} * of.shape.hidden),
-        lost(exchange.world().accelerator(), size_t{mine.count}) {
+        lost(exchange.world().accelerator(), size_t{mine.count}),
+        logfmt_(of.logfmt) {
     out.poison();
     lost.poison();
   }
   LowLatencyCombine what(const void* y, const LowLatencyTokens& tokens) const {
-    return {.y = y, .weights = tokens.weights(), .out = out.data(), .lost = lost.data()};
+    return {.y = y,
+            .weights = tokens.weights(),
+            .out = out.data(),
+            .logfmt = logfmt_,
+            .lost = lost.data()};
   }
 
   DeviceArray<uint16_t> out;
   DeviceArray<int32_t> lost;
+
+ private:
+  bool logfmt_;
 };
 
 inline std::string difference_of_token(const LowLatencyCase& of, const Tokens& mine, uint32_t rank,
@@ -179,6 +188,13 @@ inline std::string difference_of_token(const LowLatencyCase& of, const Tokens& m
                                        const std::set<uint32_t>& without) {
   const ExpectedSum expected = expected_sum(of.shape, mine, rank, token, without);
   const auto row = out.begin() + static_cast<std::ptrdiff_t>(size_t{token} * of.shape.hidden);
+  for (uint32_t column = 0; of.logfmt && column < of.shape.hidden; ++column) {
+    const float error = std::fabs(from_bf16(row[column]) - from_bf16(expected.row[column]));
+    if (!(error <= expected.bounds[column]))
+      return fmt::format("token {} column {} is off by {}, not {}", token, column, error,
+                         expected.bounds[column]);
+  }
+  if (of.logfmt) return first_difference<int32_t>("lost", {lost}, {expected.lost});
   return first_difference<int32_t>(fmt::format("token {} lost", token), {lost}, {expected.lost}) +
          first_difference(fmt::format("token {}", token),
                           std::vector<uint16_t>(row, row + of.shape.hidden), expected.row);

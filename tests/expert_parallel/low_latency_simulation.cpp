@@ -51,6 +51,7 @@ Drawn draw(SeedRun& run) {
   first.rows = static_cast<LowLatencyRows>(run.option("rows", random.below(4)));
   first.given_fp8 =
       run.option("given_fp8", first.rows != LowLatencyRows::bf16 && random.chance(256));
+  first.logfmt = run.option("logfmt", random.chance(192));
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
   const uint32_t pairs = random.between(1, 2);

@@ -73,6 +73,16 @@ TEST_P(LowLatencyBatch, SendsAndReceivesApart) {
         5);
 }
 
+TEST_P(LowLatencyBatch, CombinesLogFmtCodesWithinTheirError) {
+  for (const uint32_t hidden : {32, 256, 2880})
+    for (const bool hooks : {false, true})
+      check({.shape = {.ranks = 3, .experts = 12, .hidden = hidden, .topk = 4},
+             .tokens = {4, 9, 2},
+             .picking = {.none = 0.1},
+             .hooks = hooks,
+             .logfmt = true});
+}
+
 TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
   for (const uint32_t sms : {2, 3, 8, 16})
     check({.shape = {.ranks = 2, .experts = 8, .hidden = 512, .topk = 4},

@@ -1,7 +1,7 @@
 /// The receiving blocks of a combine: each finishes tokens of this rank, one after the other.
 #pragma once
 
-#include "expert_parallel/low_latency/sums_kernel.hpp"
+#include "expert_parallel/low_latency/sums_codecs_kernel.hpp"
 #include "expert_parallel/low_latency/take_kernel.hpp"
 
 namespace tokenyard::low_latency {
@@ -56,20 +56,24 @@ struct OwnToken {
   }
 };
 
+/// This lane's piece of a chunk from a rank.
+template <class Codec>
 DEVICE Peer<Bytes16> staged_sums(const Combine& call, uint32_t source, uint32_t token,
-                                 uint32_t piece) {
+                                 uint32_t chunk) {
   const CallParams& common = call.params.call;
-  return common.windows.partial(common.rank, call.call.parity(), source, token) + piece;
+  return common.windows.partial(common.rank, call.call.parity(), source, token) +
+         (chunk * Codec::kPiecesAChunk + warp::lane());
 }
 
 /// A chunk of a token's contributions.
+template <class Codec>
 class Contributions {
  public:
   /// By all lanes: waits for a piece of each of up to kContributionsHeld of the ranks that `leads`
   /// names, and removes those from it. The lanes whose ranks did not send.
   DEVICE uint32_t await_some(const Combine& call, const OwnToken& own, uint32_t& leads,
-                             uint32_t piece) {
-    const bool has_piece = piece < call.params.pieces;
+                             uint32_t chunk) {
+    const bool has_piece = Codec::has_piece(call.params, chunk);
     // Packed, as registers are scarce here: a byte each.
     uint32_t ranks = 0, lanes = 0, lost = 0;
     held_ = 0;
@@ -81,7 +85,8 @@ class Contributions {
       lanes |= lane << 8 * i;
       ranks |= rank << 8 * i;
       if (has_piece)
-        pieces_[i] = load<Order::relaxed, Scope::sys>(staged_sums(call, rank, own.token, piece));
+        pieces_[i] =
+            load<Order::relaxed, Scope::sys>(staged_sums<Codec>(call, rank, own.token, chunk));
       ++held_;
     }
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
@@ -89,7 +94,7 @@ class Contributions {
       const uint32_t rank = ranks >> 8 * i & 0xff;
       const auto begin = static_cast<uint32_t>(cycles());
       if (!await_piece(call.call, Phase::combine_partials, rank,
-                       staged_sums(call, rank, own.token, piece), pieces_[i]))
+                       staged_sums<Codec>(call, rank, own.token, chunk), pieces_[i]))
         lost |= 1u << (lanes >> 8 * i & 0xff);
       if (thread::index() == 0) call.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
@@ -99,16 +104,16 @@ class Contributions {
   /// By all lanes: adds what was awaited last, but for the `lost` lanes' ranks, and empties the
   /// places. `leads` as it was for await_some.
   DEVICE void add_to(LaneSums& sums, const Combine& call, const OwnToken& own, uint32_t leads,
-                     uint32_t lost, uint32_t piece) const {
-    const bool has_piece = piece < call.params.pieces;
+                     uint32_t lost, uint32_t chunk) const {
+    const bool has_piece = Codec::has_piece(call.params, chunk);
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
       if (i >= held_) continue;
       const uint32_t lane = first_bit(leads);
       leads &= leads - 1;
       const uint32_t source = warp::shuffle(own.rank, lane);
-      if (!has_piece || (lost >> lane & 1) != 0) continue;
-      sums.add(pieces_[i]);
-      put_back(staged_sums(call, source, own.token, piece));
+      if ((lost >> lane & 1) != 0) continue;
+      Codec::add(sums, pieces_[i]);
+      if (has_piece) put_back(staged_sums<Codec>(call, source, own.token, chunk));
     }
   }
 
@@ -131,6 +136,7 @@ DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
 
 /// By the whole block: a token, if need be without some ranks, of all of whose channels the same
 /// ones are missing.
+template <class Codec>
 DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
   const CombineParams& params = call.params;
   const OwnToken own = OwnToken::load(call, token);
@@ -138,13 +144,13 @@ DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
   // Mostly a warp has one chunk and few ranks: then nothing is read twice.
   const bool holds = chunks <= warp::count() && own.contributions() <= kContributionsHeld;
   LaneSums own_sums;
-  Contributions contributions;
+  Contributions<Codec> contributions;
   uint32_t lacks = 0;
   for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
     const uint32_t piece = chunk * kWarpLanes + warp::lane();
     if (holds) add_rows(call, own_sums, own.row, own.here, 0, piece);
     for (uint32_t left = own.leads; left != 0;)
-      lacks |= contributions.await_some(call, own, left, piece);
+      lacks |= contributions.await_some(call, own, left, chunk);
   }
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn);
   for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
@@ -156,8 +162,8 @@ DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
       if (holds)
         left = 0;
       else
-        contributions.await_some(call, own, left, piece);  // All there, or lost.
-      contributions.add_to(sums, call, own, now, lost, piece);
+        contributions.await_some(call, own, left, chunk);  // All there, or lost.
+      contributions.add_to(sums, call, own, now, lost, chunk);
     }
     if (piece < params.pieces)
       store_vector(reinterpret_cast<Bytes16*>(params.out) + size_t{token} * params.pieces + piece,
@@ -169,6 +175,7 @@ DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
 }
 
 /// By a whole receiving block.
+template <class Codec>
 DEVICE void receive_combine(const Combine& call) {
   const CombineParams& params = call.params;
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
@@ -179,7 +186,7 @@ DEVICE void receive_combine(const Combine& call) {
   block::sync();
   uint32_t turn = 0;
   for (uint32_t token = block::index() - senders; token < params.tokens; token += receivers)
-    finish_token(call, token, turn++);
+    finish_token<Codec>(call, token, turn++);
   if (params.waited == nullptr) return;
   block::sync();
   // Relaxed: sums that the host reads after the kernel.

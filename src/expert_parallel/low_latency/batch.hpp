@@ -61,6 +61,7 @@ class LowLatencyHandle {
   std::optional<low_latency::DispatchParams> dispatch_left;
   std::optional<low_latency::CombineParams> combine_left;
   uint32_t blocks_left = 0;
+  bool logfmt_left = false;
 };
 
 }  // namespace tokenyard

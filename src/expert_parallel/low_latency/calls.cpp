@@ -71,13 +71,13 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
          stream, params);
 }
 
-void LowLatency::Parts::launch_combine(CombineParams params, Part part, uint32_t blocks,
-                                       Stream stream) {
+void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part part,
+                                       uint32_t blocks, Stream stream) {
   const low_latency::Split split = plan_.combine(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   begin_call(stream);
-  launch(accelerator_, low_latency::combine_kernel,
+  launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks, .warps = plan_.combine_warps, .cooperative = false}, stream,
          params);
 }
@@ -146,16 +146,17 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .pieces = options.hidden / 8};
   if (call.hook) {
     handle->combine_left = params;
+    handle->logfmt_left = what.logfmt;
     handle->blocks_left = blocks;
     handle->stage = Stage::combine_sent;
     combines_left_.push_back(handle);
-    launch_combine(params, Part::send, blocks, Stream{call.stream});
+    launch_combine(params, what.logfmt, Part::send, blocks, Stream{call.stream});
     return;
   }
   if (!combines_left_.empty())
     throw InvalidArgument("hook", "that of the combine before, called first", "not called");
   handle->stage = Stage::combined;
-  launch_combine(params, Part::both, blocks, Stream{call.stream});
+  launch_combine(params, what.logfmt, Part::both, blocks, Stream{call.stream});
   handle->release();
 }
 
@@ -170,7 +171,8 @@ void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
   left.pop_front();
   if (combines) {
     handle->stage = Stage::combined;
-    launch_combine(*handle->combine_left, Part::receive, handle->blocks_left, stream);
+    launch_combine(*handle->combine_left, handle->logfmt_left, Part::receive, handle->blocks_left,
+                   stream);
     handle->release();
   } else {
     handle->stage = Stage::dispatched;

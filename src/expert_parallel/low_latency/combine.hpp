@@ -41,5 +41,7 @@ struct CombineParams {
 };
 
 DECLARE_KERNEL(combine_kernel, CombineParams);
+/// The same with rows of sums as LogFMT codes.
+DECLARE_KERNEL(combine_logfmt_kernel, CombineParams);
 
 }  // namespace tokenyard::low_latency

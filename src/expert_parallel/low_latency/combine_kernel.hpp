@@ -6,19 +6,22 @@
 
 namespace tokenyard::low_latency {
 
+template <class Codec>
 DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   const CallParams& common = params.call;
   const Call call{common, shared.call, Kind::combine, read_epoch(common, Kind::combine), now_ns()};
   const bool sending = sends(common.part) && block::index() < common.send_blocks;
   open_call(call, sending);
-  const Combine combine{params, shared, call};
+  const Combine mine{params, shared, call};
   if (sending)
-    send_combine(combine);
+    send_combine<Codec>(mine);
   else
-    receive_combine(combine);
+    receive_combine<Codec>(mine);
 }
 
-DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)
+DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared, kCombineThreadsMax)
+DEFINE_KERNEL(combine_logfmt_kernel, combine<LogFmtCodec>, CombineParams, CombineShared,
+              kCombineThreadsMax)
 
 }  // namespace tokenyard::low_latency

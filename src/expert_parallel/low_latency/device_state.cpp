@@ -27,6 +27,7 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       masks_(accelerator_, world.alarm(), world.size()) {
   accelerator_.prepare(low_latency::dispatch_kernel.entry);
   accelerator_.prepare(low_latency::combine_kernel.entry);
+  accelerator_.prepare(low_latency::combine_logfmt_kernel.entry);
   workspace_ =
       static_cast<low_latency::Workspace*>(accelerator_.allocate(sizeof(low_latency::Workspace)));
   complaint_ = static_cast<low_latency::Complaint*>(

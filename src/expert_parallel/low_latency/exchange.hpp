@@ -57,8 +57,8 @@ struct LowLatency::Parts {
   low_latency::CallParams call_params(const LowLatencyCall& call);
   void launch_dispatch(low_latency::DispatchParams params, low_latency::Part part, uint32_t blocks,
                        Stream stream);
-  void launch_combine(low_latency::CombineParams params, low_latency::Part part, uint32_t blocks,
-                      Stream stream);
+  void launch_combine(low_latency::CombineParams params, bool logfmt, low_latency::Part part,
+                      uint32_t blocks, Stream stream);
   std::shared_ptr<low_latency::Batch> take_batch();
 
   low_latency::Workspace read_workspace();

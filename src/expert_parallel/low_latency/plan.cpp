@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "expert_parallel/low_latency/logfmt.hpp"
+
 namespace tokenyard::low_latency {
 
 namespace {
@@ -31,6 +33,10 @@ Split split(Part part, uint32_t blocks, uint32_t senders) {
   return {blocks, std::clamp(senders, 1u, blocks - 1)};
 }
 
+uint32_t round_up_to_line(uint32_t pieces) {
+  return (pieces + 7) / 8 * 8;
+}
+
 }  // namespace
 
 Split Plan::dispatch(Part part, uint32_t blocks) const {
@@ -53,12 +59,14 @@ Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Cap
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t fp8 = row_layout(options, LowLatencyRows::fp8).staged_pieces();
+  const uint32_t chunks = (options.hidden + 255) / 256;
   const uint32_t bf16 = row_layout(options, LowLatencyRows::bf16).staged_pieces();
   return {.ranks = ranks,
           .tokens_max = options.tokens_max,
           .topk = options.topk,
           .row_pieces = options.bf16_rows ? std::max(fp8, bf16) : fp8,
-          .partial_pieces = (options.hidden / 8 + 7) / 8 * 8};
+          .partial_pieces = std::max(round_up_to_line(options.hidden / 8),
+                                     round_up_to_line(chunks * kLogFmtPiecesAChunk))};
 }
 
 uint32_t timeout_units(std::chrono::nanoseconds timeout) {

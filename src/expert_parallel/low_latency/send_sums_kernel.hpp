@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "expert_parallel/low_latency/call_kernel.hpp"
-#include "expert_parallel/low_latency/sums_kernel.hpp"
+#include "expert_parallel/low_latency/sums_codecs_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -61,6 +61,7 @@ DEVICE bool load_pick(const Combine& call, OthersToken of, uint32_t pick, Weight
 }
 
 /// By all lanes of a warp: its chunks of a token's row of sums.
+template <class Codec>
 DEVICE void send_sums_of(const Combine& call, OthersToken to, WeightedRow held, uint32_t live,
                          uint32_t first_lane) {
   const CombineParams& params = call.params;
@@ -71,12 +72,16 @@ DEVICE void send_sums_of(const Combine& call, OthersToken to, WeightedRow held, 
     const uint32_t piece = chunk * kWarpLanes + warp::lane();
     LaneSums sums;
     add_rows(call, sums, held, live, first_lane, piece);
+    const Bytes16 staged = Codec::encode(sums);
     // Relaxed: sixteen bytes are their own flag.
-    if (piece < params.pieces) store<Order::relaxed, Scope::sys>(row + piece, sums.rounded());
+    if (Codec::has_piece(params, chunk))
+      store<Order::relaxed, Scope::sys>(row + (chunk * Codec::kPiecesAChunk + warp::lane()),
+                                        staged);
   }
 }
 
 /// By a whole sending block. Lanes hold the picks of several tokens at once, as many as fit.
+template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   send_weights(call);
   const CombineParams& params = call.params;
@@ -94,7 +99,7 @@ DEVICE void send_combine(const Combine& call) {
       const uint32_t first_lane = i * params.topk;
       const uint32_t live = lives >> first_lane & picks;
       if (live == 0 || (unknown >> first_lane & picks) != 0) continue;
-      send_sums_of(call, OthersToken::at(params, base + i * stride), held, live, first_lane);
+      send_sums_of<Codec>(call, OthersToken::at(params, base + i * stride), held, live, first_lane);
     }
   }
 }

@@ -35,7 +35,8 @@ class LaneSums {
       sums_[2 * i + 1] += high(piece.word[i]);
     }
   }
-  /// Conversion makes NaNs 0x7fff, so the first word is never kEmpty.
+  DEVICE float value(uint32_t i) const { return sums_[i]; }
+  DEVICE void add_value(uint32_t i, float value) { sums_[i] += value; }
   DEVICE Bytes16 rounded() const {
     Bytes16 piece;
     for (uint32_t i = 0; i < 4; ++i)

@@ -15,9 +15,10 @@ DEVICE bool await_piece(const Call& call, Phase phase, uint32_t source, Peer<Byt
   });
 }
 
-/// By the lane that has read it. Relaxed: a later kernel's say_drained releases it to the source.
+/// By the lane that has read it. Weak: nobody else looks at the place before a later kernel's
+/// say_drained has released it to the source.
 DEVICE void put_back(Peer<Bytes16> staged) {
-  store<Order::relaxed, Scope::sys>(staged, empty_piece());
+  store_vector(staged, empty_piece());
 }
 
 /// By one lane: takes a piece and empties its place; zeros if it did not come. That place is left

@@ -1,0 +1,69 @@
+/// Ten bits a value: a sign, and the magnitude's place on a logarithmic scale that 128 channels
+/// share.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard::low_latency {
+
+inline constexpr uint32_t kLogFmtBits = 10, kLogFmtMask = (1u << kLogFmtBits) - 1;
+inline constexpr uint32_t kLogFmtSign = 1u << (kLogFmtBits - 1);
+/// Places on the scale, from 1 on; 0 is zero. The largest code is not used: any thirty-two bits
+/// hold two whole codes, so no word of codes is all ones, as empty staging is.
+inline constexpr uint32_t kLogFmtPlaces = kLogFmtSign - 2;
+static_assert((kLogFmtSign | kLogFmtPlaces) < kLogFmtMask);
+/// Octaves of a scale at most; what is smaller becomes its smallest value, or zero.
+inline constexpr float kLogFmtOctaves = 32;
+/// Of 256 channels, in sixteen-byte pieces: codes, and one piece of scales.
+inline constexpr uint32_t kLogFmtPiecesAChunk = 256 * kLogFmtBits / 128 + 1;
+
+/// What the values of a group have in common.
+struct LogRange {
+  float largest = 0, smallest = INFINITY;  ///< magnitudes; of those that are not 0
+  uint32_t broken = 0;                     ///< whether one is infinite or no number
+
+  HOST_DEVICE void include(float value) {
+    const float size = std::fabs(value);
+    if (!(size < INFINITY)) broken = 1;
+    if (size == 0) return;
+    largest = std::fmax(largest, size);
+    smallest = std::fmin(smallest, size);
+  }
+};
+
+/// Place p stands for 2^(low + (p - 1) * step). With 32 octaves on 510 places neighbours differ by
+/// 4.4 %, so the error is 2.2 % at most; 20 octaves, as most rows have, make it 1.4 %.
+struct LogScale {
+  float low, step;
+
+  HOST_DEVICE static LogScale of(const LogRange& range) {
+    // One value that is no number makes all of the group none.
+    if (range.broken != 0) return {std::bit_cast<float>(0x7fc00000u), 0};
+    if (range.largest == 0) return {0, 0};
+    const float high = std::log2(range.largest);
+    const float low = std::fmax(std::log2(range.smallest), high - kLogFmtOctaves);
+    return {low, (high - low) / static_cast<float>(kLogFmtPlaces - 1)};
+  }
+  HOST_DEVICE uint32_t encode(float value) const {
+    if (value == 0) return 0;
+    const uint32_t sign = std::bit_cast<uint32_t>(value) >> 31 != 0 ? kLogFmtSign : 0;
+    if (!(step > 0)) return sign | 1;
+    const float place = std::rint((std::log2(std::fabs(value)) - low) / step);
+    if (place < -1 / step) return 0;  // Less than half of the smallest.
+    return sign | (1 + static_cast<uint32_t>(std::fmin(std::fmax(place, 0.0f),
+                                                       static_cast<float>(kLogFmtPlaces - 1))));
+  }
+  HOST_DEVICE float decode(uint32_t code) const {
+    const uint32_t place = code & (kLogFmtSign - 1);
+    if (place == 0) return 0;
+    const float size = std::exp2(low + static_cast<float>(place - 1) * step);
+    return (code & kLogFmtSign) != 0 ? -size : size;
+  }
+};
+
+}  // namespace tokenyard::low_latency
