@@ -15,11 +15,11 @@ constexpr size_t kEarlyMax = 4096;  ///< only members can be early
 
 }  // namespace
 
-Door::Door(const EpochGate& gate, const Key& key, Listening listening, Sleeper& sleeper,
+Door::Door(const EpochGate& gate, const Key& key, const std::string& address, Sleeper& sleeper,
            int buffer_bytes)
     : gate_(gate),
       key_(key),
-      listening_(std::move(listening)),
+      listening_(listen_at(address)),
       sleeper_(sleeper),
       buffer_bytes_(buffer_bytes) {
   sleeper_.watch_arrivals(listening_.socket.native());

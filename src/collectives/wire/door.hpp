@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "collectives/wire/dial.hpp"
@@ -21,8 +22,12 @@ struct Guest {
 
 class Door {
  public:
-  Door(const EpochGate& gate, const Key& key, Listening listening, Sleeper& sleeper,
+  /// At any free port of the address. Throws OsError.
+  Door(const EpochGate& gate, const Key& key, const std::string& address, Sleeper& sleeper,
        int buffer_bytes);
+
+  const std::string& address() const { return listening_.address; }
+  uint16_t port() const { return listening_.port; }
 
   /// Those whose time is now.
   std::vector<Guest> poll(WireTime now);

@@ -24,27 +24,14 @@ constexpr int64_t kNapWhileWaitingNs = 1'000'000;
 
 }  // namespace
 
-Listening WireTransport::listen(const WireOptions& options) {
-  return listen_at(options.address.empty() ? own_address("") : options.address);
-}
-
 WireTransport::WireTransport(const WireOptions& options)
     : options_(options),
+      host_(options.host.empty() ? default_host() : options.host),
       key_(wire_key(options.secret, options.job)),
       gate_(options.self),
       shared_(gate_, key_),
-      card_{.host = options.host.empty() ? default_host() : options.host,
-            .letterbox = shared_.letterbox().name(),
-            .address = {}},
-      door_(
-          gate_, key_,
-          [&] {
-            Listening listening = listen(options);
-            card_.address = listening.address;
-            card_.port = listening.port;
-            return listening;
-          }(),
-          sleeper_, options.socket_buffer_bytes),
+      door_(gate_, key_, options.address.empty() ? own_address("") : options.address, sleeper_,
+            options.socket_buffer_bytes),
       nap_max_ns_(kNapForeverNs) {
   if (options.stripes < 1 || options.stripes > kStripesMax) {
     throw InvalidArgument("stripes", fmt::format("1 to {}", kStripesMax),
@@ -55,11 +42,18 @@ WireTransport::WireTransport(const WireOptions& options)
 }
 
 WireTransport::~WireTransport() {
-  for (auto& [key, pair] : pairs_) pair.channel->end();  // Somebody may hold it still.
+  for (auto& [line, pair] : pairs_) pair.channel->end();  // Somebody may hold it still.
+}
+
+Contact WireTransport::contact() const {
+  return encode({.host = host_,
+                 .letterbox = shared_.letterbox().name(),
+                 .address = door_.address(),
+                 .port = door_.port()});
 }
 
 void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
-  for (auto& [key, pair] : pairs_) {
+  for (auto& [line, pair] : pairs_) {
     pair.channel->end();
     bytes_of_past_epochs_ += pair.channel->bytes_sent();
   }
@@ -93,7 +87,7 @@ std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot p
 }
 
 WireTransport::Pair& WireTransport::find_or_make(GroupId group, Lane lane, Slot peer) {
-  const auto [at, is_new] = pairs_.try_emplace(Key{group, lane, peer});
+  const auto [at, is_new] = pairs_.try_emplace(Line{group, lane, peer});
   Pair& pair = at->second;
   if (!is_new) return pair;
   const Member& self = gate_.self();
@@ -118,13 +112,13 @@ WireTransport::Pair& WireTransport::pair_of(const ChannelName& name) {
 
 bool WireTransport::same_host(Slot peer) const {
   const auto at = peers_.find(peer);
-  return !options_.force_tcp && at != peers_.end() && at->second.card.host == card_.host;
+  return !options_.force_tcp && at != peers_.end() && at->second.card.host == host_;
 }
 
 uint64_t WireTransport::host_of(Slot slot) const {
   if (options_.force_tcp) return slot;
   const auto at = peers_.find(slot);
-  return std::hash<std::string>()(at != peers_.end() ? at->second.card.host : card_.host);
+  return std::hash<std::string>()(at != peers_.end() ? at->second.card.host : host_);
 }
 
 void WireTransport::invite(Pair& pair) {
@@ -164,7 +158,7 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
 void WireTransport::poll() {
   const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // Powers of two.
   if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
-    for (auto& [key, pair] : pairs_) {
+    for (auto& [line, pair] : pairs_) {
       if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(false);
     }
     look();
@@ -196,8 +190,7 @@ bool WireTransport::is_settled(const Pair& pair) const {
 void WireTransport::look_at_letters() {
   for (SharedNews& news : shared_.poll()) {
     Pair& pair = pair_of(news.channel);
-    const Peer& peer = peer_of(pair);
-    const LetterboxAddress box(peer.card.letterbox);
+    Peer& peer = peer_of(pair);
     if (news.channel.maker == gate_.self()) {
       // A refusal, but of a segment that is in use: a taker does not change its mind.
       const bool open = pair.channel->shared() != nullptr && !pair.channel->shared()->taken();
@@ -206,9 +199,10 @@ void WireTransport::look_at_letters() {
       // Invited twice. The first one counts.
     } else if (news.segment && same_host(peer.member.slot)) {
       pair.channel->use(std::make_unique<SharedChannel>(std::move(*news.segment), End::taker,
-                                                        shared_.letterbox(), box));
+                                                        shared_.letterbox(),
+                                                        LetterboxAddress(peer.card.letterbox)));
     } else {
-      peer_of(pair).reason = "over TCP: " + news.refusal;
+      peer.reason = "over TCP: " + news.refusal;
       shared_.refuse(news.channel, peer.card.letterbox, news.refusal);
     }
   }
@@ -244,7 +238,7 @@ void WireTransport::look_at_dials(WireTime now) {
 }
 
 void WireTransport::dial_busy_pairs() {
-  for (auto& [key, pair] : pairs_) {
+  for (auto& [line, pair] : pairs_) {
     if (pair.dialled != 1 || !pair.channel->tcp()->is_busy()) continue;
     for (uint32_t stripe = 1; stripe < pair.channel->tcp()->stripes(); ++stripe) {
       dial(pair, stripe);
@@ -253,7 +247,7 @@ void WireTransport::dial_busy_pairs() {
 }
 
 void WireTransport::prepare_to_sleep() {
-  for (auto& [key, pair] : pairs_) {
+  for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
   }
   look();
@@ -281,7 +275,7 @@ std::string WireTransport::reason(Slot peer) const {
 
 uint64_t WireTransport::bytes_sent() const {
   uint64_t bytes = bytes_of_past_epochs_;
-  for (const auto& [key, pair] : pairs_) bytes += pair.channel->bytes_sent();
+  for (const auto& [line, pair] : pairs_) bytes += pair.channel->bytes_sent();
   return bytes;
 }
 

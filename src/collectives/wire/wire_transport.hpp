@@ -31,7 +31,7 @@ class WireTransport final : public Transport {
   explicit WireTransport(const WireOptions& options);
   ~WireTransport() override;
 
-  Contact contact() const override { return encode(card_); }
+  Contact contact() const override;
   void begin_epoch(const View& view, const Contacts& contacts) override;
   /// Throws InvalidArgument if the peer is no other member of the epoch.
   std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
@@ -58,14 +58,13 @@ class WireTransport final : public Transport {
     ContactCard card;
     std::string reason;
   };
-  using Key = std::tuple<GroupId, Lane, Slot>;
+  using Line = std::tuple<GroupId, Lane, Slot>;
   struct Pair {
     ChannelName name;
     std::shared_ptr<PairChannel> channel;
     uint32_t dialled = 0;  ///< stripes that this rank has begun to connect
   };
 
-  static Listening listen(const WireOptions& options);
   Peer& peer_of(const Pair& pair);
   Pair& pair_of(const ChannelName& name);
   Pair& find_or_make(GroupId group, Lane lane, Slot peer);
@@ -81,15 +80,15 @@ class WireTransport final : public Transport {
   bool is_settled(const Pair& pair) const;
 
   const WireOptions options_;
-  const collectives::Key key_;
+  const std::string host_;
+  const Key key_;
   EpochGate gate_;
   Sleeper sleeper_;
   SharedPath shared_;
-  ContactCard card_;
   Door door_;
 
   std::map<Slot, Peer> peers_;
-  std::map<Key, Pair> pairs_;
+  std::map<Line, Pair> pairs_;
   std::vector<Dial> dials_;
   uint64_t bytes_of_past_epochs_ = 0;
 
