@@ -87,6 +87,23 @@ void Result::require_clean(const std::vector<uint32_t>& expected) const {
   if (!text.empty()) throw simulation::SuiteFailure(text + "\n" + drawn);
 }
 
+std::vector<uint32_t> Result::missing_a_peer() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < thrown.size(); ++rank) {
+    if (!thrown[rank]) continue;
+    try {
+      std::rethrow_exception(thrown[rank]);
+    } catch (const PeerTimeout&) {
+      ranks.push_back(rank);
+    } catch (const PeerLost&) {
+      ranks.push_back(rank);
+    } catch (...) {
+      // Whatever it is, it is no answer to a rank that stops.
+    }
+  }
+  return ranks;
+}
+
 Result run(simulation::SeedRun& seed, const Options& options,
            const std::function<void(World&)>& program) {
   auto ends = InProcessMesh::make(options.ranks);

@@ -160,14 +160,9 @@ void run_suite(SeedRun& run) {
   const simulated::Result result =
       simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
   std::vector<uint32_t> may_throw;
-  for (uint32_t rank = 0; stops && rank < options.ranks; ++rank) {
-    may_throw.push_back(rank);
-    if (rank == options.stop->rank || !result.thrown[rank]) continue;
-    try {
-      std::rethrow_exception(result.thrown[rank]);
-    } catch (const PeerTimeout&) {
-    } catch (const PeerLost&) {
-    }  // Anything else is no answer to a rank that stops.
+  if (stops) {
+    may_throw = result.missing_a_peer();
+    may_throw.push_back(options.stop->rank);
   }
   result.require_clean(may_throw);
 }
