@@ -52,6 +52,7 @@ class Supervisor:
         self._work = (letters, shape, steps)
         self._ranks: dict[Connection, tuple[int, SpawnProcess]] = {}
         self._step_of = dict.fromkeys(range(ranks), 0)
+        self._leaving: list[SpawnProcess] = []
         self._recovering: list[tuple[Kill, float]] = []
         self._run = Run()
 
@@ -66,9 +67,12 @@ class Supervisor:
                 self._listen()
                 if ahead and all(self._step_of[rank] >= ahead[0].step for rank in ahead[0].ranks):
                     self._replace(ahead.pop(0))
+            for process in self._leaving:
+                process.join(SILENCE_S)
         finally:
-            for _, process in self._ranks.values():
+            for process in [*self._leaving, *(process for _, process in self._ranks.values())]:
                 process.kill()
+                process.join()
         self._run.seconds = time.monotonic() - begin
         return self._run
 
@@ -94,7 +98,7 @@ class Supervisor:
                 process.join()
                 raise RuntimeError(f"rank {rank} ended with {process.exitcode}") from None
             if said is None:
-                self._step_of[rank] = len(self._run.losses)
+                self._leaving.append(process)
                 del self._ranks[home]
             else:
                 self._note(rank, *said)
