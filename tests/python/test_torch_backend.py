@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -40,7 +41,8 @@ def in_group(say: Any, rank: int, size: int, port: int, body: Callable[[int, int
     try:
         return body(rank, size)
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def run(body: Callable[[int, int], Any], size: int = RANKS) -> list[Any]:
@@ -137,8 +139,9 @@ def messages(rank: int, size: int) -> None:
         for _ in range(1, size):
             source = dist.recv(got, tag=5)
             assert (got == source).all()
-        return
-    dist.send(torch.full((3,), float(rank)), 0, tag=5)
+    else:
+        dist.send(torch.full((3,), float(rank)), 0, tag=5)
+    dist.barrier()  # Who leaves takes along what nobody has received.
 
 
 def work_and_futures(rank: int, size: int) -> None:
@@ -263,12 +266,18 @@ def refusals(rank: int, size: int) -> None:
 
 
 def again(rank: int, size: int) -> None:
-    """A second job in the same processes and the same store."""
+    """More jobs in the same processes and the same store."""
     dist.destroy_process_group()
-    dist.init_process_group("tokenyard", rank=rank, world_size=size)
-    total = torch.tensor(rank)
-    dist.all_reduce(total)
-    assert total.item() == 3
+    # One that stays: the store of env:// goes with rank 0's group.
+    path = Path(tempfile.gettempdir()) / f"tokenyard-again-{os.environ['MASTER_PORT']}"
+    store = dist.FileStore(str(path), size)
+    for _ in range(2):
+        dist.init_process_group("tokenyard", store=store, rank=rank, world_size=size)
+        total = torch.tensor(rank)
+        dist.all_reduce(total)
+        assert total.item() == 3
+        dist.destroy_process_group()
+    path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
