@@ -40,6 +40,7 @@ struct Page {
   std::atomic<bool> hold = false, held = false;      ///< to pause between two operations
   std::atomic<Fate> fate = Fate::at_work;
   std::atomic<uint32_t> blamed = kNobody;  ///< by a PeerTimeout
+  std::array<char, 256> words{};           ///< of the PeerTimeout, written before `fate`
 };
 
 struct Diary {
@@ -133,6 +134,12 @@ class ElasticRank {
   /// What rank `rank` brings to this step.
   int64_t brought_by(uint32_t rank) const { return static_cast<int64_t>(step_ * 16 + rank + 1); }
 
+  int64_t sum_of(const std::vector<uint32_t>& ranks) const {
+    int64_t sum = 0;
+    for (const uint32_t rank : ranks) sum += brought_by(rank);
+    return sum;
+  }
+
   void operate() {
     switch (step_ % 4) {
       case 0:
@@ -151,10 +158,11 @@ class ElasticRank {
     values_.assign(elements, mine);
     until_done([&] {
       check(mine, "an aborted all_reduce has changed its input");
+      const int64_t before = sum_of(collectives_.active_ranks());
       world_.all_reduce({values_.data(), elements, DataType::int64}, ReduceOp::sum).wait();
-      int64_t sum = 0;
-      for (const uint32_t rank : collectives_.active_ranks()) sum += brought_by(rank);
-      check(sum, "all_reduce is wrong");
+      // It may have been the last operation of its epoch, or the first one of the next.
+      const int64_t after = sum_of(collectives_.active_ranks());
+      check(values_[0] == before ? before : after, "all_reduce is wrong");
     });
   }
 
@@ -205,6 +213,8 @@ class ElasticJob {
     std::filesystem::remove_all(directory_);
   }
 
+  /// Called first of all in every process of the job.
+  void on_start(std::function<void(uint32_t rank)> call) { on_start_ = std::move(call); }
   void start() { processes_ = std::make_unique<RankProcesses>(ranks_, start_); }
   /// A new process for the slot of a rank that is gone.
   void start_newcomer(uint32_t rank) {
@@ -266,6 +276,7 @@ class ElasticJob {
   void begin(uint32_t rank, bool join) {
     Page& page = diary_->pages[rank];
     try {
+      on_start_(rank);
       const CollectivesOptions options = this->options(rank);
       const auto collectives = join ? Collectives::join(options) : Collectives::connect(options);
       ElasticRank work(*collectives, diary());
@@ -274,7 +285,15 @@ class ElasticJob {
       } else if (join) {
         work.find_place_among_others();
       }
-      work.run();
+      try {
+        work.run();
+      } catch (const PeerTimeout& error) {
+        page.blamed = error.facts.rank;
+        std::string(error.what()).copy(page.words.data(), page.words.size() - 1);
+        page.fate = Fate::timed_out;
+        // Who went at once might be blamed by others, for that.
+        await("the end", [this] { return diary_->stop.load(); });
+      }
     } catch (const tokenyard::Fenced&) {
       page.fate = Fate::fenced;
       // It may come back, under a new name.
@@ -284,9 +303,6 @@ class ElasticJob {
       work.run();
     } catch (const QuorumLost&) {
       page.fate = Fate::no_quorum;
-    } catch (const PeerTimeout& error) {
-      page.blamed = error.facts.rank;
-      page.fate = Fate::timed_out;
     }
   }
 
@@ -294,6 +310,7 @@ class ElasticJob {
   const Change change_;
   std::filesystem::path directory_;
   SharedBoard<Diary> diary_;
+  std::function<void(uint32_t)> on_start_ = [](uint32_t) {};
   std::function<void(uint32_t)> start_;
   std::unique_ptr<RankProcesses> processes_;
   std::vector<std::unique_ptr<RankProcesses>> newcomers_;

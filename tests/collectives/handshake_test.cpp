@@ -14,8 +14,10 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 const Key kKey("a secret", "test");
-const Introduction kDialler{.purpose = Purpose::member, .job = 5, .self = {2, 77}, .epoch = 3, .sought = 78};
-const Introduction kAcceptor{.purpose = Purpose::member, .job = 5, .self = {0, 78}, .epoch = 4, .sought = 0};
+const Introduction kDialler{
+    .purpose = Purpose::member, .job = 5, .self = {2, 77}, .epoch = 3, .sought = 78};
+const Introduction kAcceptor{
+    .purpose = Purpose::member, .job = 5, .self = {0, 78}, .epoch = 4, .sought = 0};
 
 /// What one end has sent and the other not yet read.
 struct Wire {

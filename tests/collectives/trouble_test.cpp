@@ -201,9 +201,10 @@ TEST(Trouble, StuckRankIsNamedAndNotPutOut) {
   await("it to get stuck", [&] { return job.page(1).held.load(); });
   for (const uint32_t rank : {0u, 2u}) {
     await("a deadline", [&] { return job.page(rank).fate == Fate::timed_out; });
-    EXPECT_EQ(job.page(rank).blamed, 1u);
+    EXPECT_EQ(job.page(rank).blamed, 1u) << job.page(rank).words.data();
   }
   EXPECT_EQ(job.page(1).fate, Fate::at_work);
+  job.diary().stop = true;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ std::string interface_address() {
 
 }  // namespace
 
-std::string own_address(const std::string& store) {
+std::string own_address(const std::string& store) try {
   const auto place = tcp_address(store);
   asio::io_context io;
   asio::error_code error;
@@ -51,6 +51,8 @@ std::string own_address(const std::string& store) {
     if (!error) return local.address().to_string();
   }
   return interface_address();
+} catch (const std::system_error&) {
+  return kLoopback;  // No descriptors left: whoever needs more of them says so.
 }
 
 }  // namespace tokenyard::collectives

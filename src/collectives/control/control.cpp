@@ -35,9 +35,13 @@ Control::Control(ControlOptions options)
            .contact = {}},
       io_(1),
       work_(asio::make_work_guard(io_)) {
-  loop_ = std::make_unique<ControlLoop>(io_, options_, own_, bulletin_);
-  own_ = loop_->own_card();
-  thread_ = std::thread([this] { run(); });
+  try {
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, bulletin_);
+    own_ = loop_->own_card();
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw OsError("start of the control plane", error.code().value(), error.code().message());
+  }
 }
 
 Control::~Control() {

@@ -1,0 +1,122 @@
+/// What the system refuses: memory, descriptors, a port. Nobody crashes and nobody hangs.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+
+#include "collectives/control/connection.hpp"
+#include "collectives/elastic_job.hpp"
+#include "collectives/resource_limit.hpp"
+#include "fabric/ranks.hpp"
+
+namespace tokenyard::collectives {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Shortage, RankWithoutSharedMemoryTakesPartAllTheSame) {
+  ElasticJob job(4);
+  job.on_start([](uint32_t rank) {
+    const rlimit none{4096, 4096};
+    if (rank != 1) return;
+    testing::promise(setrlimit(RLIMIT_FSIZE, &none) == 0, "setrlimit");
+  });
+  job.start();
+  job.await_progress({0, 1, 2, 3});
+  // In the next epoch it is refused again.
+  job.signal(3, SIGKILL);
+  job.await_members({0, 1, 2}, 3);
+  job.await_progress({0, 1, 2});
+  job.finish({0, 1, 2});
+}
+
+TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
+  const ElasticJob place(1);
+  RankProcesses alone(1, [&](uint32_t) {
+    const rlim_t used = no_more_descriptors();
+    bool worked = false;
+    for (rlim_t more = 0; more < 40 && !worked; ++more) {
+      const ResourceLimit limit(RLIMIT_NOFILE, used + more);
+      CollectivesOptions options = place.options(0);
+      options.timeout = 200ms;
+      try {
+        Collectives::connect(options)->world().barrier().wait();
+        worked = true;
+      } catch (const Error&) {
+        // Says what was refused.
+      }
+    }
+    testing::promise(worked, "40 descriptors are not enough");
+    testing::promise(no_more_descriptors() == used, "a failed connect has kept descriptors");
+  });
+  EXPECT_EQ(alone.wait(0), 0);
+}
+
+TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
+  // It answers everybody, in its own language.
+  asio::io_context io;
+  TcpAcceptor other = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  std::atomic<bool> over = false;
+  std::thread answering([&] {
+    while (!over) {
+      TcpSocket customer = other.accept();
+      asio::error_code ignored;
+      asio::write(customer, asio::buffer(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")), ignored);
+    }
+  });
+  CollectivesOptions options = ElasticJob(1).options(0);
+  options.store = fmt::format("tcp://127.0.0.1:{}", other.local_endpoint().port());
+  options.timeout = 200ms;
+  try {
+    Collectives::connect(options);
+    ADD_FAILURE() << "it has found a store";
+  } catch (const OsError& error) {
+    EXPECT_NE(std::string(error.what()).find("does not speak our protocol"), std::string::npos)
+        << error.what();
+  }
+  over = true;
+  TcpSocket last(io);
+  last.connect(other.local_endpoint());
+  answering.join();
+}
+
+/// What a process holds that it could forget to give back.
+struct Holdings {
+  static size_t entries(const char* directory) {
+    const std::filesystem::directory_iterator all(directory), end;
+    return static_cast<size_t>(std::distance(all, end));
+  }
+  size_t descriptors = entries("/proc/self/fd");
+  size_t threads = entries("/proc/self/task");
+  size_t segments = [] {
+    std::ifstream maps("/proc/self/maps");
+    size_t found = 0;
+    for (std::string line; std::getline(maps, line);) {
+      found += line.find("tokenyard-collectives") != std::string::npos;
+    }
+    return found;
+  }();
+  bool operator==(const Holdings&) const = default;
+};
+
+TEST(Shortage, NothingIsLeftOverWhenCollectivesEnd) {
+  const ElasticJob place(2);
+  std::optional<Holdings> before;
+  constexpr int kCycles = 1000;
+  for (int cycle = 0; cycle < kCycles; ++cycle) {
+    on_every_rank(2, [&](uint32_t rank) {
+      const auto collectives = Collectives::connect(place.options(rank));
+      collectives->world().barrier().wait();
+    });
+    if (cycle == 0) before.emplace();  // What is made once, by whoever is first, is there by now.
+  }
+  const Holdings after;
+  EXPECT_EQ(after.descriptors, before->descriptors);
+  EXPECT_EQ(after.threads, before->threads);
+  EXPECT_EQ(after.segments, before->segments);
+  EXPECT_EQ(after.segments, 0u);
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives
