@@ -99,11 +99,14 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
     return facts;
   }
   const bool talking = phase_ == Phase::running || phase_ == Phase::committing;
-  if (!talking || around_.frozen) {
+  const std::vector<uint32_t> absent =
+      talking ? talk_->absent(attempt_->team.ranks) : std::vector<uint32_t>{};
+  // Another rank's deadline may have frozen this one a moment before its own passed: who has not
+  // come is known all the same.
+  if (absent.empty() && (!talking || around_.frozen)) {
     facts.phase += ": the ranks have not agreed on who is there";
     return facts;
   }
-  const std::vector<uint32_t> absent = talk_->absent(attempt_->team.ranks);
   if (!absent.empty()) {
     facts.rank = absent[0];
     facts.seen = talk_->heard(absent[0]);
