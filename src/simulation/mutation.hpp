@@ -17,7 +17,7 @@ enum class Fault : uint8_t {
   acquire_made_relaxed,
   sys_made_gpu,
   barrier_removed,
-  store_dropped,  ///< of a word: an epoch that is not advanced, a place that is not emptied
+  store_dropped,  ///< a strong store: an epoch that is not advanced
   proxy_fence_removed,
 };
 inline constexpr uint32_t kFaults = 6;

@@ -244,7 +244,7 @@ void ModelMemory::store(const ThreadName& name, void* to, const void* value, uin
   ThreadState& me = *running(name).state;
   Region* const region = region_of(to, bytes, me, "a store", where);
   mutate(order, scope, where);
-  if (faulty(Fault::store_dropped, where)) return;
+  if (order != Order::weak && faulty(Fault::store_dropped, where)) return;
   if (region == nullptr) {
     std::memcpy(to, value, bytes);
   } else if (order == Order::weak) {

@@ -15,10 +15,11 @@ DEVICE bool await_piece(const Call& call, Phase phase, uint32_t source, Peer<Byt
   });
 }
 
-/// By the lane that has read it. Weak: nobody else looks at the place before a later kernel's
-/// say_drained has released it to the source.
+/// By the lane that has read it. Relaxed, not weak: reading a piece with a relaxed load does not
+/// order its store before this one, and a weak store would race with it. That this store comes
+/// before the source's next one is say_drained's business.
 DEVICE void put_back(Peer<Bytes16> staged) {
-  store_vector(staged, empty_piece());
+  store<Order::relaxed, Scope::sys>(staged, empty_piece());
 }
 
 /// By one lane: takes a piece and empties its place; zeros if it did not come. That place is left
