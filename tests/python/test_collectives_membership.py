@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ def until_aborted(world: tokenyard.Group) -> tokenyard.OperationAborted:
 
 def survive(say: Any, rank: int, size: int, store: str, lost: list[int]) -> dict[str, Any]:
     with connect(rank, size, store, silence=2) as job:
-        changes: list[int] = []
-        listening = job.on_change(lambda: changes.append(job.epoch()))
+        changed = threading.Event()
+        listening = job.on_change(changed.set)
         world = job.world()
         assert total_of(world, rank) == sum(range(size))
         say("operating")
@@ -58,7 +59,7 @@ def survive(say: Any, rank: int, size: int, store: str, lost: list[int]) -> dict
         out = np.full((size, 2), -1, np.int64)
         world.all_gather(np.array([rank, rank]), out).wait()
         assert out[:, 0].tolist() == [r if r in survivors else -1 for r in range(size)]
-        assert changes
+        assert changed.wait(10)
         listening.stop()
         epoch = job.epoch()  # Who is done first leaves, and begins another.
         world.barrier().wait()
