@@ -89,6 +89,7 @@ void Machine::close() {
   engine_->cancel(std::make_exception_ptr(Cancelled("the end of these Collectives")));
   control_->stop();
   driver_->stop();
+  engine_->announce();
   refused_by_wire_ = transport_->refused();
   engine_->close();
   transport_.reset();

@@ -195,17 +195,18 @@ TEST(Collectives, WhoDoesNotComeIsNamedAndShrinkMendsIt) {
 
 TEST(Collectives, CancelEndsWhatWaits) {
   const Directory directory;
-  std::latch both(2);
+  std::latch both(2), over(2);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       const auto collectives = Collectives::connect(options_of(directory, rank, 2));
       both.arrive_and_wait();
-      if (rank == 1) return;
+      if (rank == 1) return over.arrive_and_wait();
       std::thread canceller([&] { collectives->cancel(); });
       EXPECT_THROW(collectives->world().barrier().wait(), Cancelled);
       EXPECT_THROW(collectives->world().barrier().wait(), Cancelled);
       canceller.join();
+      over.arrive_and_wait();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -14,6 +14,8 @@ constexpr std::chrono::nanoseconds nap_max = 50ms;
 /// last.
 constexpr std::chrono::nanoseconds watch_nap = 300us;
 constexpr int watch_naps = 64;
+/// How long a thread spins without offering its core to others.
+constexpr std::chrono::nanoseconds alone = 5us;
 
 }  // namespace
 
@@ -116,7 +118,13 @@ void Driver::step(Clock::time_point& last_moved, std::optional<Instant> until, b
   }
   const Clock::time_point now = Clock::now();
   if (moved) last_moved = now;
-  if (now - last_moved < options_.spin) return relax();
+  if (now - last_moved < options_.spin) {
+    // Whoever is waited for may want this very core.
+    if (crowded_.load(std::memory_order_relaxed) || now - last_moved > alone) {
+      std::this_thread::yield();
+    }
+    return;
+  }
 
   std::chrono::nanoseconds nap = nap_max;
   if (until) nap = std::min<std::chrono::nanoseconds>(nap, *until - engine_.now());
@@ -132,10 +140,6 @@ void Driver::step(Clock::time_point& last_moved, std::optional<Instant> until, b
   asleep_at_wheel_ = false;
   last_moved = Clock::now();
   if (interruptible) options_.interrupt();
-}
-
-void Driver::relax() const {
-  if (crowded_.load(std::memory_order_relaxed)) std::this_thread::yield();
 }
 
 void Driver::drive_unattended() {
@@ -158,6 +162,7 @@ void Driver::run() {
       news_told_ = news_;
       const std::function<void()> tell = on_news_;
       lock.unlock();
+      engine_.announce();
       tell();
       lock.lock();
       continue;

@@ -60,7 +60,6 @@ class Driver {
   void drive_unattended();
   /// One look; sleeps if nothing has moved for long. `last_moved` is kept by the caller.
   void step(Clock::time_point& last_moved, std::optional<Instant> until, bool interruptible);
-  void relax() const;
 
   Engine& engine_;
   Transport& transport_;

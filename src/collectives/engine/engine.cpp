@@ -158,9 +158,11 @@ void Engine::repair() {
   for (auto& [id, queue] : queues_) queue.repair();
 }
 
+void Engine::announce() { const Turn turn(*this); }
+
 void Engine::cancel(const std::exception_ptr& why) {
   {
-    const Turn turn(*this);
+    const std::lock_guard lock(mutex_);
     if (ended_) return;
     ended_ = why;
     for (auto& [id, queue] : queues_) queue.fail(why);
@@ -215,6 +217,8 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
   if (epoch < around_.view.epoch) {
     throw InternalError(fmt::format("epoch {} is frozen in epoch {}", epoch, around_.view.epoch));
   }
+  // The last words of one who has left in good order may be here already.
+  if (!around_.frozen && !ended_) poll_queues();
   around_.frozen = true;
   std::vector<GroupProgress> progress;
   for (const auto& [id, queue] : queues_) {
@@ -227,7 +231,7 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
 
 void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   {
-    const Turn turn(*this);
+    const std::lock_guard lock(mutex_);
     const Instant now = clock_();
     around_.view = verdict.next;
     around_.quorum_missing.reset();
@@ -257,7 +261,7 @@ void Engine::fenced(Epoch epoch, const std::string& why) {
 
 void Engine::quorum_missing(const std::vector<Slot>& answering, uint32_t needed) {
   {
-    const Turn turn(*this);
+    const std::lock_guard lock(mutex_);
     around_.quorum_missing = QuorumFacts{answering, needed};
   }
   on_news_();

@@ -29,7 +29,8 @@ class Engine final : public Participant {
 
   /// Before the first operation. Borrowed: must outlive all use of the engine.
   void use(MembershipControl& control);
-  /// Called without the lock when there may be something to do that no peer will ring for.
+  /// Called without the lock when there may be something to do that no peer will ring for, and
+  /// something to `announce`. The control plane's thread runs no caller's code.
   void on_news(std::function<void()> call) { on_news_ = std::move(call); }
 
   /// What all ranks of a group call it by; world: 0.
@@ -60,6 +61,8 @@ class Engine final : public Participant {
   bool wants_epoch() const;
   void repair();
   void cancel(const std::exception_ptr& why);
+  /// Tells of operations that the control plane has ended.
+  void announce();
   /// After `cancel`: lets go of the transport. Everything fails from now on.
   void close();
   /// Ranks on this process's host, itself among them.

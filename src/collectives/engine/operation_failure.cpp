@@ -16,6 +16,16 @@ namespace {
 /// How long after its deadline an operation waits for the others to agree on what has happened.
 constexpr Instant patience = std::chrono::seconds(2);
 
+/// What an operation has at least in a new epoch: another rank's deadline may have begun it, whose
+/// word is still on its way.
+constexpr Instant second_chance = std::chrono::milliseconds(100);
+
+std::string have_not_begun(const std::vector<uint32_t>& ranks) {
+  const bool one = ranks.size() == 1;
+  return fmt::format(": rank{} {} ha{} not begun it", one ? "" : "s", fmt::join(ranks, ", "),
+                     one ? "s" : "ve");
+}
+
 }  // namespace
 
 void OperationQueue::refuse(const Refusal& refusal) {
@@ -110,8 +120,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
   if (!absent.empty()) {
     facts.rank = absent[0];
     facts.seen = talk_->heard(absent[0]);
-    facts.phase += fmt::format(": rank{} {} ha{} not begun it", absent.size() == 1 ? "" : "s",
-                               fmt::join(absent, ", "), absent.size() == 1 ? "s" : "ve");
+    facts.phase += have_not_begun(absent);
     for (const uint32_t rank : absent)
       around_.control->suspect(identity_.slots[rank], Suspicion::stall, around_.view.epoch);
     return facts;
@@ -176,7 +185,13 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
   if (!lost.empty()) {
     abort(verdict, lost);
   } else if (expired_) {
-    const WaitFacts facts = *expired_;
+    WaitFacts facts = *expired_;
+    // From some that have begun this rank had heard nothing either: now all know who has not.
+    const std::vector<uint32_t> late = identity_.ranks_of(verdict.stalled);
+    if (!late.empty() && facts.rank != late[0]) {
+      facts.rank = late[0];
+      facts.phase = title(*queue_.front()) + have_not_begun(late);
+    }
     prepare_attempt();
     talk_->begin(committed_ + 1, queue_.front()->call.signature);
     talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
@@ -187,6 +202,8 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
     phase_ = Phase::idle;
     queue_.front()->deadline = now + queue_.front()->timeout;
     ++around_.counters.retried;
+  } else if (!queue_.empty()) {
+    queue_.front()->deadline = std::max(queue_.front()->deadline, now + second_chance);
   }
 }
 
