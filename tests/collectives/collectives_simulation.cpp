@@ -1,6 +1,7 @@
 // Suite `collectives`: the membership's protocol and the commit of operations under every disaster
 // that a seed can think of.
 #include "collectives/simulated/disaster.hpp"
+#include "collectives/simulated/with_engine.hpp"
 #include "simulation/suite.hpp"
 
 namespace tokenyard::collectives::simulated {
@@ -11,6 +12,11 @@ const bool registered = simulation::add_suite(
      .what = "ranks die, hang, part, leave and join; survivors agree on what has happened",
      .run = [](simulation::SeedRun& run) { Disaster(run, {}).happen(); },
      .seeds = 20000});
+const bool engine_registered = simulation::add_suite(
+    {.name = "engine",
+     .what = "the same with the real engine and its algorithms over simulated channels",
+     .run = [](simulation::SeedRun& run) { Disaster(run, {}, with_engine).happen(); },
+     .seeds = 4000});
 
 }  // namespace
 }  // namespace tokenyard::collectives::simulated

@@ -157,7 +157,8 @@ std::optional<Verdict> compose(const Evidence& evidence) {
     kept = without(kept, blamed);
   std::map<Slot, Member> newcomers = admitted(evidence);
   for (const auto& [slot, newcomer] : newcomers) {
-    if (enough(evidence, without(kept, {slot}))) kept.erase(slot);
+    const std::set<Slot> others = without(kept, {slot});
+    if (!others.empty() && enough(evidence, others)) kept = others;
   }
   std::erase_if(newcomers, [&](const auto& entry) { return kept.contains(entry.first); });
   if (kept.empty() || !enough(evidence, kept)) return std::nullopt;

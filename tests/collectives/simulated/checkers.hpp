@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "collectives/membership/view.hpp"
-#include "collectives/simulated/operations.hpp"
+#include "collectives/simulated/program.hpp"
 
 namespace tokenyard::collectives::simulated {
 

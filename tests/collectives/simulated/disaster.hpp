@@ -34,11 +34,12 @@ constexpr uint32_t kTroubles = 11;
 
 class Disaster {
  public:
-  Disaster(simulation::SeedRun& run, Mutations mutations)
+  /// With the stand-in for the engine, unless told how to make another program.
+  Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {})
       : run_(run),
         random_(run.random),
         kinds_(draw_kinds()),
-        job_(draw(mutations), random_.next(), run.trace) {
+        job_(draw(mutations), random_.next(), run.trace, std::move(make_program)) {
     troubles_ = run_.option("troubles", random_.below(7));
     spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
   }
@@ -99,6 +100,7 @@ class Disaster {
     operations.target = run_.option("operations", random_.between(3, 24));
     operations.only_full = run_.option("retry", random_.chance(300));
     operations.full = options.ranks;
+    operations.raises = !operations.only_full && random_.chance(300);
     operations.mutant = mutations.engine;
     operations.knows_only_neighbours = random_.chance(300);
     options.think_most =
@@ -180,7 +182,8 @@ class Disaster {
         replace(random_.below(job_.options.ranks), *victim);
         break;
       case Trouble::grow:
-        if (job_.options.slots_max > job_.options.ranks)
+        // Who retries waits for every slot there is, and nobody comes for a new one that is lost.
+        if (job_.options.slots_max > job_.options.ranks && !job_.options.operations.only_full)
           replace(job_.options.ranks + random_.below(job_.options.slots_max - job_.options.ranks),
                   *victim);
         break;

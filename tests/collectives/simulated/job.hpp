@@ -11,6 +11,7 @@
 
 #include "collectives/membership/message_codec.hpp"
 #include "collectives/simulated/checkers.hpp"
+#include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
 #include "simulation/random.hpp"
 #include "simulation/trace.hpp"
@@ -37,9 +38,15 @@ struct JobOptions {
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
 };
 
+class Job;
+/// Makes what runs on the ranks; without it that is the stand-in.
+using MakeProgram =
+    std::function<std::unique_ptr<Program>(Job&, Process&, Program::Watcher watcher)>;
+
 class Job {
  public:
-  Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace);
+  Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace,
+      MakeProgram make_program = {});
 
   // ---- what happens -----------------------------------------------------------------------------
 
@@ -92,6 +99,10 @@ class Job {
   /// A new process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
 
+  /// Its program calls the group's next operation soon.
+  void poke(Process& process, GroupId group);
+  /// Each group's messages overtake the others'.
+  static Stream stream_of(GroupId group) { return static_cast<Stream>(1 + group); }
   /// From nothing to so long.
   Instant some(Instant most) {
     return Instant(static_cast<int64_t>(random.next() % static_cast<uint64_t>(most.count() + 1)));
@@ -144,17 +155,22 @@ class Job {
   static View first_view(const JobOptions& options);
   Process& add(Member self, const View& first);
   void send(Process& from, const Send& send);
-  void send_frame(Process& from, Slot to, const Frame& frame);
+  std::unique_ptr<Program> stand_in(Process& process, Program::Watcher watcher);
   void ask_witness(Process& from, const AskWitness& ask);
   void go_to_witness(Process& from);
   void freeze(Process& process);
   void install(Process& process, const Verdict& verdict);
-  void poke(Process& process, GroupId group);
   void poke_all(Process& process) {
     for (const GroupId group : process.engine->groups()) poke(process, group);
   }
   void begin(Process& process, GroupId group);
 
+  std::unique_ptr<Program> make_program(Process& process, Program::Watcher watcher) {
+    if (make_program_) return make_program_(*this, process, std::move(watcher));
+    return stand_in(process, std::move(watcher));
+  }
+
+  const MakeProgram make_program_;
   std::map<Member, Process*> by_member_;
   struct Clerk {
     bool busy = false;
@@ -172,7 +188,8 @@ inline View Job::first_view(const JobOptions& options) {
   return view;
 }
 
-inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace)
+inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& trace,
+                MakeProgram make_program)
     : options(options),
       random(seed),
       trace(trace),
@@ -185,7 +202,8 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       witness_most(options.witness_most),
       agreement(first_view(options)),
       majority(options.membership.witness),
-      admission(first_view(options)) {
+      admission(first_view(options)),
+      make_program_(std::move(make_program)) {
   const View first = first_view(options);
   for (const Member& member : first.members) {
     Process& process = add(member, first);
@@ -217,24 +235,21 @@ inline Process& Job::add(Member self, const View& first) {
                 trace.event(what, process().self.slot, 0, epoch, process().self.incarnation);
               }}));
   Process& added = *processes.back();
-  added.engine = std::make_unique<Operations>(
-      self, options.operations,
-      Operations::Outside{
-          .send = [=, this](Slot to, Frame frame) { send_frame(process(), to, frame); },
-          .committed =
-              [=, this](GroupId group, Sequence sequence, const View& view,
-                        const std::vector<Slot>& active, int64_t result) {
-                trace.event("commit", process().self.slot, static_cast<uint32_t>(group), view.epoch,
-                            sequence);
-                commits.committed(process().self, group, sequence, view, active, result);
-                poke(process(), group);
-              },
-          .aborted =
-              [=, this](GroupId group, Sequence sequence, int64_t left) {
-                trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0,
-                            sequence);
-                commits.aborted(process().self, group, sequence, left);
-              }});
+  added.engine = make_program(
+      added, {.committed =
+                  [=, this](GroupId group, Sequence sequence, const View& view,
+                            const std::vector<Slot>& active, int64_t result) {
+                    trace.event("commit", process().self.slot, static_cast<uint32_t>(group),
+                                view.epoch, sequence);
+                    commits.committed(process().self, group, sequence, view, active, result);
+                    poke(process(), group);
+                  },
+              .aborted =
+                  [=, this](GroupId group, Sequence sequence, int64_t left) {
+                    trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0,
+                                sequence);
+                    commits.aborted(process().self, group, sequence, left);
+                  }});
   by_member_[self] = &added;
   schedule.at(schedule.now(),
               [&added] { added.input([&added] { added.machine.tick(added.now()); }); });
@@ -257,19 +272,23 @@ inline void Job::send(Process& from, const Send& sent) {
     expect(read.has_value(), "the codec refuses what it has written");
     message = std::move(*read);
   }
-  network.send(from.id, to->id, Stream::control,
-               [this, to, sender = from.self, message = std::move(message)] {
-                 trace.event("message", to->self.slot, sender.slot, message.epoch,
-                             message.body.index());
-                 to->input([=] { to->machine.receive(sender, message, to->now()); });
-               });
+  network.send(
+      from.id, to->id, kControl, [this, to, sender = from.self, message = std::move(message)] {
+        trace.event("message", to->self.slot, sender.slot, message.epoch, message.body.index());
+        to->input([=] { to->machine.receive(sender, message, to->now()); });
+      });
 }
 
-inline void Job::send_frame(Process& from, Slot slot, const Frame& frame) {
-  Process* const to = of(*from.engine->view().at(slot));
-  network.send(from.id, to->id, Stream::data, [to, sender = from.self.slot, frame] {
-    to->input([=] { to->engine->receive(sender, frame); });
-  });
+inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher watcher) {
+  return std::make_unique<Operations>(
+      process.self, options.operations, std::move(watcher),
+      [this, &process](Slot slot, Frame frame) {
+        Process* const to = of(*process.engine->view().at(slot));
+        network.send(
+            process.id, to->id, stream_of(frame.group), [to, from = process.self.slot, frame] {
+              to->input([=] { static_cast<Operations&>(*to->engine).receive(from, frame); });
+            });
+      });
 }
 
 /// One question at a time, as control/ does it: while one is under way only the newest waits.
@@ -366,8 +385,7 @@ inline void Job::kill(Process& process, bool noticed) {
     if (other.get() == &process) continue;
     const Instant end = schedule.now() + some(delay_most * 2);
     const bool is_cut = network.is_cut(process.id, other->id);
-    network.lose(process.id, other->id, Stream::data, schedule.now() + some(delay_most));
-    network.lose(process.id, other->id, Stream::control, end);
+    network.lose(process.id, other->id, end, [this] { return some(delay_most); });
     if (!noticed || is_cut) continue;
     Process& peer = *other;
     schedule.at(end, [&peer, gone = process.self] {

@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "collectives/engine/participant.hpp"
 #include "collectives/membership/invariant.hpp"
+#include "collectives/simulated/program.hpp"
 
 namespace tokenyard::collectives::simulated {
 
@@ -34,43 +34,27 @@ struct Frame {
   int64_t value = 0;
 };
 
-/// What each rank adds, everywhere known, so that everybody can check everybody's results.
-inline int64_t contribution(const Member& member, GroupId group, Sequence sequence) {
-  const uint64_t mixed = (member.slot + 1) * 0x9e3779b97f4a7c15u ^
-                         member.incarnation * 0x85ebca6bu ^ group * 0xc2b2ae35u ^
-                         sequence * 0x27d4eb2fu;
-  return static_cast<int64_t>((mixed ^ mixed >> 31) >> 8);
-}
-
-class Operations final : public Participant {
+class Operations final : public Program {
  public:
   struct Options {
     Sequence target = 0;                 ///< operations of each group that the program has
     bool only_full = false;              ///< waits until the first ranks are all there again: retry
+    bool raises = false;                 ///< the engine's caller hears of every abort
     uint32_t full = 0;                   ///< how many they are
     bool knows_only_neighbours = false;  ///< as in a ring: blames the one it would receive from
     EngineMutant mutant = EngineMutant::none;
   };
-  /// What watches from outside, and carries frames.
-  struct Outside {
-    std::function<void(Slot to, Frame frame)> send;
-    /// An operation is done for good: with these members, and this result.
-    std::function<void(GroupId, Sequence, const View&, const std::vector<Slot>&, int64_t)>
-        committed;
-    /// It has not happened; `left` is what the caller's memory holds now.
-    std::function<void(GroupId, Sequence, int64_t left)> aborted;
-  };
+  using Send = std::function<void(Slot to, Frame frame)>;
 
-  Operations(Member self, Options options, Outside outside)
-      : self_(self), options_(options), outside_(std::move(outside)) {}
+  Operations(Member self, Options options, Watcher watcher, Send send)
+      : self_(self), options_(options), watcher_(std::move(watcher)), send_(std::move(send)) {}
 
-  void add_group(GroupId id, std::vector<Slot> slots) {
+  void add_group(GroupId id, std::vector<Slot> slots) override {
     if (std::find(slots.begin(), slots.end(), self_.slot) != slots.end())
       groups_[id].slots = std::move(slots);
   }
 
-  /// The program calls its next operation of the group, if it has one.
-  bool begin(GroupId id) {
+  bool begin(GroupId id) override {
     Group& group = groups_.at(id);
     if (view_.epoch == 0 || group.running || group.committed >= options_.target || frozen_ || over_)
       return false;
@@ -81,7 +65,7 @@ class Operations final : public Participant {
     group.arrived.clear();
     group.input = group.buffer = contribution(self_, id, group.begun);
     for (const Slot slot : active(group)) {
-      if (slot != self_.slot) outside_.send(slot, {view_.epoch, id, group.begun, 0, group.input});
+      if (slot != self_.slot) send_(slot, {view_.epoch, id, group.begun, 0, group.input});
     }
     advance(id, group);
     return true;
@@ -97,8 +81,7 @@ class Operations final : public Participant {
     if (found != groups_.end()) advance(found->first, found->second);
   }
 
-  /// For whom the group's operation `sequence` still waits; nobody if it is not under way.
-  std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const {
+  std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const override {
     const Group& group = groups_.at(id);
     std::vector<Slot> slots;
     if (!group.running || group.begun != sequence || frozen_) return slots;
@@ -135,29 +118,17 @@ class Operations final : public Participant {
     quorum_missing_ = answering.size() < needed;
   }
 
-  std::vector<GroupProgress> progress() const {
+  std::vector<GroupProgress> progress() const override {
     std::vector<GroupProgress> list;
     for (const auto& [id, group] : groups_)
       list.push_back({id, group.slots, group.committed, group.begun});
     return list;
   }
-  std::vector<GroupId> groups() const {
-    std::vector<GroupId> ids;
-    for (const auto& [id, group] : groups_) ids.push_back(id);
-    return ids;
-  }
-  Sequence committed(GroupId id) const { return groups_.at(id).committed; }
-  bool running(GroupId id) const { return groups_.at(id).running; }
-  Sequence begun(GroupId id) const { return groups_.at(id).begun; }
-  bool finished() const {
-    return std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
-      return entry.second.committed >= options_.target;
-    });
-  }
-  const View& view() const { return view_; }
-  bool over() const { return over_; }
-  bool frozen() const { return frozen_; }
-  bool misses_quorum() const { return quorum_missing_; }
+  Sequence begun(GroupId id) const override { return groups_.at(id).begun; }
+  bool running(GroupId id) const override { return groups_.at(id).running; }
+  const View& view() const override { return view_; }
+  bool frozen() const override { return frozen_; }
+  bool misses_quorum() const override { return quorum_missing_; }
 
  private:
   struct Group {
@@ -229,7 +200,7 @@ class Operations final : public Participant {
   void enter_step(GroupId id, Group& group, uint32_t step, size_t ranks) {
     group.step = step;
     const bool over = (size_t{1} << (step - 1)) >= ranks;
-    if (!over) outside_.send(partner(group, step, true), {view_.epoch, id, group.begun, step, 0});
+    if (!over) send_(partner(group, step, true), {view_.epoch, id, group.begun, step, 0});
     if (over || options_.mutant == EngineMutant::commits_before_the_round_is_over)
       commit(id, group);
   }
@@ -237,7 +208,7 @@ class Operations final : public Participant {
   void commit(GroupId id, Group& group) {
     group.running = false;
     group.committed = group.begun;
-    outside_.committed(id, group.begun, view_, active(group), group.buffer);
+    watcher_.committed(id, group.begun, view_, active(group), group.buffer);
   }
 
   void end_epoch(GroupId id, Group& group, Sequence committed, bool newcomer) {
@@ -247,7 +218,7 @@ class Operations final : public Participant {
     } else if (group.running) {
       if (options_.mutant != EngineMutant::undo_forgotten) group.buffer = group.input;
       group.running = false;
-      outside_.aborted(id, group.begun, group.buffer);
+      watcher_.aborted(id, group.begun, group.buffer);
       if (options_.mutant == EngineMutant::sequence_not_restored) group.skipped = 1;
     }
     group.begun = group.committed;
@@ -255,7 +226,8 @@ class Operations final : public Participant {
 
   const Member self_;
   const Options options_;
-  const Outside outside_;
+  const Watcher watcher_;
+  const Send send_;
   View view_;
   bool frozen_ = false, over_ = false, quorum_missing_ = false;
   std::map<GroupId, Group> groups_;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "collectives/membership/membership.hpp"
-#include "collectives/simulated/operations.hpp"
+#include "collectives/simulated/program.hpp"
 #include "collectives/simulated/virtual_network.hpp"
 
 namespace tokenyard::collectives::simulated {
@@ -38,7 +38,7 @@ class Process {
   const ProcessId id;
   const Member self;
   Membership machine;
-  std::unique_ptr<Operations> engine;
+  std::unique_ptr<Program> engine;
   Instant stuck_until{};               ///< its program does not call operations before
   std::optional<Instant> waits_since;  ///< a newcomer: since when
 

@@ -56,8 +56,9 @@ class Schedule {
 };
 
 using ProcessId = uint32_t;
-/// The membership's connection, and those of operations.
-enum class Stream : uint8_t { control, data };
+/// Of a pair: 0 is the membership's connection, the others are the operations'.
+using Stream = uint32_t;
+inline constexpr Stream kControl = 0;
 
 class VirtualNetwork {
  public:
@@ -67,9 +68,10 @@ class VirtualNetwork {
   VirtualNetwork(Schedule& schedule, Delay delay) : schedule_(schedule), delay_(std::move(delay)) {}
 
   void send(ProcessId from, ProcessId to, Stream stream, Deliver deliver) {
-    Pipe& pipe = pipes_[{from, to, stream}];
-    if (schedule_.now() >= pipe.lost_from) return;
-    if (pipe.cut) {
+    Pair& pair = pairs_[{from, to}];
+    Pipe& pipe = pair.pipes[stream];
+    if (schedule_.now() >= pipe.lost_from || schedule_.now() >= pair.dead_from) return;
+    if (pair.cut) {
       pipe.held.push_back(std::move(deliver));
       return;
     }
@@ -81,41 +83,47 @@ class VirtualNetwork {
   }
 
   /// One way, all streams.
-  void cut(ProcessId from, ProcessId to) {
-    for (const Stream stream : {Stream::control, Stream::data})
-      pipes_[{from, to, stream}].cut = true;
-  }
+  void cut(ProcessId from, ProcessId to) { pairs_[{from, to}].cut = true; }
   void heal(ProcessId from, ProcessId to) {
-    for (const Stream stream : {Stream::control, Stream::data}) {
-      Pipe& pipe = pipes_[{from, to, stream}];
-      if (!std::exchange(pipe.cut, false)) continue;
+    Pair& pair = pairs_[{from, to}];
+    if (!std::exchange(pair.cut, false)) return;
+    for (auto& [stream, pipe] : pair.pipes) {
       for (Deliver& deliver : std::exchange(pipe.held, {}))
         send(from, to, stream, std::move(deliver));
     }
   }
   bool is_cut(ProcessId from, ProcessId to) const {
-    const auto found = pipes_.find({from, to, Stream::control});
-    return found != pipes_.end() && found->second.cut;
+    const auto found = pairs_.find({from, to});
+    return found != pairs_.end() && found->second.cut;
   }
   void heal_all() {
-    for (const auto& [ends, pipe] : pipes_) heal(std::get<0>(ends), std::get<1>(ends));
+    for (const auto& [ends, pair] : pairs_) heal(ends.first, ends.second);
   }
-  /// The sender dies: what would arrive from `lost_from` on never does.
-  void lose(ProcessId from, ProcessId to, Stream stream, Instant lost_from) {
-    Pipe& pipe = pipes_[{from, to, stream}];
-    pipe.lost_from = lost_from;
-    pipe.held.clear();
+  /// The sender dies: what would arrive from `control_end` on never does, and each stream of
+  /// operations ends after a time of its own.
+  template <class Draw>
+  void lose(ProcessId from, ProcessId to, Instant control_end, Draw draw) {
+    Pair& pair = pairs_[{from, to}];
+    pair.dead_from = schedule_.now();
+    for (auto& [stream, pipe] : pair.pipes) {
+      pipe.lost_from = stream == kControl ? control_end : schedule_.now() + draw();
+      pipe.held.clear();
+    }
   }
 
  private:
   struct Pipe {
-    bool cut = false;
     Instant last_arrival{}, lost_from = Instant::max();
     std::deque<Deliver> held;
   };
+  struct Pair {
+    bool cut = false;
+    Instant dead_from = Instant::max();
+    std::map<Stream, Pipe> pipes;
+  };
   Schedule& schedule_;
   const Delay delay_;
-  std::map<std::tuple<ProcessId, ProcessId, Stream>, Pipe> pipes_;
+  std::map<std::pair<ProcessId, ProcessId>, Pair> pairs_;
 };
 
 }  // namespace tokenyard::collectives::simulated

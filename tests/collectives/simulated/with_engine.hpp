@@ -1,0 +1,57 @@
+/// Puts the real engine into a simulated job.
+#pragma once
+
+#include "collectives/simulated/engine_program.hpp"
+#include "collectives/simulated/job.hpp"
+
+namespace tokenyard::collectives::simulated {
+
+inline std::unique_ptr<Program> with_engine(Job& job, Process& process, Program::Watcher watcher) {
+  const Operations::Options& asked = job.options.operations;
+  EngineProgram::Options options{
+      .target = asked.target, .ranks = job.options.ranks, .on_failure = OnFailure::exclude};
+  if (asked.only_full) options.on_failure = OnFailure::retry;
+  if (asked.raises) options.on_failure = OnFailure::raise;
+  const auto engine = [&process]() -> EngineProgram& {
+    return static_cast<EngineProgram&>(*process.engine);
+  };
+  const auto post = [&job, &process, engine](Slot slot, Parcel parcel) {
+    Process* const to = job.of(*engine().channels_of().at(slot));
+    job.network.send(
+        process.id, to->id, Job::stream_of(parcel.line.group),
+        [to, from = process.self.slot, parcel = std::move(parcel)] {
+          to->input([=] { static_cast<EngineProgram&>(*to->engine).arrive(from, parcel); });
+        });
+  };
+  // The engine says these under its lock.
+  const auto soon = [&job, &process](std::function<void()> action) {
+    job.schedule.at(job.schedule.now(), [&process, action] { process.input(action); });
+  };
+  return std::make_unique<EngineProgram>(
+      process.self, options, std::move(watcher),
+      EngineProgram::Outside{
+          .post = post,
+          .clock = [&process] { return process.now(); },
+          .suspect =
+              [&process, soon](Slot slot, Suspicion why, Epoch seen_in) {
+                soon([&process, slot, why, seen_in] {
+                  process.machine.suspect(slot, why, seen_in, process.now());
+                });
+              },
+          .admit =
+              [&job, &process, soon](const std::vector<Slot>& slots) {
+                for (const Slot slot : slots) job.admission.wished(slot);
+                soon([&process, slots] { process.machine.admit(slots, process.now()); });
+              },
+          .failed = [&job, &process](GroupId group) { job.poke(process, group); },
+          .drive_soon = [soon, engine] { soon([engine] { engine().drive(); }); },
+          .drive_at =
+              [&job, &process, engine](Instant when) {
+                const Instant wait = std::max(when - process.now(), Instant{});
+                job.schedule.at(job.schedule.now() + wait, [&process, engine] {
+                  process.input([engine] { engine().drive(); });
+                });
+              }});
+}
+
+}  // namespace tokenyard::collectives::simulated
