@@ -46,8 +46,10 @@ Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp
   const uint32_t ranks = team.size();
   const size_t width = bytes_of(array.type);
   auto* data = static_cast<std::byte*>(array.data);
-  const size_t chunk = std::max<size_t>(attempt.chunk_bytes / width, 1);
   const size_t longest = part_of(array.elements, ranks, 0).elements;
+  // At least four chunks, so that sums go back while parts still come, but none too small.
+  const size_t few = std::max<size_t>(longest / 4, (size_t{16} << 10) / width);
+  const size_t chunk = std::max<size_t>(std::min(attempt.chunk_bytes / width, few), 1);
   const size_t chunks = (longest + chunk - 1) / chunk;
   ChunkSum sum = {.type = array.type, .op = op, .ranks = ranks};
   if (sum.beside) sum.wide_sums = attempt.undo.scratch(std::min(chunk, longest) * sum.wide);
