@@ -92,11 +92,12 @@ inline void move_all(Transport& transport, size_t bytes, const std::string& what
                      const std::function<size_t(size_t)>& move) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   size_t done = 0;
-  for (uint64_t turn = 1; done < bytes; ++turn) {
+  for (uint64_t idle = 0; done < bytes;) {
     const size_t now = move(done);
     done += now;
+    idle = now > 0 ? 0 : idle + 1;
     if (now == 0) transport.poll();
-    if (turn % 4096 != 0) continue;
+    if (idle < 256) continue;
     std::this_thread::yield();  // The other process may need this core.
     if (std::chrono::steady_clock::now() > until) throw std::runtime_error("gave up: " + what);
   }

@@ -56,9 +56,9 @@ void measure(const std::string& name, bool force_tcp) {
         WireOptions{.self = {}, .secret = {}, .host = {}, .address = {}, .force_tcp = force_tcp});
     const auto channel = transport->channel(0, Lane::collective, 1 - rank);
     round_time(*transport, *channel, rank, 1, 1, 1);
-    const double small = round_time(*transport, *channel, rank, 8, 8, 2000) / 2;
-    const double kilo = round_time(*transport, *channel, rank, 4096, 4096, 1000) / 2;
-    const double mega = round_time(*transport, *channel, rank, 1 << 20, 1, 200);
+    const double small = round_time(*transport, *channel, rank, 8, 8, 500) / 2;
+    const double kilo = round_time(*transport, *channel, rank, 4096, 4096, 300) / 2;
+    const double mega = round_time(*transport, *channel, rank, 1 << 20, 1, 50);
     const double large = round_time(*transport, *channel, rank, 64 << 20, 1, 3);
     if (rank != 0) return;
     fmt::print(
