@@ -32,6 +32,14 @@ REDUCED = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloa
 REDUCED += ["float64", "complex64", "complex128"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Once, with as long as a busy machine takes; ranks find it built."""
+    if torch is not None:
+        command = [sys.executable, "-c", "import tokenyard.torch"]
+        subprocess.run(command, timeout=500, check=True)
+
+
 def in_group(say: Any, rank: int, size: int, port: int, body: Callable[[int, int], Any]) -> Any:
     import tokenyard.torch  # noqa: F401  Registers the backend.
 

@@ -134,7 +134,11 @@ def _run_all(commands: Iterator[list[str]] | list[list[str]]) -> None:
     """Side by side; raises with what the first that failed said."""
     pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     running = [(command, subprocess.Popen(command, **pipes)) for command in commands]
-    said = [process.communicate()[0] for _, process in running]
+    try:
+        said = [process.communicate()[0] for _, process in running]
+    finally:
+        for _, process in running:
+            process.kill()  # Of no effect on those that have ended.
     for (command, process), text in zip(running, said, strict=True):
         if process.returncode != 0:
             raise Unsupported(
