@@ -14,8 +14,6 @@ constexpr std::chrono::nanoseconds nap_max = 50ms;
 /// last.
 constexpr std::chrono::nanoseconds watch_nap = 300us;
 constexpr int watch_naps = 64;
-/// How long a thread spins without offering its core to others.
-constexpr std::chrono::nanoseconds alone = 5us;
 
 }  // namespace
 
@@ -119,10 +117,9 @@ void Driver::step(Clock::time_point& last_moved, std::optional<Instant> until, b
   const Clock::time_point now = Clock::now();
   if (moved) last_moved = now;
   if (now - last_moved < options_.spin) {
-    // Whoever is waited for may want this very core.
-    if (crowded_.load(std::memory_order_relaxed) || now - last_moved > alone) {
-      std::this_thread::yield();
-    }
+    // Whoever is waited for may want this very core. Else it is better to keep it until the sleep:
+    // who yields comes back after everybody else, who wakes comes back at once.
+    if (crowded_.load(std::memory_order_relaxed)) std::this_thread::yield();
     return;
   }
 
