@@ -1,5 +1,6 @@
 #include "megakernel/device_tables.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tokenyard/error.hpp"
@@ -9,8 +10,9 @@ namespace tokenyard::megakernel {
 DeviceMemory::DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind)
     : accelerator_(accelerator),
       kind_(kind),
-      memory_(kind == Kind::device ? accelerator.allocate(bytes)
-                                   : accelerator.allocate_shared(bytes)) {}
+      // A rank without tasks has empty tables, which have a place all the same.
+      memory_(kind == Kind::device ? accelerator.allocate(std::max<size_t>(bytes, 1))
+                                   : accelerator.allocate_shared(std::max<size_t>(bytes, 1))) {}
 
 DeviceMemory::~DeviceMemory() {
   if (kind_ == Kind::device)

@@ -41,7 +41,7 @@ uint32_t TaskSet::index_of(std::string_view name) const {
   throw InvalidArgument("task type", "one of " + known, std::string(name));
 }
 
-Graph::Graph(const TaskSet& tasks, Place place) : tasks_(&tasks), place_(place) {
+Graph::Graph(const TaskSet& tasks, Place place) : tasks_(tasks), place_(place) {
   if (place.rank >= place.ranks)
     throw InvalidArgument("rank of a graph", fmt::format("below {}", place.ranks),
                           fmt::format("{}", place.rank));
@@ -60,11 +60,11 @@ Event Graph::event(EventOptions options) {
 }
 
 Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOptions options) {
-  const uint32_t index = tasks_->index_of(type);
+  const uint32_t index = tasks_.index_of(type);
   if (options.name.empty()) options.name = fmt::format("{} {}", type, nodes_.size());
-  if (args.size() != tasks_->types[index].args_bytes)
+  if (args.size() != tasks_.types[index].args_bytes)
     throw InvalidArgument(fmt::format("arguments of task '{}'", options.name),
-                          fmt::format("{} bytes", tasks_->types[index].args_bytes),
+                          fmt::format("{} bytes", tasks_.types[index].args_bytes),
                           fmt::format("{}", args.size()));
   const auto check_all = [&](std::vector<Region>& regions, const char* access) {
     for (Region& region : regions) {

@@ -93,7 +93,10 @@ class Scheduler {
     store<Order::relaxed, Scope::gpu>(&params.workspace->iteration, iteration);
     for (uint32_t i = 1; i < params.dynamic.schedulers; ++i)
       push_event(working_, params.rank, i, kBegin);
-    return launch(kBegin);
+    if (!launch(kBegin)) return false;
+    // With no task to be the last, the iteration has ended.
+    if (params.tasks == 0) push_event(working_, params.rank, 0, kEnded);
+    return true;
   }
 
   DEVICE bool next_iteration() {

@@ -43,15 +43,6 @@ double us(uint64_t ns) {
   return static_cast<double>(ns) * 1e-3;
 }
 
-std::string quoted(const std::string& text) {
-  std::string safe = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') safe += '\\';
-    safe += c;
-  }
-  return safe + '"';
-}
-
 }  // namespace
 
 TraceSummary Trace::summary() const {
@@ -98,49 +89,6 @@ std::string TraceSummary::text(const std::vector<TraceSpan>& spans,
         fmt::format("  {:<24} iteration {:<4} worker {:<4} {:8.2f} us\n", tasks[spans[i].task].name,
                     spans[i].iteration, spans[i].worker, us(spans[i].ended_ns - spans[i].begun_ns));
   return text;
-}
-
-std::string Trace::perfetto() const {
-  const Index index = index_of(spans);
-  uint64_t zero = UINT64_MAX;
-  for (const TraceSpan& span : spans) zero = std::min(zero, span.taken_ns);
-  std::string json = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n";
-  json += fmt::format(
-      R"({{"ph": "M", "name": "process_name", "pid": {0}, "args": {{"name": "rank {0}"}}}})", rank);
-  for (uint32_t worker = 0; worker < workers; ++worker)
-    json += fmt::format(
-        ",\n"
-        R"({{"ph": "M", "name": "thread_name", "pid": {0}, "tid": {1}, "args": {{"name": "worker {1}"}}}})",
-        rank, worker);
-  const auto slice = [&](const std::string& name, const std::string& category, uint32_t worker,
-                         uint64_t begin, uint64_t end, uint64_t iteration) {
-    json += fmt::format(
-        ",\n"
-        R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{"iteration": {}}}}})",
-        quoted(name), category, rank, worker, us(begin - zero), us(end - begin), iteration);
-  };
-  uint64_t flows = 0;
-  for (const TraceSpan& span : spans) {
-    const TraceTask& task = tasks[span.task];
-    if (span.begun_ns > span.taken_ns)
-      slice("wait", "waiting", span.worker, span.taken_ns, span.begun_ns, span.iteration);
-    slice(task.name, task.type, span.worker, span.begun_ns, span.ended_ns, span.iteration);
-    for (const uint32_t before : task.after) {
-      const auto found = index.find({before, span.iteration});
-      if (found == index.end()) continue;
-      const TraceSpan& from = spans[found->second];
-      ++flows;
-      json += fmt::format(
-          ",\n"
-          R"({{"ph": "s", "name": "signal", "cat": "event", "id": {}, "pid": {}, "tid": {}, "ts": {:.3f}}})",
-          flows, rank, from.worker, us(from.ended_ns - zero));
-      json += fmt::format(
-          ",\n"
-          R"({{"ph": "f", "bp": "e", "name": "signal", "cat": "event", "id": {}, "pid": {}, "tid": {}, "ts": {:.3f}}})",
-          flows, rank, span.worker, us(span.begun_ns - zero));
-    }
-  }
-  return json + "\n]}\n";
 }
 
 }  // namespace tokenyard::megakernel

@@ -124,7 +124,7 @@ class Graph {
   /// For placement: as long as a trace has measured it.
   void set_cost(Task task, uint64_t cost_ns);
 
-  const TaskSet& task_set() const { return *tasks_; }
+  const TaskSet& task_set() const { return tasks_; }
   const Place& place() const { return place_; }
   const std::vector<TensorOptions>& tensors() const { return tensors_; }
   const std::vector<EventOptions>& events() const { return events_; }
@@ -135,7 +135,7 @@ class Graph {
   friend class GraphCodec;
 
  private:
-  const TaskSet* tasks_;
+  TaskSet tasks_;
   Place place_;
   std::vector<TensorOptions> tensors_;
   std::vector<EventOptions> events_;

@@ -1,0 +1,117 @@
+/// Attention of one token over a paged cache.
+#pragma once
+
+#include "megakernel/tasks/fields.hpp"
+#include "megakernel/tasks/rows.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kHeadDimMax = 128, kGroupMax = 16;
+
+/// One KV head and the query heads that share it: rotates the new q and k (RoPE, halves), appends k
+/// and v to the cache at the token's position, and attends to all positions up to it.
+struct Attention {
+  static constexpr const char* kName = "attention";
+  struct Args {
+    const float* q;     ///< [group][dim]
+    const float* k;     ///< [dim]
+    const float* v;     ///< [dim]
+    BFloat16* k_cache;  ///< [pages][page_tokens][dim] of this KV head
+    BFloat16* v_cache;
+    const uint32_t* pages;     ///< which page holds positions page_tokens * i on
+    const uint32_t* position;  ///< of the token
+    float* out;                ///< [group][dim]
+    uint32_t group, dim, page_tokens;
+    float rope_base;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, q),        TOKENYARD_FIELD(pointer, k),
+      TOKENYARD_FIELD(pointer, v),        TOKENYARD_FIELD(pointer, k_cache),
+      TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
+      TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, out),
+      TOKENYARD_FIELD(u32, group),        TOKENYARD_FIELD(u32, dim),
+      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(f32, rope_base)};
+  struct Shared {
+    float q[kGroupMax][kHeadDimMax];
+  };
+
+  static DEVICE size_t row_of(const Args& args, uint32_t position) {
+    const size_t page = args.pages[position / args.page_tokens];
+    return (page * args.page_tokens + position % args.page_tokens) * args.dim;
+  }
+
+  /// Element d of a rotated vector.
+  static DEVICE float rotated(const Args& args, const float* x, uint32_t d, uint32_t position) {
+    const uint32_t half = args.dim / 2, i = d % half;
+    const float angle = static_cast<float>(position) *
+                        power(args.rope_base, -static_cast<float>(i) / static_cast<float>(half));
+    const float other = d < half ? -x[d + half] : x[d - half];
+    return x[d] * cosine(angle) + other * sine(angle);
+  }
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    const uint32_t position = *args.position;
+    const float scale = reciprocal_square_root(static_cast<float>(args.dim));
+    for (uint32_t i = context.thread(); i < args.group * args.dim; i += context.threads())
+      shared.q[i / args.dim][i % args.dim] =
+          rotated(args, args.q + i / args.dim * args.dim, i % args.dim, position) * scale;
+    const size_t row = row_of(args, position);
+    for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
+      args.k_cache[row + d] = to_bfloat16(rotated(args, args.k, d, position));
+      args.v_cache[row + d] = to_bfloat16(args.v[d]);
+    }
+    context.sync();
+    for (uint32_t head = context.warp(); head < args.group; head += context.warps())
+      attend(args, shared.q[head], position + 1, args.out + head * args.dim);
+  }
+
+ private:
+  static DEVICE float score(const Args& args, const float* q, uint32_t position) {
+    const BFloat16* const k = args.k_cache + row_of(args, position);
+    float sum = 0;
+    for (uint32_t d = 0; d < args.dim; ++d) sum += q[d] * to_float(k[d]);
+    return sum;
+  }
+
+  static DEVICE float warp_max(float value) {
+    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      const float other = warp::shuffle_xor(value, mask);
+      value = value > other ? value : other;
+    }
+    return value;
+  }
+
+  /// By a warp: a softmax that goes along, 32 positions at a time.
+  static DEVICE void attend(const Args& args, const float* q, uint32_t count, float* out) {
+    constexpr uint32_t kShare = kHeadDimMax / kWarpLanes;
+    float sums[kShare] = {};
+    float highest = -1e30f, total = 0;
+    for (uint32_t first = 0; first < count; first += kWarpLanes) {
+      const uint32_t position = first + warp::lane();
+      const float mine = position < count ? score(args, q, position) : -1e30f;
+      const float now = warp_max(mine);
+      const float higher = now > highest ? now : highest;
+      const float fade = exponential(highest - higher);
+      const float weight = position < count ? exponential(mine - higher) : 0;
+      highest = higher;
+      total = total * fade + warp_sum(weight);
+      for (float& sum : sums) sum *= fade;
+      const uint32_t here = count - first < kWarpLanes ? count - first : kWarpLanes;
+      for (uint32_t i = 0; i < here; ++i) {
+        const float of_i = warp::shuffle(weight, i);
+        const BFloat16* const v = args.v_cache + row_of(args, first + i);
+        for (uint32_t s = 0; s < kShare; ++s) {
+          const uint32_t d = s * kWarpLanes + warp::lane();
+          if (d < args.dim) sums[s] += of_i * to_float(v[d]);
+        }
+      }
+    }
+    for (uint32_t s = 0; s < kShare; ++s) {
+      const uint32_t d = s * kWarpLanes + warp::lane();
+      if (d < args.dim) out[d] = sums[s] / total;
+    }
+  }
+};
+
+}  // namespace tokenyard::megakernel

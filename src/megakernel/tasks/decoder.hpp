@@ -1,0 +1,10 @@
+/// The kernel of a decoder: every task that a Llama-shaped model is made of.
+#pragma once
+
+#include "tokenyard/megakernel/task_set.hpp"
+
+namespace tokenyard::megakernel {
+
+const TaskSet& decoder_tasks();
+
+}  // namespace tokenyard::megakernel

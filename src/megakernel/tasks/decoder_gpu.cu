@@ -1,0 +1,1 @@
+#include "megakernel/tasks/decoder_kernel.hpp"

@@ -1,0 +1,120 @@
+/// A mixture-of-experts feed-forward of one token: which experts, and their work. What is loaded
+/// depends on the token, so nothing is streamed ahead.
+#pragma once
+
+#include "megakernel/tasks/fields.hpp"
+#include "megakernel/tasks/rows.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kTopkMax = 8;
+
+/// The topk experts with the highest scores, and the softmax of those scores. Of equals the first.
+struct RouteToken {
+  static constexpr const char* kName = "route_token";
+  struct Args {
+    const float* scores;  ///< [experts]
+    uint32_t* picks;      ///< [topk]
+    float* weights;       ///< [topk]
+    uint32_t experts, topk;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, scores), TOKENYARD_FIELD(pointer, picks),
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(u32, experts), TOKENYARD_FIELD(u32, topk)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    if (context.thread() != 0) return;
+    float values[kTopkMax];
+    uint32_t picks[kTopkMax];
+    for (uint32_t n = 0; n < args.topk; ++n) {
+      picks[n] = UINT32_MAX;
+      for (uint32_t expert = 0; expert < args.experts; ++expert) {
+        bool taken = false;
+        for (uint32_t before = 0; before < n; ++before) taken |= picks[before] == expert;
+        if (!taken && (picks[n] == UINT32_MAX || args.scores[expert] > values[n])) {
+          picks[n] = expert;
+          values[n] = args.scores[expert];
+        }
+      }
+    }
+    float total = 0;
+    for (uint32_t n = 0; n < args.topk; ++n) total += exponential(values[n] - values[0]);
+    for (uint32_t n = 0; n < args.topk; ++n) {
+      args.picks[n] = picks[n];
+      args.weights[n] = exponential(values[n] - values[0]) / total;
+    }
+  }
+};
+
+/// h[n][i] of some rows i of the n-th expert picked, as GatedLinear.
+struct ExpertGated {
+  static constexpr const char* kName = "expert_gated";
+  struct Args {
+    const BFloat16* weights;  ///< [experts][rows of an expert][gate, up][columns]
+    const float* x;           ///< [columns]
+    const BFloat16* norm;     ///< [columns], or null
+    const uint32_t* picks;    ///< [topk]
+    float* h;                 ///< [topk][expert_rows]
+    uint32_t pick, first_row, rows, expert_rows, columns;
+    float epsilon;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, x),
+      TOKENYARD_FIELD(pointer, norm),    TOKENYARD_FIELD(pointer, picks),
+      TOKENYARD_FIELD(pointer, h),       TOKENYARD_FIELD(u32, pick),
+      TOKENYARD_FIELD(u32, first_row),   TOKENYARD_FIELD(u32, rows),
+      TOKENYARD_FIELD(u32, expert_rows), TOKENYARD_FIELD(u32, columns),
+      TOKENYARD_FIELD(f32, epsilon)};
+  using Shared = RowInput;
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
+    const size_t first = size_t{args.picks[args.pick]} * args.expert_rows + args.first_row;
+    for (uint32_t row = context.warp(); row < args.rows; row += context.warps()) {
+      const BFloat16* const pair = args.weights + (first + row) * 2 * args.columns;
+      const float gate = warp_sum(lane_dot(pair, shared.x, args.columns));
+      const float up = warp_sum(lane_dot(pair + args.columns, shared.x, args.columns));
+      if (warp::lane() == 0)
+        args.h[args.pick * args.expert_rows + args.first_row + row] =
+            gate / (1 + exponential(-gate)) * up;
+    }
+  }
+};
+
+/// y[i] = residual[i] + the sum over picks n of weight_n * (down rows of that expert)_i . h[n].
+struct ExpertDown {
+  static constexpr const char* kName = "expert_down";
+  struct Args {
+    const BFloat16* weights;    ///< [experts][hidden][expert_rows]
+    const float* h;             ///< [topk][expert_rows]
+    const uint32_t* picks;      ///< [topk]
+    const float* pick_weights;  ///< [topk]
+    const float* residual;      ///< [hidden], or null
+    float* y;                   ///< [hidden]
+    uint32_t topk, first_row, rows, expert_rows, hidden;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, weights),  TOKENYARD_FIELD(pointer, h),
+      TOKENYARD_FIELD(pointer, picks),    TOKENYARD_FIELD(pointer, pick_weights),
+      TOKENYARD_FIELD(pointer, residual), TOKENYARD_FIELD(pointer, y),
+      TOKENYARD_FIELD(u32, topk),         TOKENYARD_FIELD(u32, first_row),
+      TOKENYARD_FIELD(u32, rows),         TOKENYARD_FIELD(u32, expert_rows),
+      TOKENYARD_FIELD(u32, hidden)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    for (uint32_t i = context.warp(); i < args.rows; i += context.warps()) {
+      const uint32_t row = args.first_row + i;
+      float sum = args.residual == nullptr ? 0 : args.residual[row];
+      for (uint32_t n = 0; n < args.topk; ++n) {
+        const size_t at = (size_t{args.picks[n]} * args.hidden + row) * args.expert_rows;
+        const float product =
+            warp_sum(lane_dot(args.weights + at, args.h + n * args.expert_rows, args.expert_rows));
+        sum += args.pick_weights[n] * product;
+      }
+      if (warp::lane() == 0) args.y[row] = sum;
+    }
+  }
+};
+
+}  // namespace tokenyard::megakernel

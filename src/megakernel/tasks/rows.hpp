@@ -1,0 +1,97 @@
+/// Products of BF16 matrices with one vector: what decoding is made of. A warp takes whole rows, a
+/// row in pieces of a unit; a lane takes eight elements at a time.
+#pragma once
+
+#include "device/functions.hpp"
+#include "megakernel/context.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kColumnsMax = 8192;
+
+/// The vector, in shared memory, by all threads of a task.
+struct RowInput {
+  float x[kColumnsMax];
+  float warp_sums[kComputeWarpsMax];
+};
+
+/// How rows [0, rows) of a matrix are dealt out and cut up.
+struct RowPieces {
+  uint32_t rows, columns, unit_bytes;
+
+  DEVICE uint32_t pieces() const { return (columns * 2 + unit_bytes - 1) / unit_bytes; }
+  DEVICE uint32_t rows_of(uint32_t warp, uint32_t warps) const {
+    return rows > warp ? (rows - warp + warps - 1) / warps : 0;
+  }
+  DEVICE uint32_t units(uint32_t warp, uint32_t warps) const {
+    return rows_of(warp, warps) * pieces();
+  }
+  DEVICE Unit unit(const BFloat16* weights, uint32_t warp, uint32_t warps, uint32_t index) const {
+    const uint32_t row = index / pieces() * warps + warp, piece = index % pieces();
+    const uint32_t at = piece * unit_bytes, row_bytes = columns * 2;
+    const auto* const from = reinterpret_cast<const std::byte*>(weights) + size_t{row} * row_bytes;
+    return {from + at, row_bytes - at < unit_bytes ? row_bytes - at : unit_bytes};
+  }
+};
+
+DEVICE float low_half(uint32_t pair) {
+  return to_float(BFloat16{static_cast<uint16_t>(pair)});
+}
+DEVICE float high_half(uint32_t pair) {
+  return to_float(BFloat16{static_cast<uint16_t>(pair >> 16)});
+}
+
+/// Sum over the warp, the same in every lane.
+DEVICE float warp_sum(float value) {
+  for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) value += warp::shuffle_xor(value, mask);
+  return value;
+}
+
+/// This lane's share of a product of `count` elements (a multiple of 8).
+DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
+  const auto* const vectors = reinterpret_cast<const Bytes16*>(weights);
+  float sum = 0;
+  for (uint32_t i = warp::lane(); i < count / 8; i += kWarpLanes) {
+    const Bytes16 w = vectors[i];
+    const float* const at = x + i * 8;
+    for (uint32_t pair = 0; pair < 4; ++pair)
+      sum += low_half(w.word[pair]) * at[2 * pair] + high_half(w.word[pair]) * at[2 * pair + 1];
+  }
+  return sum;
+}
+
+/// By a warp: the product of its next row, which streams in.
+DEVICE float streamed_dot(Context& context, const RowPieces& pieces, const float* x) {
+  float sum = 0;
+  const uint32_t step = pieces.unit_bytes / 2;
+  for (uint32_t at = 0; at < pieces.columns; at += step) {
+    const uint32_t count = pieces.columns - at < step ? pieces.columns - at : step;
+    const std::byte* const unit = context.next_unit();
+    sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
+    context.release_unit();
+  }
+  return warp_sum(sum);
+}
+
+/// By all threads: brings x into shared memory, normalised (RMSNorm) where there are `norm`
+/// weights.
+DEVICE void load_input(Context& context, RowInput& shared, const float* x, const BFloat16* norm,
+                       uint32_t columns, float epsilon) {
+  float squares = 0;
+  for (uint32_t i = context.thread(); i < columns; i += context.threads()) {
+    const float value = x[i];
+    squares += value * value;
+    shared.x[i] = norm == nullptr ? value : value * to_float(norm[i]);
+  }
+  if (norm == nullptr) return context.sync();
+  squares = warp_sum(squares);
+  if (warp::lane() == 0) shared.warp_sums[context.warp()] = squares;
+  context.sync();
+  float sum = 0;
+  for (uint32_t warp = 0; warp < context.warps(); ++warp) sum += shared.warp_sums[warp];
+  const float scale = reciprocal_square_root(sum / static_cast<float>(columns) + epsilon);
+  for (uint32_t i = context.thread(); i < columns; i += context.threads()) shared.x[i] *= scale;
+  context.sync();
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,128 @@
+/// The two ends of a decode step: from a token to a vector, and from logits to the next token.
+#pragma once
+
+#include "megakernel/tasks/fields.hpp"
+#include "megakernel/tasks/rows.hpp"
+
+namespace tokenyard::megakernel {
+
+/// x = table[token].
+struct Embed {
+  static constexpr const char* kName = "embed";
+  struct Args {
+    const BFloat16* table;  ///< [vocabulary][hidden]
+    const uint32_t* token;
+    float* x;  ///< [hidden]
+    uint32_t hidden;
+  };
+  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, table),
+                                         TOKENYARD_FIELD(pointer, token),
+                                         TOKENYARD_FIELD(pointer, x), TOKENYARD_FIELD(u32, hidden)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    const BFloat16* const row = args.table + size_t{*args.token} * args.hidden;
+    for (uint32_t i = context.thread(); i < args.hidden; i += context.threads())
+      args.x[i] = to_float(row[i]);
+  }
+};
+
+/// The best of some logits, as it travels between tasks and ranks.
+struct Best {
+  float value;
+  uint32_t token;  ///< kNoToken if one of the logits was no number
+};
+inline constexpr uint32_t kNoToken = UINT32_MAX;
+
+/// Of two, the larger; of equals the one with the smaller token; no number before all.
+DEVICE Best better(const Best& a, const Best& b) {
+  if (a.token == kNoToken) return a;
+  if (b.token == kNoToken) return b;
+  const bool first = a.value > b.value || (a.value == b.value && a.token < b.token);
+  return first ? a : b;
+}
+
+/// The best of `count` logits, to the same slot of every rank.
+struct PickBest {
+  static constexpr const char* kName = "pick_best";
+  struct Args {
+    const float* logits;  ///< [count] of tokens first_token on
+    Best* best;
+    uint32_t count, first_token;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, logits), TOKENYARD_FIELD(pointer, best), TOKENYARD_FIELD(u32, count),
+      TOKENYARD_FIELD(u32, first_token)};
+  struct Shared {
+    Best of_warp[kComputeWarpsMax];
+  };
+
+  static DEVICE Best of_logit(float value, uint32_t token) {
+    return {value, value == value ? token : kNoToken};
+  }
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Best best = of_logit(args.logits[0], args.first_token);
+    for (uint32_t i = context.thread(); i < args.count; i += context.threads())
+      best = better(best, of_logit(args.logits[i], args.first_token + i));
+    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
+      best =
+          better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
+    Shared& shared = context.shared<Shared>();
+    if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
+    context.sync();
+    if (context.thread() != 0) return;
+    for (uint32_t warp = 1; warp < context.warps(); ++warp)
+      best = better(best, shared.of_warp[warp]);
+    *args.best = best;
+  }
+};
+
+/// The loop's hook: takes the best of all parts as the next token, notes it, and ends the loop at a
+/// stop token, a full cache, or logits that are no numbers.
+struct NextToken {
+  static constexpr const char* kName = "next_token";
+  enum class Status : uint32_t { goes_on, stopped, cache_full, not_a_number };
+  struct Args {
+    const Best* parts;       ///< [part_count]
+    uint32_t* token;         ///< the next iteration's
+    uint32_t* position;      ///< likewise
+    uint32_t* tokens;        ///< [positions_max + 1] that have been decided, by position
+    const uint32_t* prompt;  ///< [prompt_tokens] decided beforehand
+    uint32_t* status;        ///< a Status
+    uint32_t part_count, positions_max, prompt_tokens;
+    uint32_t stop_token;  ///< kNoToken: none
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, parts),     TOKENYARD_FIELD(pointer, token),
+      TOKENYARD_FIELD(pointer, position),  TOKENYARD_FIELD(pointer, tokens),
+      TOKENYARD_FIELD(pointer, prompt),    TOKENYARD_FIELD(pointer, status),
+      TOKENYARD_FIELD(u32, part_count),    TOKENYARD_FIELD(u32, positions_max),
+      TOKENYARD_FIELD(u32, prompt_tokens), TOKENYARD_FIELD(u32, stop_token)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    if (context.thread() != 0) return;
+    Best best = args.parts[0];
+    for (uint32_t i = 1; i < args.part_count; ++i) best = better(best, args.parts[i]);
+    const uint32_t position = *args.position + 1;
+    // While the prompt lasts it says what comes next, whatever the model thinks.
+    const bool told = position < args.prompt_tokens;
+    const uint32_t token = told ? args.prompt[position] : best.token;
+    Status status = Status::goes_on;
+    if (best.token == kNoToken)
+      status = Status::not_a_number;
+    else if (!told && token == args.stop_token)
+      status = Status::stopped;
+    else if (position >= args.positions_max)
+      status = Status::cache_full;
+    if (status != Status::not_a_number) args.tokens[position] = token;
+    *args.status = static_cast<uint32_t>(status);
+    if (status != Status::goes_on) {
+      context.end_loop();
+      return;
+    }
+    *args.token = token;
+    *args.position = position;
+  }
+};
+
+}  // namespace tokenyard::megakernel
