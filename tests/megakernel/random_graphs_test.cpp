@@ -49,33 +49,34 @@ constexpr uint32_t kGraphs = 200, kSeeds = 20;
 /// As many of the graphs, each under all its seeds, as the budget allows.
 void run_graphs(double budget_s) {
   const auto begun = std::chrono::steady_clock::now();
-  uint32_t runs = 0, graphs = 0;
+  uint32_t runs = 0;
   uint64_t tasks = 0;
-  for (; graphs < kGraphs; ++graphs) {
-    std::mt19937 random(graphs + 1);
-    const RandomGraphOptions options = draw(random);
-    const RandomGraph graph(options, random());
-    for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+  for (uint32_t seed = 0; seed < kSeeds; ++seed)
+    for (uint32_t number = 0; number < kGraphs; ++number) {
       const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - begun;
-      if (so_far.count() > budget_s) {
-        fmt::print("{} graphs, {} runs, {} tasks in the budget\n", graphs, runs, tasks);
+      if (so_far.count() > budget_s || testing::Test::HasFailure()) {
+        fmt::print("{} runs of {} graphs, {} tasks in the budget\n", runs, std::min(runs, kGraphs),
+                   tasks);
         return;
       }
-      const RunPlan plan = plan_for(options, random);
+      std::mt19937 drawing(number + 1);
+      const RandomGraphOptions options = draw(drawing);
+      const RandomGraph graph(options, drawing());
+      std::mt19937 running(number * kSeeds + seed);
+      const RunPlan plan = plan_for(options, running);
       const std::string what =
-          fmt::format("graph {} of {} tasks on {} ranks, pacing {}, seed {}", graphs, options.tasks,
-                      options.ranks, static_cast<uint32_t>(options.pacing), seed);
+          fmt::format("graph {} of {} tasks on {} ranks, pacing {}, schedulers {}, seed {}", number,
+                      options.tasks, options.ranks, static_cast<uint32_t>(options.pacing),
+                      plan.schedulers, seed);
       run_threads("host", options.ranks,
-                  {.timeout = std::chrono::seconds(60), .arena_bytes = size_t{32} << 20},
+                  {.timeout = std::chrono::seconds(120), .arena_bytes = size_t{64} << 20},
                   [&](World& world) {
                     EXPECT_EQ(run_random_graph(world, graph, kTouchTasks, plan), "") << what;
                   });
       ++runs;
       tasks += options.tasks * plan.runs.size();
-      if (testing::Test::HasFailure()) return;
     }
-  }
-  fmt::print("{} graphs, {} runs, {} tasks\n", graphs, runs, tasks);
+  fmt::print("{} graphs under {} seeds, {} tasks\n", kGraphs, kSeeds, tasks);
 }
 
 TEST(RandomGraphs, RunInTheOrderOfTheirRegions) {

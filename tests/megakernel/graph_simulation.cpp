@@ -1,0 +1,102 @@
+// Suite `megakernel`: random graphs on simulated ranks, every task checking that it runs when the
+// declared regions say, under weak memory, late stores and odd schedules; in some runs a rank that
+// stops in the middle.
+#include "megakernel/graph_runner.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using simulation::SeedRun;
+
+DEFINE_HOST_MEGAKERNEL(touch_kernel, TouchTasks)
+
+const TaskSet kTouchTasks = task_set<TouchTasks>(touch_kernel.entry);
+
+struct Drawn {
+  RandomGraphOptions graph;
+  RunPlan plan;
+  uint32_t graph_seed = 0;
+  bool discord = false;  ///< the last rank runs another number of iterations
+};
+
+Drawn draw(SeedRun& run) {
+  simulation::Random& random = run.random;
+  Drawn drawn;
+  RandomGraphOptions& graph = drawn.graph;
+  graph.ranks = run.option("ranks", 1u << random.below(3));
+  graph.tasks = run.option("tasks", random.between(2, random.chance(128) ? 24 : 10));
+  graph.cells = run.option("cells", random.between(1, 6));
+  graph.pacing = static_cast<Pacing>(run.option("pacing", random.below(3)));
+  graph.dynamic_counts = run.option("dynamic", random.chance(256));
+  graph.streams = run.option("streams", random.chance(512));
+  if (graph.pacing == Pacing::gated && random.chance(512))
+    graph.last_of_run = run.option("last_of_run", random.between(1, 2));
+  drawn.plan.workers = run.option("workers", random.between(1, 3));
+  drawn.plan.compute_warps = run.option("compute_warps", random.chance(128) ? 2 : 1);
+  if (graph.pacing != Pacing::pipelined && random.chance(341))
+    drawn.plan.schedulers = run.option("schedulers", random.between(1, 2));
+  drawn.plan.task_slots = random.between(1, 2);
+  drawn.plan.ring_units = random.between(1, 3);
+  drawn.plan.in_flight = random.between(1, 2);
+  drawn.plan.haste = static_cast<uint32_t>(random.next());
+  drawn.plan.expected_a_run = graph.last_of_run;
+  if (graph.pacing == Pacing::once)
+    drawn.plan.runs = {1, 1};
+  else if (graph.last_of_run > 0)
+    drawn.plan.runs = {0};
+  else
+    drawn.plan.runs = {random.between(1, 3), 1};
+  drawn.graph_seed = static_cast<uint32_t>(random.next());
+  drawn.discord =
+      run.option("discord", graph.ranks > 1 && graph.pacing == Pacing::gated && random.chance(64));
+  return drawn;
+}
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  const RandomGraph graph(drawn.graph, drawn.graph_seed);
+  simulated::Options options{.ranks = drawn.graph.ranks, .arena_bytes = size_t{1} << 18};
+  const bool stops = options.ranks > 1 && !drawn.discord && run.random.chance(128);
+  if (stops) {
+    options.stop = simulation::RankStop{
+        .rank = run.option("stops", run.random.below(options.ranks)),
+        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
+        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const simulated::Result result = simulated::run(run, options, [&](World& world) {
+    RunPlan plan = drawn.plan;
+    if (drawn.discord && world.rank() + 1 == world.size()) plan.runs = {4};
+    const std::string disorder = run_random_graph(world, graph, kTouchTasks, plan);
+    if (!disorder.empty()) throw simulation::SuiteFailure(disorder);
+  });
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+    if (drawn.discord) {
+      const auto error = result.expect<InvalidArgument>(rank);
+      run.require(error.argument == "iterations of a run", "rank {}: {}", rank, error.what());
+      may_throw.push_back(rank);
+    }
+    if (!stops) continue;
+    may_throw.push_back(rank);
+    if (rank == options.stop->rank || !result.thrown[rank]) continue;
+    try {
+      std::rethrow_exception(result.thrown[rank]);
+    } catch (const PeerTimeout&) {
+    } catch (const PeerLost&) {
+    }  // Anything else is no answer to a rank that stops.
+  }
+  result.require_clean(may_throw);
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "megakernel",
+     .what = "graphs of tasks on several ranks, in order under adversarial delivery",
+     .run = run_suite,
+     .explained = {},
+     .seeds = 2000});
+
+}  // namespace
+}  // namespace tokenyard::megakernel
