@@ -17,5 +17,6 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_group(m);
   tokenyard::python::register_core_table(m);
   tokenyard::python::register_store_server(m);
+  tokenyard::python::register_megakernel(m);
   tokenyard::python::register_doctor(m);
 }

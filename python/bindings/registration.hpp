@@ -15,6 +15,7 @@ void register_collectives(nanobind::module_& m);
 void register_group(nanobind::module_& m);
 void register_core_table(nanobind::module_& m);
 void register_store_server(nanobind::module_& m);
+void register_megakernel(nanobind::module_& m);
 void register_doctor(nanobind::module_& m);
 
 }  // namespace tokenyard::python

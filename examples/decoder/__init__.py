@@ -1,0 +1,1 @@
+"""A Llama-shaped decoder as one graph of tasks."""

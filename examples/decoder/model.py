@@ -1,0 +1,452 @@
+"""A decode step as a graph: from a token to the next, on one rank or several (tensor parallel).
+
+    embed -> per layer: qkv -> attention -> out [-> copies -> sums] ->
+             gate/up -> down [-> copies -> sums]                    -> logits -> best -> next token
+
+A rank holds a part of the heads, of the feed-forward's inner rows and of the vocabulary. Partial
+sums go to every rank, which adds them in the order of the ranks, so that all have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tokenyard.megakernel import Event, Graph, Region, Tensor, TensorMemory
+from tokenyard.world import World
+
+from .config import Config
+from .weights import Layer, Weights
+
+UNIT_BYTES = 4096
+NO_TOKEN = 0xFFFFFFFF
+F32 = 4
+
+
+class DecodeGraph:
+    """One rank's graph, and the memory of everything in it."""
+
+    def __init__(
+        self,
+        world: World,
+        config: Config,
+        weights: Weights,
+        *,
+        prompt: list[int],
+        stop: int | None,
+        tiles: int,
+    ) -> None:
+        self.rank, self.ranks = world.rank, world.size
+        self.config, self.tiles = config, tiles
+        self.memory = TensorMemory(world)
+        self.graph = Graph(world)
+        self._make_words(prompt)
+        hidden = config.hidden_size
+        self.x = self._scratch("x", hidden)
+        self.after_attention = self._scratch("x after attention", hidden)
+        self.heads = config.num_key_value_heads // self.ranks
+        head_words = (config.group + 2) * config.head_dim
+        self.qkv = self._scratch("qkv", self.heads * head_words)
+        self.attended = self._scratch("attended", self.heads * config.group * config.head_dim)
+        self.inner = config.intermediate_size // self.ranks
+        picks = config.num_experts_per_tok if config.num_local_experts else 1
+        self.h = self._scratch("h", picks * self.inner)
+        if self.ranks > 1:
+            self.partial = self._scratch("partial sums", hidden)
+
+        ready = self._embed(weights)
+        for index, layer in enumerate(weights.layers):
+            ready = self._layer(index, layer, ready)
+        self._next_token(weights, ready, prompt, stop)
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def _make_words(self, prompt: list[int]) -> None:
+        """What is left from one iteration to the next."""
+
+        def words(name: str, values: list[int]) -> Tensor:
+            return self._given(name, np.array(values, np.uint32))
+
+        positions = self.config.positions_max
+        self.token = words("token", prompt[:1])
+        self.position = words("position", [0])
+        self.tokens = words("tokens", prompt[:1] + [0] * positions)
+        self.prompt = words("prompt", prompt)
+        self.status = words("status", [0])
+        pages = np.random.default_rng(7).permutation(positions // self.config.page_tokens)
+        self.pages = words("pages", pages.tolist())
+
+    def _given(self, name: str, array: np.ndarray) -> Tensor:
+        return self.graph.tensor(name, self.memory.local(array), array.nbytes, given=True)
+
+    def _scratch(self, name: str, words: int) -> Tensor:
+        return self.graph.tensor(name, self.memory.local(words * F32), words * F32)
+
+    def _tiles(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Rows in about as many parts as there are tiles: (first, count)."""
+        step = max(1, -(-rows // self.tiles))
+        for first in range(0, rows, step):
+            yield first, min(step, rows - first)
+
+    # ---- a step --------------------------------------------------------------------------------
+
+    def _embed(self, weights: Weights) -> Event:
+        embedded = self.graph.event("embedded")
+        table = self._given("embedding", weights.embedding)
+        self.graph.task(
+            "embed",
+            name="embed",
+            reads=[table.all(), self.token.all()],
+            writes=[self.x.all()],
+            signals=[embedded],
+            table=table.piece,
+            token=self.token.piece,
+            x=self.x.piece,
+            hidden=self.config.hidden_size,
+        )
+        return embedded
+
+    def _linear(
+        self,
+        name: str,
+        weights: np.ndarray,
+        x: Tensor,
+        y: Tensor,
+        ready: Event,
+        *,
+        norm: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Event:
+        """y = residual + weights . norm(x), in tiles of rows."""
+        done = self.graph.event(name)
+        rows, columns = weights.shape
+        matrix = self._given(f"{name} weights", weights)
+        for first, count in self._tiles(rows):
+            mine = slice_of(y, first, count)
+            reads = [x.all()] + ([norm.all()] if norm else [])
+            self.graph.task(
+                "linear",
+                name=f"{name} {first}",
+                reads=reads + ([slice_of(residual, first, count)] if residual else []),
+                writes=[mine],
+                streams=[matrix.part(first * columns * 2, (first + count) * columns * 2)],
+                waits=[ready],
+                signals=[done],
+                cost_ns=1000 + count * columns // 16,
+                weights=matrix.piece.at(first * columns * 2),
+                x=x.piece,
+                norm=norm.piece if norm else None,
+                residual=residual.piece.at(first * F32) if residual else None,
+                y=y.piece.at(first * F32),
+                rows=count,
+                columns=columns,
+                unit_bytes=UNIT_BYTES,
+                epsilon=self.config.rms_norm_eps,
+            )
+        return done
+
+    def _layer(self, index: int, layer: Layer, ready: Event) -> Event:
+        own = slice(self.rank * self.heads, (self.rank + 1) * self.heads)
+        hidden = self.config.hidden_size
+        q = layer.q.reshape(self.config.num_key_value_heads, -1, hidden)
+        qkv = np.concatenate([q[own], layer.k[own], layer.v[own]], axis=1).reshape(-1, hidden)
+        norm = self._given(f"attention norm {index}", layer.attention_norm)
+        ready = self._linear(f"qkv {index}", qkv, self.x, self.qkv, ready, norm=norm)
+        ready = self._attention(index, ready)
+        heads = slice(own.start * self.config.group, own.stop * self.config.group)
+        out = np.ascontiguousarray(layer.out[:, heads]).reshape(hidden, -1)
+        ready = self._summed(
+            f"out {index}", self.x, self.after_attention,
+            lambda y, residual: self._linear(
+                f"out {index}", out, self.attended, y, ready, residual=residual
+            ),
+        )  # fmt: skip
+        mlp_norm = self._given(f"mlp norm {index}", layer.mlp_norm)
+        feed_forward = self._dense if layer.router is None else self._experts
+        return self._summed(
+            f"down {index}", self.after_attention, self.x,
+            lambda y, residual: feed_forward(index, layer, mlp_norm, ready, y, residual),
+        )  # fmt: skip
+
+    def _attention(self, index: int, ready: Event) -> Event:
+        config = self.config
+        done = self.graph.event(f"attention {index}")
+        words = (config.group + 2) * config.head_dim
+        cached = config.positions_max * config.head_dim * 2
+        for head in range(self.heads):
+            cache = [
+                self.graph.tensor(
+                    f"{kind} {index} {head}", self.memory.local(cached), cached, given=True
+                )
+                for kind in ("keys", "values")
+            ]
+            q = self.qkv.piece.at(head * words * F32)
+            out_words = config.group * config.head_dim
+            self.graph.task(
+                "attention",
+                name=f"attention {index} {head}",
+                reads=[
+                    slice_of(self.qkv, head * words, words),
+                    self.pages.all(),
+                    self.position.all(),
+                    *(tensor.all() for tensor in cache),
+                ],
+                writes=[
+                    slice_of(self.attended, head * out_words, out_words),
+                    *(tensor.all() for tensor in cache),
+                ],
+                waits=[ready],
+                signals=[done],
+                cost_ns=5000,
+                q=q,
+                k=q.at(config.group * config.head_dim * F32),
+                v=q.at((config.group + 1) * config.head_dim * F32),
+                k_cache=cache[0].piece,
+                v_cache=cache[1].piece,
+                pages=self.pages.piece,
+                position=self.position.piece,
+                out=self.attended.piece.at(head * out_words * F32),
+                group=config.group,
+                dim=config.head_dim,
+                page_tokens=config.page_tokens,
+                rope_base=config.rope_theta,
+            )
+        return done
+
+    def _dense(
+        self,
+        index: int,
+        layer: Layer,
+        norm: Tensor,
+        ready: Event,
+        y: Tensor,
+        residual: Tensor | None,
+    ) -> Event:
+        own = slice(self.rank * self.inner, (self.rank + 1) * self.inner)
+        gated = np.stack([layer.gate[0, own], layer.up[0, own]], axis=1)
+        done = self.graph.event(f"gate/up {index}")
+        columns = self.config.hidden_size
+        matrix = self._given(f"gate/up {index} weights", np.ascontiguousarray(gated))
+        for first, count in self._tiles(self.inner):
+            self.graph.task(
+                "gated_linear",
+                name=f"gate/up {index} {first}",
+                reads=[self.after_attention.all(), norm.all()],
+                writes=[slice_of(self.h, first, count)],
+                streams=[matrix.part(first * columns * 4, (first + count) * columns * 4)],
+                waits=[ready],
+                signals=[done],
+                cost_ns=1000 + count * columns // 8,
+                weights=matrix.piece.at(first * columns * 4),
+                x=self.after_attention.piece,
+                norm=norm.piece,
+                h=self.h.piece.at(first * F32),
+                rows=count,
+                columns=columns,
+                unit_bytes=UNIT_BYTES,
+                epsilon=self.config.rms_norm_eps,
+            )
+        down = np.ascontiguousarray(layer.down[0][:, own])
+        return self._linear(f"down {index}", down, self.h, y, done, residual=residual)
+
+    def _experts(
+        self,
+        index: int,
+        layer: Layer,
+        norm: Tensor,
+        ready: Event,
+        y: Tensor,
+        residual: Tensor | None,
+    ) -> Event:
+        assert layer.router is not None
+        config, hidden, topk = self.config, self.config.hidden_size, self.config.num_experts_per_tok
+        experts = config.num_local_experts
+        scores = self._scratch(f"scores {index}", experts)
+        picks = self._scratch(f"picks {index}", topk)
+        pick_weights = self._scratch(f"pick weights {index}", topk)
+        scored = self._linear(
+            f"router {index}", layer.router, self.after_attention, scores, ready, norm=norm
+        )
+        routed, gated, done = (
+            self.graph.event(f"{what} {index}") for what in ("routed", "experts' h", "experts")
+        )
+        self.graph.task(
+            "route_token",
+            name=f"route {index}",
+            reads=[scores.all()],
+            writes=[picks.all(), pick_weights.all()],
+            waits=[scored],
+            signals=[routed],
+            scores=scores.piece,
+            picks=picks.piece,
+            weights=pick_weights.piece,
+            experts=experts,
+            topk=topk,
+        )
+        own = slice(self.rank * self.inner, (self.rank + 1) * self.inner)
+        pairs = np.stack([layer.gate[:, own], layer.up[:, own]], axis=2)
+        matrix = self._given(f"experts' gate/up {index}", np.ascontiguousarray(pairs))
+        for pick in range(topk):
+            for first, count in self._tiles(self.inner):
+                self.graph.task(
+                    "expert_gated",
+                    name=f"expert gate/up {index} {pick} {first}",
+                    reads=[matrix.all(), self.after_attention.all(), norm.all(), picks.all()],
+                    writes=[slice_of(self.h, pick * self.inner + first, count)],
+                    waits=[routed],
+                    signals=[gated],
+                    cost_ns=1000 + count * hidden // 8,
+                    weights=matrix.piece,
+                    x=self.after_attention.piece,
+                    norm=norm.piece,
+                    picks=picks.piece,
+                    h=self.h.piece,
+                    pick=pick,
+                    first_row=first,
+                    rows=count,
+                    expert_rows=self.inner,
+                    columns=hidden,
+                    epsilon=config.rms_norm_eps,
+                )
+        down = self._given(f"experts' down {index}", np.ascontiguousarray(layer.down[:, :, own]))
+        for first, count in self._tiles(hidden):
+            inputs = [down.all(), self.h.all(), picks.all(), pick_weights.all()]
+            self.graph.task(
+                "expert_down",
+                name=f"expert down {index} {first}",
+                reads=inputs + ([slice_of(residual, first, count)] if residual else []),
+                writes=[slice_of(y, first, count)],
+                waits=[gated],
+                signals=[done],
+                cost_ns=1000 + topk * count * self.inner // 16,
+                weights=down.piece,
+                h=self.h.piece,
+                picks=picks.piece,
+                pick_weights=pick_weights.piece,
+                residual=residual.piece if residual else None,
+                y=y.piece,
+                topk=topk,
+                first_row=first,
+                rows=count,
+                expert_rows=self.inner,
+                hidden=hidden,
+            )
+        return done
+
+    def _summed(
+        self,
+        name: str,
+        residual: Tensor,
+        y: Tensor,
+        product: Callable[[Tensor, Tensor | None], Event],
+    ) -> Event:
+        """y = residual + the sum over ranks of their products."""
+        if self.ranks == 1:
+            return product(y, residual)
+        hidden = self.config.hidden_size
+        mine = product(self.partial, None)
+        pieces = self.memory.shared(self.ranks * hidden * F32)
+        parts = self.graph.tensor(f"{name} parts", pieces[self.rank], self.ranks * hidden * F32)
+        arrived, summed = self.graph.event(f"{name} arrived"), self.graph.event(f"{name} summed")
+        for rank in range(self.ranks):
+            to = slice_of(parts, self.rank * hidden, hidden)
+            self.graph.task(
+                "copy_to_peer",
+                name=f"{name} to rank {rank}",
+                reads=[self.partial.all()],
+                writes=[to.of(rank)],
+                waits=[mine],
+                signals=[arrived.on(rank)],
+                **{"from": self.partial.piece},
+                to=pieces[rank].at(self.rank * hidden * F32),
+                words=hidden,
+            )
+        for first, count in self._tiles(hidden):
+            self.graph.task(
+                "reduce",
+                name=f"{name} sum {first}",
+                reads=[
+                    slice_of(residual, first, count),
+                    *(slice_of(parts, rank * hidden + first, count) for rank in range(self.ranks)),
+                ],
+                writes=[slice_of(y, first, count)],
+                waits=[arrived],
+                signals=[summed],
+                parts=parts.piece.at(first * F32),
+                residual=residual.piece.at(first * F32),
+                y=y.piece.at(first * F32),
+                part_count=self.ranks,
+                stride=hidden,
+                count=count,
+            )
+        return summed
+
+    def _next_token(
+        self, weights: Weights, ready: Event, prompt: list[int], stop: int | None
+    ) -> None:
+        vocabulary = self.config.vocab_size // self.ranks
+        first_token = self.rank * vocabulary
+        norm = self._given("final norm", weights.final_norm)
+        logits = self._scratch("logits", vocabulary)
+        head = np.ascontiguousarray(weights.head[first_token : first_token + vocabulary])
+        ready = self._linear("logits", head, self.x, logits, ready, norm=norm)
+        self.logits = logits
+
+        tiles = list(self._tiles(vocabulary))
+        best_bytes = len(tiles) * 2 * F32
+        best = self._scratch("best", len(tiles) * 2)
+        picked, arrived = self.graph.event("best"), self.graph.event("all ranks' best")
+        for index, (first, count) in enumerate(tiles):
+            self.graph.task(
+                "pick_best",
+                name=f"best {first}",
+                reads=[slice_of(logits, first, count)],
+                writes=[slice_of(best, 2 * index, 2)],
+                waits=[ready],
+                signals=[picked],
+                logits=logits.piece.at(first * F32),
+                best=best.piece.at(index * 2 * F32),
+                count=count,
+                first_token=first_token + first,
+            )
+        pieces = self.memory.shared(self.ranks * best_bytes)
+        parts = self.graph.tensor("best parts", pieces[self.rank], self.ranks * best_bytes)
+        for rank in range(self.ranks):
+            self.graph.task(
+                "copy_to_peer",
+                name=f"best to rank {rank}",
+                reads=[best.all()],
+                writes=[slice_of(parts, self.rank * len(tiles) * 2, len(tiles) * 2).of(rank)],
+                waits=[picked],
+                signals=[arrived.on(rank)],
+                **{"from": best.piece},
+                to=pieces[rank].at(self.rank * best_bytes),
+                words=len(tiles) * 2,
+            )
+        decided = self.graph.event("decided")
+        words = (self.token, self.position, self.tokens, self.status)
+        self.graph.task(
+            "next_token",
+            name="next token",
+            reads=[parts.all(), self.prompt.all(), *(word.all() for word in words)],
+            writes=[word.all() for word in words],
+            waits=[arrived],
+            signals=[decided],
+            parts=parts.piece,
+            token=self.token.piece,
+            position=self.position.piece,
+            tokens=self.tokens.piece,
+            prompt=self.prompt.piece,
+            status=self.status.piece,
+            part_count=self.ranks * len(tiles),
+            positions_max=self.config.positions_max,
+            prompt_tokens=len(prompt),
+            stop_token=NO_TOKEN if stop is None else stop,
+        )
+        self.graph.loop_on(decided)
+
+
+def slice_of(tensor: Tensor, first: int, count: int) -> Region:
+    """Words of a tensor."""
+    return tensor.part(first * F32, (first + count) * F32)

@@ -1,0 +1,261 @@
+/// Graphs of tasks and the kernel that runs them; the words are those of tokenyard.megakernel.
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <tuple>
+
+#include "megakernel/tasks/decoder.hpp"
+#include "registration.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+#include "unlocked.hpp"
+#include "world.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tokenyard::python {
+
+namespace {
+
+namespace mk = tokenyard::megakernel;
+
+/// A place in memory that tasks reach. Python moves it about and never looks into it.
+struct Piece {
+  std::byte* address;
+  size_t bytes;
+  std::shared_ptr<mk::TensorMemory> owner;
+
+  Piece at(size_t offset) const {
+    if (offset > bytes)
+      throw InvalidArgument("offset", fmt::format("at most {}", bytes), fmt::format("{}", offset));
+    return {address + offset, bytes - offset, owner};
+  }
+};
+
+/// The memory of one rank; lives as long as a piece of it, or this.
+class Memory {
+ public:
+  explicit Memory(const WorldHandle& world)
+      : world_(world.get()),
+        memory_(shared_and_destroyed_unlocked(std::make_unique<mk::TensorMemory>(*world_))) {}
+
+  Piece local(size_t bytes) {
+    nb::gil_scoped_release unlocked;
+    return {static_cast<std::byte*>(memory_->local(bytes)), bytes, memory_};
+  }
+  std::vector<Piece> shared(size_t bytes) {
+    nb::gil_scoped_release unlocked;
+    std::vector<Piece> pieces;
+    for (void* const piece : memory_->shared(bytes))
+      pieces.push_back({static_cast<std::byte*>(piece), bytes, memory_});
+    return pieces;
+  }
+  void write(const Piece& to, const nb::bytes& from) {
+    check(to, from.size());
+    const char* const begin = from.c_str();
+    const size_t bytes = from.size();
+    nb::gil_scoped_release unlocked;
+    memory_->write(to.address, begin, bytes);
+  }
+  nb::bytes read(const Piece& from, size_t bytes) {
+    check(from, bytes);
+    std::string to(bytes, '\0');
+    {
+      nb::gil_scoped_release unlocked;
+      memory_->read(to.data(), from.address, bytes);
+    }
+    return nb::bytes(to.data(), to.size());
+  }
+
+ private:
+  static void check(const Piece& piece, size_t bytes) {
+    if (bytes > piece.bytes)
+      throw InvalidArgument("bytes", fmt::format("at most the piece's {}", piece.bytes),
+                            fmt::format("{}", bytes));
+  }
+
+  std::shared_ptr<World> world_;  // Outlives its memory.
+  std::shared_ptr<mk::TensorMemory> memory_;
+};
+
+/// What a task's Args are made of: every field by its name, None for null.
+std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values) {
+  std::vector<std::byte> args(type.args_bytes);
+  size_t used = 0;
+  for (const mk::ArgField& field : type.fields) {
+    const nb::str name(field.name.data(), field.name.size());
+    if (!values.contains(name))
+      throw InvalidArgument(fmt::format("arguments of a {} task", type.name),
+                            fmt::format("one called {}", field.name), "none");
+    ++used;
+    const nb::object value = values[name];
+    const auto put = [&](const auto& native) {
+      std::memcpy(args.data() + field.offset, &native, sizeof(native));
+    };
+    switch (field.kind) {
+      case mk::ArgField::Kind::pointer:
+      case mk::ArgField::Kind::peer:
+        put(value.is_none() ? nullptr : nb::cast<const Piece&>(value).address);
+        break;
+      case mk::ArgField::Kind::u32:
+        put(nb::cast<uint32_t>(value));
+        break;
+      case mk::ArgField::Kind::f32:
+        put(nb::cast<float>(value));
+        break;
+    }
+  }
+  if (used != values.size())
+    throw InvalidArgument(fmt::format("arguments of a {} task", type.name),
+                          fmt::format("{} of them", used), fmt::format("{}", values.size()));
+  return args;
+}
+
+using RegionTuple =
+    std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>;        // Tensor, begin, end, rank.
+using WaitTuple = std::tuple<uint32_t, uint32_t>;              // Event, lag.
+using SignalTuple = std::tuple<uint32_t, uint32_t, uint32_t>;  // Event, rank, count.
+
+std::vector<mk::Region> regions_of(const std::vector<RegionTuple>& tuples) {
+  std::vector<mk::Region> regions;
+  for (const auto& [tensor, begin, end, rank] : tuples)
+    regions.push_back({tensor, begin, end, rank});
+  return regions;
+}
+
+uint32_t add_task(mk::Graph& graph, const std::string& type, const nb::dict& args,
+                  const std::string& name, const std::vector<RegionTuple>& reads,
+                  const std::vector<RegionTuple>& writes, const std::vector<RegionTuple>& adds,
+                  const std::vector<RegionTuple>& streams, const std::vector<WaitTuple>& waits,
+                  const std::vector<SignalTuple>& signals, std::optional<uint32_t> worker,
+                  uint64_t cost_ns) {
+  const mk::TaskSet& set = graph.task_set();
+  mk::TaskOptions options{.name = name,
+                          .reads = regions_of(reads),
+                          .writes = regions_of(writes),
+                          .adds = regions_of(adds),
+                          .streams = regions_of(streams),
+                          .worker = worker,
+                          .cost_ns = cost_ns};
+  for (const auto& [event, lag] : waits) options.waits.push_back({{event}, lag});
+  for (const auto& [event, rank, count] : signals)
+    options.signals.push_back({.event = {event}, .rank = rank, .count = count});
+  return graph.add(type, args_of(set.types[set.index_of(type)], args), std::move(options)).id;
+}
+
+/// A Megakernel as Python holds it: with the memory that its tasks use.
+class Kernel {
+ public:
+  Kernel(const WorldHandle& world, const mk::Graph& graph, const mk::MegakernelOptions& options)
+      : world_(world.get()) {
+    nb::gil_scoped_release unlocked;
+    kernel_ =
+        shared_and_destroyed_unlocked(std::make_unique<mk::Megakernel>(*world_, graph, options));
+  }
+  mk::Megakernel& get() const { return *kernel_; }
+
+ private:
+  std::shared_ptr<World> world_;  // Outlives its kernel.
+  std::shared_ptr<mk::Megakernel> kernel_;
+};
+
+std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& graph,
+                                    uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
+                                    uint32_t trace_records) {
+  return std::make_unique<Kernel>(world, graph,
+                                  mk::MegakernelOptions{.workers = workers,
+                                                        .compute_warps = compute_warps,
+                                                        .unit_bytes = unit_bytes,
+                                                        .trace_records = trace_records});
+}
+
+uint32_t run(const Kernel& kernel, uint32_t iterations) {
+  nb::gil_scoped_release unlocked;
+  return kernel.get().run(iterations);
+}
+
+mk::Trace trace_of(const Kernel& kernel) {
+  nb::gil_scoped_release unlocked;
+  return kernel.get().trace();
+}
+
+std::string summary_of(const mk::Trace& trace) {
+  return trace.summary().text(trace.spans, trace.tasks);
+}
+
+}  // namespace
+
+void register_megakernel(nb::module_& m) {
+  nb::class_<Piece>(m, "Piece", "A place in memory that tasks reach.")
+      .def_ro("bytes", &Piece::bytes)
+      .def("at", &Piece::at, "offset"_a);
+  nb::class_<Memory>(m, "TensorMemory", "Memory of one rank for a graph's tensors.")
+      .def(nb::init<const WorldHandle&>(), "world"_a)
+      .def("local", &Memory::local, "bytes"_a)
+      .def("shared", &Memory::shared, "bytes"_a)
+      .def("write", &Memory::write, "to"_a, "data"_a)
+      .def("read", &Memory::read, "source"_a, "bytes"_a);
+  nb::class_<mk::Graph>(m, "TaskGraph", "See tokenyard.megakernel.Graph.")
+      .def(
+          "__init__",
+          [](mk::Graph* self, uint32_t rank, uint32_t ranks) {
+            new (self) mk::Graph(mk::decoder_tasks(), {.rank = rank, .ranks = ranks});
+          },
+          nb::kw_only(), "rank"_a, "ranks"_a)
+      .def(
+          "tensor",
+          [](mk::Graph& self, const std::string& name, uint64_t bytes, bool given) {
+            return self
+                .tensor({.name = name,
+                         .bytes = bytes,
+                         .given = given ? mk::Given::always : mk::Given::no})
+                .id;
+          },
+          "name"_a, nb::kw_only(), "bytes"_a, "given"_a)
+      .def(
+          "event",
+          [](mk::Graph& self, const std::string& name) { return self.event({.name = name}).id; },
+          "name"_a)
+      .def("add", &add_task, "type"_a, "args"_a, nb::kw_only(), "name"_a, "reads"_a, "writes"_a,
+           "adds"_a, "streams"_a, "waits"_a, "signals"_a, "worker"_a.none(), "cost_ns"_a)
+      .def(
+          "loop_on", [](mk::Graph& self, uint32_t event) { self.loop_on({event}); }, "event"_a)
+      .def("once", &mk::Graph::once)
+      .def(
+          "set_cost",
+          [](mk::Graph& self, uint32_t task, uint64_t cost_ns) { self.set_cost({task}, cost_ns); },
+          "task"_a, "cost_ns"_a);
+  nb::class_<mk::Trace>(m, "TaskTrace", "When each task of a run waited, ran and ended.")
+      .def("perfetto", &mk::Trace::perfetto)
+      .def("summary", &summary_of)
+      .def("measured_costs", &mk::Trace::measured_costs);
+  nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
+      .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
+                  "compute_warps"_a, "unit_bytes"_a, "trace_records"_a)
+      .def("run", &run, "iterations"_a)
+      .def("start", [](const Kernel& self) { self.get().start(); })
+      .def(
+          "feed", [](const Kernel& self, uint32_t n) { self.get().feed(n); }, "iterations"_a)
+      .def(
+          "wait",
+          [](const Kernel& self, uint32_t n) {
+            nb::gil_scoped_release unlocked;
+            self.get().await(n);
+          },
+          "iterations"_a)
+      .def("stop",
+           [](const Kernel& self) {
+             nb::gil_scoped_release unlocked;
+             return self.get().stop();
+           })
+      .def_prop_ro("finished_iterations",
+                   [](const Kernel& self) { return self.get().finished_iterations(); })
+      .def("trace", &trace_of);
+}
+
+}  // namespace tokenyard::python

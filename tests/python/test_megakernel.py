@@ -1,0 +1,126 @@
+"""The decoder example finds NumPy's tokens, however it is spread; Python's graphs are checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tokenyard
+from tokenyard.megakernel import Graph, Megakernel, TensorMemory
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+import decode
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--ranks", "1"],
+        ["--ranks", "2"],
+        ["--ranks", "4"],
+        ["--ranks", "1", "--experts", "4"],
+        ["--ranks", "2", "--experts", "4"],
+        ["--ranks", "2", "--processes"],
+        ["--ranks", "4", "--processes"],
+        ["--ranks", "1", "--workers", "1", "--seed", "9"],
+    ],
+    ids=" ".join,
+)
+def test_finds_the_tokens_of_numpy(how, capsys):
+    assert decode.main([*how, "--tokens", "32"]) == 0
+    said = capsys.readouterr().out
+    assert "NumPy finds the same" in said
+    assert "goes on; 34 steps" in said
+
+
+def test_ends_at_the_stop_token(capsys):
+    assert decode.main(["--tokens", "8"]) == 0
+    third = capsys.readouterr().out.split()[3]
+    assert decode.main(["--tokens", "8", "--stop", third]) == 0
+    assert "stopped; " in capsys.readouterr().out
+
+
+def test_says_how_many_positions_would_do():
+    with pytest.raises(tokenyard.InvalidArgument, match=r"positions_max.*at least 103"):
+        decode.main(["--tokens", "100"])
+
+
+def test_logits_that_are_no_numbers_are_named(monkeypatch):
+    drawn = decode.random_weights
+
+    def with_a_hole(config, seed):
+        weights = drawn(config, seed)
+        weights.final_norm[3] = np.nan
+        return weights
+
+    monkeypatch.setattr(decode, "random_weights", with_a_hole)
+    with pytest.raises(tokenyard.InternalError, match=r"logits of position 0 are not numbers"):
+        decode.main(["--no-check"])
+
+
+def test_a_trace_is_a_file_for_perfetto(tmp_path, capsys):
+    assert decode.main(["--tokens", "4", "--trace", str(tmp_path / "t.json")]) == 0
+    assert "critical path" in capsys.readouterr().out
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"X", "s", "f", "M"} <= {event["ph"] for event in events}
+
+
+def with_graph(build):
+    """What `build(graph, memory)` ends with on a world of one rank."""
+    return tokenyard.launch(lambda world: build(world, Graph(world), TensorMemory(world)), ranks=1)[
+        0
+    ]
+
+
+def test_a_graph_that_cannot_work_is_explained():
+    def build(world, graph, memory):
+        event = graph.event("never")
+        piece = memory.local(8)
+        graph.task(
+            "copy_to_peer", name="hopes", waits=[event], to=piece, words=1, **{"from": piece}
+        )
+        Megakernel(world, graph)
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"unreachable: task 'hopes' of rank 0"):
+        with_graph(build)
+
+
+def test_arguments_go_by_their_names():
+    def missing(world, graph, memory):
+        graph.task("reduce", parts=memory.local(8))
+
+    def unknown(world, graph, memory):
+        piece = memory.local(8)
+        graph.task("copy_to_peer", to=piece, words=1, speed=3, **{"from": piece})
+
+    def no_such(world, graph, memory):
+        graph.task("conjure")
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"one called residual"):
+        with_graph(missing)
+    with pytest.raises(tokenyard.InvalidArgument, match=r"expected 3 of them, got 4"):
+        with_graph(unknown)
+    with pytest.raises(tokenyard.InvalidArgument, match=r"one of embed, linear"):
+        with_graph(no_such)
+
+
+def test_a_run_is_fed_by_its_host():
+    def build(world, graph, memory):
+        parts = memory.local(np.array([1.5, 2.5], np.float32))
+        given = graph.tensor("parts", parts, 8, given=True)
+        total = graph.tensor("total", memory.local(4), 4)
+        graph.task(
+            "reduce", reads=[given.all()], writes=[total.all()],
+            parts=parts, residual=None, y=total.piece, part_count=2, stride=1, count=1,
+        )  # fmt: skip
+        kernel = Megakernel(world, graph, workers=1)
+        kernel.start()
+        kernel.feed(3)
+        kernel.wait(3)
+        return kernel.stop(), memory.read(total.piece, np.float32, 1)[0]
+
+    assert with_graph(build) == (3, 4.0)
