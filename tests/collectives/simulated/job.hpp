@@ -369,7 +369,7 @@ inline void Job::begin(Process& process, GroupId group) {
   const Sequence sequence = process.engine->begun(group);
   const Epoch epoch = process.engine->view().epoch;
   if (!process.engine->running(group)) return;
-  schedule.at(schedule.now() + options.deadline, [this, &process, group, sequence, epoch] {
+  schedule.at(schedule.now() + options.deadline, [&process, group, sequence, epoch] {
     process.input([&process, group, sequence, epoch] {
       if (process.engine->view().epoch != epoch) return;
       for (const Slot slot : process.engine->waiting_for(group, sequence))
