@@ -134,7 +134,7 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<const X>& x,
 
 void combine(const ServingHandle& self, const Cube<const uint16_t>& y,
              const Matrix<const float>& topk_weights, const HeldBatch& batch,
-             const Matrix<uint16_t>& out, const std::optional<Row<int32_t>>& lost,
+             const Matrix<uint16_t>& out, const std::optional<Row<int32_t>>& lost, bool logfmt,
              const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
              bool hook, const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
@@ -142,6 +142,7 @@ void combine(const ServingHandle& self, const Cube<const uint16_t>& y,
   const LowLatencyCombine what{.y = y.data(),
                                .weights = topk_weights.data(),
                                .out = out.data(),
+                               .logfmt = logfmt,
                                .lost = lost ? lost->data() : nullptr};
   nb::gil_scoped_release unlocked;
   serving->exchange.combine(what, batch.received.handle, call);
@@ -249,7 +250,7 @@ void register_low_latency(nb::module_& m) {
   add_dispatch<uint8_t, int64_t>(serving);
   serving
       .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert(), "batch"_a,
-           "out"_a.noconvert(), "lost"_a.noconvert().none(), nb::kw_only(), "active"_a,
+           "out"_a.noconvert(), "lost"_a.noconvert().none(), "logfmt"_a, nb::kw_only(), "active"_a,
            "timeout_s"_a.none(), "sms"_a, "hook"_a, "waited_cycles"_a.noconvert().none(),
            "stream"_a)
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)

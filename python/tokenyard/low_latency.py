@@ -239,6 +239,7 @@ class LowLatency:
         received: LowLatencyReceived[A],
         *,
         out: A | None = None,
+        use_logfmt: bool = False,
         active_ranks: Sequence[bool] | None = None,
         timeout: float | None = None,
         sms: int = 0,
@@ -257,6 +258,8 @@ class LowLatency:
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing.
             received: of the dispatch.
             out: [tokens, hidden] bfloat16 to write to; made anew if None.
+            use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
+                of up to 2.2 % of each rank's part.
             active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
 
         Raises:
@@ -279,7 +282,8 @@ class LowLatency:
             arrays.to_native(topk_weights),
             received._batch,
             arrays.to_native(out),
-            lost,
+            arrays.to_native(lost),
+            bool(use_logfmt),
             hook=return_recv_hook,
             **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
         )

@@ -77,7 +77,7 @@ void fault(const Fault& fault, uint32_t victim) {
   }
 }
 
-constexpr milliseconds kLong{60000}, kShort{400};
+constexpr milliseconds kLong{60000}, kShort{3000};
 
 TEST(LowLatencyFaults, ARankDiesBeforeItSends) {
   fault({When::before_it_sends, SIGKILL, kLong}, 2);

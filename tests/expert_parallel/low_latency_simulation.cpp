@@ -148,7 +148,7 @@ const bool registered = simulation::add_suite(
      .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:24", kNoLoadBuffering},
                    {Fault::acquire_made_relaxed, "call_kernel.hpp:24", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "call_kernel.hpp:48", kOneCoherence},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:60", kOneCoherence}},
+                   {Fault::acquire_made_relaxed, "call_kernel.hpp:58", kOneCoherence}},
      .seeds = 2000});
 
 }  // namespace

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -88,6 +93,19 @@ def test_fp8_rows_and_scales_give_the_tokens_back() -> None:
 
     # Half a unit in the last of four places, of the largest magnitude.
     assert max(tokenyard.launch(program, ranks=2)) <= 2.0**-4
+
+
+def test_logarithms_come_home_within_their_error() -> None:
+    def program(world: tokenyard.World) -> bool:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(world.rank)
+        got = exchange.dispatch(x, topk_idx, rows="bf16")
+        home = exchange.combine(got.x, weights, got, use_logfmt=True)
+        exchange.wait()
+        error = np.abs(home.x.astype(np.float32) - x.astype(np.float32))
+        return bool((error <= 0.03 * np.abs(x.astype(np.float32))).all())
+
+    assert tokenyard.launch(program, ranks=2) == [True, True]
 
 
 def test_statistics_add_up() -> None:
@@ -194,3 +212,16 @@ def test_tensors_come_back_as_tensors() -> None:
         return bool((home.x == tensor).all())
 
     assert tokenyard.launch(program, ranks=2) == [True, True]
+
+
+def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "low_latency.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    program = tmp_path / "examples.py"
+    program.write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == [str([True] * 4), str([True] * 2)]

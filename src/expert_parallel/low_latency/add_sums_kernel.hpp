@@ -69,56 +69,56 @@ DEVICE Peer<Bytes16> staged_sums(const Combine& call, uint32_t source, uint32_t 
 template <class Codec>
 class Contributions {
  public:
-  /// By all lanes: waits for a piece of each of up to kContributionsHeld of the ranks that `leads`
-  /// names, and removes those from it. The lanes whose ranks did not send.
-  DEVICE uint32_t await_some(const Combine& call, const OwnToken& own, uint32_t& leads,
-                             uint32_t chunk) {
+  /// By all lanes: loads a piece of each of up to kContributionsHeld of the ranks that `leads`
+  /// names, and removes those from it. All loads are under way together.
+  DEVICE void load_some(const Combine& call, const OwnToken& own, uint32_t& leads, uint32_t chunk) {
     const bool has_piece = Codec::has_piece(call.params, chunk);
-    // Packed, as registers are scarce here: a byte each.
-    uint32_t ranks = 0, lanes = 0, lost = 0;
-    held_ = 0;
-    // All loads first, so that they are under way together.
+    ranks_ = lanes_ = held_ = 0;
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
       if (leads == 0) continue;
       const uint32_t lane = first_bit(leads), rank = warp::shuffle(own.rank, lane);
       leads &= leads - 1;
-      lanes |= lane << 8 * i;
-      ranks |= rank << 8 * i;
+      lanes_ |= lane << 8 * i;
+      ranks_ |= rank << 8 * i;
       if (has_piece)
         pieces_[i] =
             load<Order::relaxed, Scope::sys>(staged_sums<Codec>(call, rank, own.token, chunk));
       ++held_;
     }
+  }
+
+  /// By all lanes: waits for what load_some did not find. The lanes whose ranks did not send.
+  DEVICE uint32_t await_loaded(const Combine& call, const OwnToken& own, uint32_t chunk) {
+    uint32_t lost = 0;
+    const bool has_piece = Codec::has_piece(call.params, chunk);
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
       if (i >= held_ || !has_piece || has_come(pieces_[i])) continue;
-      const uint32_t rank = ranks >> 8 * i & 0xff;
+      const uint32_t rank = byte_of(ranks_, i);
       const auto begin = static_cast<uint32_t>(cycles());
       if (!await_piece(call.call, Phase::combine_partials, rank,
                        staged_sums<Codec>(call, rank, own.token, chunk), pieces_[i]))
-        lost |= 1u << (lanes >> 8 * i & 0xff);
+        lost |= 1u << byte_of(lanes_, i);
       if (thread::index() == 0) call.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
     return lost;
   }
 
-  /// By all lanes: adds what was awaited last, but for the `lost` lanes' ranks, and empties the
-  /// places. `leads` as it was for await_some.
-  DEVICE void add_to(LaneSums& sums, const Combine& call, const OwnToken& own, uint32_t leads,
-                     uint32_t lost, uint32_t chunk) const {
+  /// By all lanes: adds what was loaded, but for the `lost` lanes' ranks, and empties the places.
+  DEVICE void add_to(LaneSums& sums, const Combine& call, const OwnToken& own, uint32_t lost,
+                     uint32_t chunk) const {
     const bool has_piece = Codec::has_piece(call.params, chunk);
     for (uint32_t i = 0; i < kContributionsHeld; ++i) {
-      if (i >= held_) continue;
-      const uint32_t lane = first_bit(leads);
-      leads &= leads - 1;
-      const uint32_t source = warp::shuffle(own.rank, lane);
-      if ((lost >> lane & 1) != 0) continue;
+      if (i >= held_ || (lost >> byte_of(lanes_, i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (has_piece) put_back(staged_sums<Codec>(call, source, own.token, chunk));
+      if (has_piece) put_back(staged_sums<Codec>(call, byte_of(ranks_, i), own.token, chunk));
     }
   }
 
  private:
+  DEVICE static uint32_t byte_of(uint32_t bytes, uint32_t i) { return bytes >> 8 * i & 0xff; }
+
   Bytes16 pieces_[kContributionsHeld] = {};
+  uint32_t ranks_ = 0, lanes_ = 0;  ///< packed, as registers are scarce here: a byte each
   uint32_t held_ = 0;
 };
 
@@ -149,8 +149,10 @@ DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
   for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
     const uint32_t piece = chunk * kWarpLanes + warp::lane();
     if (holds) add_rows(call, own_sums, own.row, own.here, 0, piece);
-    for (uint32_t left = own.leads; left != 0;)
-      lacks |= contributions.await_some(call, own, left, chunk);
+    for (uint32_t left = own.leads; left != 0;) {
+      contributions.load_some(call, own, left, chunk);
+      lacks |= contributions.await_loaded(call, own, chunk);
+    }
   }
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn);
   for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
@@ -158,12 +160,11 @@ DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
     LaneSums sums = own_sums;
     if (!holds) add_rows(call, sums, own.row, own.here, 0, piece);
     for (uint32_t left = own.leads; left != 0;) {
-      const uint32_t now = left;
       if (holds)
         left = 0;
       else
-        contributions.await_some(call, own, left, chunk);  // All there, or lost.
-      contributions.add_to(sums, call, own, now, lost, chunk);
+        contributions.load_some(call, own, left, chunk);  // All there, or lost.
+      contributions.add_to(sums, call, own, lost, chunk);
     }
     if (piece < params.pieces)
       store_vector(reinterpret_cast<Bytes16*>(params.out) + size_t{token} * params.pieces + piece,

@@ -17,6 +17,11 @@ struct Workspace {
     uint32_t readers;         ///< blocks of the running kernel that have read them
   };
   Progress progress[kKinds];
+  /// Of a rank: its last pulse, and when it was first seen here.
+  struct Heard {
+    uint32_t pulse, at;
+  };
+  Heard heard[kRanksMax];
   uint32_t pulse;  ///< the last one sent
   /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
   /// dispatch for the next.

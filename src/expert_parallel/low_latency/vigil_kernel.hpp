@@ -13,14 +13,6 @@ struct CallShared {
   uint32_t open[kRanksMax];  ///< ranks that this block speaks with
 };
 
-/// What a thread knows of a wait that has lasted, in few registers: times in kTimeUnitNs since
-/// the start.
-struct Vigil {
-  uint32_t next_look;  ///< when to send a pulse and to look for the awaited rank's
-  uint32_t end;        ///< when the rank is given up
-  uint32_t pulse;      ///< of the awaited rank, as seen last
-};
-
 /// A call as one thread sees it.
 struct Call {
   const CallParams& params;
@@ -46,46 +38,54 @@ struct Call {
     const Patience patience = params.masks.patience(rank);
     const Deadline deadline(patience, start_ns);
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    Vigil vigil{.next_look = timeout() / kPulses, .end = timeout(), .pulse = 0};
+    uint32_t next_look = params.timeout / kPulses;
     bool arrived = false;
     uint32_t polls = 0;
     const bool ended = wait_until(deadline, what, [&] {
       arrived = condition(what.seen);
-      return arrived || (++polls % params.polls_a_look == 0 && !goes_on(vigil, rank));
+      return arrived || (++polls % params.polls_a_look == 0 && !goes_on(next_look, rank));
     });
     if (ended && !arrived) deadline.fail(Failure::deadline, what);
     return arrived;
   }
 
  private:
-  DEVICE uint32_t timeout() const { return params.timeout; }
-
-  /// Whether there is still time. A rank whose pulse changes gets its time anew, within limits.
-  DEVICE bool goes_on(Vigil& vigil, uint32_t rank) const {
-    const auto now = static_cast<uint32_t>((now_ns() - start_ns) / kTimeUnitNs);
-    if (now < vigil.next_look) return true;
-    const bool first = vigil.next_look == timeout() / kPulses;
-    vigil.next_look = now + std::max(timeout() / kPulses, 1u);
-    send_pulses();
+  /// Whether there is still time, which is counted in kTimeUnitNs since the start. `next_look`:
+  /// when to ask again. A rank that was heard has its time anew, within limits.
+  DEVICE bool goes_on(uint32_t& next_look, uint32_t rank) const {
+    const uint64_t time_ns = now_ns();
+    const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
+    if (now < next_look) return true;
+    next_look = now + std::max(params.timeout / kPulses, 1u);
+    const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
+    exchange_pulses(clock);
     // Relaxed, like all pulses: nothing else is read on their strength.
-    const uint32_t pulse =
-        load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
-    if (!first && pulse != vigil.pulse)
-      vigil.end = std::min(now + timeout(), kTimesLate * timeout());
-    vigil.pulse = pulse;
+    const uint32_t heard_before =
+        clock - load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
+    uint32_t end = params.timeout;
+    if (heard_before <= now)
+      end = std::min(now - heard_before + params.timeout, kTimesLate * params.timeout);
     // This rank waits for nobody else when it sends to itself, and is never masked.
-    return now < vigil.end || rank == params.rank;
+    return now < end || rank == params.rank;
   }
 
-  /// Many threads wait at once: one pulse in a while is enough.
-  DEVICE void send_pulses() const {
-    const auto pulse = static_cast<uint32_t>(now_ns() / kTimeUnitNs);
-    uint32_t* const last = &params.workspace->pulse;
-    if (pulse - load<Order::relaxed, Scope::gpu>(last) < timeout() / (2 * kPulses)) return;
-    store<Order::relaxed, Scope::gpu>(last, pulse);
-    for (uint32_t rank = 0; rank < params.ranks; ++rank)
-      if (rank != params.rank && params.active.contains(rank) && !masked(rank))
-        store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), pulse);
+  /// Tells the others that this rank waits, and notes whom it hears. Many threads wait at once: one
+  /// that does so in a while is enough, whomever it waits for itself.
+  DEVICE void exchange_pulses(uint32_t clock) const {
+    Workspace& workspace = *params.workspace;
+    const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
+    if (clock - last < params.timeout / (2 * kPulses)) return;
+    store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
+    for (uint32_t rank = 0; rank < params.ranks; ++rank) {
+      if (rank == params.rank || !params.active.contains(rank) || masked(rank)) continue;
+      store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), clock);
+      const uint32_t pulse =
+          load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
+      Workspace::Heard& heard = workspace.heard[rank];
+      if (pulse == load<Order::relaxed, Scope::gpu>(&heard.pulse)) continue;
+      store<Order::relaxed, Scope::gpu>(&heard.pulse, pulse);
+      store<Order::relaxed, Scope::gpu>(&heard.at, clock);
+    }
   }
 };
 
