@@ -183,7 +183,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
     take_back();
   }
   if (!lost.empty()) {
-    abort(verdict, lost);
+    call_off(verdict, lost);
   } else if (expired_) {
     WaitFacts facts = *expired_;
     // From some that have begun this rank had heard nothing either: now all know who has not.
@@ -207,7 +207,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
   }
 }
 
-void OperationQueue::abort(const Verdict& verdict, const std::vector<uint32_t>& lost) {
+void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t>& lost) {
   const bool back =
       lost.size() > 0 && identity_.active_ranks(verdict.next).size() == identity_.slots.size();
   expired_.reset();

@@ -92,7 +92,7 @@ class OperationQueue {
   void break_for(Loss loss);
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
   void take_back();
-  void abort(const Verdict& verdict, const std::vector<uint32_t>& lost);
+  void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
   void expire(Instant now);
