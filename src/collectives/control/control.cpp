@@ -160,8 +160,9 @@ void Control::begin(Rendezvous& rendezvous, const View& first) {
     const auto card = rendezvous.look(member.slot);
     if (card && card->member == member) cards.emplace(member, *card);
   }
-  post([this, first, cards = std::move(cards), key = rendezvous.witness_key()](ControlLoop& loop) {
-    if (options_.membership.witness) loop.set_witness(store_, key);
+  post([first, cards = std::move(cards), store = options_.membership.witness ? store_ : nullptr,
+        key = rendezvous.witness_key()](ControlLoop& loop) {
+    if (store) loop.set_witness(store, key);
     loop.begin(first, cards);
   });
   // The control thread answers within moments, or says what went wrong.
@@ -256,8 +257,8 @@ bool Control::joined(Rendezvous& rendezvous) {
   const uint64_t before = rendezvous.generation();
   if (!rendezvous.find_founded()) return false;
   if (rendezvous.generation() != before && options_.membership.witness) {
-    post([this, key = rendezvous.witness_key()](ControlLoop& loop) {
-      loop.set_witness(store_, key);
+    post([store = store_, key = rendezvous.witness_key()](ControlLoop& loop) {
+      loop.set_witness(store, key);
     });
   }
   look_around(rendezvous, std::max({options_.slots, options_.slots_max, options_.slot + 1}));
