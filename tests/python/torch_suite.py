@@ -29,9 +29,20 @@ EXPECTED = {
     ),
     "test_ddp_logging_data_cpu": "DDP logs a backend from outside torch as 'custom'",
     **dict.fromkeys(
-        ("test_isend_autograd_profiler", "test_isend_torch_profiler"),
+        (
+            *("test_isend_autograd_profiler", "test_isend_torch_profiler"),
+            *(
+                "test_send_recv_with_tag_autograd_profiler",
+                "test_send_recv_with_tag_torch_profiler",
+            ),
+        ),
         "profiled events are called tokenyard:..., not gloo:...",
     ),
+    **dict.fromkeys(
+        ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"),
+        "raises PeerTimeout, a TimeoutError, on every rank that came, and names who did not",
+    ),
+    "test_sparse_all_reduce_sum": "sparse tensors are refused",
 }
 """Tests that ask for something that this backend does differently, and what."""
 

@@ -313,7 +313,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::send(Tensors& tensors, int to, int t
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int tag) {
-  return begin(work(OpType::RECV, "tokenyard:recv", {}, tensors), {.kind = core::Kind::receive,
+  return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors), {.kind = core::Kind::receive,
                                                                    .in = {},
                                                                    .out = {moved(only(tensors))},
                                                                    .peer = from,
@@ -321,7 +321,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recvAnysource(Tensors& tensors, int tag) {
-  return begin(work(OpType::RECVANYSOURCE, "tokenyard:recv", {}, tensors),
+  return begin(work(OpType::RECVANYSOURCE, "tokenyard:recvAnySource", tensors, tensors),
                {.kind = core::Kind::receive,
                 .in = {},
                 .out = {moved(only(tensors))},
