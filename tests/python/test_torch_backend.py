@@ -170,6 +170,7 @@ def work_and_futures(rank: int, size: int) -> None:
     dist.barrier()
     dist.send(torch.ones(3), (rank + 1) % size)
     receive.wait()
+    dist.barrier()
 
 
 def groups_and_objects(rank: int, size: int) -> None:
