@@ -231,6 +231,8 @@ class Disaster {
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);
     job_.witness_most = std::min(job_.witness_most, silence_ / 8);
+    // A leader counts out who takes longer than `silence` to freeze, time and again.
+    job_.freeze_most = std::min(job_.freeze_most, silence_ / 4);
     for (const auto& process : job_.processes) {
       job_.slowness[process->id] = {};
       job_.get_unstuck(*process);

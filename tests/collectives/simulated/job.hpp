@@ -138,7 +138,7 @@ class Job {
   simulation::Trace& trace;
   Schedule schedule;
   VirtualNetwork network;
-  Instant delay_most, think_most,
+  Instant delay_most, think_most, freeze_most,
       witness_most;  ///< as the options say, until somebody changes them
   std::vector<std::unique_ptr<Process>> processes;
   std::optional<WitnessRegister> witness;
@@ -199,6 +199,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
               }),
       delay_most(options.delay_most),
       think_most(options.think_most),
+      freeze_most(options.freeze_most),
       witness_most(options.witness_most),
       agreement(first_view(options)),
       majority(options.membership.witness),
@@ -327,8 +328,7 @@ inline void Job::freeze(Process& process) {
     commits.frozen(process.self, progress);
     process.machine.frozen(std::move(progress), process.now());
   };
-  schedule.at(schedule.now() + some(options.freeze_most),
-              [&process, stop] { process.input(stop); });
+  schedule.at(schedule.now() + some(freeze_most), [&process, stop] { process.input(stop); });
 }
 
 inline void Job::install(Process& process, const Verdict& verdict) {
