@@ -21,7 +21,7 @@ std::string caught(Mutations mutations, uint64_t seeds) {
   return "";
 }
 
-constexpr uint64_t kSeeds = 3000;
+constexpr uint64_t kSeeds = 6000;
 
 class ProtocolMutants : public testing::TestWithParam<Mutant> {};
 TEST_P(ProtocolMutants, AreCaught) {

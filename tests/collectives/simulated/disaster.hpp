@@ -29,8 +29,10 @@ enum class Trouble : uint8_t {
   grow,
   leave,
   no_witness,
+  false_alarm,   ///< a rank is thought dead by another one
+  decider_dies,  ///< in the moment in which it knows how the epoch ends, and few others do
 };
-constexpr uint32_t kTroubles = 11;
+constexpr uint32_t kTroubles = 13;
 
 class Disaster {
  public:
@@ -194,6 +196,12 @@ class Disaster {
         job_.witness_dead = true;
         later(silence_ * 3, [this] { job_.witness_dead = false; });
         break;
+      case Trouble::decider_dies:
+        if (may_spare()) job_.kills_next_decider = true;
+        [[fallthrough]];
+      case Trouble::false_alarm:
+        if (Process* const other = anybody(); other != victim) job_.alarm(*victim, *other);
+        break;
     }
   }
 
@@ -227,7 +235,7 @@ class Disaster {
     calm_ = true;
     run_.trace.note("faults end");
     job_.network.heal_all();
-    job_.witness_dead = false;
+    job_.witness_dead = job_.kills_next_decider = false;
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);
     job_.witness_most = std::min(job_.witness_most, silence_ / 8);

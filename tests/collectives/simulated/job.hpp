@@ -75,6 +75,12 @@ class Job {
     trace.event("wake", process.self.slot, 0, 0, process.self.incarnation);
     process.wake(random.chance(512));
   }
+  /// One takes the other for dead, for nothing.
+  void alarm(Process& by, const Process& about) {
+    by.input([&by, gone = about.self] {
+      by.machine.suspect(gone.slot, Suspicion::reset, by.machine.view().epoch, by.now());
+    });
+  }
   void cut(const Process& from, const Process& to) { network.cut(from.id, to.id); }
   void heal(const Process& from, const Process& to) { network.heal(from.id, to.id); }
   /// Its program hangs, its control thread does not.
@@ -143,7 +149,8 @@ class Job {
   std::vector<std::unique_ptr<Process>> processes;
   std::optional<WitnessRegister> witness;
   bool witness_dead = false;
-  std::vector<Instant> slowness;  ///< [process]: added to all it sends
+  bool kills_next_decider = false;  ///< who installs the next epoch first dies at once
+  std::vector<Instant> slowness;    ///< [process]: added to all it sends
 
   AgreementChecker agreement;
   MajorityChecker majority;
@@ -337,6 +344,8 @@ inline void Job::install(Process& process, const Verdict& verdict) {
               verdict.next.epoch, process.self.incarnation);
   const bool is_new = !agreement.verdicts().contains(verdict.next.epoch);
   agreement.installed(process.self, before, verdict);
+  if (is_new && std::exchange(kills_next_decider, false))
+    schedule.at(schedule.now(), [this, &process] { kill(process); });
   if (is_new) {
     const View& ended = agreement.views().at(verdict.next.epoch - 1);
     majority.decided(ended, verdict);
