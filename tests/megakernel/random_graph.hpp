@@ -50,6 +50,8 @@ struct TouchPlan {
   uint32_t share = 0, shares = 0;           ///< in a dynamic event
   uint32_t dynamic_event = 0;               ///< its number
   bool receives = false;                    ///< waits for it
+  bool joins = false;                       ///< one event of all that it comes after
+  std::vector<uint32_t> joined_by = {};     ///< tasks whose such event this one signals
   uint32_t units = 0;                       ///< that it streams
 };
 
@@ -61,6 +63,7 @@ class RandomGraph {
     for (uint32_t task = 0; task < options.tasks; ++task) plan(task);
     if (options.dynamic_counts) add_dynamic();
     close_iterations();
+    if (options.pacing != Pacing::pipelined) join_some();
   }
 
   const RandomGraphOptions& options() const { return options_; }
@@ -80,6 +83,8 @@ class RandomGraph {
     // Task t's event exists on all ranks, whoever waits for it.
     for (uint32_t task = 0; task < plans_.size(); ++task)
       graph.event({.name = "after " + std::to_string(task)});
+    for (uint32_t task = 0; task < plans_.size(); ++task)
+      graph.event({.name = "all before " + std::to_string(task)});
     for (uint32_t i = 0; i < dynamic_events_; ++i)
       graph.event({.name = "dynamic " + std::to_string(i), .dynamic_max = kShares});
     const Event all_done = graph.event({.name = "all done"});
@@ -190,6 +195,20 @@ class RandomGraph {
     }
   }
 
+  /// Half of the tasks with several before them wait for one event, which all of those signal.
+  void join_some() {
+    constexpr size_t kSignalsMax = 8;
+    for (uint32_t task = 0; task < plans_.size(); ++task) {
+      TouchPlan& plan = plans_[task];
+      const bool full = std::any_of(plan.after.begin(), plan.after.end(), [&](uint32_t before) {
+        return plans_[before].joined_by.size() >= kSignalsMax;
+      });
+      if (plan.after.size() < 2 || full || below(2) == 0) continue;
+      plan.joins = true;
+      for (const uint32_t before : plan.after) plans_[before].joined_by.push_back(task);
+    }
+  }
+
   /// What the next iteration finds: early readers see the last writer, and whoever comes first
   /// comes after whoever was there last.
   void close_iterations() {
@@ -216,7 +235,8 @@ class RandomGraph {
     if (!awaited_.empty()) return awaited_;
     awaited_.assign(plans_.size(), std::vector<bool>(options_.ranks, false));
     for (const TouchPlan& plan : plans_) {
-      for (const uint32_t task : plan.after) awaited_[task][plan.rank] = true;
+      if (!plan.joins)
+        for (const uint32_t task : plan.after) awaited_[task][plan.rank] = true;
       for (const uint32_t task : plan.after_lagging) awaited_[task][plan.rank] = true;
     }
     return awaited_;
@@ -244,17 +264,23 @@ class RandomGraph {
       writes.push_back(at(cell));
       options.writes.push_back(region(cell));
     }
-    for (const uint32_t before : plan.after) options.waits.push_back({{before}, 0});
+    const auto tasks = static_cast<uint32_t>(plans_.size());
+    if (plan.joins)
+      options.waits.push_back({{tasks + task}, 0});
+    else
+      for (const uint32_t before : plan.after) options.waits.push_back({{before}, 0});
+    for (const uint32_t after : plan.joined_by)
+      options.signals.push_back({.event = {tasks + after}, .rank = plans_[after].rank});
     for (const uint32_t before : plan.after_lagging) options.waits.push_back({{before}, 1});
     for (uint32_t rank = 0; rank < options_.ranks; ++rank)
       if (awaited()[task][rank]) options.signals.push_back({.event = {task}, .rank = rank});
-    const Event dynamic{static_cast<uint32_t>(plans_.size()) + plan.dynamic_event};
+    const Event dynamic{2 * tasks + plan.dynamic_event};
     if (plan.shares > 0 && plan.share == plan.shares) options.expects.push_back(dynamic);
     if (plan.shares > 0 && plan.share < plan.shares)
       options.signals.push_back({.event = dynamic, .dynamic = true});
     if (plan.units > 0) options.streams.push_back({1, 0, plan.units * kUnitWords * 4});
     if (plan.receives) options.waits.push_back({dynamic, 0});
-    const Event all_done{static_cast<uint32_t>(plans_.size()) + dynamic_events_};
+    const Event all_done{2 * tasks + dynamic_events_};
     if (options_.pacing == Pacing::gated && !followed(task))
       options.signals.push_back({.event = all_done, .rank = 0});
     options.cost_ns = 1000 + haste % 5000;
