@@ -80,9 +80,11 @@ def connect_without_rank_1(say: Any, rank: int, size: int, store: str) -> tuple[
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    for rank, sentence in results_of(connect_without_rank_1, 2, file_store(tmp_path)):
-        assert rank == 1
-        assert "1" in sentence
+    named = results_of(connect_without_rank_1, 2, file_store(tmp_path))
+    # Who gives up later may miss who gave up first, too.
+    assert 1 in [rank for rank, _ in named]
+    for rank, sentence in named:
+        assert f"rank {rank}" in sentence
 
 
 AT_ODDS: dict[str, Any] = {

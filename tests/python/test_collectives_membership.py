@@ -269,13 +269,18 @@ def test_who_was_stopped_is_fenced_when_it_wakes(tmp_path: Path) -> None:
         assert [rank.result() for rank in ranks] == ["went on", "fenced", "went on"]
 
 
-def no_quorum(say: Any, rank: int, size: int, store: str) -> None:
+def no_quorum(say: Any, rank: int, size: int, store: str) -> list[int]:
     with connect(rank, size, store, silence=1, witness=False, timeout=5) as job:
         say("operating")
-        error = until_error(job.world(), timeout=3)
-        assert isinstance(error, tokenyard.OperationAborted | tokenyard.QuorumLost)
-        with pytest.raises(tokenyard.QuorumLost):
-            job.shrink()
+        # If one is found out before the other dies, two of three go on; one of two does not.
+        for _ in range(2):
+            error = until_error(job.world(), timeout=3)
+            assert isinstance(error, tokenyard.OperationAborted | tokenyard.QuorumLost)
+            try:
+                job.shrink()
+            except tokenyard.QuorumLost as lost:
+                return lost.answering
+        raise AssertionError("a minority went on")
 
 
 def test_a_minority_does_not_go_on(tmp_path: Path) -> None:
@@ -284,4 +289,4 @@ def test_a_minority_does_not_go_on(tmp_path: Path) -> None:
             rank.hears("operating")
         ranks[0].kill()
         ranks[1].kill()
-        ranks[2].result()
+        assert ranks[2].result() in ([], [2])
