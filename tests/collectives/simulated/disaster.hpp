@@ -309,16 +309,26 @@ class Disaster {
 
   /// Whether those who are left, and hear one another, are enough to go on.
   bool has_quorum() {
-    const std::vector<Process*> survivors = job_.survivors();
-    // Newcomers alone cannot know that they have been let in.
-    if (std::none_of(survivors.begin(), survivors.end(),
-                     [](const Process* process) { return process->machine.is_member(); }))
-      return false;
-    const bool drops_one =
-        std::count_if(survivors.begin(), survivors.end(),
-                      [&](const Process* process) { return is_cut_off(*process); }) == 2;
-    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
-    return survivors.size() + (quorum.witness ? 1 : 0) >= quorum.needed + (drops_one ? 1 : 0);
+    std::vector<Process*> able = job_.survivors();
+    const View* view = &job_.newest();
+    const auto knows = [&](const Process* process) {
+      return process->machine.is_member() && process->machine.view() == *view;
+    };
+    if (std::none_of(able.begin(), able.end(), knows)) {
+      if (view->epoch == 1) return false;
+      // Those who know how the epoch before has ended are dead. What is left of its members has to
+      // find out, and if they are too few nobody ever does.
+      view = &job_.agreement.views().at(view->epoch - 1);
+      able.clear();
+      for (const auto& process : job_.processes) {
+        if (process->running() && knows(process.get())) able.push_back(process.get());
+      }
+    }
+    const bool drops_one = std::count_if(able.begin(), able.end(), [&](const Process* process) {
+                             return is_cut_off(*process);
+                           }) == 2;
+    const Quorum quorum(*view, job_.options.membership.witness, Mutant::none);
+    return able.size() + (quorum.witness ? 1 : 0) >= quorum.needed + (drops_one ? 1 : 0);
   }
 
   void recover() {
