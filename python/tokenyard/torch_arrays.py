@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-
 _VIEWED = ("bfloat16", "float8_e4m3fn")
 """What crosses as the integers of its bits."""
 
