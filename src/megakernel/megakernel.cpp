@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "fabric/alarm_bell.hpp"
 #include "megakernel/device_tables.hpp"
@@ -114,6 +116,7 @@ struct Megakernel::Parts {
   bool running = false;
   std::exception_ptr failure;  ///< what the object threw first
   uint32_t fed = 0;
+  std::optional<uint32_t> ended_by_loop;  ///< a fed run: iterations, if it ended before stop()
   tokenyard::Event ended{};
   /// A fed run on the host executor needs a thread of its own: launching is running there.
   std::jthread thread;
@@ -159,6 +162,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   for (uint32_t* word : {&record->done, &record->fed, &record->stop})
     accelerator.write_flag(word, 0);
   fed = 0;
+  ended_by_loop.reset();
   running = true;
   const LaunchShape launch_shape{.blocks = shape.blocks(),
                                  .warps = shape.compute_warps + 1,
@@ -299,13 +303,17 @@ void Megakernel::await(uint32_t iterations) {
   for (uint32_t before = UINT32_MAX;
        !parts.accelerator.wait_until(parts.accelerator.now() + patience, reached); before = done)
     if (done == before) break;  // Not an iteration in all that time: see why.
-  if (done < iterations) {
-    parts.end_run();
-    throw InternalError("megakernel: a fed run ended by itself");
-  }
+  if (done >= iterations) return;
+  parts.ended_by_loop = parts.end_run();  // Throws, if that is why.
+  if (*parts.ended_by_loop < iterations)
+    throw InvalidArgument(
+        "iterations",
+        fmt::format("at most the {} after which the loop ended", *parts.ended_by_loop),
+        fmt::format("{}", iterations));
 }
 
 uint32_t Megakernel::stop() {
+  if (parts_->ended_by_loop) return *std::exchange(parts_->ended_by_loop, std::nullopt);
   if (!parts_->running) throw InvalidArgument("stop", "a run that was started", "none");
   parts_->accelerator.write_flag(&parts_->tables->record()->stop, 1);
   return parts_->end_run();

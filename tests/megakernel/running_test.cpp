@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <array>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -123,6 +126,48 @@ TEST(Running, AsManyIterationsAsAskedRunAfterRun) {
   EXPECT_EQ(kernel.run(1), 1u);
   EXPECT_EQ(counter.read(), 55u);
   EXPECT_EQ(kernel.finished_iterations(), 5u);
+}
+
+TEST(Running, ByASchedulerThatGivesOutTasks) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.step({.name = "ten"}, adds(10));
+  counter.end_at = 50;
+  counter.close();
+  Megakernel kernel(*world, counter.graph,
+                    {.workers = 2, .schedulers = 2, .task_slots = 1, .trace_records = 10});
+  EXPECT_EQ(kernel.run(2), 2u);
+  EXPECT_EQ(counter.read(), 22u);
+  EXPECT_EQ(kernel.run(0), 3u);  // Until there are 50.
+  EXPECT_EQ(kernel.finished_iterations(), 5u);
+  kernel.start();
+  kernel.feed();
+  kernel.await(1);
+  EXPECT_EQ(*counter.value, 66u);
+  EXPECT_EQ(kernel.stop(), 1u);
+}
+
+TEST(Running, ASchedulerNamesTheTaskThatCannotBegin) {
+  const auto world = alone(quick(std::chrono::milliseconds(200)));
+  Counter counter(*world);
+  const Event rows = counter.graph.event({.name = "rows", .dynamic_max = 4});
+  Step::Args promises = adds(1);
+  promises.promised = rows;
+  promises.promise = 2;
+  promises.kept = 1;
+  counter.step({.name = "send", .signals = {{.event = rows, .dynamic = true}}, .expects = {rows}},
+               promises);
+  counter.step({.name = "receive", .waits = {{rows}}}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2, .schedulers = 1});
+  try {
+    kernel.run(1);
+    FAIL() << "it went on";
+  } catch (const TaskTimeout& error) {
+    EXPECT_THAT(error.facts.phase, HasSubstr("task 'receive' awaits event 'rows'"));
+    EXPECT_THAT(error.dump, HasSubstr("has 3 of 4"));
+  }
 }
 
 TEST(Running, UntilATaskEndsTheLoop) {
@@ -282,6 +327,31 @@ TEST(Running, RanksThatAreProcesses) {
     const uint64_t sum = pass_round(world, 20);
     if (world.rank() == 0 && sum != 20u * (1 + 2)) throw std::runtime_error("a wrong sum");
   });
+}
+
+TEST(Running, ARankThatIsKilledEndsTheRunOfItsPeer) {
+  const uint16_t port = free_port();
+  std::array<int, 2> joined{};
+  ASSERT_EQ(pipe(joined.data()), 0);
+  RankProcesses processes(2, [&](uint32_t rank) {
+    const auto world = World::connect({.port = port, .rank = rank, .size = 2, .local_rank = rank},
+                                      "host", quick(std::chrono::seconds(5)));
+    if (write(joined[1], "x", 1) != 1) throw std::runtime_error("the pipe is closed");
+    try {
+      pass_round(*world, 1'000'000'000);
+    } catch (const PeerLost&) {
+      return;
+    } catch (const TaskTimeout&) {
+      return;  // It awaited the dead rank's signal before it heard of its death.
+    }
+    throw std::runtime_error("it went on alone");
+  });
+  std::array<char, 2> both{};
+  for (char& one : both) ASSERT_EQ(read(joined[0], &one, 1), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // Now they run, most likely.
+  processes.signal(1, SIGKILL);
+  EXPECT_EQ(processes.wait(0), 0);
+  for (const int end : joined) close(end);
 }
 
 TEST(Running, ARankThatNeverComesIsNamed) {

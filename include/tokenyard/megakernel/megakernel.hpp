@@ -48,7 +48,8 @@ class Megakernel {
   void feed(uint32_t iterations = 1);
   /// Waits until so many iterations of this run have ended: their outputs may be read.
   void await(uint32_t iterations);
-  /// Ends the run after what has been fed, and returns how many iterations it had.
+  /// Ends the run after what has been fed, and returns how many iterations it had: fewer than were
+  /// fed if its loop ended.
   uint32_t stop();
 
   /// Iterations that all workers have finished, over all runs: also after a run has failed.

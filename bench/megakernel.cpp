@@ -1,0 +1,170 @@
+// What a hop from one task to the next costs inside a running megakernel: one to one, grid-wide,
+// through dynamic queues, and to a peer and back. Tasks are empty; the order of their records is
+// checked before anything is timed.
+//
+//   ./run bench megakernel                          # on a GPU; two GPUs for the hop to a peer
+//   ./run bench megakernel --device host --smoke    # small, to see that it works
+//
+// Time is that of the device's own clock, from the first task to the last, over the hops between.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "bench/harness/report.hpp"
+#include "device/accelerator.hpp"
+#include "megakernel/tasks/decoder.hpp"
+#include "megakernel/tasks/exchange.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace tokenyard::bench {
+namespace {
+
+namespace mk = tokenyard::megakernel;
+
+struct Settings {
+  std::string device = "cuda", output;
+  uint32_t ranks = 1, hops = 1000, runs = 20;
+};
+
+/// A case: stages of tasks, each waiting for the whole stage before.
+struct Case {
+  std::string name;
+  uint32_t width;        ///< tasks a stage
+  uint32_t schedulers;   ///< 0: static placement
+  bool to_peer = false;  ///< stages take turns among the ranks
+};
+
+/// A task that does nothing.
+mk::CopyToPeer::Args nothing() {
+  return {.from = nullptr, .to = {}, .words = 0};
+}
+
+mk::Graph stages(const World& world, const Case& of, uint32_t count, uint32_t workers) {
+  mk::Graph graph(mk::decoder_tasks(), {.rank = world.rank(), .ranks = world.size()});
+  std::vector<mk::Event> events;
+  for (uint32_t stage = 0; stage < count; ++stage)
+    events.push_back(graph.event({.name = fmt::format("stage {}", stage)}));
+  const auto owner = [&](uint32_t stage) { return of.to_peer ? stage % world.size() : 0; };
+  for (uint32_t stage = 0; stage < count; ++stage) {
+    if (owner(stage) != world.rank()) continue;
+    for (uint32_t i = 0; i < of.width; ++i) {
+      mk::TaskOptions options{.name = fmt::format("task {} {}", stage, i)};
+      if (stage > 0) options.waits = {{events[stage - 1], 0}};
+      if (stage + 1 < count) options.signals = {{events[stage], owner(stage + 1)}};
+      // A hop goes to another worker, unless the scheduler says where.
+      if (of.schedulers == 0) options.worker = (stage + i) % workers;
+      graph.add<mk::CopyToPeer>(nothing(), std::move(options));
+    }
+  }
+  graph.once();
+  return graph;
+}
+
+/// Throws unless every task of the trace began after those that it waits for had ended.
+void check_order(const mk::Trace& trace) {
+  std::vector<uint64_t> ended(trace.tasks.size(), 0);
+  for (const mk::TraceSpan& span : trace.spans) ended[span.task] = span.ended_ns;
+  for (const mk::TraceSpan& span : trace.spans)
+    for (const uint32_t before : trace.tasks[span.task].after)
+      if (ended[before] > span.begun_ns)
+        throw InternalError(fmt::format("'{}' began before '{}' had ended",
+                                        trace.tasks[span.task].name, trace.tasks[before].name));
+}
+
+/// Median and spread of a hop in us. Collective.
+Spread measure(World& world, const Case& of, const Settings& settings) {
+  const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
+  const uint32_t workers =
+      host ? 4 : world.accelerator().capacity().multiprocessors - of.schedulers;
+  mk::Megakernel kernel(
+      world, stages(world, of, settings.hops + 1, workers),
+      {.workers = workers,
+       .schedulers = of.schedulers,
+       .trace_records = 2 * settings.hops * of.width / workers + 2 * settings.hops});
+  std::vector<double> samples;
+  for (uint32_t run = 0; run <= settings.runs; ++run) {
+    kernel.run(1);
+    if (world.rank() != 0) continue;
+    const mk::Trace trace = kernel.trace();
+    check_order(trace);
+    if (run == 0) continue;  // The first loads the kernel.
+    uint64_t first = UINT64_MAX, last = 0;
+    for (const mk::TraceSpan& span : trace.spans) {
+      first = std::min(first, span.ended_ns);
+      last = std::max(last, span.ended_ns);
+    }
+    samples.push_back(static_cast<double>(last - first) * 1e-3 / settings.hops);
+  }
+  return samples.empty() ? Spread{} : spread_of(std::move(samples));
+}
+
+void run(const Settings& settings) {
+  auto worlds = World::in_process(settings.ranks, settings.device);
+  const bool host = settings.device == "host";
+  const uint32_t all = host ? 4 : worlds[0]->accelerator().capacity().multiprocessors;
+  std::vector<Case> cases = {{"hop one to one", 1, 0},
+                             {"hop grid-wide", all, 0},
+                             {"hop one to one, dynamic", 1, 1},
+                             {"hop grid-wide, dynamic", all - (host ? 0 : 1), 1}};
+  if (settings.ranks > 1) cases = {{"hop to a peer", 1, 0, true}};
+  Report report("megakernel", *worlds[0]);
+  std::exception_ptr failure;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (const auto& world : worlds)
+    threads.emplace_back([&] {
+      try {
+        for (const Case& of : cases) {
+          const Spread spread = measure(*world, of, settings);
+          const std::lock_guard lock(mutex);
+          if (world->rank() == 0)
+            report.add({.name = of.name,
+                        .gpus = host ? 0 : settings.ranks,
+                        .ranks = settings.ranks,
+                        .tokens = settings.hops,
+                        .hidden = 0,
+                        .sms = all,
+                        .ours = spread,
+                        .floor = 0});
+        }
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+  report.finish(settings.output);
+}
+
+}  // namespace
+}  // namespace tokenyard::bench
+
+int main(int argc, char** argv) {
+  using namespace tokenyard::bench;
+  Settings settings;
+  bool smoke = false;
+  CLI::App app("What a hop between tasks of a running megakernel costs");
+  app.add_option("--ranks", settings.ranks, "ranks; more than one for the hop to a peer")
+      ->check(CLI::Range(1, 8));
+  app.add_option("--device", settings.device, "cuda or host")
+      ->check(CLI::IsMember({"cuda", "host"}));
+  app.add_option("--hops", settings.hops, "hops a run")->check(CLI::Range(1, 10000));
+  app.add_option("--runs", settings.runs, "measured runs")->check(CLI::Range(1, 10000));
+  app.add_option("--output", settings.output, "a JSON file, such as bench/results/megakernel.json");
+  app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
+  CLI11_PARSE(app, argc, argv);
+  if (smoke) settings = {.device = "host", .output = {}, .ranks = 1, .hops = 20, .runs = 2};
+  try {
+    run(settings);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
