@@ -313,11 +313,12 @@ TokenyardBackend::WorkPtr TokenyardBackend::send(Tensors& tensors, int to, int t
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int tag) {
-  return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors), {.kind = core::Kind::receive,
-                                                                   .in = {},
-                                                                   .out = {moved(only(tensors))},
-                                                                   .peer = from,
-                                                                   .tag = tag});
+  return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors),
+               {.kind = core::Kind::receive,
+                .in = {},
+                .out = {moved(only(tensors))},
+                .peer = from,
+                .tag = tag});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recvAnysource(Tensors& tensors, int tag) {

@@ -158,7 +158,9 @@ void Engine::repair() {
   for (auto& [id, queue] : queues_) queue.repair();
 }
 
-void Engine::announce() { const Turn turn(*this); }
+void Engine::announce() {
+  const Turn turn(*this);
+}
 
 void Engine::cancel(const std::exception_ptr& why) {
   {
