@@ -91,11 +91,43 @@ void run_suite(SeedRun& run) {
   result.require_clean(may_throw);
 }
 
+using simulation::Fault;
+
+/// Deadline::fail publishes its report so; the kernel says that it has begun.
+constexpr const char* kOwnHost =
+    "is between a rank's kernel and its own host code, which is not instrumented";
+/// Queue: peers of the slot word itself.
+constexpr const char* kInTheWord =
+    "the value lies in the word that is freed and filled, and accesses to one word are in order";
+/// In dynamic runs what a task may rely on travels twice: through counts and queues, and by its
+/// own look at its events' counters.
+constexpr const char* kLooksItself =
+    "workers acquire their events' counters themselves before a task runs";
+constexpr const char* kLoopEvent =
+    "graphs of several iterations end with a loop event here, and the next one begins after an "
+    "acquire of that";
+constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
+constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
+
 const bool registered = simulation::add_suite(
     {.name = "megakernel",
      .what = "graphs of tasks on several ranks, in order under adversarial delivery",
      .run = run_suite,
-     .explained = {},
+     .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
+                   {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:89", kOwnHost},
+                   {Fault::release_made_relaxed, "queue.hpp:61", kInTheWord},
+                   {Fault::acquire_made_relaxed, "queue.hpp:43", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:61", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:43", kInTheWord},
+                   {Fault::release_made_relaxed, "scheduler_kernel.hpp:150", kLooksItself},
+                   {Fault::acquire_made_relaxed, "scheduler_kernel.hpp:150", kLooksItself},
+                   {Fault::acquire_made_relaxed, "launch_kernel.hpp:40", kLooksItself},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:150", kLoopEvent},
+                   {Fault::acquire_made_relaxed, "worker_kernel.hpp:150", kLoopEvent},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:158", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:196", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:52", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace

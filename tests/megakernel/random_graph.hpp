@@ -64,6 +64,7 @@ class RandomGraph {
     if (options.dynamic_counts) add_dynamic();
     close_iterations();
     if (options.pacing != Pacing::pipelined) join_some();
+    note_followers();
   }
 
   const RandomGraphOptions& options() const { return options_; }
@@ -231,15 +232,17 @@ class RandomGraph {
     if (task != after) plans_[task].after_lagging.insert(after);
   }
 
-  const std::vector<std::vector<bool>>& awaited() const {
-    if (!awaited_.empty()) return awaited_;
+  /// Once, before ranks' threads ask.
+  void note_followers() {
     awaited_.assign(plans_.size(), std::vector<bool>(options_.ranks, false));
+    followed_.assign(plans_.size(), false);
     for (const TouchPlan& plan : plans_) {
-      if (!plan.joins)
-        for (const uint32_t task : plan.after) awaited_[task][plan.rank] = true;
+      for (const uint32_t task : plan.after) {
+        followed_[task] = true;
+        if (!plan.joins) awaited_[task][plan.rank] = true;
+      }
       for (const uint32_t task : plan.after_lagging) awaited_[task][plan.rank] = true;
     }
-    return awaited_;
   }
 
   void add_task(Graph& graph, uint32_t task, const Tensor& tensor, TensorMemory& memory,
@@ -273,7 +276,7 @@ class RandomGraph {
       options.signals.push_back({.event = {tasks + after}, .rank = plans_[after].rank});
     for (const uint32_t before : plan.after_lagging) options.waits.push_back({{before}, 1});
     for (uint32_t rank = 0; rank < options_.ranks; ++rank)
-      if (awaited()[task][rank]) options.signals.push_back({.event = {task}, .rank = rank});
+      if (awaited_[task][rank]) options.signals.push_back({.event = {task}, .rank = rank});
     const Event dynamic{2 * tasks + plan.dynamic_event};
     if (plan.shares > 0 && plan.share == plan.shares) options.expects.push_back(dynamic);
     if (plan.shares > 0 && plan.share < plan.shares)
@@ -281,7 +284,7 @@ class RandomGraph {
     if (plan.units > 0) options.streams.push_back({1, 0, plan.units * kUnitWords * 4});
     if (plan.receives) options.waits.push_back({dynamic, 0});
     const Event all_done{2 * tasks + dynamic_events_};
-    if (options_.pacing == Pacing::gated && !followed(task))
+    if (options_.pacing == Pacing::gated && !followed_[task])
       options.signals.push_back({.event = all_done, .rank = 0});
     options.cost_ns = 1000 + haste % 5000;
     graph.add<Touch>({.reads = placed(memory, reads),
@@ -300,16 +303,6 @@ class RandomGraph {
                      std::move(options));
   }
 
-  /// Whether a task of the same iteration comes after it.
-  bool followed(uint32_t task) const {
-    if (followed_.empty()) {
-      followed_.assign(plans_.size(), false);
-      for (const TouchPlan& plan : plans_)
-        for (const uint32_t before : plan.after) followed_[before] = true;
-    }
-    return followed_[task];
-  }
-
   template <class T>
   static const T* placed(TensorMemory& memory, const std::vector<T>& values) {
     if (values.empty()) return nullptr;
@@ -323,8 +316,8 @@ class RandomGraph {
   std::vector<std::vector<CellState>> cells_;
   std::vector<TouchPlan> plans_;
   uint32_t dynamic_events_ = 0;
-  mutable std::vector<std::vector<bool>> awaited_;
-  mutable std::vector<bool> followed_;
+  std::vector<std::vector<bool>> awaited_;  ///< [tasks][ranks] by a task of that rank
+  std::vector<bool> followed_;              ///< [tasks] by one of the same iteration
 };
 
 }  // namespace tokenyard::megakernel
