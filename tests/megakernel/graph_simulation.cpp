@@ -116,6 +116,8 @@ const bool registered = simulation::add_suite(
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "worker_kernel.hpp:89", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:89", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:158", kNotFed},
                    {Fault::release_made_relaxed, "queue.hpp:61", kInTheWord},
                    {Fault::acquire_made_relaxed, "queue.hpp:43", kInTheWord},
                    {Fault::sys_made_gpu, "queue.hpp:61", kInTheWord},
