@@ -100,6 +100,12 @@ void OperationQueue::begin(Instant now) {
   Operation& operation = *queue_.front();
   began_ = now;
   here_said_ = false;
+  // Others may have had an operation under way when ranks were lost, and wait for their successors.
+  if (around_.on_failure == OnFailure::retry &&
+      identity_.active_ranks(around_.view).size() < identity_.slots.size()) {
+    phase_ = Phase::awaiting_ranks;
+    return;
+  }
   prepare_attempt();
   const Signature& signature = operation.call.signature;
   const std::vector<uint32_t>& ranks = attempt_->team.ranks;
