@@ -12,9 +12,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
-#include <mutex>
-#include <thread>
 
+#include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
 #include "megakernel/tasks/decoder.hpp"
@@ -113,32 +112,20 @@ void run(const Settings& settings) {
                              {"hop grid-wide, dynamic", all - (host ? 0 : 1), 1}};
   if (settings.ranks > 1) cases = {{"hop to a peer", 1, 0, true}};
   Report report("megakernel", *worlds[0]);
-  std::exception_ptr failure;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (const auto& world : worlds)
-    threads.emplace_back([&] {
-      try {
-        for (const Case& of : cases) {
-          const Spread spread = measure(*world, of, settings);
-          const std::lock_guard lock(mutex);
-          if (world->rank() == 0)
-            report.add({.name = of.name,
-                        .gpus = host ? 0 : settings.ranks,
-                        .ranks = settings.ranks,
-                        .tokens = settings.hops,
-                        .hidden = 0,
-                        .sms = all,
-                        .ours = spread,
-                        .floor = 0});
-        }
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  on_each_rank(worlds, [&](World& world) {
+    for (const Case& of : cases) {
+      const Spread spread = measure(world, of, settings);
+      if (world.rank() != 0) continue;
+      report.add({.name = of.name,
+                  .gpus = host ? 0 : settings.ranks,
+                  .ranks = settings.ranks,
+                  .tokens = settings.hops,
+                  .hidden = 0,
+                  .sms = all,
+                  .ours = spread,
+                  .floor = 0});
+    }
+  });
   report.finish(settings.output);
 }
 

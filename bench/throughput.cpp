@@ -14,9 +14,8 @@
 #include <CLI/CLI.hpp>
 #include <cstring>
 #include <exception>
-#include <mutex>
-#include <thread>
 
+#include "bench/harness/each_rank.hpp"
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/harness/workload.hpp"
@@ -237,20 +236,9 @@ void run(const Settings& settings) {
       World::in_process(settings.shape.ranks, settings.device,
                         {.arena_bytes = (size_t{64} << 20) + 8 * rows * settings.shape.hidden * 2});
   Report report("throughput", *worlds[0]);
-  std::mutex mutex;
-  std::exception_ptr failure;
-  std::vector<std::thread> threads;
-  for (auto& world : worlds)
-    threads.emplace_back([&] {
-      try {
-        run_rank(*world, settings, world->rank() == 0 ? &report : nullptr);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
+  on_each_rank(worlds, [&](World& world) {
+    run_rank(world, settings, world.rank() == 0 ? &report : nullptr);
+  });
   report.finish(settings.output);
 }
 
