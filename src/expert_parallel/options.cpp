@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "device/accelerator.hpp"
+#include "expert_parallel/proposals.hpp"
 #include "expert_parallel/throughput/control.hpp"
 
 namespace tokenyard {
@@ -18,31 +18,12 @@ constexpr uint32_t kTokensMax = uint32_t{1} << 29;   // A refused token shares a
 constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
 constexpr uint64_t kRowsMax = INT32_MAX;
 
-void require(bool holds, const char* argument, std::string expected, uint64_t seen) {
-  if (!holds) throw InvalidArgument(argument, std::move(expected), std::to_string(seen));
-}
-
 /// What a rank tells the others before it makes an object.
 struct Proposal {
   ExpertParallelOptions options;
   uint32_t multiprocessors;  ///< that it has
-  uint32_t unreachable;      ///< the first rank that it cannot reach by loads and stores, or none
-  static constexpr uint32_t kNone = 0xffffffff;
+  uint32_t unreachable;      ///< the first rank that it cannot reach, or kAllReached
 };
-
-uint32_t first_unreachable(const World& world) {
-  for (uint32_t rank = 0; rank < world.size(); ++rank) {
-    const Reach reach = world.topology().peers[rank].reach;
-    if (reach != Reach::self && reach != Reach::load_store) return rank;
-  }
-  return Proposal::kNone;
-}
-
-void require_equal(const char* argument, uint32_t rank, uint32_t on_rank_0, uint32_t seen) {
-  if (on_rank_0 == seen) return;
-  throw InvalidArgument(argument, fmt::format("{} as on rank 0", on_rank_0), std::to_string(seen),
-                        rank);
-}
 
 }  // namespace
 
@@ -66,26 +47,12 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
 }
 
 void agree_on_options(World& world, const ExpertParallelOptions& options) {
-  const Proposal mine{options, world.accelerator().capacity().multiprocessors,
-                      first_unreachable(world)};
-  const auto everybody =
-      world.all_gather(std::as_bytes(std::span(&mine, 1)), "ExpertParallel: options");
-  std::vector<Proposal> proposals(everybody.size());
-  for (size_t rank = 0; rank < everybody.size(); ++rank) {
-    if (everybody[rank].size() != sizeof(Proposal))
-      throw InternalError(fmt::format("rank {} proposed {} bytes of options instead of {}", rank,
-                                      everybody[rank].size(), sizeof(Proposal)));
-    std::memcpy(&proposals[rank], everybody[rank].data(), sizeof(Proposal));
-  }
-  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
-    const uint32_t unreachable = proposals[rank].unreachable;
-    if (unreachable == Proposal::kNone) continue;
-    throw Unsupported(
-        "ExpertParallel",
-        fmt::format(
-            "rank {} cannot load from and store to rank {}{}", rank, unreachable,
-            rank == world.rank() ? ": " + world.topology().peers[unreachable].why_not : ""));
-  }
+  const std::vector<Proposal> proposals = gather_proposals<Proposal>(
+      world, "ExpertParallel",
+      {options, world.accelerator().capacity().multiprocessors, first_unreachable(world)});
+  std::vector<uint32_t> unreachable;
+  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
+  require_reach(world, "ExpertParallel", unreachable);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
     const ExpertParallelOptions& first = proposals[0].options;
     const ExpertParallelOptions& other = proposals[rank].options;

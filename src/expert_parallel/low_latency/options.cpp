@@ -1,9 +1,8 @@
 /// What a LowLatency object may be asked for, and that all ranks ask for the same.
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "expert_parallel/low_latency/plan.hpp"
+#include "expert_parallel/proposals.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -13,39 +12,11 @@ constexpr uint32_t kHiddenMax = uint32_t{1} << 20;
 constexpr uint64_t kSlotsMax = INT32_MAX;
 constexpr uint32_t kBlocksMin = 2;  // One sends, one receives.
 
-void require(bool holds, const char* argument, std::string expected, uint64_t seen) {
-  if (!holds) throw InvalidArgument(argument, std::move(expected), std::to_string(seen));
-}
-
 /// What a rank tells the others before it makes an object.
 struct Proposal {
   uint32_t experts, hidden, topk, tokens_max, bf16_rows;
-  uint32_t unreachable;  ///< the first rank that it cannot reach by loads and stores, or none
-  static constexpr uint32_t kNone = 0xffffffff;
+  uint32_t unreachable;  ///< the first rank that it cannot reach, or kAllReached
 };
-
-uint32_t first_unreachable(const World& world) {
-  for (uint32_t rank = 0; rank < world.size(); ++rank) {
-    const Reach reach = world.topology().peers[rank].reach;
-    if (reach != Reach::self && reach != Reach::load_store) return rank;
-  }
-  return Proposal::kNone;
-}
-
-std::vector<Proposal> gather_proposals(World& world, const LowLatencyOptions& options) {
-  const Proposal mine{options.experts,    options.hidden,    options.topk,
-                      options.tokens_max, options.bf16_rows, first_unreachable(world)};
-  const auto everybody =
-      world.all_gather(std::as_bytes(std::span(&mine, 1)), "LowLatency: options");
-  std::vector<Proposal> proposals(everybody.size());
-  for (size_t rank = 0; rank < everybody.size(); ++rank) {
-    if (everybody[rank].size() != sizeof(Proposal))
-      throw InternalError(fmt::format("rank {} proposed {} bytes of options instead of {}", rank,
-                                      everybody[rank].size(), sizeof(Proposal)));
-    std::memcpy(&proposals[rank], everybody[rank].data(), sizeof(Proposal));
-  }
-  return proposals;
-}
 
 }  // namespace
 
@@ -67,28 +38,20 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
 }
 
 void agree_on_options(World& world, const LowLatencyOptions& options) {
-  const std::vector<Proposal> proposals = gather_proposals(world, options);
-  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
-    const uint32_t unreachable = proposals[rank].unreachable;
-    if (unreachable == Proposal::kNone) continue;
-    throw Unsupported(
-        "LowLatency",
-        fmt::format(
-            "rank {} cannot load from and store to rank {}{}", rank, unreachable,
-            rank == world.rank() ? ": " + world.topology().peers[unreachable].why_not : ""));
-  }
+  const std::vector<Proposal> proposals =
+      gather_proposals<Proposal>(world, "LowLatency",
+                                 {options.experts, options.hidden, options.topk, options.tokens_max,
+                                  options.bf16_rows, first_unreachable(world)});
+  std::vector<uint32_t> unreachable;
+  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
+  require_reach(world, "LowLatency", unreachable);
   for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
-    const auto require_equal = [&](const char* argument, uint32_t Proposal::*field) {
-      const uint32_t first = proposals[0].*field, seen = proposals[rank].*field;
-      if (first != seen)
-        throw InvalidArgument(argument, fmt::format("{} as on rank 0", first), std::to_string(seen),
-                              rank);
-    };
-    require_equal("experts", &Proposal::experts);
-    require_equal("hidden", &Proposal::hidden);
-    require_equal("topk", &Proposal::topk);
-    require_equal("tokens_max", &Proposal::tokens_max);
-    require_equal("bf16_rows", &Proposal::bf16_rows);
+    const Proposal &first = proposals[0], &other = proposals[rank];
+    require_equal("experts", rank, first.experts, other.experts);
+    require_equal("hidden", rank, first.hidden, other.hidden);
+    require_equal("topk", rank, first.topk, other.topk);
+    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
+    require_equal("bf16_rows", rank, first.bf16_rows, other.bf16_rows);
   }
 }
 
