@@ -80,25 +80,15 @@ std::shared_ptr<Store> Control::open_store(const ControlOptions& options) {
 // Founding
 // -----------------------------------------------------------------------------------------
 
-void Control::found(Participant& participant, Contact contact) {
+void Control::look_until(const Look& look, GiveUp give_up) {
   const auto start_time = Clock::now();
   const auto until = start_time + options_.timeout;
-  const auto place = options_.own_store ? std::nullopt : tcp_address(options_.store);
-  start(participant, std::move(contact), Purpose::member);
   std::optional<Rendezvous> rendezvous;
   milliseconds rest = kLookMin;
   for (;;) {
     std::exception_ptr trouble;
     try {
-      if (!rendezvous) {
-        if (place && options_.host_store && !served_) {
-          served_ = StoreServer::if_free(place->host, place->port, options_.secret);
-        }
-        store_ = open_store(options_);
-        rendezvous.emplace(store_);
-        rendezvous->come(own_);
-      }
-      if (try_to_found(*rendezvous)) return;
+      if (look(rendezvous)) return;
     } catch (const OsError&) {
       // The store is not there yet, or was one of an older life of this job that has ended.
       trouble = std::current_exception();
@@ -106,12 +96,30 @@ void Control::found(Participant& participant, Contact contact) {
     }
     if (Clock::now() >= until) {
       if (trouble) std::rethrow_exception(trouble);
-      give_up_founding(start_time);
+      (this->*give_up)(start_time);
     }
     options_.interrupt();
     bulletin_.wait_for_news(rest);
     rest = std::min(rest * 2, kLookMax);
   }
+}
+
+void Control::found(Participant& participant, Contact contact) {
+  const auto place = options_.own_store ? std::nullopt : tcp_address(options_.store);
+  start(participant, std::move(contact), Purpose::member);
+  look_until(
+      [&](std::optional<Rendezvous>& rendezvous) {
+        if (!rendezvous) {
+          if (place && options_.host_store && !served_) {
+            served_ = StoreServer::if_free(place->host, place->port, options_.secret);
+          }
+          store_ = open_store(options_);
+          rendezvous.emplace(store_);
+          rendezvous->come(own_);
+        }
+        return try_to_found(*rendezvous);
+      },
+      &Control::give_up_founding);
 }
 
 bool Control::try_to_found(Rendezvous& rendezvous) {
@@ -218,31 +226,16 @@ void Control::give_up_founding(Clock::time_point start) const {
 // ------------------------------------------------------------------------------------------
 
 void Control::join(Participant& participant, Contact contact) {
-  const auto start_time = Clock::now();
-  const auto until = start_time + options_.timeout;
   start(participant, std::move(contact), Purpose::newcomer);
-  std::optional<Rendezvous> rendezvous;
-  milliseconds rest = kLookMin;
-  for (;;) {
-    std::exception_ptr trouble;
-    try {
-      if (!rendezvous) {
-        store_ = open_store(options_);
-        rendezvous.emplace(store_);
-      }
-      if (joined(*rendezvous)) return;
-    } catch (const OsError&) {
-      trouble = std::current_exception();
-      rendezvous.reset();
-    }
-    if (Clock::now() >= until) {
-      if (trouble) std::rethrow_exception(trouble);
-      give_up_joining(start_time);
-    }
-    options_.interrupt();
-    bulletin_.wait_for_news(rest);
-    rest = std::min(rest * 2, kLookMax);
-  }
+  look_until(
+      [&](std::optional<Rendezvous>& rendezvous) {
+        if (!rendezvous) {
+          store_ = open_store(options_);
+          rendezvous.emplace(store_);
+        }
+        return joined(*rendezvous);
+      },
+      &Control::give_up_joining);
 }
 
 bool Control::joined(Rendezvous& rendezvous) {

@@ -16,7 +16,9 @@
 
 #include <asio.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +78,12 @@ class Control final : public MembershipControl {
   template <class Body>
   void post(Body body);
 
+  using Look = std::function<bool(std::optional<Rendezvous>&)>;
+  using GiveUp = void (Control::*)(Clock::time_point start) const;
+  /// Looks at the store, ever less often, until `look` says true or the time is up; after a store
+  /// that failed it begins without a rendezvous again. Then throws what was wrong with the store,
+  /// else what `give_up` does.
+  void look_until(const Look& look, GiveUp give_up);
   /// One look at the store as a founder. True once this process is a member.
   bool try_to_found(Rendezvous& rendezvous);
   /// The founders, if one of every slot is linked with this process.
