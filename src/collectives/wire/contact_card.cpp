@@ -12,7 +12,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-constexpr std::byte kVersion{1};
+constexpr std::byte kCardVersion{1};
 constexpr size_t kTextBytesMax = 1024;
 
 void put_number(Contact& out, uint16_t number) {
@@ -54,7 +54,7 @@ struct Taker {
 }  // namespace
 
 Contact encode(const ContactCard& card) {
-  Contact out{kVersion};
+  Contact out{kCardVersion};
   put_text(out, card.host);
   put_text(out, card.letterbox);
   put_text(out, card.address);
@@ -63,7 +63,7 @@ Contact encode(const ContactCard& card) {
 }
 
 std::optional<ContactCard> decode_contact(const Contact& contact) {
-  if (contact.empty() || contact.front() != kVersion) return std::nullopt;
+  if (contact.empty() || contact.front() != kCardVersion) return std::nullopt;
   Taker taker{std::span(contact).subspan(1)};
   ContactCard card;
   card.host = taker.text();

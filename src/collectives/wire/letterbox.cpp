@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLetterBytesMax = kInvitationBytes + kInvitationWordsMax;
 
-[[noreturn]] void fail(const char* call) {
+[[noreturn]] void letterbox_failed(const char* call) {
   const int code = errno;
   throw OsError(fmt::format("{} (a Unix datagram socket)", call), code, std::strerror(code));
 }
@@ -55,13 +55,13 @@ LetterboxAddress::LetterboxAddress(const std::string& name) {
 Letterbox::Letterbox()
     : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), random_number())),
       socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-  if (!socket_) fail("socket");
+  if (!socket_) letterbox_failed("socket");
   const int yes = 1;
   if (setsockopt(socket_.native(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
-    fail("setsockopt(SO_PASSCRED)");
+    letterbox_failed("setsockopt(SO_PASSCRED)");
   }
   const LetterboxAddress address(name_);
-  if (bind(socket_.native(), address.native(), address.bytes()) != 0) fail("bind");
+  if (bind(socket_.native(), address.native(), address.bytes()) != 0) letterbox_failed("bind");
 }
 
 Posted Letterbox::post(const LetterboxAddress& to, const std::vector<std::byte>& bytes,

@@ -30,7 +30,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr size_t kRingBytesMax = size_t{1} << 32;
 
-[[noreturn]] void fail(const char* call, int code = errno) {
+[[noreturn]] void segment_failed(const char* call, int code = errno) {
   throw OsError(fmt::format("{} (a shared segment)", call), code, std::strerror(code));
 }
 
@@ -44,8 +44,8 @@ size_t mapped_bytes(size_t ring_bytes) {
 /// Going over this limit is not refused, but ends the process with a signal.
 void check_file_size_limit(size_t bytes) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) fail("getrlimit");
-  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) fail("RLIMIT_FSIZE", EFBIG);
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) segment_failed("getrlimit");
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) segment_failed("RLIMIT_FSIZE", EFBIG);
 }
 
 void commit_pages(int descriptor, size_t bytes) {
@@ -53,30 +53,30 @@ void commit_pages(int descriptor, size_t bytes) {
   do {
     result = fallocate(descriptor, 0, 0, static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  if (result != 0) fail("fallocate");
+  if (result != 0) segment_failed("fallocate");
 }
 
 void map_at(std::byte* at, size_t bytes, int descriptor, size_t offset) {
   void* const mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor,
                             static_cast<off_t>(offset));
-  if (mapped == MAP_FAILED) fail("mmap");
+  if (mapped == MAP_FAILED) segment_failed("mmap");
 }
 
 }  // namespace
 
 Segment Segment::make(size_t ring_bytes) {
   ring_bytes = std::bit_ceil(std::max<size_t>(ring_bytes, 4096));
-  if (ring_bytes > kRingBytesMax) fail("ring_bytes", EINVAL);
+  if (ring_bytes > kRingBytesMax) segment_failed("ring_bytes", EINVAL);
   const size_t bytes = file_bytes(ring_bytes);
   check_file_size_limit(bytes);
-  if (memory_room() < bytes) fail("cgroup memory limit", ENOMEM);
+  if (memory_room() < bytes) segment_failed("cgroup memory limit", ENOMEM);
   FileDescriptor descriptor(memfd_create("tokenyard-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!descriptor) fail("memfd_create");
-  if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) fail("ftruncate");
-  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) fail("F_ADD_SEALS");
+  if (!descriptor) segment_failed("memfd_create");
+  if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) segment_failed("ftruncate");
+  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) segment_failed("F_ADD_SEALS");
   commit_pages(descriptor.native(), bytes);
   struct stat facts {};
-  if (fstat(descriptor.native(), &facts) != 0) fail("fstat");
+  if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
   Segment made(std::move(descriptor), ring_bytes, facts.st_ino);
   new (made.memory_) SegmentHeader;
   return made;
@@ -84,7 +84,7 @@ Segment Segment::make(size_t ring_bytes) {
 
 Segment Segment::adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t file) {
   struct stat facts {};
-  if (fstat(descriptor.native(), &facts) != 0) fail("fstat");
+  if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
   const bool fits = std::has_single_bit(ring_bytes) && ring_bytes >= 4096 &&
                     ring_bytes <= kRingBytesMax && S_ISREG(facts.st_mode) && facts.st_ino == file &&
                     facts.st_size == static_cast<off_t>(file_bytes(ring_bytes));
@@ -102,7 +102,7 @@ Segment::Segment(FileDescriptor descriptor, size_t ring_bytes, uint64_t file)
     : descriptor_(std::move(descriptor)), ring_bytes_(ring_bytes), file_(file) {
   const size_t bytes = mapped_bytes(ring_bytes);
   void* const reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) fail("mmap");
+  if (reserved == MAP_FAILED) segment_failed("mmap");
   auto* const begin = static_cast<std::byte*>(reserved);
   try {
     map_at(begin, kHeaderBytes, descriptor_.native(), 0);

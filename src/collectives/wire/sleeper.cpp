@@ -15,7 +15,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-[[noreturn]] void fail(const char* call) {
+[[noreturn]] void sleeper_failed(const char* call) {
   const int code = errno;
   throw OsError(call, code, std::strerror(code));
 }
@@ -24,8 +24,8 @@ namespace {
 
 Sleeper::Sleeper()
     : set_(epoll_create1(EPOLL_CLOEXEC)), waker_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!set_) fail("epoll_create1");
-  if (!waker_) fail("eventfd");
+  if (!set_) sleeper_failed("epoll_create1");
+  if (!waker_) sleeper_failed("eventfd");
   watch_arrivals(waker_.native());
 }
 
@@ -41,7 +41,7 @@ void Sleeper::watch(int descriptor, uint32_t events) {
   epoll_event event{};
   event.events = events | EPOLLET;
   event.data.fd = descriptor;
-  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) fail("epoll_ctl");
+  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) sleeper_failed("epoll_ctl");
 }
 
 void Sleeper::sleep(std::chrono::nanoseconds at_most) {

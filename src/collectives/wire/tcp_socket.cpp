@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kListenQueue = 1024;
 
-[[noreturn]] void fail(const std::string& call, int code = errno) {
+[[noreturn]] void socket_failed(const std::string& call, int code = errno) {
   throw OsError(call, code, std::strerror(code));
 }
 
@@ -36,7 +36,7 @@ AddressList resolve(const std::string& address, uint16_t port, int flags) {
 
 FileDescriptor make_socket(int family) {
   FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!made) fail("socket");
+  if (!made) socket_failed("socket");
   return made;
 }
 
@@ -57,13 +57,13 @@ Listening listen_at(const std::string& address) {
   const AddressList found = resolve(address, 0, AI_PASSIVE);
   Listening made{.socket = make_socket(found->ai_family), .address = {}};
   if (bind(made.socket.native(), found->ai_addr, found->ai_addrlen) != 0) {
-    fail("bind to " + address);
+    socket_failed("bind to " + address);
   }
-  if (listen(made.socket.native(), kListenQueue) != 0) fail("listen at " + address);
+  if (listen(made.socket.native(), kListenQueue) != 0) socket_failed("listen at " + address);
   sockaddr_storage bound{};
   socklen_t bytes = sizeof bound;
   if (getsockname(made.socket.native(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0) {
-    fail("getsockname");
+    socket_failed("getsockname");
   }
   char host[NI_MAXHOST] = {};
   char port[NI_MAXSERV] = {};
@@ -83,7 +83,7 @@ FileDescriptor connect_to(const std::string& address, uint16_t port) {
   const AddressList found = resolve(address, port, AI_NUMERICHOST);
   FileDescriptor made = make_socket(found->ai_family);
   if (connect(made.native(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
-    fail(fmt::format("connect to {}:{}", address, port));
+    socket_failed(fmt::format("connect to {}:{}", address, port));
   }
   return made;
 }
