@@ -72,6 +72,8 @@ class Accelerator {
 
   virtual Stream make_stream() = 0;
   virtual void free_stream(Stream stream) = 0;
+  /// Whether what is enqueued there becomes part of a CUDA graph, instead of running.
+  virtual bool captures(Stream) { return false; }
   virtual Event record(Stream stream) = 0;
   virtual void wait(Stream stream, Event event) = 0;  ///< enqueues the wait; does not block
   virtual bool done(Event event) = 0;

@@ -133,7 +133,7 @@ TEST_F(SharedGpuTest, ARankThatLeavesIsNotWaitedFor) {
 TEST_F(SharedGpuTest, BlocksThatCannotBeResidentTogetherAreRefused) {
   make_ranks(2);
   const Capacity capacity = accelerators[0]->capacity();
-  const LaunchShape shape{.blocks = capacity.multiprocessors,
+  const LaunchShape shape{.blocks = capacity.multiprocessors + 1,
                           .extra_shared_bytes = capacity.shared_bytes - 2048};
   const auto outcomes = on_every_rank(
       [&](uint32_t rank) { launch(*accelerators[rank], idle_kernel, shape, {}, {}); });

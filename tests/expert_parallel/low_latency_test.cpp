@@ -1,5 +1,6 @@
 /// Low-latency dispatch and combine on every kind of shape, checked bit for bit.
 #include "expert_parallel/low_latency_checks.hpp"
+#include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/ranks.hpp"
 
 namespace tokenyard::test {
@@ -108,6 +109,17 @@ TEST_P(LowLatencyBatch, AllTokensMayGoToOneExpert) {
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
+
+/// What graphs replay, without graphs; low_latency_graph_gpu_test.cpp has those.
+TEST(LowLatencyReplay, TheSameMemoryServesBatchAfterBatch) {
+  constexpr uint32_t kRanks = 3;
+  const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20};
+  for (const bool hooks : {false, true})
+    expect_none_failed(run_ranks(World::in_process(kRanks, "host", options), [&](World& world) {
+      check_replays(world, replayed_case(kRanks, hooks),
+                    [](Stream, const std::function<void()>& body) { return body; });
+    }));
+}
 
 }  // namespace
 }  // namespace tokenyard::test

@@ -112,6 +112,13 @@ void CudaAccelerator::free_stream(Stream stream) {
   cudaStreamDestroy(native(stream));
 }
 
+bool CudaAccelerator::captures(Stream stream) {
+  if (stream.native == 0) return false;  // The default stream cannot be captured, nor be asked.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(native(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 Event CudaAccelerator::record(Stream stream) {
   const OnDevice on_device(device_);
   cudaEvent_t event = nullptr;

@@ -45,6 +45,7 @@ class CudaAccelerator : public Accelerator {
 
   Stream make_stream() override;
   void free_stream(Stream stream) override;
+  bool captures(Stream stream) override;
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
   bool done(Event event) override;

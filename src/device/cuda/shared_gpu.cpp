@@ -68,6 +68,15 @@ SharedGpu::~SharedGpu() {
   cudaStreamDestroy(stream_);
 }
 
+Capacity SharedGpu::share() {
+  const std::lock_guard lock(mutex_);
+  Capacity capacity = loader_->capacity();
+  if (!ranks_.empty())
+    capacity.multiprocessors /=
+        static_cast<uint32_t>(std::min<size_t>(ranks_.size(), capacity.multiprocessors));
+  return capacity;
+}
+
 void SharedGpu::enter(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   ranks_.insert(std::lower_bound(ranks_.begin(), ranks_.end(), rank), rank);

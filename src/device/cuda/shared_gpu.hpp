@@ -34,6 +34,8 @@ class SharedGpu {
 
   int device() const { return device_; }
   const std::shared_ptr<KernelLoader>& loader() const { return loader_; }
+  /// What each rank may take, so that all of them are resident together.
+  Capacity share();
 
   void enter(uint32_t rank);
   void leave(uint32_t rank);
@@ -72,6 +74,7 @@ class SharedGpuAccelerator final : public CudaAccelerator {
   SharedGpuAccelerator(std::shared_ptr<SharedGpu> gpu, uint32_t rank,
                        std::function<void()> interrupt);
   ~SharedGpuAccelerator() override;
+  Capacity capacity() const override { return gpu_->share(); }
   void prepare(const KernelEntry& kernel) override;
   void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
               const void* params) override;

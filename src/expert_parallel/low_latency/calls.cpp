@@ -14,6 +14,8 @@ using low_latency::Part;
 using Stage = LowLatencyHandle::Stage;
 
 void LowLatency::Parts::begin_call(Stream stream) {
+  // In a graph the call runs later, when and in what order the caller launches the graph.
+  if (accelerator_.captures(stream)) return;
   if (called_ && last_stream_.native != stream.native) {
     const Event before = accelerator_.record(last_stream_);
     accelerator_.wait(stream, before);

@@ -1,0 +1,147 @@
+/// Batches that are recorded once and run again over other data in the same memory: CUDA graphs,
+/// and on the host the same sequence without one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "expert_parallel/low_latency_checks.hpp"
+
+namespace tokenyard::test {
+
+/// Makes of what a rank enqueues something to run again, and to wait for: a CUDA graph, or itself.
+using Recorder = std::function<std::function<void()>(Stream, const std::function<void()>&)>;
+
+/// One rank's batches in memory that stays where it is.
+class Replayed {
+ public:
+  Replayed(LowLatency& exchange, const LowLatencyCase& of, Stream stream)
+      : exchange_(exchange),
+        accelerator_(exchange.world().accelerator()),
+        stream_(stream),
+        of_(of),
+        x_(accelerator_, mine().x),
+        ids_(accelerator_, mine().ids),
+        weights_(accelerator_, mine().weights),
+        y_(accelerator_, size_t{of.shape.local_experts()} * of.shape.ranks *
+                             exchange.options().tokens_max * of.shape.hidden),
+        combined_(exchange, of, mine()) {}
+
+  /// What is recorded: dispatch and combine, each in one part or in two.
+  void enqueue(std::chrono::nanoseconds timeout) {
+    const LowLatencyCall call{.timeout = timeout, .hook = of_.hooks, .stream = stream_.native};
+    received_ = exchange_.dispatch(
+        {.x = x_.data(), .topk_idx = ids_.data(), .tokens = mine().count, .rows = of_.rows}, call);
+    if (of_.hooks) exchange_.receive(received_.handle, stream_.native);
+    exchange_.combine({.y = y_.data(),
+                       .weights = weights_.data(),
+                       .out = combined_.out.data(),
+                       .logfmt = of_.logfmt,
+                       .lost = combined_.lost.data()},
+                      received_.handle, call);
+    if (of_.hooks) exchange_.receive(received_.handle, stream_.native);
+  }
+
+  /// New tokens, and what the experts will make of them; nothing old is left to be taken for new.
+  void fill(uint32_t seed, const std::set<uint32_t>& without = {}) {
+    of_.seed = seed;
+    all_ = of_.draw();
+    upload(x_, mine().x);
+    upload(ids_, mine().ids);
+    upload(weights_, mine().weights);
+    run_experts(exchange_, of_, all_, y_.data(), without);
+    combined_.out.poison();
+    combined_.lost.poison();
+  }
+
+  std::string difference(const std::set<uint32_t>& without = {}) {
+    return difference_after_dispatch(exchange_, of_, all_, received_, without) +
+           difference_after_combine(exchange_, of_, mine(), combined_, without);
+  }
+
+ private:
+  const Tokens& mine() const { return all_[exchange_.world().rank()]; }
+  template <class T>
+  void upload(const DeviceArray<T>& to, const std::vector<T>& from) {
+    accelerator_.copy(to.data(), from.data(), from.size() * sizeof(T), Stream{});
+    await_all(accelerator_);
+  }
+
+  LowLatency& exchange_;
+  Accelerator& accelerator_;
+  const Stream stream_;
+  LowLatencyCase of_;
+  std::vector<Tokens> all_ = of_.draw();
+  DeviceArray<uint16_t> x_;
+  DeviceArray<int64_t> ids_;
+  DeviceArray<float> weights_;
+  DeviceArray<uint16_t> y_;
+  CombineOnDevice combined_;
+  LowLatencyReceived received_;
+};
+
+/// The largest epoch of any rank, whose streams are drained.
+inline uint32_t agreed_epoch(LowLatency& exchange) {
+  const uint32_t mine = exchange.epoch();
+  uint32_t agreed = mine;
+  for (const auto& bytes :
+       exchange.world().all_gather(std::as_bytes(std::span(&mine, 1)), "epochs of the ranks")) {
+    uint32_t other = 0;
+    std::memcpy(&other, bytes.data(), sizeof(other));
+    agreed = std::max(agreed, other);
+  }
+  return agreed;
+}
+
+/// Replays with other data, beside calls that are not recorded, and one that a rank misses.
+inline void check_replays(World& world, const LowLatencyCase& of, const Recorder& record) {
+  constexpr std::chrono::milliseconds kTimeout{400};
+  LowLatency exchange(world, of.options());
+  Accelerator& accelerator = world.accelerator();
+  const Stream stream = accelerator.make_stream();
+  {
+    Replayed batch(exchange, of, stream);
+    batch.fill(1);
+    const std::function<void()> replay = record(stream, [&] { batch.enqueue(kTimeout); });
+    const auto check = [&](uint32_t seed, const std::set<uint32_t>& without = {}) {
+      batch.fill(seed, without);
+      world.barrier("the tokens are there");
+      replay();
+      EXPECT_EQ(batch.difference(without), "") << "replay " << seed;
+    };
+    for (uint32_t seed = 2; seed < 7; ++seed) check(seed);
+    EXPECT_EQ(difference_after_batch(exchange, of, of.draw()), "");
+    for (uint32_t seed = 7; seed < 10; ++seed) check(seed);
+    EXPECT_TRUE(exchange.masked().empty());
+    if (world.size() > 1) {
+      // The last rank does not replay. The others' graphs end at the deadline, exact without it.
+      const uint32_t last = world.size() - 1;
+      if (world.rank() == last) {
+        world.barrier("the tokens are there");
+      } else {
+        check(10, {last});
+        EXPECT_EQ(exchange.masked().size(), 1u);
+      }
+      world.barrier("all are idle");
+      const uint32_t epoch = agreed_epoch(exchange);
+      exchange.restart(epoch);
+      world.barrier("all have restarted");
+      for (uint32_t seed = 11; seed < 14; ++seed) check(seed);
+      EXPECT_TRUE(exchange.masked().empty());
+    }
+  }
+  exchange.close();
+  accelerator.free_stream(stream);
+}
+
+inline LowLatencyCase replayed_case(uint32_t ranks, bool hooks) {
+  LowLatencyCase of{.shape = {.ranks = ranks, .experts = 4 * ranks, .hidden = 544, .topk = 4},
+                    .tokens = {9, 14, 3, 7},
+                    .picking = {.none = 0.1},
+                    .hooks = hooks};
+  of.tokens.resize(ranks);
+  return of;
+}
+
+}  // namespace tokenyard::test
