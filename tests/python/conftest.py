@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -9,6 +11,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="first seed of random configurations")
     parser.addoption(
         "--configurations", type=int, default=120, help="of the low-latency exchange, of 2,000"
+    )
+    parser.addoption(
+        "--deep-ep",
+        type=Path,
+        metavar="FOLDER",
+        help="a checkout of DeepEP, whose tests are to run",
     )
 
 
@@ -20,3 +28,8 @@ def base_seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def configurations(request: pytest.FixtureRequest) -> int:
     return request.config.getoption("--configurations")
+
+
+@pytest.fixture(scope="session")
+def deep_ep_checkout(request: pytest.FixtureRequest) -> Path | None:
+    return request.config.getoption("--deep-ep")

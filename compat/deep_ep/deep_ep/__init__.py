@@ -1,0 +1,32 @@
+"""DeepEP's `Buffer` over Tokenyard: code written against `deep_ep` runs as it is.
+
+    Buffer          dispatch and combine for throughput and at low latency
+    Config          the multiprocessors that a call may use, and how large a buffer has to be
+    EventOverlap    an event that work on other streams waits for
+    topk_idx_t      the dtype of expert ids that DeepEP's own code asks for
+
+It is a distribution of its own, so that it never stands in for a real DeepEP unasked.
+"""
+
+from importlib import metadata
+
+import torch
+
+from .buffer import Buffer
+from .config import Config
+from .utils.event import EventHandle, EventOverlap
+
+__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t"]
+
+topk_idx_t = torch.int64
+"""torch.int32 is taken too; received ids are of the dtype that was dispatched."""
+
+try:
+    _real = metadata.version("deep_ep")
+except metadata.PackageNotFoundError:
+    pass
+else:
+    raise ImportError(
+        f"deep_ep {_real} and tokenyard-deep-ep are both installed, and both are imported as"
+        " deep_ep: please uninstall one of them"
+    )

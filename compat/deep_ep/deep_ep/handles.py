@@ -1,0 +1,100 @@
+"""What a dispatch hands to its combine. Callers pass it on; DeepEP's tests look into it.
+
+They read as the tuples of DeepEP. What nobody asks for is not computed, and what has no meaning
+here is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import tokenyard
+
+
+class DispatchHandle(Sequence[Any]):
+    """Of `Buffer.dispatch`: the prefix matrix of ranks, two Nones, the source tokens,
+    is_token_in_rank, and None."""
+
+    def __init__(
+        self,
+        exchange: tokenyard.ExpertParallel,
+        received: tokenyard.Received[torch.Tensor],
+        is_token_in_rank: torch.Tensor | None,
+        num_worst_tokens: int,
+    ) -> None:
+        self.exchange = exchange
+        self.route = received.route
+        self.rows = num_worst_tokens or received.route.rows_received
+        """Of the tensors given to the caller: those received, and padding."""
+        self._rows_from = received.rows_from
+        self._source_token = received.source_token
+        self._is_token_in_rank = is_token_in_rank
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: Any) -> Any:
+        parts: list[Callable[[], Any]] = [
+            self._rank_prefix_matrix,
+            lambda: None,
+            lambda: None,
+            lambda: self._source_token,
+            lambda: self._is_token_in_rank,
+            lambda: None,
+        ]
+        if isinstance(index, slice):
+            return tuple(part() for part in parts[index])
+        return parts[index]()
+
+    def _rank_prefix_matrix(self) -> torch.Tensor:
+        """[ranks, ranks] int32: in this rank's column how many rows came from ranks 0 .. row. What
+        went between others it does not know: -1."""
+        ranks = len(self._rows_from)
+        matrix = torch.full((ranks, ranks), -1, dtype=torch.int32, device="cpu")
+        counts = torch.tensor(self._rows_from, dtype=torch.int32, device="cpu")
+        matrix[:, self.exchange.world.rank] = counts.cumsum(0)
+        return matrix.to(self._source_token.device)
+
+
+class LowLatencyHandle(Sequence[Any]):
+    """Of `Buffer.low_latency_dispatch`: (recv_src_info, recv_layout_range,
+    num_max_dispatch_tokens_per_rank, hidden, num_experts)."""
+
+    def __init__(
+        self,
+        exchange: tokenyard.LowLatency,
+        received: tokenyard.LowLatencyReceived[torch.Tensor],
+        topk_idx: torch.Tensor,
+        rows: str,
+    ) -> None:
+        self.exchange = exchange
+        self.received = received
+        self.topk_idx = topk_idx
+        self.rows = rows
+        self.combined = False
+        self.buffer: torch.Tensor | None = None
+        """Handed out for a combine without a copy."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        exchange = self.exchange
+        parts: list[Callable[[], Any]] = [
+            lambda: self.received.source_token,
+            self._layout_range,
+            lambda: exchange.tokens_max,
+            lambda: exchange.hidden,
+            lambda: exchange.experts,
+        ]
+        if isinstance(index, slice):
+            return tuple(part() for part in parts[index])
+        return parts[index]()
+
+    def _layout_range(self) -> torch.Tensor:
+        """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
+        ranges = self.received.ranges
+        return ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]

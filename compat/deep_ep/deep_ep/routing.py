@@ -1,0 +1,52 @@
+"""Who gets which token, as DeepEP tells it: by experts, or by ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Layout(NamedTuple):
+    """What `Buffer.get_dispatch_layout` computes of the experts that tokens were given."""
+
+    num_tokens_per_rank: torch.Tensor
+    """[ranks] int32."""
+    num_tokens_per_expert: torch.Tensor
+    """[experts] int32."""
+    is_token_in_rank: torch.Tensor
+    """[tokens, ranks] bool."""
+
+
+def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
+    """Without waiting for the GPU.
+
+    >>> layout_of(torch.tensor([[0, 3], [2, -1]]), experts=4, ranks=2)[0].tolist()
+    [1, 2]
+    """
+    ids = topk_idx.to(torch.int64)
+    # Those of nobody are counted for one expert more, which no rank has.
+    somebody = ids.masked_fill(ids < 0, experts)
+    counts = torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
+    counts.scatter_add_(
+        0, somebody.flatten(), torch.ones_like(somebody, dtype=torch.int32).flatten()
+    )
+    in_rank = torch.zeros(ids.size(0), ranks + 1, dtype=torch.bool, device=ids.device)
+    in_rank.scatter_(1, somebody.div(experts // ranks, rounding_mode="floor"), True)
+    in_rank = in_rank[:, :ranks].contiguous()
+    return Layout(in_rank.sum(0, dtype=torch.int32), counts[:experts], in_rank)
+
+
+def one_expert_a_rank(is_token_in_rank: torch.Tensor, local_experts: int) -> torch.Tensor:
+    """Ids that take every token where it is to go, for a dispatch that was given none.
+
+    Args:
+        is_token_in_rank: [tokens, ranks] bool.
+
+    Returns:
+        [tokens, ranks] int32: the first expert of each of the token's ranks, -1 for the others.
+    """
+    ranks = is_token_in_rank.size(1)
+    device = is_token_in_rank.device
+    first = torch.arange(ranks, dtype=torch.int32, device=device) * local_experts
+    return torch.where(is_token_in_rank, first, -1).contiguous()

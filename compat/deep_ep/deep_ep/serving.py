@@ -1,0 +1,176 @@
+"""Dispatch and combine at low latency, in the terms of DeepEP."""
+
+from __future__ import annotations
+
+import torch
+
+import tokenyard
+from tokenyard.errors import invalid
+
+from .handles import LowLatencyHandle
+
+TOPK_MAX = 16
+"""Picks a token that memory is reckoned for: the most that an exchange takes."""
+
+
+def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
+    """Memory that peers reach, for calls of these sizes."""
+    return tokenyard.LowLatency.memory(
+        experts=experts, hidden=hidden, topk=TOPK_MAX, tokens_max=tokens_max, ranks=ranks
+    ).arena_bytes
+
+
+def rows_of(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> str:
+    """The rows that DeepEP's flags ask for."""
+    if use_ue8m0 and not round_scale:
+        raise invalid("use_ue8m0", "round_scale beside it", "scales that are not rounded")
+    if not use_fp8:
+        return "bf16"
+    return "fp8_ue8m0" if use_ue8m0 else "fp8_rounded" if round_scale else "fp8"
+
+
+class Serving:
+    """The low-latency exchanges of a buffer: one for every shape of call.
+
+    Made, by all ranks together, when the first call of its shape comes: not within a CUDA graph,
+    and by a rank that is alive.
+    """
+
+    def __init__(self, world: tokenyard.World, masks: bool) -> None:
+        self._world = world
+        self._masks = masks
+        self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
+
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        tokens_max: int,
+        experts: int,
+        rows: str,
+        received_total: torch.Tensor | None,
+        waited_cycles: torch.Tensor | None,
+        return_recv_hook: bool,
+    ) -> LowLatencyHandle:
+        exchange = self._exchange(tokens_max, x.size(1), experts, topk_idx.size(1))
+        self._refuse_silence()
+        received = exchange.dispatch(
+            x,
+            topk_idx,
+            rows=rows,
+            rows_total=received_total,
+            waited_cycles=waited_cycles,
+            return_recv_hook=return_recv_hook,
+        )
+        return LowLatencyHandle(exchange, received, topk_idx, rows)
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: LowLatencyHandle,
+        out: torch.Tensor,
+        use_logfmt: bool,
+        zero_copy: bool,
+        waited_cycles: torch.Tensor | None,
+        return_recv_hook: bool,
+    ) -> tokenyard.LowLatencyCombined[torch.Tensor]:
+        self._refuse_silence()
+        self.begin_again(handle)
+        if zero_copy:
+            if handle.buffer is None:
+                raise invalid(
+                    "zero_copy", "the results in get_next_low_latency_combine_buffer", "elsewhere"
+                )
+            x = handle.buffer
+        combined = handle.exchange.combine(
+            x,
+            topk_weights,
+            handle.received,
+            out=out,
+            use_logfmt=use_logfmt,
+            waited_cycles=waited_cycles,
+            return_recv_hook=return_recv_hook,
+        )
+        handle.combined, handle.buffer = True, None
+        return combined
+
+    def begin_again(self, handle: LowLatencyHandle) -> None:
+        """DeepEP may combine a batch more than once; here the first combine ends it. So before the
+        next its ids are sent anew, with rows that nobody reads: places depend on ids alone."""
+        if not handle.combined:
+            return
+        exchange = handle.exchange
+        nothing = handle.topk_idx.new_zeros(
+            (handle.topk_idx.size(0), exchange.hidden), dtype=torch.bfloat16
+        )
+        handle.received = exchange.dispatch(nothing, handle.topk_idx, rows="fp8")
+        handle.combined = False
+
+    def buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
+        """The exchange's own memory, for the results of a batch."""
+        self.begin_again(handle)
+        handle.buffer = handle.exchange.combine_buffer(handle.received)
+        return handle.buffer
+
+    def meet(self) -> None:
+        """A call without tokens: whoever does not come to it is masked."""
+        for exchange in self._exchanges.values():
+            device = exchange._device
+            none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=device)
+            exchange.dispatch(none, torch.empty(0, exchange.topk, dtype=torch.int64, device=device))
+
+    def masked(self) -> list[int]:
+        """Ranks that are not spoken with, once all that is enqueued has ended."""
+        self._require_masks()
+        for exchange in self._exchanges.values():
+            exchange.wait()
+        return sorted(
+            {masked.rank for each in self._exchanges.values() for masked in each.masked()}
+        )
+
+    def update_mask(self, rank: int, masked: bool) -> None:
+        self._require_masks()
+        for exchange in self._exchanges.values():
+            exchange.update_mask(rank, masked)
+
+    def clear_mask(self) -> None:
+        self._require_masks()
+        for exchange in self._exchanges.values():
+            exchange.clear_mask()
+
+    def close(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.close()
+        self._exchanges.clear()
+
+    def _exchange(
+        self, tokens_max: int, hidden: int, experts: int, topk: int
+    ) -> tokenyard.LowLatency:
+        shape = (tokens_max, hidden, experts, topk)
+        if shape not in self._exchanges:
+            self._exchanges[shape] = tokenyard.LowLatency(
+                self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+            )
+        return self._exchanges[shape]
+
+    def _require_masks(self) -> None:
+        if not self._masks:
+            raise invalid("enable_shrink", "True of a buffer whose masks are asked for", "False")
+
+    def _refuse_silence(self) -> None:
+        """Without enable_shrink nobody asks who is masked: the next call must not go on as if
+        everybody had answered."""
+        if self._masks:
+            return
+        for exchange in self._exchanges.values():
+            for masked in exchange.masked():
+                raise tokenyard.PeerTimeout(
+                    f"rank {masked.rank} did not answer a low-latency call ({masked.phase});"
+                    " with enable_shrink=True the others would go on without it",
+                    rank=masked.rank,
+                    phase=masked.phase,
+                    expected=0,
+                    seen=0,
+                    waited_s=masked.waited_s,
+                )

@@ -1,0 +1,56 @@
+"""On which stream a call's work goes, and what it waits for.
+
+A call without `async_finish` goes to the caller's current stream. One with it goes to the buffer's
+own, after `previous_event`, or after all that the current stream holds; the event that it returns
+is its end. On the host there are no streams, and a call has ended when it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from .utils.event import EventHandle, EventOverlap
+
+
+class Turn:
+    """One call's place among the work of streams."""
+
+    def __init__(self) -> None:
+        self.end = EventOverlap()
+        """When it ends; made as the turn is left."""
+        self._tensors: list[torch.Tensor] = []
+
+    def uses(self, *tensors: torch.Tensor | None) -> None:
+        """Of a call on the buffer's stream: memory of torch's that it reads or writes, which torch
+        gives to nobody else before it has ended."""
+        self._tensors += [tensor for tensor in tensors if tensor is not None]
+
+
+class CommunicationStream:
+    """A buffer's own stream; there is none on the host."""
+
+    def __init__(self, device_index: int | None) -> None:
+        self.stream = None if device_index is None else torch.cuda.Stream(device_index)
+
+    @contextlib.contextmanager
+    def turn(
+        self, previous_event: EventOverlap | None = None, async_finish: bool = False
+    ) -> Iterator[Turn]:
+        turn = Turn()
+        before = None if previous_event is None else previous_event.event
+        if self.stream is None:
+            yield turn
+        elif not async_finish:
+            if before is not None:
+                before.current_stream_wait()
+            yield turn
+        else:
+            (before or EventHandle()).stream_wait(self.stream)
+            with torch.cuda.stream(self.stream):
+                yield turn
+            for tensor in turn._tensors:
+                tensor.record_stream(self.stream)
+            turn.end = EventOverlap(EventHandle(self.stream))

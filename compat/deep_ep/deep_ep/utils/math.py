@@ -1,0 +1,73 @@
+"""The arithmetic of DeepEP's tests: FP8 by groups of 128 channels, and how far tensors differ."""
+
+from __future__ import annotations
+
+import torch
+
+GROUP = 128
+FP8_LARGEST = 448.0
+SMALLEST_AMAX = 1e-4
+"""A group of smaller values is scaled as if this were its largest."""
+
+
+def calc_diff(x: torch.Tensor, y: torch.Tensor) -> float:
+    """0 for equal tensors: 1 - 2 <x, y> / (<x, x> + <y, y>), of both moved by one."""
+    x, y = x.double() + 1, y.double() + 1
+    return (1 - 2 * (x * y).sum() / (x * x + y * y).sum()).item()
+
+
+def ceil_div(x: int, y: int) -> int:
+    return -(-x // y)
+
+
+def align(x: int, y: int) -> int:
+    """The smallest multiple of y that is no less than x."""
+    return ceil_div(x, y) * y
+
+
+def safe_div(a: float, b: float) -> float:
+    """a / b, and 0 for 0 / 0."""
+    return 0 if a == 0 and b == 0 else a / b
+
+
+def per_token_cast_to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[tokens, hidden] -> the same in E4M3, and [tokens, groups] float32 scales."""
+    hidden = x.size(1)
+    padded = _in_groups(x).float()
+    amax = padded.abs().amax(2, keepdim=True).clamp(SMALLEST_AMAX)
+    codes = (padded * (FP8_LARGEST / amax)).to(torch.float8_e4m3fn)
+    return codes.flatten(1)[:, :hidden].contiguous(), amax[:, :, 0] / FP8_LARGEST
+
+
+def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor) -> torch.Tensor:
+    """The inverse, as bfloat16. Scales may be four exponents a word."""
+    tokens, hidden = x_fp8.shape
+    if x_scales.dtype == torch.int:
+        exponents = x_scales.contiguous().view(torch.uint8).to(torch.int)
+        x_scales = (exponents << 23).view(torch.float)
+    padded = _in_groups(x_fp8.float())
+    values = padded * x_scales.reshape(tokens, padded.size(1), 1)
+    return values.flatten(1)[:, :hidden].to(torch.bfloat16).contiguous()
+
+
+def _in_groups(x: torch.Tensor) -> torch.Tensor:
+    """[tokens, groups, 128], the last one filled up with zeros."""
+    tokens, hidden = x.shape
+    padded = torch.nn.functional.pad(x, (0, -hidden % GROUP))
+    return padded.view(tokens, padded.size(1) // GROUP, GROUP)
+
+
+def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
+    """Leaves in every row each of its numbers from 0 to num_slots - 1 once, descending, then -1."""
+    counts = torch.zeros(x.size(0), num_slots + 1, dtype=x.dtype, device=x.device)
+    counts.scatter_(1, x.masked_fill(x < 0, num_slots), 1)
+    numbers = torch.arange(num_slots, dtype=x.dtype, device=x.device).expand(x.size(0), -1)
+    found = numbers.masked_fill(counts[:, :num_slots] == 0, -1).sort(dim=1, descending=True).values
+    x.fill_(-1)
+    columns = min(num_slots, x.size(1))
+    x[:, :columns] = found[:, :columns]
+
+
+def hash_tensor(t: torch.Tensor) -> int:
+    """The sum of a tensor's bits, taken as 32-bit integers."""
+    return t.contiguous().view(torch.int).sum().item()

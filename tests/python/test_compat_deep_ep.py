@@ -1,0 +1,462 @@
+"""The deep_ep package: the calls of vLLM, SGLang and Megatron in their order, against torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tokenyard
+from tokenyard.rendezvous import HeldPort
+
+PACKAGE = Path(__file__).parents[2] / "compat" / "deep_ep"
+
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None  # Skipped test by test: a file without any would count as a failure.
+else:
+    import torch.distributed as dist
+
+    sys.path.insert(0, str(PACKAGE))
+    import deep_ep
+    from deep_ep.utils.envs import init_dist
+    from deep_ep.utils.math import per_token_cast_back, per_token_cast_to_fp8
+
+pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
+
+RANKS, EXPERTS, TOPK, HIDDEN = 3, 12, 4, 256
+LOCAL = EXPERTS // RANKS
+NVL_BYTES = 32 << 20
+LARGEST = 40
+"""Tokens of a low-latency call."""
+
+
+def inputs(rank: int) -> tuple[Any, Any, Any]:
+    """Of any rank, so that each can tell what the others send: tokens of small integers, ids with
+    holes, weights. Another number of tokens on each rank, none on the last."""
+    tokens = 30 - 15 * rank
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
+    topk_idx = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :TOPK].contiguous()
+    topk_idx[torch.rand(tokens, TOPK, generator=generator) < 0.2] = -1
+    return x, topk_idx, torch.rand(tokens, TOPK, generator=generator)
+
+
+def in_ranks(topk_idx: Any) -> Any:
+    """[tokens, ranks] bool."""
+    owner = topk_idx.div(LOCAL, rounding_mode="floor")
+    return torch.stack([(owner == rank).any(1) for rank in range(RANKS)], 1)
+
+
+def expected_rows(rank: int) -> tuple[Any, Any, Any]:
+    """What a rank receives: tokens, local ids, weights, in the order of their sources."""
+    parts = []
+    for source in range(RANKS):
+        x, topk_idx, weights = inputs(source)
+        here = in_ranks(topk_idx)[:, rank]
+        local = topk_idx[here] - rank * LOCAL
+        mine = (local >= 0) & (local < LOCAL) & (topk_idx[here] >= 0)
+        parts.append((x[here], local.where(mine, -1), weights[here].where(mine, 0)))
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def expected_sum(x: Any, topk_idx: Any) -> Any:
+    """Of rows sent back as they came."""
+    return (x.float() * in_ranks(topk_idx).sum(1, keepdim=True)).to(torch.bfloat16)
+
+
+def expected_counts(rank: int) -> list[int]:
+    ids = torch.cat([inputs(source)[1].flatten() for source in range(RANKS)])
+    return [(ids == rank * LOCAL + expert).sum().item() for expert in range(LOCAL)]
+
+
+def run(program: Callable[[tokenyard.World], Any], ranks: int = 0) -> list[Any]:
+    return tokenyard.launch(program, ranks=ranks or RANKS, arena_bytes=128 << 20, timeout=60)
+
+
+def buffer_of(world: tokenyard.World, **options: Any) -> Any:
+    return deep_ep.Buffer(world, NVL_BYTES, explicitly_destroy=True, **options)
+
+
+def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:
+    size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, world.size, EXPERTS)
+    return deep_ep.Buffer(world, 0, size, low_latency_mode=True, num_qps_per_rank=LOCAL, **options)
+
+
+def test_the_sequence_of_vllm() -> None:
+    def layer(world: tokenyard.World) -> None:
+        deep_ep.Buffer.set_num_sms(4)
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        per_rank, per_rdma_rank, per_expert, is_in_rank, event = buffer.get_dispatch_layout(
+            topk_idx=topk_idx,
+            num_experts=EXPERTS,
+            previous_event=None,
+            async_finish=False,
+            allocate_on_comm_stream=False,
+        )
+        assert per_rdma_rank is None
+        assert torch.equal(is_in_rank, in_ranks(topk_idx))
+        assert torch.equal(per_rank, in_ranks(topk_idx).sum(0, dtype=torch.int32))
+        assert per_expert.tolist() == [(topk_idx == e).sum().item() for e in range(EXPERTS)]
+        rows, ids, weights, counts, handle, event = buffer.dispatch(
+            x=x,
+            handle=None,
+            num_tokens_per_rank=per_rank,
+            num_tokens_per_rdma_rank=per_rdma_rank,
+            is_token_in_rank=is_in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=topk_idx,
+            topk_weights=topk_weights,
+            expert_alignment=1,
+            config=deep_ep.Buffer.get_dispatch_config(world.size),
+            previous_event=None,
+            async_finish=False,
+            allocate_on_comm_stream=False,
+        )
+        event.current_stream_wait()
+        for seen, expected in zip((rows, ids, weights), expected_rows(world.rank), strict=True):
+            assert torch.equal(seen, expected)
+        assert ids.dtype == topk_idx.dtype
+        assert counts == expected_counts(world.rank)
+        home, none, _ = buffer.combine(
+            x=rows,
+            handle=handle,
+            topk_weights=None,
+            config=deep_ep.Buffer.get_combine_config(world.size),
+            previous_event=None,
+            async_finish=False,
+            allocate_on_comm_stream=False,
+        )
+        assert none is None
+        assert torch.equal(home, expected_sum(x, topk_idx))
+        buffer.destroy()
+
+    run(layer)
+
+
+def test_the_sequence_of_sglang() -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        fp8 = per_token_cast_to_fp8(x)
+        before = deep_ep.Buffer.capture()
+        per_rank, _, per_expert, is_in_rank, before = buffer.get_dispatch_layout(
+            topk_idx,
+            EXPERTS,
+            previous_event=before,
+            async_finish=True,
+            allocate_on_comm_stream=True,
+        )
+        (rows, scales), _, _, counts, handle, event = buffer.dispatch(
+            (fp8[0], fp8[1].T.contiguous().T),  # Column by column, as its GEMM wants them.
+            topk_idx=topk_idx,
+            topk_weights=topk_weights,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=is_in_rank,
+            num_tokens_per_expert=per_expert,
+            previous_event=before,
+            async_finish=True,
+            allocate_on_comm_stream=True,
+            expert_alignment=128,
+            config=deep_ep.Config(num_sms=4, num_max_nvl_chunked_send_tokens=8),
+        )
+        event.current_stream_wait()
+        expected = expected_rows(world.rank)
+        codes, steps = per_token_cast_to_fp8(expected[0])
+        assert torch.equal(rows.view(torch.uint8), codes.view(torch.uint8))
+        assert torch.equal(scales, steps)
+        assert counts == [-(-count // 128) * 128 for count in expected_counts(world.rank)]
+        values = per_token_cast_back(rows, scales)
+        with buffer.combine(
+            values, handle, async_finish=True, previous_event=deep_ep.Buffer.capture()
+        )[2]:
+            pass
+        again, *nothing, handle_again, _ = buffer.dispatch(x, handle=handle)
+        assert handle_again is None
+        assert nothing == [None] * 3
+        assert torch.equal(again, expected[0])
+        home, *_ = buffer.combine(again, handle, bias=(x, x))
+        assert torch.equal(home, (expected_sum(x, topk_idx) + x) + x)
+
+    run(layer)
+
+
+def test_the_sequence_of_megatron() -> None:
+    def layer(world: tokenyard.World) -> None:
+        configs = (
+            deep_ep.Buffer.get_dispatch_config(RANKS),
+            deep_ep.Buffer.get_combine_config(RANKS),
+        )
+        size = max(config.get_nvl_buffer_size_hint(HIDDEN * 2, RANKS) for config in configs)
+        assert max(config.get_rdma_buffer_size_hint(HIDDEN * 2, RANKS) for config in configs) == 0
+        assert size > 2 * 8192 * RANKS * HIDDEN * 2
+        buffer = buffer_of(world)
+        assert (buffer.group, buffer.num_nvl_bytes, buffer.num_rdma_bytes) == (world, NVL_BYTES, 0)
+        x, topk_idx, probabilities = inputs(world.rank)
+        before = deep_ep.utils.EventOverlap(deep_ep.utils.EventHandle())
+        layout = buffer.get_dispatch_layout(topk_idx, EXPERTS, previous_event=before)
+        rows, _, probs, counts, handle, after = buffer.dispatch(
+            x,
+            topk_idx=topk_idx,
+            topk_weights=probabilities,
+            num_tokens_per_rank=layout[0],
+            num_tokens_per_rdma_rank=layout[1],
+            num_tokens_per_expert=layout[2],
+            is_token_in_rank=layout[3],
+            previous_event=layout[4],
+            async_finish=True,
+        )
+        after.current_stream_wait()
+        assert torch.tensor(counts).tolist() == expected_counts(world.rank)
+        # Backward: the gradient of rows and probabilities goes home, that of sums goes out.
+        grad_x, grad_probs, _ = buffer.combine(rows, handle, topk_weights=probs.float())
+        assert torch.equal(grad_probs, probabilities.where(topk_idx >= 0, 0))
+        assert torch.equal(grad_x, expected_sum(x, topk_idx))
+        grad_rows, *_ = buffer.dispatch(grad_x.contiguous(), handle=handle, async_finish=True)
+        assert grad_rows.shape == rows.shape
+
+    run(layer)
+
+
+def test_places_without_ids_and_with_padding() -> None:
+    """As DeepEP's own test has them: tokens that say only where they go, and fixed sizes."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        _, _, per_expert, is_in_rank, _ = buffer.get_dispatch_layout(topk_idx, EXPERTS)
+        meta = dict(is_token_in_rank=is_in_rank, num_tokens_per_expert=per_expert)
+        expected = expected_rows(world.rank)
+        rows, ids, weights, counts, handle, _ = buffer.dispatch(x, **meta)
+        assert ids is None
+        assert weights is None
+        assert torch.equal(rows, expected[0])
+        assert counts == expected_counts(world.rank)
+        from_me = torch.tensor([in_ranks(inputs(r)[1])[:, world.rank].sum() for r in range(RANKS)])
+        assert torch.equal(handle[0][:, world.rank], from_me.cumsum(0).to(torch.int32))
+        assert len(handle) == 6
+        assert torch.equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
+
+        worst = 100
+        meta.update(topk_idx=topk_idx, topk_weights=topk_weights, num_worst_tokens=worst)
+        rows, ids, weights, counts, handle, _ = buffer.dispatch(x, **meta)
+        assert counts == []
+        received = len(expected[0])
+        assert [len(tensor) for tensor in (rows, ids, weights)] == [worst] * 3
+        for seen, wanted in zip((rows, ids, weights), expected, strict=True):
+            assert torch.equal(seen[:received], wanted)
+        assert (ids[received:] == -1).all()
+        home, home_weights, _ = buffer.combine(rows, handle, topk_weights=weights)
+        assert torch.equal(home, expected_sum(x, topk_idx))
+        assert torch.equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
+
+    run(layer)
+
+
+def low_latency_rows(world: tokenyard.World, expert: int) -> tuple[Any, Any]:
+    """What an expert of this rank receives, and where each source's rows begin and how many."""
+    number = world.rank * LOCAL + expert
+    parts = [inputs(source)[0][(inputs(source)[1] == number).any(1)] for source in range(RANKS)]
+    counts = torch.tensor([len(part) for part in parts])
+    return torch.cat(parts), torch.stack([counts.cumsum(0) - counts, counts], 1)
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_low_latency_sequences(hooks: bool, fp8: bool) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        total = torch.zeros(LOCAL, dtype=torch.int32)
+        waited = torch.zeros(RANKS, dtype=torch.int64)
+        how = dict(async_finish=not hooks, return_recv_hook=hooks)
+        rows, counts, handle, event, hook = buffer.low_latency_dispatch(
+            x,
+            topk_idx,
+            LARGEST,
+            EXPERTS,
+            use_fp8=fp8,
+            cumulative_local_expert_recv_stats=total,
+            dispatch_wait_recv_cost_stats=waited,
+            **how,
+        )
+        hook() if hooks else event.current_stream_wait()
+        _, ranges, *sizes = handle
+        assert sizes == [LARGEST, HIDDEN, EXPERTS]
+        assert torch.equal(total, counts)
+        values = rows
+        if fp8:
+            values = per_token_cast_back(
+                rows[0].view(-1, HIDDEN), rows[1].reshape(-1, HIDDEN // 128)
+            )
+            values = values.view(rows[0].shape)
+        for expert in range(LOCAL):
+            wanted, places = low_latency_rows(world, expert)
+            assert counts[expert] == len(wanted)
+            seen = values[expert, : len(wanted)]
+            assert torch.allclose(seen.float(), wanted.float(), rtol=0.07)
+            assert torch.equal(ranges[expert] & 0xFFFFFFFF, places[:, 1])
+            some = places[:, 1] > 0
+            assert torch.equal((ranges[expert] >> 32)[some], places[some, 0])
+        results = torch.nan_to_num(values)
+
+        expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
+        out = torch.empty_like(x)
+        home, event, hook = buffer.low_latency_combine(
+            results, topk_idx, topk_weights, handle, out=out, **how
+        )
+        hook() if hooks else event.current_stream_wait()
+        assert home is out
+        assert torch.allclose(home.float(), expected, rtol=0.1, atol=0.1)
+        # DeepEP combines a batch again if asked to, also from the buffer's own memory.
+        buffer.get_next_low_latency_combine_buffer(handle)[:] = results
+        again, event, hook = buffer.low_latency_combine(
+            results, topk_idx, topk_weights, handle, zero_copy=True, **how
+        )
+        hook() if hooks else event.current_stream_wait()
+        assert torch.equal(again, home)
+
+    run(layer)
+
+
+def test_both_kinds_of_calls_from_one_buffer() -> None:
+    def layer(world: tokenyard.World) -> None:
+        size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, RANKS, EXPERTS)
+        buffer = deep_ep.Buffer(world, NVL_BYTES, size, low_latency_mode=True)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        for _ in range(2):
+            layout = buffer.get_dispatch_layout(topk_idx, EXPERTS)
+            rows, *_, handle, _ = buffer.dispatch(
+                x, topk_idx=topk_idx, topk_weights=topk_weights, num_tokens_per_expert=layout[2]
+            )
+            assert torch.equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
+            buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
+            served, _, handle, _, _ = buffer.low_latency_dispatch(
+                x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+            )
+            home, _, _ = buffer.low_latency_combine(served, topk_idx, topk_weights, handle)
+            expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
+            assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
+
+    run(layer)
+
+
+def test_masks() -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world, enable_shrink=True)
+        x, topk_idx, _ = inputs(world.rank)
+        buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
+        status = torch.full((RANKS,), 7, dtype=torch.int32)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 0, 0]
+        world.barrier()
+        if world.rank == 2:
+            return
+        buffer.low_latency_update_mask_buffer(2, True)
+        _, counts, *_ = buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
+        buffer.low_latency_query_mask_buffer(status)
+        assert status.tolist() == [0, 0, 1]
+        ids = torch.cat([inputs(source)[1].flatten() for source in range(2)])
+        assert counts.tolist() == [(ids == world.rank * LOCAL + e).sum() for e in range(LOCAL)]
+        assert buffer.get_local_buffer_tensor(torch.int8, use_rdma_buffer=True).numel() == 0
+        buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
+
+    run(layer)
+
+
+def in_group(rank: int, port: int) -> None:
+    os.environ["MASTER_PORT"] = str(port)
+    number, size, group = init_dist(rank, 2)
+    assert (number, size) == (rank, 2)
+    buffer = deep_ep.Buffer(group, NVL_BYTES, explicitly_destroy=True, device="host")
+    assert (buffer.rank, buffer.group_size, buffer.group) == (rank, 2, group)
+    x = torch.full((4, HIDDEN), float(rank))  # bfloat16, by init_dist.
+    ids = torch.tensor([[0, 3]] * 4)
+    layout = buffer.get_dispatch_layout(ids, 4)
+    rows, *_, handle, _ = buffer.dispatch(
+        x,
+        topk_idx=ids,
+        topk_weights=torch.ones(4, 2, dtype=torch.float),
+        num_tokens_per_expert=layout[2],
+    )
+    assert rows[:, 0].tolist() == [0] * 4 + [1] * 4
+    assert torch.equal(buffer.combine(rows, handle)[0], 2 * x)
+    buffer.destroy()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_buffer_of_a_process_group() -> None:
+    port = HeldPort()
+    torch.multiprocessing.spawn(in_group, (port.number,), nprocs=2)
+
+
+@pytest.mark.parametrize("program", ["test_intranode.py", "test_low_latency.py"])
+def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None:
+    if deep_ep_checkout is None:
+        pytest.skip("needs --deep-ep FOLDER, a checkout of DeepEP")
+    gpus = torch.cuda.device_count()
+    if gpus < 2:
+        pytest.skip("needs two GPUs: DeepEP's tests meet through NCCL")
+    ranks = 4 if gpus >= 4 else 2
+    done = subprocess.run(
+        [
+            sys.executable,
+            deep_ep_checkout / "tests" / "legacy" / program,
+            "--num-processes",
+            f"{ranks}",
+        ],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE), *sys.path])),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_cannot_be_had_says_so() -> None:
+    def layer(world: tokenyard.World) -> None:
+        x, topk_idx, topk_weights = inputs(0)
+        buffer = buffer_of(world)
+        with pytest.raises(tokenyard.InvalidArgument, match="low_latency_mode"):
+            buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
+        with pytest.raises(tokenyard.Unsupported, match="dispatch"):
+            buffer.internode_dispatch(x)
+        with pytest.raises(tokenyard.Unsupported, match="host"):
+            buffer.get_comm_stream()
+        with pytest.raises(tokenyard.Unsupported, match="call by call"):
+            buffer.get_local_buffer_tensor(torch.int8, torch.Size([4]))
+        per_expert = torch.zeros(EXPERTS, dtype=torch.int32)
+        with pytest.raises(tokenyard.InvalidArgument, match="topk_weights"):
+            buffer.dispatch(x, topk_idx=topk_idx, num_tokens_per_expert=per_expert)
+        with pytest.raises(tokenyard.InvalidArgument, match="num_tokens_per_expert"):
+            buffer.dispatch(x, topk_idx=topk_idx, topk_weights=topk_weights)
+        serving = serving_buffer_of(world)
+        with pytest.raises(tokenyard.Unsupported, match="use_nvfp4"):
+            serving.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_nvfp4=True)
+        with pytest.raises(tokenyard.InvalidArgument, match="round_scale"):
+            serving.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_ue8m0=True)
+        with pytest.raises(tokenyard.InvalidArgument, match="enable_shrink"):
+            serving.low_latency_clean_mask_buffer()
+        with pytest.raises(tokenyard.InvalidArgument, match="num_nvl_bytes"):
+            serving.dispatch(
+                x, topk_idx=topk_idx, topk_weights=topk_weights, num_tokens_per_expert=per_expert
+            )
+        with pytest.raises(tokenyard.InvalidArgument, match="explicitly_destroy"):
+            serving.destroy()
+        with pytest.raises(tokenyard.InvalidArgument, match="group"):
+            deep_ep.Buffer(None)
+        with pytest.raises(tokenyard.InvalidArgument, match="even"):
+            deep_ep.Buffer.set_num_sms(3)
+        with pytest.raises(ValueError, match="nvl_chunked_send"):
+            deep_ep.Config(4, 300, 200)
+
+    run(layer, ranks=1)
