@@ -41,11 +41,12 @@ def inputs(rank: int) -> tuple[Any, Any, Any]:
     """Of any rank, so that each can tell what the others send: tokens of small integers, ids with
     holes, weights. Another number of tokens on each rank, none on the last."""
     tokens = 30 - 15 * rank
-    generator = torch.Generator().manual_seed(rank)
-    x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
-    topk_idx = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :TOPK].contiguous()
-    topk_idx[torch.rand(tokens, TOPK, generator=generator) < 0.2] = -1
-    return x, topk_idx, torch.rand(tokens, TOPK, generator=generator)
+    generator = torch.Generator("cpu").manual_seed(rank)
+    with torch.device("cpu"):
+        x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
+        picks = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :TOPK].contiguous()
+        picks[torch.rand(tokens, TOPK, generator=generator) < 0.2] = -1
+        return x, picks, torch.rand(tokens, TOPK, generator=generator)
 
 
 def in_ranks(topk_idx: Any) -> Any:
@@ -76,8 +77,38 @@ def expected_counts(rank: int) -> list[int]:
     return [(ids == rank * LOCAL + expert).sum().item() for expert in range(LOCAL)]
 
 
-def run(program: Callable[[tokenyard.World], Any], ranks: int = 0) -> list[Any]:
-    return tokenyard.launch(program, ranks=ranks or RANKS, arena_bytes=128 << 20, timeout=60)
+@pytest.fixture(params=["host", "cuda"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Runs a program on ranks whose tensors lie where the world does."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+    def run(program: Callable[[tokenyard.World], Any], ranks: int = RANKS) -> None:
+        def rank_main(world: tokenyard.World) -> None:
+            if world.device_index is not None:
+                torch.cuda.set_device(world.device_index)
+            with torch.device(device_of(world)):
+                program(world)
+
+        tokenyard.launch(
+            rank_main, ranks=ranks, device=request.param, arena_bytes=128 << 20, timeout=60
+        )
+
+    return run
+
+
+def device_of(world: tokenyard.World) -> str:
+    return "cpu" if world.device_index is None else f"cuda:{world.device_index}"
+
+
+def given(world: tokenyard.World, rank: int | None = None) -> Any:
+    """A rank's inputs, where this one's world lies."""
+    tensors = inputs(world.rank if rank is None else rank)
+    return [tensor.to(device_of(world)) for tensor in tensors]
+
+
+def equal(seen: Any, expected: Any) -> bool:
+    return torch.equal(seen.cpu(), expected.cpu())
 
 
 def buffer_of(world: tokenyard.World, **options: Any) -> Any:
@@ -89,11 +120,11 @@ def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:
     return deep_ep.Buffer(world, 0, size, low_latency_mode=True, num_qps_per_rank=LOCAL, **options)
 
 
-def test_the_sequence_of_vllm() -> None:
+def test_the_sequence_of_vllm(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         deep_ep.Buffer.set_num_sms(4)
         buffer = buffer_of(world)
-        x, topk_idx, topk_weights = inputs(world.rank)
+        x, topk_idx, topk_weights = given(world)
         per_rank, per_rdma_rank, per_expert, is_in_rank, event = buffer.get_dispatch_layout(
             topk_idx=topk_idx,
             num_experts=EXPERTS,
@@ -102,8 +133,8 @@ def test_the_sequence_of_vllm() -> None:
             allocate_on_comm_stream=False,
         )
         assert per_rdma_rank is None
-        assert torch.equal(is_in_rank, in_ranks(topk_idx))
-        assert torch.equal(per_rank, in_ranks(topk_idx).sum(0, dtype=torch.int32))
+        assert equal(is_in_rank, in_ranks(topk_idx))
+        assert equal(per_rank, in_ranks(topk_idx).sum(0, dtype=torch.int32))
         assert per_expert.tolist() == [(topk_idx == e).sum().item() for e in range(EXPERTS)]
         rows, ids, weights, counts, handle, event = buffer.dispatch(
             x=x,
@@ -122,7 +153,7 @@ def test_the_sequence_of_vllm() -> None:
         )
         event.current_stream_wait()
         for seen, expected in zip((rows, ids, weights), expected_rows(world.rank), strict=True):
-            assert torch.equal(seen, expected)
+            assert equal(seen, expected)
         assert ids.dtype == topk_idx.dtype
         assert counts == expected_counts(world.rank)
         home, none, _ = buffer.combine(
@@ -135,16 +166,16 @@ def test_the_sequence_of_vllm() -> None:
             allocate_on_comm_stream=False,
         )
         assert none is None
-        assert torch.equal(home, expected_sum(x, topk_idx))
+        assert equal(home, expected_sum(x, topk_idx))
         buffer.destroy()
 
     run(layer)
 
 
-def test_the_sequence_of_sglang() -> None:
+def test_the_sequence_of_sglang(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         buffer = buffer_of(world)
-        x, topk_idx, topk_weights = inputs(world.rank)
+        x, topk_idx, topk_weights = given(world)
         fp8 = per_token_cast_to_fp8(x)
         before = deep_ep.Buffer.capture()
         per_rank, _, per_expert, is_in_rank, before = buffer.get_dispatch_layout(
@@ -170,8 +201,8 @@ def test_the_sequence_of_sglang() -> None:
         event.current_stream_wait()
         expected = expected_rows(world.rank)
         codes, steps = per_token_cast_to_fp8(expected[0])
-        assert torch.equal(rows.view(torch.uint8), codes.view(torch.uint8))
-        assert torch.equal(scales, steps)
+        assert equal(rows.view(torch.uint8), codes.view(torch.uint8))
+        assert equal(scales, steps)
         assert counts == [-(-count // 128) * 128 for count in expected_counts(world.rank)]
         values = per_token_cast_back(rows, scales)
         with buffer.combine(
@@ -181,14 +212,14 @@ def test_the_sequence_of_sglang() -> None:
         again, *nothing, handle_again, _ = buffer.dispatch(x, handle=handle)
         assert handle_again is None
         assert nothing == [None] * 3
-        assert torch.equal(again, expected[0])
+        assert equal(again, expected[0])
         home, *_ = buffer.combine(again, handle, bias=(x, x))
-        assert torch.equal(home, (expected_sum(x, topk_idx) + x) + x)
+        assert equal(home, (expected_sum(x, topk_idx) + x) + x)
 
     run(layer)
 
 
-def test_the_sequence_of_megatron() -> None:
+def test_the_sequence_of_megatron(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         configs = (
             deep_ep.Buffer.get_dispatch_config(RANKS),
@@ -199,7 +230,7 @@ def test_the_sequence_of_megatron() -> None:
         assert size > 2 * 8192 * RANKS * HIDDEN * 2
         buffer = buffer_of(world)
         assert (buffer.group, buffer.num_nvl_bytes, buffer.num_rdma_bytes) == (world, NVL_BYTES, 0)
-        x, topk_idx, probabilities = inputs(world.rank)
+        x, topk_idx, probabilities = given(world)
         before = deep_ep.utils.EventOverlap(deep_ep.utils.EventHandle())
         layout = buffer.get_dispatch_layout(topk_idx, EXPERTS, previous_event=before)
         rows, _, probs, counts, handle, after = buffer.dispatch(
@@ -217,32 +248,32 @@ def test_the_sequence_of_megatron() -> None:
         assert torch.tensor(counts).tolist() == expected_counts(world.rank)
         # Backward: the gradient of rows and probabilities goes home, that of sums goes out.
         grad_x, grad_probs, _ = buffer.combine(rows, handle, topk_weights=probs.float())
-        assert torch.equal(grad_probs, probabilities.where(topk_idx >= 0, 0))
-        assert torch.equal(grad_x, expected_sum(x, topk_idx))
+        assert equal(grad_probs, probabilities.where(topk_idx >= 0, 0))
+        assert equal(grad_x, expected_sum(x, topk_idx))
         grad_rows, *_ = buffer.dispatch(grad_x.contiguous(), handle=handle, async_finish=True)
         assert grad_rows.shape == rows.shape
 
     run(layer)
 
 
-def test_places_without_ids_and_with_padding() -> None:
+def test_places_without_ids_and_with_padding(run: Callable[..., None]) -> None:
     """As DeepEP's own test has them: tokens that say only where they go, and fixed sizes."""
 
     def layer(world: tokenyard.World) -> None:
         buffer = buffer_of(world)
-        x, topk_idx, topk_weights = inputs(world.rank)
+        x, topk_idx, topk_weights = given(world)
         _, _, per_expert, is_in_rank, _ = buffer.get_dispatch_layout(topk_idx, EXPERTS)
         meta = dict(is_token_in_rank=is_in_rank, num_tokens_per_expert=per_expert)
         expected = expected_rows(world.rank)
         rows, ids, weights, counts, handle, _ = buffer.dispatch(x, **meta)
         assert ids is None
         assert weights is None
-        assert torch.equal(rows, expected[0])
+        assert equal(rows, expected[0])
         assert counts == expected_counts(world.rank)
         from_me = torch.tensor([in_ranks(inputs(r)[1])[:, world.rank].sum() for r in range(RANKS)])
-        assert torch.equal(handle[0][:, world.rank], from_me.cumsum(0).to(torch.int32))
+        assert equal(handle[0][:, world.rank], from_me.cumsum(0).to(torch.int32))
         assert len(handle) == 6
-        assert torch.equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
+        assert equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
 
         worst = 100
         meta.update(topk_idx=topk_idx, topk_weights=topk_weights, num_worst_tokens=worst)
@@ -251,11 +282,11 @@ def test_places_without_ids_and_with_padding() -> None:
         received = len(expected[0])
         assert [len(tensor) for tensor in (rows, ids, weights)] == [worst] * 3
         for seen, wanted in zip((rows, ids, weights), expected, strict=True):
-            assert torch.equal(seen[:received], wanted)
+            assert equal(seen[:received], wanted)
         assert (ids[received:] == -1).all()
         home, home_weights, _ = buffer.combine(rows, handle, topk_weights=weights)
-        assert torch.equal(home, expected_sum(x, topk_idx))
-        assert torch.equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
+        assert equal(home, expected_sum(x, topk_idx))
+        assert equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
 
     run(layer)
 
@@ -270,10 +301,10 @@ def low_latency_rows(world: tokenyard.World, expert: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("hooks", [False, True])
 @pytest.mark.parametrize("fp8", [False, True])
-def test_low_latency_sequences(hooks: bool, fp8: bool) -> None:
+def test_low_latency_sequences(run: Callable[..., None], hooks: bool, fp8: bool) -> None:
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world)
-        x, topk_idx, topk_weights = inputs(world.rank)
+        x, topk_idx, topk_weights = given(world)
         total = torch.zeros(LOCAL, dtype=torch.int32)
         waited = torch.zeros(RANKS, dtype=torch.int64)
         how = dict(async_finish=not hooks, return_recv_hook=hooks)
@@ -290,7 +321,7 @@ def test_low_latency_sequences(hooks: bool, fp8: bool) -> None:
         hook() if hooks else event.current_stream_wait()
         _, ranges, *sizes = handle
         assert sizes == [LARGEST, HIDDEN, EXPERTS]
-        assert torch.equal(total, counts)
+        assert equal(total, counts)
         values = rows
         if fp8:
             values = per_token_cast_back(
@@ -301,10 +332,10 @@ def test_low_latency_sequences(hooks: bool, fp8: bool) -> None:
             wanted, places = low_latency_rows(world, expert)
             assert counts[expert] == len(wanted)
             seen = values[expert, : len(wanted)]
-            assert torch.allclose(seen.float(), wanted.float(), rtol=0.07)
-            assert torch.equal(ranges[expert] & 0xFFFFFFFF, places[:, 1])
+            assert torch.allclose(seen.float().cpu(), wanted.float(), rtol=0.07)
+            assert equal(ranges[expert] & 0xFFFFFFFF, places[:, 1])
             some = places[:, 1] > 0
-            assert torch.equal((ranges[expert] >> 32)[some], places[some, 0])
+            assert equal((ranges[expert] >> 32)[some], places[some, 0])
         results = torch.nan_to_num(values)
 
         expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
@@ -321,22 +352,22 @@ def test_low_latency_sequences(hooks: bool, fp8: bool) -> None:
             results, topk_idx, topk_weights, handle, zero_copy=True, **how
         )
         hook() if hooks else event.current_stream_wait()
-        assert torch.equal(again, home)
+        assert equal(again, home)
 
     run(layer)
 
 
-def test_both_kinds_of_calls_from_one_buffer() -> None:
+def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, RANKS, EXPERTS)
         buffer = deep_ep.Buffer(world, NVL_BYTES, size, low_latency_mode=True)
-        x, topk_idx, topk_weights = inputs(world.rank)
+        x, topk_idx, topk_weights = given(world)
         for _ in range(2):
             layout = buffer.get_dispatch_layout(topk_idx, EXPERTS)
             rows, *_, handle, _ = buffer.dispatch(
                 x, topk_idx=topk_idx, topk_weights=topk_weights, num_tokens_per_expert=layout[2]
             )
-            assert torch.equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
+            assert equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
             buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
             served, _, handle, _, _ = buffer.low_latency_dispatch(
                 x, topk_idx, LARGEST, EXPERTS, use_fp8=False
@@ -348,10 +379,10 @@ def test_both_kinds_of_calls_from_one_buffer() -> None:
     run(layer)
 
 
-def test_masks() -> None:
+def test_masks(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world, enable_shrink=True)
-        x, topk_idx, _ = inputs(world.rank)
+        x, topk_idx, _ = given(world)
         buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
         status = torch.full((RANKS,), 7, dtype=torch.int32)
         buffer.low_latency_query_mask_buffer(status)
@@ -387,7 +418,7 @@ def in_group(rank: int, port: int) -> None:
         num_tokens_per_expert=layout[2],
     )
     assert rows[:, 0].tolist() == [0] * 4 + [1] * 4
-    assert torch.equal(buffer.combine(rows, handle)[0], 2 * x)
+    assert equal(buffer.combine(rows, handle)[0], 2 * x)
     buffer.destroy()
     dist.barrier()
     dist.destroy_process_group()
@@ -459,4 +490,4 @@ def test_what_cannot_be_had_says_so() -> None:
         with pytest.raises(ValueError, match="nvl_chunked_send"):
             deep_ep.Config(4, 300, 200)
 
-    run(layer, ranks=1)
+    tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
