@@ -1,0 +1,77 @@
+/// A number that a loop of tasks adds to, on one rank: what runs are tested with.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+
+#include "megakernel/devices.hpp"
+#include "megakernel/step_task.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace tokenyard::megakernel {
+
+inline TaskSet steps() {
+  return task_set<StepTasks>(step_kernel.entry);
+}
+
+/// One rank, a number, and a loop over tasks that each add to it.
+struct Counter {
+  explicit Counter(World& world) : memory(world) {
+    value = static_cast<uint64_t*>(memory.visible(sizeof(uint64_t)));
+    graph.loop_on(ended);
+  }
+
+  /// A task after the one before.
+  void step(TaskOptions options, Step::Args args) {
+    args.value = value;
+    args.to = Peer<uint64_t>(value);
+    options.reads = options.writes = {number.all()};
+    if (last) options.waits.push_back({*last});
+    last = graph.event({.name = "after " + options.name});
+    options.signals.push_back({*last});
+    graph.add<Step>(args, std::move(options));
+  }
+  /// The last one, which the loop waits for.
+  void close() {
+    TaskOptions options{.name = "close", .reads = {number.all()}, .waits = {{*last}}};
+    options.signals = {{ended}};
+    graph.add<Step>({.value = value,
+                     .to = Peer<uint64_t>(scrap()),
+                     .add = 0,
+                     .factor = nullptr,
+                     .end_at = end_at,
+                     .promised = {},
+                     .promise = 0,
+                     .kept = 0},
+                    std::move(options));
+  }
+  uint64_t* scrap() { return static_cast<uint64_t*>(memory.local(sizeof(uint64_t))); }
+  uint64_t read() {
+    uint64_t now = 0;
+    memory.read(&now, value, sizeof(now));
+    return now;
+  }
+
+  TensorMemory memory;
+  uint64_t* value;
+  uint64_t end_at = 0;
+  Graph graph{steps(), {.rank = 0, .ranks = 1}};
+  Tensor number = graph.tensor({.name = "number", .bytes = 8, .given = Given::always});
+  Event ended = graph.event({.name = "ended"});
+  std::optional<Event> last;
+};
+
+inline Step::Args adds(uint64_t number) {
+  return {.value = nullptr,
+          .to = {},
+          .add = number,
+          .factor = nullptr,
+          .end_at = 0,
+          .promised = {},
+          .promise = 0,
+          .kept = 0};
+}
+
+}  // namespace tokenyard::megakernel

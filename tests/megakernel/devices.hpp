@@ -1,0 +1,52 @@
+/// Tests of runs, on the host and, where there is one, on a GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "device/accelerator.hpp"
+#include "fabric/worlds.hpp"
+
+namespace tokenyard::megakernel {
+
+class OnDevices : public testing::TestWithParam<std::string> {
+ public:
+  static WorldOptions quick(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+    return {.timeout = timeout, .arena_bytes = size_t{4} << 20};
+  }
+
+ protected:
+  void SetUp() override {
+    if (on_host()) return;
+    try {
+      (void)alone();
+    } catch (const Unsupported& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  bool on_host() const { return GetParam() == "host"; }
+
+  /// A world of one rank, for tests in which ranks do not matter.
+  std::unique_ptr<World> alone(const WorldOptions& options = quick()) const {
+    return std::move(World::in_process(1, GetParam(), options).front());
+  }
+
+  /// Whether so many ranks would each have a device of their own.
+  bool devices_apart(uint32_t ranks) const {
+    if (on_host()) return true;
+    std::set<int> devices;
+    for (const auto& world : World::in_process(ranks, GetParam(), quick()))
+      devices.insert(world->accelerator().device_index());
+    return devices.size() == ranks;
+  }
+};
+
+#define INSTANTIATE_ON_DEVICES(suite)                                \
+  INSTANTIATE_TEST_SUITE_P(, suite, testing::Values("host", "cuda"), \
+                           [](const auto& device) { return std::string(device.param); })
+
+}  // namespace tokenyard::megakernel

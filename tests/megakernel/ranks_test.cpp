@@ -1,0 +1,113 @@
+// Graphs of several ranks that hand on to one another, and ranks that die or never come.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "megakernel/counter_graph.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using testing::HasSubstr;
+
+class RunningRanks : public OnDevices {};
+INSTANTIATE_ON_DEVICES(RunningRanks);
+
+/// Every rank adds its number and pushes the sum to the next; the last one back to rank 0.
+uint64_t pass_round(World& world, uint32_t rounds) {
+  const uint32_t rank = world.rank(), next = (rank + 1) % world.size();
+  TensorMemory memory(world);
+  const std::vector<void*> places = memory.shared(sizeof(uint64_t));
+  Graph graph(steps(), {.rank = rank, .ranks = world.size()});
+  const Tensor number = graph.tensor({.name = "number", .bytes = 8, .given = Given::always});
+  const Event here = graph.event({.name = "here"});
+  Step::Args args = adds(rank + 1);
+  args.value = static_cast<uint64_t*>(places[rank]);
+  args.to = Peer<uint64_t>(static_cast<uint64_t*>(places[next]));
+  // Rank 0 takes what came round in the iteration before.
+  graph.add<Step>(args, {.name = "pass",
+                         .reads = {number.all()},
+                         .writes = {number.all().of(next)},
+                         .waits = {{here, rank == 0 ? 1u : 0u}},
+                         .signals = {{.event = here, .rank = next}}});
+  Megakernel kernel(world, graph, {.workers = 1});
+  kernel.run(rounds);
+  uint64_t value = 0;
+  world.barrier("all have run");
+  memory.read(&value, places[rank], sizeof(value));
+  world.barrier("all have read");
+  return value;
+}
+
+TEST_P(RunningRanks, HandOnWhatTheyHave) {
+  run_threads(GetParam(), 3, quick(), [](World& world) {
+    const uint64_t sum = pass_round(world, 5);
+    EXPECT_EQ(world.rank() == 0 ? sum : 30, 5u * (1 + 2 + 3));
+  });
+}
+
+TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
+  if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU begin together, or not at all";
+  auto worlds = World::in_process(2, GetParam(), quick(std::chrono::milliseconds(300)));
+  on_every_rank(2, [&](uint32_t rank) {
+    Graph graph(steps(), {.rank = rank, .ranks = 2});
+    graph.add<Step>(
+        {.value = static_cast<uint64_t*>(worlds[rank]->accelerator().allocate(8)),
+         .to = Peer<uint64_t>(static_cast<uint64_t*>(worlds[rank]->accelerator().allocate(8))),
+         .add = 1,
+         .factor = nullptr,
+         .end_at = 0,
+         .promised = {},
+         .promise = 0,
+         .kept = 0},
+        {});
+    Megakernel kernel(*worlds[rank], graph, {.workers = 1});
+    if (rank == 1) return;
+    try {
+      kernel.run(1);
+      ADD_FAILURE() << "it ran alone";
+    } catch (const TaskTimeout& error) {
+      EXPECT_EQ(error.facts.rank, 1u);
+      EXPECT_THAT(error.facts.phase, HasSubstr("a rank begins the run"));
+    }
+  });
+}
+
+TEST(RunningProcesses, HandOnWhatTheyHave) {
+  run_processes("host", 2, OnDevices::quick(), [](World& world) {
+    const uint64_t sum = pass_round(world, 20);
+    if (world.rank() == 0 && sum != 20u * (1 + 2)) throw std::runtime_error("a wrong sum");
+  });
+}
+
+TEST(RunningProcesses, ARankThatIsKilledEndsTheRunOfItsPeer) {
+  const uint16_t port = free_port();
+  std::array<int, 2> joined{};
+  ASSERT_EQ(pipe(joined.data()), 0);
+  RankProcesses processes(2, [&](uint32_t rank) {
+    const auto world = World::connect({.port = port, .rank = rank, .size = 2, .local_rank = rank},
+                                      "host", OnDevices::quick(std::chrono::seconds(5)));
+    if (write(joined[1], "x", 1) != 1) throw std::runtime_error("the pipe is closed");
+    try {
+      pass_round(*world, 1'000'000'000);
+    } catch (const PeerLost&) {
+      return;
+    } catch (const TaskTimeout&) {
+      return;  // It awaited the dead rank's signal before it heard of its death.
+    }
+    throw std::runtime_error("it went on alone");
+  });
+  std::array<char, 2> both{};
+  for (char& one : both) ASSERT_EQ(read(joined[0], &one, 1), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // Now they run, most likely.
+  processes.signal(1, SIGKILL);
+  EXPECT_EQ(processes.wait(0), 0);
+  for (const int end : joined) close(end);
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "megakernel/step_task.hpp"
+
+namespace tokenyard::megakernel {
+
+DEFINE_MEGAKERNEL(step_kernel, StepTasks)
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,36 @@
+/// A task that adds to a number, and may end its loop or count for an event.
+#pragma once
+
+#include "megakernel/worker_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Adds `add` times the host's factor to a number, wherever it lies; ends the loop from `end_at`
+/// on.
+struct Step {
+  static constexpr const char* kName = "step";
+  struct Args {
+    uint64_t* value;
+    Peer<uint64_t> to;
+    uint64_t add;
+    const uint64_t* factor;  ///< host-visible, or null
+    uint64_t end_at;         ///< 0: never
+    Event promised;
+    uint32_t promise, kept;  ///< of a dynamic event; promise 0: none
+  };
+  static DEVICE void run(Context& context, const Args& args) {
+    if (context.thread() != 0) return;
+    const uint64_t factor = args.factor == nullptr ? 1 : *args.factor;
+    const uint64_t value = *args.value + args.add * factor;
+    store<Order::weak, Scope::sys>(args.to, value);
+    if (args.end_at > 0 && value >= args.end_at) context.end_loop();
+    if (args.promise == 0) return;
+    context.expect(args.promised, args.promise);
+    context.signal(args.promised, context.rank(), args.kept);
+  }
+};
+
+using StepTasks = TaskList<Step>;
+DECLARE_KERNEL(step_kernel, RunParams);
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,2 @@
+#include "megakernel/step_kernel.hpp"
+#include "megakernel/touch_kernel.hpp"

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "megakernel/touch_task.hpp"
+
+namespace tokenyard::megakernel {
+
+DEFINE_MEGAKERNEL(touch_kernel, TouchTasks)
+
+}  // namespace tokenyard::megakernel

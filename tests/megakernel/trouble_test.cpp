@@ -1,0 +1,117 @@
+// Runs that cannot go on, and what they say of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megakernel/counter_graph.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using testing::HasSubstr;
+
+class RunTrouble : public OnDevices {};
+INSTANTIATE_ON_DEVICES(RunTrouble);
+
+TEST_P(RunTrouble, ASchedulerNamesTheTaskThatCannotBegin) {
+  const auto world = alone(quick(std::chrono::milliseconds(200)));
+  Counter counter(*world);
+  const Event rows = counter.graph.event({.name = "rows", .dynamic_max = 4});
+  Step::Args promises = adds(1);
+  promises.promised = rows;
+  promises.promise = 2;
+  promises.kept = 1;
+  counter.step({.name = "send", .signals = {{.event = rows, .dynamic = true}}, .expects = {rows}},
+               promises);
+  counter.step({.name = "receive", .waits = {{rows}}}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2, .schedulers = 1});
+  try {
+    kernel.run(1);
+    FAIL() << "it went on";
+  } catch (const TaskTimeout& error) {
+    EXPECT_THAT(error.facts.phase, HasSubstr("task 'receive' awaits event 'rows'"));
+    EXPECT_THAT(error.dump, HasSubstr("has 3 of 4"));
+  }
+}
+
+TEST_P(RunTrouble, ATaskThatCannotGoOnIsNamedWithWhatItAwaits) {
+  const auto world = alone(quick(std::chrono::milliseconds(200)));
+  Counter counter(*world);
+  const Event rows = counter.graph.event({.name = "rows", .dynamic_max = 8});
+  Step::Args promises = adds(1);
+  promises.promised = rows;
+  promises.promise = 5;
+  promises.kept = 3;
+  counter.step({.name = "send", .signals = {{.event = rows, .dynamic = true}}, .expects = {rows}},
+               promises);
+  counter.step({.name = "receive", .waits = {{rows}}}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2});
+  try {
+    kernel.run(3);
+    FAIL() << "it went on";
+  } catch (const TaskTimeout& error) {
+    EXPECT_THAT(error.facts.phase, HasSubstr("task 'receive' awaits event 'rows'"));
+    EXPECT_EQ(error.facts.expected, 8u);
+    EXPECT_EQ(error.facts.seen, 6u);  // Eight less the five promised, and three of them.
+    EXPECT_THAT(error.dump, HasSubstr("rank 0 worker 0: "));
+    EXPECT_THAT(error.dump, HasSubstr("rank 0 worker 1: "));
+  }
+  EXPECT_EQ(kernel.finished_iterations(), 0u);
+  EXPECT_EQ(counter.read(), 1u);
+  EXPECT_THROW(kernel.run(1), TaskTimeout);  // Counters are not what they should be.
+}
+
+TEST_P(RunTrouble, ANumberBeyondItsBoundIsRefused) {
+  const auto world = alone();
+  Counter counter(*world);
+  const Event rows = counter.graph.event({.name = "rows", .dynamic_max = 2});
+  Step::Args promises = adds(1);
+  promises.promised = rows;
+  promises.promise = 3;
+  counter.step({.name = "send", .signals = {{.event = rows, .dynamic = true}}, .expects = {rows}},
+               promises);
+  counter.close();
+  Megakernel kernel(*world, counter.graph);
+  try {
+    kernel.run(1);
+    FAIL() << "it was accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.argument, "expect() of task 'send'");
+    EXPECT_EQ(error.seen, "3");
+  }
+}
+
+TEST_P(RunTrouble, CancelEndsARunThatWouldNotEnd) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2});
+  kernel.start();
+  kernel.feed();
+  kernel.await(1);
+  world->cancel();
+  EXPECT_THROW(kernel.stop(), Cancelled);
+  EXPECT_EQ(kernel.finished_iterations(), 1u);
+}
+
+TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  EXPECT_THROW(Megakernel(*world, counter.graph, {.workers = 1000}), InvalidGraph);
+  EXPECT_THROW(Megakernel(*world, counter.graph, {.compute_warps = 99}), InvalidArgument);
+  EXPECT_THROW(Megakernel(*world, counter.graph, {.ring_units = 99}), InvalidArgument);
+  EXPECT_THROW(Megakernel(*world, Graph(steps(), {.rank = 0, .ranks = 2})), InvalidGraph);
+  Graph straight(steps(), {});
+  straight.add<Step>(adds(1), {});
+  straight.once();
+  Megakernel once(*world, straight);
+  EXPECT_THROW(once.run(2), InvalidArgument);
+  EXPECT_THROW(once.start(), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel
