@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tokenyard/world.hpp"
@@ -18,16 +19,61 @@ struct ExpertParallelOptions {
   uint32_t tokens_max = 0;  ///< tokens a rank and call; bounds the memory reserved for a call
   uint32_t sms = 0;         ///< multiprocessors (blocks) a call may use; 0: chosen, see sms(). The
                             ///< results are the same, bit for bit, for every number
+  uint32_t sms_max = 0;     ///< most that a call may ask for; 0: as many as `sms`
+};
+
+/// What a row is made of. Dispatch moves bits and looks at none of them, whatever the type;
+/// combine adds up bf16, fp16 and fp32.
+enum class ElementType : uint8_t { bf16, fp16, fp32, fp8_e4m3, bytes };
+/// "bf16", "fp16", ...
+const char* name_of(ElementType type);
+
+/// How scales lie where they are received, in words of 4 bytes.
+enum class ScaleOrder : uint8_t {
+  rows,     ///< [rows, words]
+  columns,  ///< [words, stride]: a column's words are neighbours, and columns begin 16 bytes
+            ///< aligned
+};
+
+/// A row as it travels: its elements, and words of scales beside them that mean what the caller
+/// likes (fp32 factors, exponents packed four to a word). All ranks give the same in a call.
+struct RowFormat {
+  ElementType type = ElementType::bf16;  ///< hidden must fill 16-byte pieces: fp8 a multiple of 16
+  uint32_t row_bytes = 0;    ///< of `bytes`: a multiple of 16; else 0, and hidden says it
+  uint32_t scale_words = 0;  ///< 4-byte words of scales a row
+  ScaleOrder scale_order = ScaleOrder::rows;  ///< as received
 };
 
 /// What a rank gives to a dispatch. Memory that the rank's kernels can read: host memory on a host
 /// world, device memory on a GPU; it must stay unchanged until the call's work has ended.
 struct DispatchInput {
-  const void* x = nullptr;         ///< [tokens, hidden] bf16, 16-byte aligned
+  const void* x = nullptr;         ///< [tokens, hidden] of format.type, 16-byte aligned
   const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none
   bool idx_is_int64 = true;
   const float* topk_weights = nullptr;  ///< [tokens, topk]
   uint32_t tokens = 0;
+  RowFormat format = {};
+  const void* scales = nullptr;  ///< [tokens, format.scale_words], 4-byte aligned
+  /// Not 0: the host does not wait, and the output has places for this many rows. Those that no row
+  /// comes to are marked by -1 in topk_idx and source_token; what lies in their x is not said. If
+  /// more rows come to any rank than it has places for, all ranks fail with InvalidArgument.
+  uint32_t received_tokens_max = 0;
+  uint32_t sms = 0;  ///< for this call; 0: as many as the object has. May differ between ranks
+};
+
+/// What a rank gives to a combine.
+struct CombineInput {
+  const void* y = nullptr;               ///< [rows received, hidden] of `type`
+  ElementType type = ElementType::bf16;  ///< bf16, fp16 or fp32, alike on all ranks
+  const float* weights = nullptr;        ///< [rows received, topk], or null
+  const void* biases[2] = {};            ///< [tokens, hidden] of `type` or null: added to the sums
+  uint32_t sms = 0;                      ///< as DispatchInput's
+};
+
+/// Where a combine writes, in memory of this rank.
+struct CombineOutput {
+  void* x = nullptr;              ///< [tokens, hidden] of the input's type
+  float* topk_weights = nullptr;  ///< [tokens, topk]; given if and only if weights are
 };
 
 /// Where each token of a call went; keeps what combine and a repeated dispatch need. Shared by
@@ -47,28 +93,35 @@ class ExpertParallel {
   ExpertParallel(World& world, const ExpertParallelOptions& options);
   ~ExpertParallel();
 
-  /// Collective. Enqueues on `stream` and waits for the counts, not for the rows. Throws
+  /// Collective. Enqueues on `stream` and waits for the counts, not for the rows; with
+  /// received_tokens_max for nothing, and then a CUDA graph may capture it. Throws
   /// InvalidArgument before anything is launched for what the host can see; on all ranks alike,
   /// before a row moves, for a bad id anywhere (out of range, or twice in a token): the object then
   /// goes on as if the call had not been. Throws InvalidArgument if ranks make different calls,
   /// PeerTimeout or PeerLost if one does not answer: the object is then failed, and what was
   /// received must not be used.
   Received dispatch(const DispatchInput& input, uint64_t stream = 0);
-  /// The same route again with other rows (tokens as before): nothing is counted or exchanged anew.
+  /// The same route again with other rows, of any format: nothing is counted or exchanged anew.
+  /// `input`: tokens as before; topk_idx and topk_weights stay null.
+  Received dispatch(const DispatchInput& input, const Route& route, uint64_t stream = 0);
+  /// The same of bf16 rows.
   Received dispatch(const void* x, const Route& route, uint64_t stream = 0);
 
-  /// Collective. `y`: [rows received, hidden] bf16, row i the result for received row i; in arena
-  /// memory (see output_buffer) it is read in place, else copied there first. `out`: [tokens,
-  /// hidden] bf16: for every token the fp32 sum, in rank order, over the ranks it went to, rounded
-  /// once; zeros for a token that went nowhere. `weights` and `out_weights`, both or neither, alike
-  /// on all ranks: [rows received, topk] in, [tokens, topk] out: brought home beside the rows,
-  /// summed over the ranks in their order (what dispatch delivered is 0 on all but one of them).
-  /// Blocks as little as its stream does; y, weights, out and out_weights must stay until its work
-  /// has ended.
+  /// Collective. `input.y`: row i is the result for received row i; in arena memory (see
+  /// output_buffer) it is read in place, else copied there first. `output.x`: for every token the
+  /// fp32 sum, in rank order, over the ranks it went to, then the biases, rounded once; zeros and
+  /// the biases for a token that went nowhere. Weights, on all ranks or on none, are brought home
+  /// beside the rows, summed over the ranks in their order (what dispatch delivered is 0 on all but
+  /// one of them). Blocks as little as its stream does; what is read and written must stay until
+  /// its work has ended.
+  void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
+               uint64_t stream = 0);
+  /// The same of bf16 rows.
   void combine(const void* y, const Route& route, void* out, const float* weights = nullptr,
                float* out_weights = nullptr, uint64_t stream = 0);
-  /// Arena memory [rows received, hidden] bf16 for a combine on this route to read in place.
-  std::shared_ptr<void> output_buffer(const Route& route, uint64_t stream = 0);
+  /// Arena memory [rows received, hidden] of `type` for a combine on this route to read in place.
+  std::shared_ptr<void> output_buffer(const Route& route, uint64_t stream = 0,
+                                      ElementType type = ElementType::bf16);
 
   /// Throws the error of an enqueued call that has failed by now; so does every later call. A
   /// failed object's memory stays out of use until the World goes.
@@ -78,6 +131,8 @@ class ExpertParallel {
 
   const ExpertParallelOptions& options() const;
   uint32_t sms() const;
+  /// Why it is that many, in a sentence.
+  const std::string& sms_reason() const;
   World& world() const;
 
  private:
@@ -88,7 +143,7 @@ class ExpertParallel {
 class Route {
  public:
   uint32_t tokens() const;         ///< of this rank
-  uint32_t rows_received() const;  ///< by this rank
+  uint32_t rows_received() const;  ///< by this rank; where no host waited, places for rows
   struct State;
   explicit Route(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const { return state_; }
@@ -99,13 +154,18 @@ class Route {
 
 class Received {
  public:
-  uint32_t rows = 0;
-  const void* x = nullptr;                  ///< [rows, hidden] bf16
+  uint32_t rows = 0;        ///< where no host waited for the counts, places for rows
+  const void* x = nullptr;  ///< [rows, hidden], or [rows, row_bytes] of `bytes`
+  RowFormat format;
+  const void* scales = nullptr;             ///< [rows, words] or [words, scale_stride], or null
+  uint32_t scale_stride = 0;                ///< words from one row, or column, to the next
   const int32_t* topk_idx = nullptr;        ///< [rows, topk] local expert ids, -1 where not here
   const float* topk_weights = nullptr;      ///< [rows, topk], 0 where not here
   const int32_t* source_token = nullptr;    ///< [rows] index of the token on its source rank
-  std::vector<uint32_t> rows_from;          ///< [ranks] rows by source rank
-  std::vector<uint32_t> tokens_per_expert;  ///< [local experts]
+  std::vector<uint32_t> rows_from;          ///< [ranks] rows by source rank; empty if not waited
+  std::vector<uint32_t> tokens_per_expert;  ///< [local experts]; empty if not waited for
+  const uint32_t* rows_from_on_device = nullptr;          ///< [ranks], once the call's work is done
+  const uint32_t* tokens_per_expert_on_device = nullptr;  ///< [local experts], likewise
   std::optional<Route> route;
   std::shared_ptr<void> owner;  ///< keeps the memory
 };

@@ -11,6 +11,10 @@ namespace tokenyard {
 struct BFloat16 {
   uint16_t bits;
 };
+/// IEEE 754 binary16 as its bits. Conversions round to infinity; a NaN made by one is 0x7fff.
+struct Float16 {
+  uint16_t bits;
+};
 /// FP8 E4M3 (no infinities, largest 448) and E5M2 as their bits. Conversions saturate; NaN is 0x7f.
 struct Float8E4M3 {
   uint8_t bits;
@@ -24,12 +28,14 @@ struct ScaleE8M0 {
 };
 
 DEVICE float to_float(BFloat16 value);
+DEVICE float to_float(Float16 value);
 DEVICE float to_float(Float8E4M3 value);
 DEVICE float to_float(Float8E5M2 value);
 DEVICE float to_float(ScaleE8M0 value);
 DEVICE BFloat16 to_bfloat16(float value);  ///< round to nearest even
 /// Two at once, low half first.
 DEVICE uint32_t to_bfloat16_pair(float low, float high);
+DEVICE uint32_t to_float16_pair(float low, float high);
 DEVICE Float8E4M3 to_float8_e4m3(float value);
 DEVICE Float8E5M2 to_float8_e5m2(float value);
 /// Four at once, first in the lowest byte.

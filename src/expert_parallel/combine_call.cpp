@@ -22,9 +22,8 @@ Weights check_weights(const Route::State& route, const float* weights, const flo
 
 }  // namespace
 
-uint32_t ExpertParallel::Parts::readable_by_peers(
-    const void* data, size_t bytes, Stream stream,
-    std::vector<std::shared_ptr<CallMemory>>& copies) {
+uint32_t ExpertParallel::Parts::readable_by_peers(const void* data, size_t bytes, Stream stream,
+                                                  std::shared_ptr<CallMemory>& copy) {
   if (bytes == 0) return 0;
   const auto* const begin = static_cast<const std::byte*>(data);
   const auto address = reinterpret_cast<uintptr_t>(begin);
@@ -32,37 +31,45 @@ uint32_t ExpertParallel::Parts::readable_by_peers(
   const bool inside = address >= base && address + bytes <= base + arena_.capacity();
   if (inside && (address - base) % kOffsetUnit == 0)
     return static_cast<uint32_t>((address - base) / kOffsetUnit);
-  copies.push_back(reserve(bytes, stream));
-  ArenaBlock& copy = copies.back()->block();
-  accelerator_.copy(copy.data(), data, bytes, stream);
-  return static_cast<uint32_t>(copy.offset() / kOffsetUnit);
+  if (copy == nullptr || copy->block().bytes() < bytes)
+    copy = reserve(bytes, stream);
+  else
+    copy->block().record_stream(stream);
+  accelerator_.copy(copy->block().data(), data, bytes, stream);
+  return static_cast<uint32_t>(copy->block().offset() / kOffsetUnit);
 }
 
-void ExpertParallel::Parts::combine(const void* y, const Route& route, void* out,
-                                    const float* weights, float* out_weights, Stream stream) {
+void ExpertParallel::Parts::combine(const CombineInput& input, const Route& route,
+                                    const CombineOutput& output, Stream stream) {
   check();
   check_route(route);
   Route::State& state = *route.state();
-  check_rows(y, "y", state.rows);
-  check_rows(out, "out", state.tokens);
-  const Weights with_weights = check_weights(state, weights, out_weights);
+  check_combine(input, state, output);
+  const Weights with_weights = check_weights(state, input.weights, output.topk_weights);
+  const uint32_t bytes = row_bytes({.type = input.type});
+  const throughput::Plan plan = plan_of(bytes, input.sms);
+  const throughput::RouteTable table = table_of(state);
 
   state.table->block().record_stream(stream);
   begin_call(stream);
-  std::vector<std::shared_ptr<CallMemory>> copies;
-  throughput::CallParams call = call_params(throughput::CallKind::combine, state.epoch);
+  throughput::CallParams call = call_params(throughput::CallKind::combine);
   call.weights = with_weights;
-  call.rows_at = readable_by_peers(y, size_t{state.rows} * row_bytes(), stream, copies);
+  call.route = &table.epoch();
+  call.format = throughput::FormatWord::of(input.type, bytes);
+  call.rows_at = readable_by_peers(input.y, size_t{state.rows} * bytes, stream, state.y_copy);
   if (with_weights == Weights::with)
-    call.weights_at = readable_by_peers(weights, size_t{state.rows} * options.topk * sizeof(float),
-                                        stream, copies);
+    call.weights_at =
+        readable_by_peers(input.weights, size_t{state.rows} * options.topk * sizeof(float), stream,
+                          state.weights_copy);
   const CombineParams params{.call = call,
-                             .route = reinterpret_cast<int32_t*>(state.table->block().data()),
-                             .out = static_cast<std::byte*>(out),
-                             .out_weights = out_weights,
+                             .route = table.rows(),
+                             .biases = {static_cast<const std::byte*>(input.biases[0]),
+                                        static_cast<const std::byte*>(input.biases[1])},
+                             .out = static_cast<std::byte*>(output.x),
+                             .out_weights = output.topk_weights,
                              .tokens = state.tokens,
                              .topk = options.topk,
-                             .row_bytes = row_bytes(),
+                             .row_bytes = bytes,
                              .ranks_a_step = plan.ranks_a_step,
                              .plan = plan.combine};
   guard([&] {
@@ -75,9 +82,10 @@ void ExpertParallel::Parts::combine(const void* y, const Route& route, void* out
   check();
 }
 
-std::shared_ptr<void> ExpertParallel::Parts::output_buffer(const Route& route, Stream stream) {
+std::shared_ptr<void> ExpertParallel::Parts::output_buffer(const Route& route, ElementType type,
+                                                           Stream stream) {
   check_route(route);
-  auto memory = reserve(size_t{route.state()->rows} * row_bytes(), stream);
+  auto memory = reserve(size_t{route.state()->rows} * row_bytes({.type = type}), stream);
   void* const data = memory->block().data();
   return {std::move(memory), data};
 }

@@ -14,8 +14,11 @@ namespace {
 throughput::Plan agreed_plan(World& world, const ExpertParallelOptions& options) {
   agree_on_options(world, options);
   check_options(options, world.size());
-  return throughput::make_plan(options, world.size(), world.accelerator().kind(),
-                               world.accelerator().capacity());
+  return throughput::make_plan({.ranks = world.size(),
+                                .experts = options.experts,
+                                .row_bytes = options.hidden * 2,
+                                .sms = options.sms},
+                               world.accelerator().kind(), world.accelerator().capacity());
 }
 
 /// Collective: one value of each rank.
@@ -43,8 +46,8 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       health_(std::make_shared<Health>(accelerator_, world.alarm())) {
   accelerator_.prepare(throughput::dispatch_kernel.entry);
   accelerator_.prepare(throughput::combine_kernel.entry);
-  const std::vector<uint32_t> blocks =
-      gather(world, plan.blocks, "ExpertParallel: blocks of a rank");
+  const std::vector<uint32_t> blocks = gather(world, std::max(plan.blocks, options.sms_max),
+                                              "ExpertParallel: most blocks of a rank");
   control_ = {.ranks = world.size(),
               .blocks_max = *std::max_element(blocks.begin(), blocks.end()),
               .local_experts = options.experts / world.size()};
@@ -53,6 +56,14 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       static_cast<throughput::Workspace*>(accelerator_.allocate(sizeof(throughput::Workspace)));
   record_ = static_cast<throughput::CountsRecord*>(accelerator_.allocate_shared(
       throughput::CountsRecord::bytes(world.size(), control_.local_experts)));
+}
+
+throughput::Plan ExpertParallel::Parts::plan_of(uint32_t row_bytes, uint32_t sms) const {
+  return throughput::make_plan({.ranks = world.size(),
+                                .experts = options.experts,
+                                .row_bytes = row_bytes,
+                                .sms = sms == 0 ? plan.blocks : sms},
+                               accelerator_.kind(), accelerator_.capacity());
 }
 
 ExpertParallel::Parts::~Parts() {

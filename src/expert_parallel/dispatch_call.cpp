@@ -9,6 +9,15 @@ namespace tokenyard {
 using throughput::CallKind;
 using throughput::DispatchParams;
 
+namespace {
+
+/// Where a piece of the arena begins, as peers are told.
+uint32_t units_of(CallMemory& memory) {
+  return static_cast<uint32_t>(memory.block().offset() / throughput::kOffsetUnit);
+}
+
+}  // namespace
+
 void ExpertParallel::Parts::begin_call(Stream stream) {
   if (called_ && last_stream_.native != stream.native) {
     const Event before = accelerator_.record(last_stream_);
@@ -25,13 +34,16 @@ std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream 
   return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream), health_);
 }
 
-throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind, uint32_t route) const {
+throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
   return {.rank = world.rank(),
           .ranks = world.size(),
           .kind = kind,
           .weights = throughput::Weights::without,
-          .route = route,
+          .route = nullptr,
+          .format = {},
+          .scales = {},
           .rows_at = 0,
+          .places = 0,
           .weights_at = 0,
           .control = {.windows = {windows_, world.rank()}, .layout = control_},
           .arenas = arena_.bases(),
@@ -39,26 +51,37 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind, uint32_
           .patience = health_->cell.patience(world.timeout())};
 }
 
-DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, uint32_t tokens, const void* x,
-                                                      const Route::State& route) const {
-  return {.call = call_params(kind, route.epoch),
-          .x = static_cast<const std::byte*>(x),
-          .topk_idx = nullptr,
-          .topk_weights = nullptr,
-          .idx_is_int64 = false,
-          .tokens = tokens,
-          .topk = options.topk,
-          .row_bytes = row_bytes(),
-          .experts = options.experts,
-          .local_experts = control_.local_experts,
-          .shares = throughput::share_tokens(tokens, options.topk, world.size(), plan),
-          .plan = plan.dispatch,
-          .received = received_layout(),
-          .route = reinterpret_cast<int32_t*>(route.table->block().data()),
-          .record = record_};
+DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const DispatchInput& input,
+                                                      const Route::State& route,
+                                                      const throughput::Plan& plan) const {
+  const throughput::RouteTable table = table_of(route);
+  DispatchParams params{
+      .call = call_params(kind),
+      .x = static_cast<const std::byte*>(input.x),
+      .scales = static_cast<const std::byte*>(input.scales),
+      .topk_idx = input.topk_idx,
+      .topk_weights = input.topk_weights,
+      .idx_is_int64 = input.idx_is_int64,
+      .tokens = input.tokens,
+      .topk = options.topk,
+      .row_bytes = row_bytes(input.format),
+      .experts = options.experts,
+      .local_experts = control_.local_experts,
+      .shares = throughput::share_tokens(input.tokens, options.topk, world.size(), plan),
+      .plan = plan.dispatch,
+      .table = table,
+      .route = table.rows(),
+      .awaited = input.received_tokens_max == 0,
+      .record = record_};
+  params.call.format = throughput::FormatWord::of(input.format.type, params.row_bytes);
+  params.call.scales =
+      throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order);
+  params.call.places = route.places;
+  return params;
 }
 
-void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params, Stream stream) {
+void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
+                                            const throughput::Plan& plan, Stream stream) {
   const uint32_t tail = throughput::DispatchTail::of(params, plan.warps).bytes();
   launch(accelerator_, throughput::dispatch_kernel,
          {.blocks = plan.blocks, .warps = plan.warps, .extra_shared_bytes = tail}, stream, params);
@@ -67,36 +90,41 @@ void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params, Stream
 Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stream) {
   check();
   check_dispatch(input);
-  const throughput::ReceivedLayout layout = received_layout();
+  const bool waits = input.received_tokens_max == 0;
+  const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
   auto route = std::make_shared<Route::State>();
   route->made_by = health_;
-  route->received = reserve(layout.rows_at() + size_t{layout.rows_max} * row_bytes(), stream);
-  route->table = reserve(size_t{input.tokens} * world.size() * sizeof(int32_t), stream);
-  route->epoch = 0;  // Not known yet.
   route->tokens = input.tokens;
-
-  DispatchParams params = dispatch_params(CallKind::dispatch, input.tokens, input.x, *route);
-  const uint64_t rows_at = route->received->block().offset() + layout.rows_at();
-  params.call.rows_at = static_cast<uint32_t>(rows_at / throughput::kOffsetUnit);
-  params.topk_idx = input.topk_idx;
-  params.idx_is_int64 = input.idx_is_int64;
-  params.topk_weights = input.topk_weights;
+  route->places = input.received_tokens_max;
+  route->table = reserve(table_of(*route).bytes(input.tokens), stream);
+  DispatchParams params = dispatch_params(CallKind::dispatch, input, *route, plan);
+  route->rows = waits ? world.size() * options.tokens_max : route->places;  // At most.
+  route->layout = params.received(route->rows);
+  route->received = reserve(route->layout.bytes(), stream);
+  params.call.rows_at = units_of(*route->received);
 
   begin_call(stream);
-  const uint32_t epoch_before = told(record_->epoch);
+  const uint32_t epoch_before = waits ? told(record_->epoch) : 0;
   guard([&] {
-    launch_dispatch(params, stream);
-    await_counts(epoch_before);
+    launch_dispatch(params, plan, stream);
+    if (waits) await_counts(epoch_before);
   });
-  if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
-    throw_refusal();
+  if (waits) {
+    if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
+      throw_refusal();
+    take_counts(*route);
+    route->layout = params.received(route->rows);
+    route->received->block().trim(route->layout.bytes());
+  } else {
+    check();
+  }
+  return received(route, input.format, route->layout, route->received);
+}
 
-  route->epoch = told(record_->epoch);
-  route->rows_from = told(record_->rows_from(), world.size());
-  route->tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
-  route->rows = std::accumulate(route->rows_from.begin(), route->rows_from.end(), 0u);
-  route->received->block().trim(layout.rows_at() + size_t{route->rows} * row_bytes());
-  return received(route, route->received->block().data() + layout.rows_at(), route->received);
+void ExpertParallel::Parts::take_counts(Route::State& route) {
+  route.rows_from = told(record_->rows_from(), world.size());
+  route.tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
+  route.rows = std::accumulate(route.rows_from.begin(), route.rows_from.end(), 0u);
 }
 
 std::vector<uint32_t> ExpertParallel::Parts::told(const uint32_t* words, uint32_t count) const {
@@ -123,34 +151,45 @@ void ExpertParallel::Parts::await_counts(uint32_t epoch_before) {
                 .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
 }
 
-Received ExpertParallel::Parts::dispatch_again(const void* x, const Route& route, Stream stream) {
+Received ExpertParallel::Parts::dispatch_again(const DispatchInput& input, const Route& route,
+                                               Stream stream) {
   check();
   check_route(route);
   const std::shared_ptr<Route::State>& state = route.state();
-  check_rows(x, "x", state->tokens);
-  const std::shared_ptr<CallMemory> rows = reserve(size_t{state->rows} * row_bytes(), stream);
+  check_again(input, *state);
+  const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
+  DispatchParams params = dispatch_params(CallKind::dispatch_again, input, *state, plan);
+  const throughput::ReceivedLayout layout = params.received(state->rows);
+  const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
   state->table->block().record_stream(stream);
-  DispatchParams params = dispatch_params(CallKind::dispatch_again, state->tokens, x, *state);
-  params.call.rows_at = static_cast<uint32_t>(rows->block().offset() / throughput::kOffsetUnit);
+  params.call.rows_at = units_of(*memory);
+  params.call.route = &table_of(*state).epoch();
   begin_call(stream);
-  guard([&] { launch_dispatch(params, stream); });
+  guard([&] { launch_dispatch(params, plan, stream); });
   check();
-  return received(state, rows->block().data(), rows);
+  return received(state, input.format, layout, memory);
 }
 
 Received ExpertParallel::Parts::received(const std::shared_ptr<Route::State>& route,
-                                         const std::byte* rows,
+                                         const RowFormat& format,
+                                         const throughput::ReceivedLayout& layout,
                                          std::shared_ptr<CallMemory> owner) const {
-  const throughput::ReceivedLayout layout = received_layout();
+  const std::byte* const begin = owner->block().data();
   const std::byte* const metadata = route->received->block().data();
+  const throughput::RouteTable table = table_of(*route);
   Received received;
   received.rows = route->rows;
-  received.x = rows;
-  received.topk_idx = reinterpret_cast<const int32_t*>(metadata + layout.ids_at());
-  received.topk_weights = reinterpret_cast<const float*>(metadata + layout.weights_at());
-  received.source_token = reinterpret_cast<const int32_t*>(metadata + layout.sources_at());
+  received.x = begin + layout.rows_at();
+  received.format = format;
+  received.scales = layout.scale_words == 0 ? nullptr : begin + layout.scales_at();
+  received.scale_stride = layout.scale_stride();
+  received.topk_idx = reinterpret_cast<const int32_t*>(metadata + route->layout.ids_at());
+  received.topk_weights = reinterpret_cast<const float*>(metadata + route->layout.weights_at());
+  received.source_token = reinterpret_cast<const int32_t*>(metadata + route->layout.sources_at());
   received.rows_from = route->rows_from;
   received.tokens_per_expert = route->tokens_per_expert;
+  received.rows_from_on_device = table.rows_from();
+  received.tokens_per_expert_on_device = table.tokens_per_expert();
   received.route = Route(route);
   received.owner = std::move(owner);
   return received;

@@ -19,10 +19,15 @@ namespace tokenyard {
 struct Route::State {
   std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
   std::shared_ptr<CallMemory> received;   ///< ReceivedLayout
-  std::shared_ptr<CallMemory> table;      ///< [tokens, ranks] int32
-  uint32_t epoch;                         ///< of the dispatch; names the route among the ranks
-  uint32_t tokens, rows;
+  throughput::ReceivedLayout layout{};    ///< of it
+  std::shared_ptr<CallMemory> table;      ///< RouteTable
+  uint32_t tokens = 0;
+  uint32_t rows = 0;    ///< that came, or places for them
+  uint32_t places = 0;  ///< as the caller bounded them, or 0
   std::vector<uint32_t> rows_from, tokens_per_expert;
+  /// Where combine copies what does not lie in the arena. Kept, so that nothing is freed while a
+  /// CUDA graph is captured.
+  std::shared_ptr<CallMemory> y_copy, weights_copy;
 };
 
 struct ExpertParallel::Parts {
@@ -33,39 +38,51 @@ struct ExpertParallel::Parts {
   Parts& operator=(const Parts&) = delete;
 
   Received dispatch(const DispatchInput& input, Stream stream);
-  Received dispatch_again(const void* x, const Route& route, Stream stream);
-  void combine(const void* y, const Route& route, void* out, const float* weights,
-               float* out_weights, Stream stream);
-  std::shared_ptr<void> output_buffer(const Route& route, Stream stream);
+  Received dispatch_again(const DispatchInput& input, const Route& route, Stream stream);
+  void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
+               Stream stream);
+  std::shared_ptr<void> output_buffer(const Route& route, ElementType type, Stream stream);
   void check();
   void wait(Stream stream);
 
   World& world;
   const ExpertParallelOptions options;
-  const throughput::Plan plan;
+  const throughput::Plan plan;  ///< of bf16 rows, and of as many blocks as calls have by default
 
  private:
   // Arguments (arguments.cpp). They throw before anything is launched.
   void check_dispatch(const DispatchInput& input) const;
   void check_route(const Route& route) const;
-  void check_rows(const void* rows, const char* name, uint32_t count) const;
+  void check_format(const DispatchInput& input, uint32_t tokens) const;
+  void check_again(const DispatchInput& input, const Route::State& route) const;
+  void check_combine(const CombineInput& input, const Route::State& route,
+                     const CombineOutput& output) const;
+  void check_sms(uint32_t sms) const;
+  /// Of a row of this format; throws InvalidArgument for one that cannot be.
+  uint32_t row_bytes(const RowFormat& format) const;
 
   // Device state (device_state.cpp).
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
 
   // Calls.
-  uint32_t row_bytes() const { return options.hidden * 2; }
-  throughput::ReceivedLayout received_layout() const {
-    return {.rows_max = world.size() * options.tokens_max, .topk = options.topk};
+  throughput::Plan plan_of(uint32_t row_bytes, uint32_t sms) const;
+  throughput::RouteTable table_of(const Route::State& route) const {
+    return {.base = route.table ? route.table->block().data() : nullptr,
+            .ranks = world.size(),
+            .local_experts = control_.local_experts};
   }
   /// Orders a call after the ones before it, which may have been made on other streams.
   void begin_call(Stream stream);
   std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream);
-  throughput::CallParams call_params(throughput::CallKind kind, uint32_t route) const;
-  throughput::DispatchParams dispatch_params(throughput::CallKind kind, uint32_t tokens,
-                                             const void* x, const Route::State& route) const;
-  void launch_dispatch(const throughput::DispatchParams& params, Stream stream);
+  throughput::CallParams call_params(throughput::CallKind kind) const;
+  throughput::DispatchParams dispatch_params(throughput::CallKind kind, const DispatchInput& input,
+                                             const Route::State& route,
+                                             const throughput::Plan& plan) const;
+  void launch_dispatch(const throughput::DispatchParams& params, const throughput::Plan& plan,
+                       Stream stream);
+  /// After await_counts: what the record says of the route.
+  void take_counts(Route::State& route);
   /// Runs the part of a call from its launch on: what escapes from there leaves the object failed.
   template <class Body>
   void guard(Body body) {
@@ -83,12 +100,13 @@ struct ExpertParallel::Parts {
   std::vector<uint32_t> told(const uint32_t* words, uint32_t count) const;
   void throw_refusal() const;
   void throw_mismatch() const;
-  Received received(const std::shared_ptr<Route::State>& route, const std::byte* rows,
+  Received received(const std::shared_ptr<Route::State>& route, const RowFormat& format,
+                    const throughput::ReceivedLayout& layout,
                     std::shared_ptr<CallMemory> owner) const;
-  /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy that
-  /// `copies` keeps.
+  /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy in
+  /// `copy`, which is made larger if need be.
   uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream,
-                             std::vector<std::shared_ptr<CallMemory>>& copies);
+                             std::shared_ptr<CallMemory>& copy);
 
   Accelerator& accelerator_;
   Arena& arena_;

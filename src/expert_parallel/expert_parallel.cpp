@@ -12,17 +12,29 @@ Received ExpertParallel::dispatch(const DispatchInput& input, uint64_t stream) {
   return parts_->dispatch(input, Stream{stream});
 }
 
+Received ExpertParallel::dispatch(const DispatchInput& input, const Route& route, uint64_t stream) {
+  return parts_->dispatch_again(input, route, Stream{stream});
+}
+
 Received ExpertParallel::dispatch(const void* x, const Route& route, uint64_t stream) {
-  return parts_->dispatch_again(x, route, Stream{stream});
+  const uint32_t tokens = route.state() ? route.tokens() : 0;
+  return parts_->dispatch_again({.x = x, .tokens = tokens}, route, Stream{stream});
+}
+
+void ExpertParallel::combine(const CombineInput& input, const Route& route,
+                             const CombineOutput& output, uint64_t stream) {
+  parts_->combine(input, route, output, Stream{stream});
 }
 
 void ExpertParallel::combine(const void* y, const Route& route, void* out, const float* weights,
                              float* out_weights, uint64_t stream) {
-  parts_->combine(y, route, out, weights, out_weights, Stream{stream});
+  parts_->combine({.y = y, .weights = weights}, route, {.x = out, .topk_weights = out_weights},
+                  Stream{stream});
 }
 
-std::shared_ptr<void> ExpertParallel::output_buffer(const Route& route, uint64_t stream) {
-  return parts_->output_buffer(route, Stream{stream});
+std::shared_ptr<void> ExpertParallel::output_buffer(const Route& route, uint64_t stream,
+                                                    ElementType type) {
+  return parts_->output_buffer(route, type, Stream{stream});
 }
 
 void ExpertParallel::check() {
@@ -39,8 +51,27 @@ const ExpertParallelOptions& ExpertParallel::options() const {
 uint32_t ExpertParallel::sms() const {
   return parts_->plan.blocks;
 }
+const std::string& ExpertParallel::sms_reason() const {
+  return parts_->plan.reason;
+}
 World& ExpertParallel::world() const {
   return parts_->world;
+}
+
+const char* name_of(ElementType type) {
+  switch (type) {
+    case ElementType::bf16:
+      return "bf16";
+    case ElementType::fp16:
+      return "fp16";
+    case ElementType::fp32:
+      return "fp32";
+    case ElementType::fp8_e4m3:
+      return "fp8_e4m3";
+    case ElementType::bytes:
+      return "bytes";
+  }
+  return "unknown";
 }
 
 uint32_t Route::tokens() const {

@@ -24,11 +24,37 @@ std::string name_of(CallKind kind) {
   return fmt::format("call {}", static_cast<uint32_t>(kind));
 }
 
+const char* argument_of(HelloWord differing) {
+  switch (differing) {
+    case HelloWord::route:
+      return "route";
+    case HelloWord::format:
+      return "x";
+    case HelloWord::scales:
+      return "scales";
+    default:
+      return "call";
+  }
+}
+
 /// A differing word of a hello, in words.
 std::string describe(uint64_t differing) {
   const auto value = static_cast<uint32_t>(differing);
-  if (static_cast<HelloWord>(differing >> 32) == HelloWord::route)
-    return fmt::format("the route of call {}", value);
+  switch (static_cast<HelloWord>(differing >> 32)) {
+    case HelloWord::route:
+      return fmt::format("the route of call {}", value);
+    case HelloWord::format: {
+      const throughput::FormatWord format{value};
+      return fmt::format("rows of {} bytes of {}", format.row_bytes(), name_of(format.type()));
+    }
+    case HelloWord::scales: {
+      const throughput::ScalesWord scales{value};
+      return fmt::format("{} words of scales by {}", scales.words(),
+                         scales.order() == ScaleOrder::rows ? "rows" : "columns");
+    }
+    default:
+      break;
+  }
   const throughput::CallWord call{value};
   return name_of(call.kind()) +
          (call.weights() == throughput::Weights::with ? " with weights" : "");
@@ -39,6 +65,8 @@ std::string describe(uint64_t differing) {
 void ExpertParallel::Parts::check() {
   if (health_->cell.failed()) {
     health_->cell.check(throughput::phase_names());
+    if (health_->cell.report().phase == static_cast<uint32_t>(throughput::Phase::dispatch_refusal))
+      throw_refusal();
     throw_mismatch();
   }
   if (health_->interrupted)
@@ -48,16 +76,19 @@ void ExpertParallel::Parts::check() {
 /// The ranks did not make the same call.
 void ExpertParallel::Parts::throw_mismatch() const {
   const WaitReport& report = health_->cell.report();
-  const bool route = static_cast<HelloWord>(report.expected >> 32) == HelloWord::route;
-  throw InvalidArgument(route ? "route" : "call",
+  throw InvalidArgument(argument_of(static_cast<HelloWord>(report.expected >> 32)),
                         fmt::format("{} as on rank {}", describe(report.expected), world.rank()),
                         describe(report.seen), report.rank);
 }
 
-/// A token that no rank can accept.
+/// A token that no rank can accept, or more rows than a rank has places for.
 void ExpertParallel::Parts::throw_refusal() const {
   const auto kind = static_cast<RefusalKind>(told(record_->refusal));
   const uint32_t rank = told(record_->rank), token = told(record_->token);
+  if (kind == RefusalKind::overflow)
+    throw InvalidArgument("received_tokens_max",
+                          fmt::format("places for {} rows", told(record_->id_low)),
+                          std::to_string(token), rank);
   const auto id =
       static_cast<int64_t>(uint64_t{told(record_->id_high)} << 32 | told(record_->id_low));
   if (kind == RefusalKind::twice)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/proposals.hpp"
@@ -65,9 +66,11 @@ void agree_on_options(World& world, const ExpertParallelOptions& options) {
   for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
     const uint32_t most =
         std::min(proposals[rank].multiprocessors, throughput::CallWord::kBlocksMax);
-    if (proposals[rank].options.sms > most)
-      throw InvalidArgument("sms", fmt::format("at most the {} there are, or 0", most),
-                            std::to_string(proposals[rank].options.sms), rank);
+    const ExpertParallelOptions& asked = proposals[rank].options;
+    for (const auto& [name, sms] : {std::pair{"sms", asked.sms}, {"sms_max", asked.sms_max}})
+      if (sms > most)
+        throw InvalidArgument(name, fmt::format("at most the {} there are, or 0", most),
+                              std::to_string(sms), rank);
   }
 }
 

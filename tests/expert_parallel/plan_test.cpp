@@ -35,7 +35,7 @@ TEST(Plan, SegmentsCoverARowAndFitTheirStages) {
 }
 
 TEST(Plan, TheQuotedWorkloadMovesWholeRows) {
-  const Plan plan = make_plan({.experts = 256, .hidden = 7168, .topk = 8, .tokens_max = 4096}, 4,
+  const Plan plan = make_plan({.ranks = 4, .experts = 256, .row_bytes = 14'336, .sms = 0},
                               AcceleratorKind::gpu, kH200);
   EXPECT_EQ(plan.blocks, 16u);
   EXPECT_EQ(plan.dispatch.segments, 1u);
@@ -46,12 +46,11 @@ TEST(Plan, TheQuotedWorkloadMovesWholeRows) {
 
 TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {
   for (const uint32_t ranks : {1, 4, 8, 72}) {
-    const ExpertParallelOptions options{
-        .experts = ranks * 32, .hidden = 7168, .topk = 8, .tokens_max = 4096};
-    const Plan plan = make_plan(options, ranks, AcceleratorKind::gpu, kH200);
+    const PlanInput input{.ranks = ranks, .experts = ranks * 32, .row_bytes = 14'336, .sms = 0};
+    const Plan plan = make_plan(input, AcceleratorKind::gpu, kH200);
     const DispatchTail dispatch{.warps = plan.warps,
                                 .ranks = ranks,
-                                .experts = options.experts,
+                                .experts = input.experts,
                                 .local_experts = 32,
                                 .stages_bytes = plan.dispatch.stages * plan.dispatch.stage_bytes};
     EXPECT_LE(sizeof(DispatchShared) + dispatch.bytes(), kH200.shared_bytes);
@@ -64,8 +63,8 @@ TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {
 
 TEST(Plan, TooManyExpertsForSharedMemoryAreRefusedByName) {
   try {
-    make_plan({.experts = 1 << 20, .hidden = 64, .topk = 1, .tokens_max = 1}, 4,
-              AcceleratorKind::gpu, kH200);
+    make_plan({.ranks = 4, .experts = 1 << 20, .row_bytes = 128, .sms = 0}, AcceleratorKind::gpu,
+              kH200);
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.argument, "experts");

@@ -10,6 +10,13 @@ DEVICE float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
+// cvt.f32.f16 d, a;
+DEVICE float to_float(Float16 value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
+
 // cvt.rn.f16x2.e4m3x2 d, a;   then one half as f32. Both steps are exact.
 DEVICE float to_float(Float8E4M3 value) {
   uint32_t halves;
@@ -46,6 +53,13 @@ DEVICE BFloat16 to_bfloat16(float value) {
 DEVICE uint32_t to_bfloat16_pair(float low, float high) {
   uint32_t bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+// cvt.rn.f16x2.f32 d, a, b;   a becomes the upper half.
+DEVICE uint32_t to_float16_pair(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
 

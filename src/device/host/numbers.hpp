@@ -57,6 +57,13 @@ inline float decode(SmallFormat format, uint8_t code) {
 DEVICE float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
+DEVICE float to_float(Float16 value) {
+  const uint32_t size = value.bits & 0x7fff;
+  // The exponent is moved by a product, which also makes normal numbers of subnormal ones.
+  float result = std::bit_cast<float>(size << 13) * 0x1p112f;
+  if (size >= 0x7c00) result = std::bit_cast<float>(size << 13 | 0x7f800000);
+  return value.bits & 0x8000 ? -result : result;
+}
 DEVICE float to_float(Float8E4M3 value) {
   return host_body::decode(host_body::kE4M3, value.bits);
 }
@@ -75,6 +82,26 @@ DEVICE BFloat16 to_bfloat16(float value) {
 }
 DEVICE uint32_t to_bfloat16_pair(float low, float high) {
   return to_bfloat16(low).bits | static_cast<uint32_t>(to_bfloat16(high).bits) << 16;
+}
+namespace host_body {
+
+inline uint16_t to_float16(float value) {
+  if (std::isnan(value)) return 0x7fff;
+  constexpr uint16_t kInfinity = 0x7c00;
+  const auto sign = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16 & 0x8000);
+  const float size = std::fabs(value);
+  if (size >= 65520) return sign | kInfinity;  // Half a unit above the largest number, a tie.
+  if (size == 0) return sign;
+  const int exponent = std::max(std::ilogb(size), -14);
+  // In units of the last place: exact, so that ties are ties.
+  const double units = std::nearbyint(std::ldexp(static_cast<double>(size), 10 - exponent));
+  return sign | static_cast<uint16_t>(std::ldexp(exponent + 14, 10) + units);
+}
+
+}  // namespace host_body
+
+DEVICE uint32_t to_float16_pair(float low, float high) {
+  return host_body::to_float16(low) | static_cast<uint32_t>(host_body::to_float16(high)) << 16;
 }
 DEVICE Float8E4M3 to_float8_e4m3(float value) {
   return {host_body::encode(host_body::kE4M3, value)};

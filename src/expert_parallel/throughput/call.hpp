@@ -23,8 +23,11 @@ struct CallParams {
   uint32_t rank, ranks;
   CallKind kind;
   Weights weights;              ///< of a combine
-  uint32_t route;               ///< epoch of the dispatch that made the route in use, or 0
+  const uint32_t* route;        ///< epoch of the dispatch that made the route in use, or null
+  FormatWord format;            ///< of the rows
+  ScalesWord scales;            ///< beside them
   uint32_t rows_at;             ///< in kOffsetUnit: where rows may be stored, or are to be read
+  uint32_t places;              ///< rows that there is room for; 0: for all that come
   uint32_t weights_at;          ///< in kOffsetUnit: weights to be read, or 0
   Control control;              ///< everybody's windows
   PeerArray<std::byte> arenas;  ///< everybody's arenas
@@ -42,7 +45,11 @@ struct Hellos {
   }
   HOST_DEVICE CallWord call(uint32_t rank) const { return {of(HelloWord::call, rank)}; }
   HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
-  HOST_DEVICE uint32_t route(uint32_t rank) const { return of(HelloWord::route, rank); }
+  /// Rows that a rank has places for, of `coming` that will come.
+  HOST_DEVICE uint32_t places(uint32_t rank, uint32_t coming) const {
+    const uint32_t named = of(HelloWord::places, rank);
+    return named == 0 ? coming : named;
+  }
   /// Where a rank's rows, or weights, are from the base of its arena.
   HOST_DEVICE size_t rows_at(uint32_t rank) const {
     return size_t{of(HelloWord::rows, rank)} * kOffsetUnit;

@@ -38,14 +38,26 @@ DEVICE CallWord call_word(const CallParams& params) {
   return CallWord::of(params.kind, params.weights, grid::blocks());
 }
 
+/// By any thread: what this rank says that it calls with. The route's epoch was written by a kernel
+/// before this one.
+DEVICE uint32_t route_epoch(const CallParams& params) {
+  return params.route == nullptr ? 0 : *params.route;
+}
+
 DEVICE uint32_t hello_value(const CallParams& params, HelloWord word) {
   switch (word) {
     case HelloWord::call:
       return call_word(params).bits;
     case HelloWord::route:
-      return params.route;
+      return route_epoch(params);
+    case HelloWord::format:
+      return params.format.bits;
+    case HelloWord::scales:
+      return params.scales.bits;
     case HelloWord::rows:
       return params.rows_at;
+    case HelloWord::places:
+      return params.places;
     case HelloWord::weights:
       return params.weights_at;
   }
@@ -75,10 +87,15 @@ DEVICE void compare_calls(const CallParams& params, const Hellos& hellos, const 
                                             .seen = differing(word, hellos.of(word, rank))});
   };
   for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
-    if (!mine.agrees_with(hellos.call(rank)))
+    if (!mine.agrees_with(hellos.call(rank))) {
       refuse(rank, HelloWord::call, mine.bits);
-    else if (hellos.route(rank) != params.route)
-      refuse(rank, HelloWord::route, params.route);
+      continue;
+    }
+    for (const HelloWord word : {HelloWord::route, HelloWord::format, HelloWord::scales})
+      if (hellos.of(word, rank) != hello_value(params, word)) {
+        refuse(rank, word, hello_value(params, word));
+        break;
+      }
   }
 }
 

@@ -28,11 +28,14 @@ inline constexpr uint32_t kCombineThreadsMax = 512;
 /// 16-byte pieces of a segment that a summing lane holds in registers: bounds segments.
 inline constexpr uint32_t kPiecesALane = 2;
 
+inline constexpr uint32_t kBiases = 2;
+
 struct CombineParams {
-  CallParams call;       ///< rows_at and weights_at: of this rank's y and weights
-  const int32_t* route;  ///< [tokens, ranks] row on that rank, or -1
-  std::byte* out;        ///< [tokens, row_bytes]
-  float* out_weights;    ///< [tokens, topk] if the call is with weights
+  CallParams call;                   ///< rows_at and weights_at: of this rank's y and weights
+  const int32_t* route;              ///< [tokens, ranks] row on that rank, or -1
+  const std::byte* biases[kBiases];  ///< [tokens, row_bytes] each, or null: added to the sums
+  std::byte* out;                    ///< [tokens, row_bytes]
+  float* out_weights;                ///< [tokens, topk] if the call is with weights
   uint32_t tokens, topk, row_bytes;
   uint32_t ranks_a_step;  ///< ranks fetched from at once: at most 32, and at most the stages
   StagePlan plan;

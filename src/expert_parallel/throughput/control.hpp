@@ -1,8 +1,9 @@
 /// The words that ranks tell each other, in one window a rank: written by its peers, read by
 /// itself.
 ///
-///     hello[source]                       the source has started a call; which, and where its
-///                                         buffer lies (which is thereby free, or readable)
+///     hello[source]                       the source has started a call; which, of what rows, and
+///                                         where its buffer lies (which is thereby free, or
+///                                         readable)
 ///     count[source][block][destination]   rows that this block of the source sends there; every
 ///                                         rank gets all of them, so slots need no second exchange
 ///     expert[source][block][expert]       tokens of that block for an expert of this rank
@@ -20,12 +21,13 @@
 
 #include "device/memory.hpp"
 #include "device/peer.hpp"
+#include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::throughput {
 
 /// What a hello consists of, each a Stamped of its own.
-enum class HelloWord : uint32_t { call, route, rows, weights };
-inline constexpr uint32_t kHelloWords = 4;
+enum class HelloWord : uint32_t { call, route, format, scales, rows, places, weights };
+inline constexpr uint32_t kHelloWords = 7;
 
 /// Which call a rank has made. All ranks must make the same one.
 enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine };
@@ -50,6 +52,27 @@ struct CallWord {
   }
 };
 
+/// HelloWord::format: what a row is made of, which must agree.
+struct FormatWord {
+  uint32_t bits;
+  HOST_DEVICE static FormatWord of(ElementType type, uint32_t row_bytes) {
+    return {row_bytes | static_cast<uint32_t>(type)};  // Rows are multiples of 16 bytes.
+  }
+  HOST_DEVICE ElementType type() const { return static_cast<ElementType>(bits & 15); }
+  HOST_DEVICE uint32_t row_bytes() const { return bits & ~15u; }
+};
+
+/// HelloWord::scales: what travels beside a row, which must agree.
+struct ScalesWord {
+  uint32_t bits;
+  HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order) {
+    return {words << 1 | static_cast<uint32_t>(order)};
+  }
+  HOST_DEVICE uint32_t words() const { return bits >> 1; }
+  HOST_DEVICE ScaleOrder order() const { return static_cast<ScaleOrder>(bits & 1); }
+};
+inline constexpr uint32_t kScaleWordsMax = 1u << 24;
+
 /// Buffers are told by their distance from the arena's base in these units: what the arena aligns
 /// to, so that a word reaches a tebibyte.
 inline constexpr uint32_t kOffsetUnit = 256;
@@ -57,7 +80,8 @@ inline constexpr uint32_t kOffsetUnit = 256;
 /// A count that says: no rows, this block has found a token that it refuses.
 inline constexpr uint32_t kRefused = 0xffffffff;
 
-enum class RefusalKind : uint32_t { none, out_of_range, twice };
+/// `overflow` is no token's: more rows would come to a rank than it has places for.
+enum class RefusalKind : uint32_t { none, out_of_range, twice, overflow };
 
 /// Why a block refuses the call: the first of its tokens with an impossible expert id. Three
 /// stamped words, so that nothing hangs on the order in which they arrive.

@@ -105,6 +105,7 @@ DEVICE bool gather_counts(const Dispatch& call) {
   const uint32_t ranks = params.ranks, blocks_max = params.control.layout.blocks_max;
   uint32_t* const first_rows = call.tail.first_rows();
   uint32_t* const rows_from = call.tail.rows_from();
+  uint32_t* const rows_on = call.tail.rows_on();
   for (uint32_t i = thread::index(); i < ranks * blocks_max * ranks; i += block::threads()) {
     const uint32_t slot = i / ranks, destination = i % ranks;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
@@ -120,10 +121,21 @@ DEVICE bool gather_counts(const Dispatch& call) {
     const bool before_us =
         source < params.rank || (source == params.rank && source_block < block::index());
     if (before_us) add<Order::relaxed, Scope::block>(first_rows + destination, count.value);
+    add<Order::relaxed, Scope::block>(rows_on + destination, count.value);
     if (destination == params.rank)
       add<Order::relaxed, Scope::block>(rows_from + source, count.value);
   }
   return !block::any(call.deadline.failed());
+}
+
+/// By the whole block, after it has met: notes a rank that has no places for its rows. All blocks
+/// of all ranks find the same.
+DEVICE void find_overflow(const Dispatch& call) {
+  for (uint32_t rank = thread::index(); rank < call.tail.ranks; rank += block::threads()) {
+    const uint32_t rows = call.tail.rows_on()[rank];
+    if (call.hellos().places(rank, rows) < rows)
+      fetch_min<Order::relaxed, Scope::block>(&call.shared.full_rank, rank);
+  }
 }
 
 }  // namespace tokenyard::throughput

@@ -21,6 +21,7 @@
 #include "expert_parallel/throughput/received_layout.hpp"
 #include "expert_parallel/throughput/record.hpp"
 #include "expert_parallel/throughput/ring.hpp"
+#include "expert_parallel/throughput/route_table.hpp"
 
 namespace tokenyard::throughput {
 
@@ -39,6 +40,7 @@ inline constexpr uint32_t kTokensAClaim = 4;
 struct DispatchParams {
   CallParams call;            ///< kind dispatch, or dispatch_again on a known route
   const std::byte* x;         ///< [tokens, row_bytes]
+  const std::byte* scales;    ///< [tokens, scale words], or null
   const void* topk_idx;       ///< [tokens, topk] int64 or int32
   const float* topk_weights;  ///< [tokens, topk]
   bool idx_is_int64;
@@ -46,9 +48,33 @@ struct DispatchParams {
   uint32_t experts, local_experts;
   Shares shares;
   StagePlan plan;
-  ReceivedLayout received;  ///< of every rank
-  int32_t* route;           ///< [tokens, ranks] row on that rank, or -1: made, or used again
+  RouteTable table;  ///< made, or used again
+  int32_t* route;    ///< [tokens, ranks], in it: row on that rank, or -1
+  bool awaited;      ///< by this rank's host, who asks the record whether the call is refused
   CountsRecord* record;
+
+  /// Of a rank with places for `rows` rows.
+  HOST_DEVICE ReceivedLayout received(uint32_t rows) const {
+    return {.rows = rows,
+            .row_bytes = row_bytes,
+            .topk = call.kind == CallKind::dispatch ? topk : 0,
+            .scale_words = call.scales.words(),
+            .scale_order = call.scales.order()};
+  }
+};
+
+/// What travels beside rows.
+enum class Place : uint32_t { ids, weights, sources, scales };
+inline constexpr uint32_t kPlaces = 4;
+
+/// Where each rank wants it, from the base of its arena in kOffsetUnit, in shared memory.
+struct Places {
+  uint32_t* words;  ///< [kPlaces][ranks]
+  uint32_t ranks;
+
+  HOST_DEVICE uint32_t& of(Place place, uint32_t rank) const {
+    return words[static_cast<uint32_t>(place) * ranks + rank];
+  }
 };
 
 /// The block's shared memory after the kernel's Shared struct.
@@ -77,11 +103,14 @@ struct DispatchTail {
   HOST_DEVICE uint32_t* first_rows() const { return expert_sums() + local_experts; }
   /// [ranks]: rows that come from there.
   HOST_DEVICE uint32_t* rows_from() const { return first_rows() + ranks; }
-  HOST_DEVICE Hellos hellos() const { return {rows_from() + ranks, ranks}; }
+  /// [ranks]: rows that a rank receives in all.
+  HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
+  HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
+  HOST_DEVICE Hellos hellos() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
   /// From warp_rows to the end: words that begin as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
-    return 2 * warps * ranks + experts + local_experts + (2 + kHelloWords) * ranks;
+    return 2 * warps * ranks + experts + local_experts + (3 + kPlaces + kHelloWords) * ranks;
   }
   HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
 };

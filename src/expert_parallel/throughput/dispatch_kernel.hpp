@@ -1,9 +1,9 @@
 /// The dispatch kernel; dispatch.hpp tells how it works.
 #pragma once
 
-#include "expert_parallel/throughput/metadata_kernel.hpp"
 #include "expert_parallel/throughput/move_rows_kernel.hpp"
 #include "expert_parallel/throughput/report_kernel.hpp"
+#include "expert_parallel/throughput/scales_kernel.hpp"
 #include "expert_parallel/throughput/slots_kernel.hpp"
 
 namespace tokenyard::throughput {
@@ -16,6 +16,7 @@ DEVICE void ready_shared_memory(DispatchShared& shared, const DispatchTail& tail
   if (thread::index() == 0) {
     shared.refused_token = kNothingRefused;
     shared.refusing_block = kNothingRefused;
+    shared.full_rank = kNothingRefused;
     for (uint32_t stage = 0; stage < plan.stages; ++stage) shared.full[stage].init(1);
     fence_async();
   }
@@ -37,9 +38,16 @@ DEVICE bool find_routes(const Dispatch& call) {
   if (counting) publish_counts(call);
   if (!await_hellos(params, call.hellos(), call.deadline, call.epoch, Phase::dispatch_hello))
     return false;
-  if (!counting) return true;
+  if (!counting) {
+    find_places(call, call.params.table.rows_on());
+    block::sync();
+    return true;
+  }
   if (!gather_counts(call)) return false;
-  if (call.shared.refusing_block != kNothingRefused) return false;
+  find_overflow(call);
+  find_places(call, call.tail.rows_on());
+  block::sync();
+  if (call.refused()) return false;
   if (warp::index() != 0) assign_slots(call);
   block::sync();
   if (thread::index() == kWarpLanes) announce_routes(call);
@@ -48,9 +56,14 @@ DEVICE bool find_routes(const Dispatch& call) {
 
 /// By all warps but the first, while it moves rows.
 DEVICE void move_metadata(const Dispatch& call) {
-  if (call.params.call.kind != CallKind::dispatch) return;
+  if (call.params.call.kind != CallKind::dispatch) {
+    send_scales(call, call.params.table.rows_on());
+    return;
+  }
   if (block::index() == 0) report_counts(call);
   send_metadata(call);
+  send_scales(call, call.tail.rows_on());
+  mark_padding(call);
 }
 
 DEVICE void dispatch(const DispatchParams& params) {
@@ -77,8 +90,7 @@ DEVICE void dispatch(const DispatchParams& params) {
   } else {
     if (routed) mover.move_all(call);
     mover.let_go();
-    if (!routed && block::index() == 0 && thread::index() == 0 &&
-        shared.refusing_block != kNothingRefused)
+    if (!routed && block::index() == 0 && thread::index() == 0 && call.refused())
       report_refusal(call);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.

@@ -20,6 +20,7 @@ struct DispatchShared {
   uint32_t epoch;
   uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
   uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
+  uint32_t full_rank;       ///< the first that more rows would come to than it has places for
 };
 
 struct Dispatch {
@@ -30,6 +31,9 @@ struct Dispatch {
   uint32_t epoch;
 
   DEVICE Hellos hellos() const { return tail.hellos(); }
+  DEVICE bool refused() const {
+    return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused;
+  }
 
   DEVICE void refuse(uint32_t token, RefusalKind kind) const {
     fetch_min<Order::relaxed, Scope::block>(&shared.refused_token,

@@ -5,22 +5,27 @@
 
 namespace tokenyard::throughput {
 
-/// The received metadata on one rank.
-struct MetadataOf {
-  Peer<int32_t> ids;
-  Peer<float> weights;
-  Peer<int32_t> sources;
-
-  DEVICE MetadataOf(const Dispatch& call, uint32_t rank) {
-    const ReceivedLayout& layout = call.params.received;
-    const Peer<std::byte> begin = call.params.call.arenas.of(rank) +
-                                  (static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank)) -
-                                   static_cast<std::ptrdiff_t>(layout.rows_at()));
-    ids = (begin + static_cast<std::ptrdiff_t>(layout.ids_at())).template as<int32_t>();
-    weights = (begin + static_cast<std::ptrdiff_t>(layout.weights_at())).template as<float>();
-    sources = (begin + static_cast<std::ptrdiff_t>(layout.sources_at())).template as<int32_t>();
+/// By the whole block, which then has to meet: where each rank wants what travels beside its rows,
+/// from the number of rows that it has places for.
+DEVICE void find_places(const Dispatch& call, const uint32_t* rows_on) {
+  const Places places = call.tail.places();
+  for (uint32_t rank = thread::index(); rank < call.tail.ranks; rank += block::threads()) {
+    const ReceivedLayout layout = call.params.received(call.hellos().places(rank, rows_on[rank]));
+    const auto units = [&](size_t at) {
+      return call.hellos().of(HelloWord::rows, rank) + static_cast<uint32_t>(at / kOffsetUnit);
+    };
+    places.of(Place::ids, rank) = units(layout.ids_at());
+    places.of(Place::weights, rank) = units(layout.weights_at());
+    places.of(Place::sources, rank) = units(layout.sources_at());
+    places.of(Place::scales, rank) = units(layout.scales_at());
   }
-};
+}
+
+template <class T>
+DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
+  const size_t at = size_t{call.tail.places().of(place, rank)} * kOffsetUnit;
+  return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
+}
 
 /// By one warp, 1 and up, for the tokens whose slots it has assigned. Rank after rank, since the
 /// rows of neighbouring tokens on one rank are neighbours: a warp's stores fill whole lines.
@@ -38,16 +43,41 @@ DEVICE void send_metadata(const Dispatch& call) {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       const int32_t row = params.route[size_t{pick.token} * ranks + rank];
       if (row < 0) continue;
-      const MetadataOf to(call, rank);
       const auto at = static_cast<std::ptrdiff_t>(size_t(row) * params.topk + lane.pick);
       const int32_t local = static_cast<int32_t>(id - rank * local_experts);
       // Weak: `finished` says that they have arrived.
-      store<Order::weak, Scope::sys>(to.ids + at, home == rank ? local : -1);
-      store<Order::weak, Scope::sys>(to.weights + at, home == rank ? weight : 0.0f);
+      store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::ids, rank) + at,
+                                     home == rank ? local : -1);
+      store<Order::weak, Scope::sys>(place_on<float>(call, Place::weights, rank) + at,
+                                     home == rank ? weight : 0.0f);
       if (lane.pick == 0)
-        store<Order::weak, Scope::sys>(to.sources + row, static_cast<int32_t>(pick.token));
+        store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::sources, rank) + row,
+                                       static_cast<int32_t>(pick.token));
     }
   });
+}
+
+/// By all warps but the first: marks this rank's places that no row comes to, a block a share.
+DEVICE void mark_padding(const Dispatch& call) {
+  const DispatchParams& params = call.params;
+  const uint32_t rank = params.call.rank, topk = params.topk;
+  const uint32_t rows = call.tail.rows_on()[rank];
+  const uint32_t places = call.hellos().places(rank, rows);
+  std::byte* const arena = params.call.arenas.mine();
+  const auto mine = [&](Place place) {
+    return arena + size_t{call.tail.places().of(place, rank)} * kOffsetUnit;
+  };
+  auto* const ids = reinterpret_cast<int32_t*>(mine(Place::ids));
+  auto* const weights = reinterpret_cast<float*>(mine(Place::weights));
+  auto* const sources = reinterpret_cast<int32_t*>(mine(Place::sources));
+  const uint32_t threads = block::threads() - kWarpLanes;
+  const size_t first = size_t{rows} * topk;
+  for (size_t i = first + size_t{block::index()} * threads + thread::index() - kWarpLanes;
+       i < size_t{places} * topk; i += size_t{grid::blocks()} * threads) {
+    ids[i] = -1;
+    weights[i] = 0;
+    if (i % topk == 0) sources[i / topk] = -1;
+  }
 }
 
 }  // namespace tokenyard::throughput

@@ -51,6 +51,26 @@ uint32_t lag_for(uint32_t stages) {
   return 0;
 }
 
+void choose_blocks(const PlanInput& input, bool gpu, const Capacity& capacity, Plan& plan) {
+  plan.blocks = input.sms;
+  if (input.sms != 0) {
+    plan.reason = fmt::format("{}, as asked for", input.sms);
+    return;
+  }
+  const uint32_t wanted = gpu ? kBlocksGpu : kBlocksHost;
+  plan.blocks = std::min(wanted, capacity.multiprocessors);
+  if (plan.blocks < wanted)
+    plan.reason = fmt::format("{}, all that there are", plan.blocks);
+  else if (!gpu)
+    plan.reason = fmt::format("{} blocks on the host: one more than shows no races", plan.blocks);
+  else if (input.ranks == 1)
+    plan.reason = fmt::format("{}: rows only move within this GPU", plan.blocks);
+  else
+    plan.reason = fmt::format(
+        "{}: 8 keep the links of an H200 busy, the rest carry local rows and even out the blocks",
+        plan.blocks);
+}
+
 uint32_t shared_bytes_left(const Capacity& capacity, size_t used) {
   return used >= capacity.shared_bytes ? 0 : static_cast<uint32_t>(capacity.shared_bytes - used);
 }
@@ -72,22 +92,19 @@ StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_b
   return plan;
 }
 
-Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, AcceleratorKind kind,
-               const Capacity& capacity) {
+Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
   Plan plan{};
-  plan.blocks = options.sms != 0
-                    ? options.sms
-                    : std::min(gpu ? kBlocksGpu : kBlocksHost, capacity.multiprocessors);
+  choose_blocks(input, gpu, capacity, plan);
   plan.warps = gpu ? kWarpsGpu : kWarpsHost;
-  const uint32_t row_bytes = options.hidden * 2;
+  const uint32_t ranks = input.ranks, row_bytes = input.row_bytes;
   const uint32_t wanted = gpu ? kStagesWantedGpu : kStagesWantedHost;
   const uint32_t most = gpu ? kStagesMax : kStagesMaxHost;
 
   const DispatchTail dispatch_tail{.warps = plan.warps,
                                    .ranks = ranks,
-                                   .experts = options.experts,
-                                   .local_experts = options.experts / ranks,
+                                   .experts = input.experts,
+                                   .local_experts = input.experts / ranks,
                                    .stages_bytes = 0};
   const uint32_t for_dispatch = shared_bytes_left(
       capacity, round_up(sizeof(DispatchShared), kStageAlignment) + dispatch_tail.bytes());
@@ -106,7 +123,7 @@ Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, Accelerator
         "experts",
         fmt::format("counters for them in {} bytes of shared memory, beside the rows",
                     capacity.shared_bytes),
-        fmt::format("{} experts and {} ranks", options.experts, ranks));
+        fmt::format("{} experts and {} ranks", input.experts, ranks));
   plan.ranks_a_step = std::min({ranks, kWarpLanes, plan.combine.stages});
   return plan;
 }

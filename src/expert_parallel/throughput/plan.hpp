@@ -1,8 +1,9 @@
-/// Shapes of the kernels of one object, chosen from its options and from what the device has. All
-/// of it is arithmetic: nothing here touches a device.
+/// Shapes of kernels, chosen from the sizes of a call and from what the device has. All of it is
+/// arithmetic: nothing here touches a device.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/throughput/combine.hpp"
@@ -11,16 +12,23 @@
 
 namespace tokenyard::throughput {
 
-/// What a call of this object looks like, the same for all of its calls.
+/// What a call looks like whose rows are of one size.
 struct Plan {
   uint32_t blocks, warps;
   StagePlan dispatch, combine;
-  uint32_t ranks_a_step;  ///< combine
+  uint32_t ranks_a_step;    ///< combine
+  std::string reason = {};  ///< for `blocks`, in a sentence
+};
+
+/// What a plan depends on beside the device.
+struct PlanInput {
+  uint32_t ranks, experts;
+  uint32_t row_bytes;
+  uint32_t sms;  ///< or 0: chosen here
 };
 
 /// Throws InvalidArgument where no plan fits the device's shared memory.
-Plan make_plan(const ExpertParallelOptions& options, uint32_t ranks, AcceleratorKind kind,
-               const Capacity& capacity);
+Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& capacity);
 
 /// How rows of `row_bytes` pass through at most `available` bytes of shared memory: as few segments
 /// as leave enough stages to hide latency. Segments are at most `segment_bytes_max`.

@@ -7,26 +7,45 @@
 
 #include "device/macros.hpp"
 #include "expert_parallel/throughput/control.hpp"
+#include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::throughput {
 
-/// Metadata for the most rows that can come, then the rows, last, so that the block can be trimmed
-/// to those that did come. Peers are told where the rows begin; the rest lies before.
+/// The rows first, so that they lie where peers are told, then what travels beside them, packed for
+/// as many rows as there are places: those that come, which every sender knows from the counts
+/// before it stores anything, or a bound that the receiver has named.
 struct ReceivedLayout {
-  uint32_t rows_max, topk;
+  uint32_t rows, row_bytes;
+  uint32_t topk;  ///< 0 on a known route, which has its ids, weights and source tokens already
+  uint32_t scale_words;
+  ScaleOrder scale_order;
 
-  HOST_DEVICE size_t ids_at() const { return 0; }  ///< [rows, topk] int32
-  HOST_DEVICE size_t weights_at() const {          ///< [rows, topk] fp32
-    return aligned(size_t{rows_max} * topk * sizeof(int32_t));
+  HOST_DEVICE size_t rows_at() const { return 0; }  ///< [rows, row_bytes]
+  HOST_DEVICE size_t ids_at() const {               ///< [rows, topk] int32
+    return aligned(size_t{rows} * row_bytes);
   }
-  HOST_DEVICE size_t sources_at() const {  ///< [rows] int32
-    return 2 * weights_at();
+  HOST_DEVICE size_t weights_at() const { return ids_at() + picks_bytes(); }  ///< [rows, topk] fp32
+  HOST_DEVICE size_t sources_at() const {                                     ///< [rows] int32
+    return weights_at() + picks_bytes();
   }
-  HOST_DEVICE size_t rows_at() const {  ///< [rows, hidden] bf16
-    return aligned(sources_at() + size_t{rows_max} * sizeof(int32_t));
+  HOST_DEVICE size_t scales_at() const {
+    return sources_at() + (topk == 0 ? 0 : aligned(size_t{rows} * sizeof(int32_t)));
+  }
+  HOST_DEVICE size_t bytes() const {
+    const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
+    return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
+  }
+  /// Words from one row's scales to the next one's, or from column to column.
+  HOST_DEVICE uint32_t scale_stride() const {
+    return scale_order == ScaleOrder::rows ? scale_words : (rows + 3) / 4 * 4;
+  }
+  HOST_DEVICE size_t scale_index(uint32_t row, uint32_t word) const {
+    const bool by_rows = scale_order == ScaleOrder::rows;
+    return size_t{by_rows ? row : word} * scale_stride() + (by_rows ? word : row);
   }
 
  private:
+  HOST_DEVICE size_t picks_bytes() const { return aligned(size_t{rows} * topk * sizeof(int32_t)); }
   /// Each part begins where peers can be told of it by a word (kOffsetUnit).
   HOST_DEVICE static size_t aligned(size_t bytes) {
     return (bytes + kOffsetUnit - 1) / kOffsetUnit * kOffsetUnit;

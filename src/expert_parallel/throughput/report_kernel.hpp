@@ -37,10 +37,23 @@ DEVICE void close_record(const Dispatch& call) {
     store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
 }
 
+/// By one warp: what later kernels must know of the route.
+DEVICE void fill_table(const Dispatch& call) {
+  const RouteTable& table = call.params.table;
+  for (uint32_t rank = warp::lane(); rank < table.ranks; rank += kWarpLanes) {
+    table.rows_on()[rank] = call.tail.rows_on()[rank];
+    table.rows_from()[rank] = call.tail.rows_from()[rank];
+  }
+  for (uint32_t expert = warp::lane(); expert < table.local_experts; expert += kWarpLanes)
+    table.tokens_per_expert()[expert] = call.tail.expert_sums()[expert];
+  if (warp::lane() == 0) table.epoch() = call.epoch;
+}
+
 /// By all warps of block 0 but the first.
 DEVICE void report_counts(const Dispatch& call) {
   sum_experts(call);
   if (warp::index() != 1) return;
+  fill_table(call);
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
@@ -52,8 +65,19 @@ DEVICE void report_counts(const Dispatch& call) {
   if (warp::lane() == 0) close_record(call);
 }
 
-/// By one thread of block 0: why there will be no rows.
-DEVICE void report_refusal(const Dispatch& call) {
+/// By one thread of block 0: a rank has no places for its rows.
+DEVICE void report_overflow(const Dispatch& call) {
+  CountsRecord& record = *call.params.record;
+  const uint32_t rank = call.shared.full_rank;
+  tell(record.refusal, static_cast<uint32_t>(RefusalKind::overflow));
+  tell(record.rank, rank);
+  tell(record.token, call.hellos().of(HelloWord::places, rank));
+  tell(record.id_low, call.tail.rows_on()[rank]);
+  tell(record.id_high, 0);
+}
+
+/// By one thread of block 0: a block has found a token that nobody can accept.
+DEVICE void report_bad_token(const Dispatch& call) {
   const Control& control = call.params.call.control;
   const uint32_t blocks_max = control.layout.blocks_max;
   const uint32_t source = call.shared.refusing_block / blocks_max;
@@ -69,7 +93,20 @@ DEVICE void report_refusal(const Dispatch& call) {
   tell(record.token, token_and_kind >> 2);
   tell(record.id_low, hear(&Refusal::id_low));
   tell(record.id_high, hear(&Refusal::id_high));
+}
+
+/// By one thread of block 0: why there will be no rows. Where no host awaits the counts, the object
+/// fails: nobody could stop the calls that were enqueued after this one.
+DEVICE void report_refusal(const Dispatch& call) {
+  if (call.shared.refusing_block != kNothingRefused)
+    report_bad_token(call);
+  else
+    report_overflow(call);
   close_record(call);
+  if (!call.params.awaited)
+    call.deadline.fail(Failure::refused,
+                       Awaited{.phase = static_cast<uint32_t>(Phase::dispatch_refusal),
+                               .rank = call.params.call.rank});
 }
 
 }  // namespace tokenyard::throughput

@@ -1,8 +1,9 @@
 /// The summing warps of a combining block: each holds its pieces of a token's segment in registers,
-/// adds the ranks' rows to them in the order of the ranks, and rounds once.
+/// adds the ranks' rows to them in the order of the ranks, then the biases, and rounds once.
 #pragma once
 
 #include "expert_parallel/throughput/combine_shared.hpp"
+#include "expert_parallel/throughput/piece_sums_kernel.hpp"
 
 namespace tokenyard::throughput {
 
@@ -17,51 +18,37 @@ struct SumLane {
   }
 };
 
+template <class Piece>
 class Sums {
  public:
   DEVICE void clear() {
-    for (auto& piece : sums_)
-      for (float& sum : piece) sum = 0;
+    for (auto& piece : sums_) piece.clear();
   }
 
   DEVICE void add_row(const Bytes16* row, uint32_t pieces, SumLane lane) {
     for (uint32_t i = 0; i < kPiecesALane; ++i)
       if (const uint32_t piece = lane.first + i * lane.stride; piece < pieces)
-        add_piece(sums_[i], load_vector(row + piece));
+        sums_[i].add(load_vector(row + piece));
   }
 
   DEVICE void write(Bytes16* out, uint32_t pieces, SumLane lane) const {
     for (uint32_t i = 0; i < kPiecesALane; ++i)
       if (const uint32_t piece = lane.first + i * lane.stride; piece < pieces)
-        store_vector(out + piece, rounded(sums_[i]));
+        store_vector(out + piece, sums_[i].rounded());
   }
 
  private:
-  static constexpr uint32_t kValues = 8;  // Of BF16 in a piece.
-
-  DEVICE static void add_piece(float (&sums)[kValues], const Bytes16& piece) {
-    for (uint32_t i = 0; i < kValues / 2; ++i) {
-      sums[2 * i] += to_float(BFloat16{static_cast<uint16_t>(piece.word[i] & 0xffff)});
-      sums[2 * i + 1] += to_float(BFloat16{static_cast<uint16_t>(piece.word[i] >> 16)});
-    }
-  }
-  DEVICE static Bytes16 rounded(const float (&sums)[kValues]) {
-    Bytes16 piece;
-    for (uint32_t i = 0; i < kValues / 2; ++i)
-      piece.word[i] = to_bfloat16_pair(sums[2 * i], sums[2 * i + 1]);
-    return piece;
-  }
-
-  float sums_[kPiecesALane][kValues];
+  PieceSums<Piece> sums_[kPiecesALane];
 };
 
-/// By each summing warp. A token that went nowhere becomes zeros.
-DEVICE void sum_rows(const Combine& call) {
+/// By each summing warp, for rows of one type. A token that went nowhere becomes zeros.
+template <class Piece>
+DEVICE void sum_rows_of(const Combine& call) {
   const CombineParams& params = call.params;
   const StagePlan& plan = params.plan;
   const SumLane lane = SumLane::mine();
   RingPosition at;
-  Sums sums;
+  Sums<Piece> sums;
   CombineStep step = CombineStep::first();
   int32_t next_row = step.row_of_lane(params);
   while (step.within(params)) {
@@ -82,9 +69,21 @@ DEVICE void sum_rows(const Combine& call) {
       at.advance(1, plan.stages);
     }
     if (!now.ends_segment(params)) continue;
-    std::byte* const out =
-        params.out + size_t{now.token} * params.row_bytes + now.segment * plan.segment_bytes;
-    sums.write(reinterpret_cast<Bytes16*>(out), pieces, lane);
+    const size_t at = size_t{now.token} * params.row_bytes + now.segment * plan.segment_bytes;
+    for (const std::byte* const bias : params.biases)
+      if (bias != nullptr) sums.add_row(reinterpret_cast<const Bytes16*>(bias + at), pieces, lane);
+    sums.write(reinterpret_cast<Bytes16*>(params.out + at), pieces, lane);
+  }
+}
+
+DEVICE void sum_rows(const Combine& call) {
+  switch (call.params.call.format.type()) {
+    case ElementType::fp16:
+      return sum_rows_of<Fp16Piece>(call);
+    case ElementType::fp32:
+      return sum_rows_of<Fp32Piece>(call);
+    default:
+      return sum_rows_of<Bf16Piece>(call);
   }
 }
 

@@ -1,0 +1,210 @@
+/// Rows of every type, with and without scales beside them, and sums of those that can be added up.
+#include <bit>
+#include <cmath>
+
+#include "device/numbers.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "expert_parallel/row_bytes.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+class RowFormats : public OnDevice {
+ protected:
+  void check(uint32_t ranks, uint32_t hidden, const RowFormat& format) {
+    const auto all = worlds(ranks);
+    std::vector<uint32_t> tokens;
+    for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(rank == 1 ? 0 : 19 + 3 * rank);
+    const ExchangeCase exchange_case{
+        .shape = {.ranks = ranks, .experts = 3 * ranks, .hidden = hidden, .topk = 3},
+        .tokens = tokens,
+        .picking = {.none = 0.2}};
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      EXPECT_EQ(difference_of_format(world, exchange_case, format), "")
+          << name_of(format.type) << ", " << format.scale_words << " scales";
+    }));
+  }
+};
+
+TEST_P(RowFormats, RowsOfEveryTypeArriveBitForBit) {
+  for (const ElementType type :
+       {ElementType::bf16, ElementType::fp16, ElementType::fp32, ElementType::fp8_e4m3})
+    for (const uint32_t ranks : {1, 2, 5}) check(ranks, 272, {.type = type});
+}
+
+TEST_P(RowFormats, OpaqueRowsHaveASizeOfTheirOwn) {
+  for (const uint32_t row_bytes : {16u, 48u, 3600u, 30'000u / 16 * 16})
+    check(3, 64, {.type = ElementType::bytes, .row_bytes = row_bytes});
+}
+
+TEST_P(RowFormats, ScalesTravelBesideTheirRows) {
+  for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns})
+    for (const uint32_t words : {1u, 4u, 7u, 56u})
+      for (const uint32_t ranks : {1, 2, 4})
+        check(ranks, 7168 / 8,
+              {.type = ElementType::fp8_e4m3, .scale_words = words, .scale_order = order});
+}
+
+TEST_P(RowFormats, ScalesOfOpaqueRowsNeedNoMeaning) {
+  check(4, 64, {.type = ElementType::bytes, .row_bytes = 160, .scale_words = 20});
+}
+
+TEST_P(RowFormats, ManyRanksTakePart) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "more blocks than one GPU has room for";
+  check(8, 144, {.type = ElementType::fp8_e4m3, .scale_words = 9});
+}
+
+TEST_P(RowFormats, ColumnsOfScalesBeginAlignedForTma) {
+  const auto all = worlds(2);
+  const ExchangeCase exchange_case{.shape = {.ranks = 2, .experts = 4, .hidden = 128, .topk = 2},
+                                   .tokens = {5, 6}};
+  const std::vector<Tokens> tokens_of = exchange_case.draw();
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    ExpertParallel exchange(world, exchange_case.options());
+    const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
+    const DeviceArray<uint32_t> scales(world.accelerator(), 6 * 3);
+    DispatchInput input = tokens.input();
+    input.format = {.scale_words = 3, .scale_order = ScaleOrder::columns};
+    input.scales = scales.data();
+    const Received received = exchange.dispatch(input);
+    EXPECT_EQ(received.scale_stride, (received.rows + 3) / 4 * 4);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(received.scales) % 16, 0u);
+    exchange.wait();
+  }));
+}
+
+/// A value of y that depends on rank, row and column, exact in fp16 for half of the columns.
+float value_of(uint32_t rank, Row row, uint32_t column) {
+  const uint32_t hash = scramble(((rank * 64 + row.source) * 4096 + row.token) * 1024 + column);
+  const float value = static_cast<float>(static_cast<int32_t>(hash)) * 0x1p-31f;
+  return column % 2 == 0 ? std::floor(value * 512) / 64 : value;
+}
+
+struct Fp16 {
+  using Bits = uint16_t;
+  static constexpr ElementType kType = ElementType::fp16;
+  static Bits from(float value) { return static_cast<Bits>(to_float16_pair(value, 0)); }
+  static float to(Bits bits) { return to_float(Float16{bits}); }
+};
+struct Fp32 {
+  using Bits = uint32_t;
+  static constexpr ElementType kType = ElementType::fp32;
+  static Bits from(float value) { return std::bit_cast<Bits>(value); }
+  static float to(Bits bits) { return std::bit_cast<float>(bits); }
+};
+struct Bf16 {
+  using Bits = uint16_t;
+  static constexpr ElementType kType = ElementType::bf16;
+  static Bits from(float value) { return to_bf16(value); }
+  static float to(Bits bits) { return from_bf16(bits); }
+};
+
+/// Sums in fp32, in the order of the ranks, then the biases, rounded once.
+template <class Type>
+void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases) {
+  const Shape& shape = exchange_case.shape;
+  const std::vector<Tokens> all = exchange_case.draw();
+  const Tokens& mine = all[world.rank()];
+  Accelerator& accelerator = world.accelerator();
+  ExpertParallel exchange(world, exchange_case.options());
+  const TokensOnDevice tokens(accelerator, mine, true);
+  const Received received = exchange.dispatch(tokens.input());
+  std::vector<typename Type::Bits> y, bias[2], expected;
+  for (const Row row : expected_on(shape, all, world.rank()).rows)
+    for (uint32_t column = 0; column < shape.hidden; ++column)
+      y.push_back(Type::from(value_of(world.rank(), row, column)));
+  for (uint32_t token = 0; token < mine.count; ++token)
+    for (uint32_t column = 0; column < shape.hidden; ++column) {
+      float sum = 0;
+      for (uint32_t there = 0; there < shape.ranks; ++there)
+        if (goes_to(shape, mine, token, there))
+          sum += Type::to(Type::from(value_of(there, {world.rank(), token}, column)));
+      for (uint32_t i = 0; i < biases; ++i) {
+        bias[i].push_back(Type::from(value_of(40 + i, {world.rank(), token}, column)));
+        sum += Type::to(bias[i].back());
+      }
+      expected.push_back(Type::from(sum));
+    }
+  const DeviceArray<typename Type::Bits> y_there(accelerator, y), first(accelerator, bias[0]),
+      second(accelerator, bias[1]);
+  DeviceArray<typename Type::Bits> out(accelerator, expected.size());
+  out.poison();
+  CombineInput input{.y = y_there.data(), .type = Type::kType};
+  if (biases > 0) input.biases[0] = first.data();
+  if (biases > 1) input.biases[1] = second.data();
+  exchange.combine(input, *received.route, {.x = out.data()});
+  exchange.wait();
+  EXPECT_EQ(difference("out", out.read(), expected), "");
+}
+
+TEST_P(RowFormats, SumsAreRoundedOnceWhateverTheType) {
+  const ExchangeCase exchange_case{.shape = {.ranks = 4, .experts = 8, .hidden = 136, .topk = 4},
+                                   .tokens = {20, 7, 0, 33},
+                                   .picking = {.none = 0.3}};
+  const auto all = worlds(4);
+  for (uint32_t biases = 0; biases <= 2; ++biases)
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      check_sums<Bf16>(world, exchange_case, biases);
+      check_sums<Fp16>(world, exchange_case, biases);
+      check_sums<Fp32>(world, exchange_case, biases);
+    }));
+}
+
+/// Not the object's default, and different from rank to rank.
+TEST_P(RowFormats, ACallMayNameItsMultiprocessors) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU run one grid";
+  const ExchangeCase exchange_case{.shape = {}, .tokens = {20, 7, 0, 33}};
+  const std::vector<Tokens> all = exchange_case.draw();
+  const auto ranks = worlds(4);
+  expect_none_failed(run_ranks(ranks, [&](World& world) {
+    ExpertParallelOptions options = exchange_case.options();
+    options.sms_max = 4;
+    ExpertParallel exchange(world, options);
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    for (uint32_t sms = 0; sms <= 4; ++sms) {
+      DispatchInput input = tokens.input();
+      input.sms = (sms + world.rank()) % 5;
+      EXPECT_EQ(difference(exchange, exchange.dispatch(input),
+                           expected_on(exchange_case.shape, all, world.rank())),
+                "");
+    }
+    DispatchInput input = tokens.input();
+    input.sms = 5;
+    EXPECT_THROW(exchange.dispatch(input), InvalidArgument);
+  }));
+}
+
+/// The ranks name different rows: all of them hear of it.
+TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
+  const ExchangeCase exchange_case{.shape = {}, .tokens = {3, 3, 3, 3}};
+  const std::vector<Tokens> all = exchange_case.draw();
+  const auto dispatch = [&](const auto& change) {
+    const auto ranks = worlds(4);
+    return run_ranks(ranks, [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      const DeviceArray<uint32_t> memory(world.accelerator(), 3 * 64 * 2);
+      DispatchInput input = tokens.input();
+      input.x = memory.data();
+      input.scales = memory.data();
+      if (world.rank() == 2) change(input);
+      exchange.dispatch(input);
+    });
+  };
+  const auto type = dispatch([](DispatchInput& input) { input.format.type = ElementType::fp32; });
+  const auto scales = dispatch([](DispatchInput& input) { input.format.scale_words = 2; });
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    const auto of_type = error_of<InvalidArgument>(type[rank]);
+    EXPECT_EQ(of_type.argument, "x");
+    EXPECT_EQ(of_type.seen, rank == 2 ? "rows of 128 bytes of bf16" : "rows of 256 bytes of fp32");
+    const auto of_scales = error_of<InvalidArgument>(scales[rank]);
+    EXPECT_EQ(of_scales.argument, "scales");
+    EXPECT_EQ(of_scales.seen,
+              rank == 2 ? "0 words of scales by rows" : "2 words of scales by rows");
+  }
+}
+
+INSTANTIATE_ON_DEVICES(RowFormats);
+
+}  // namespace
+}  // namespace tokenyard::test
