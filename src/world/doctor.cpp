@@ -61,7 +61,7 @@ FabricFacts processes() {
   });
 }
 
-FabricFacts nvlink(const NvidiaFacts& nvidia) {
+FabricFacts nvlink_facts(const NvidiaFacts& nvidia) {
   FabricFacts facts{"nvlink", false, ""};
   if (cuda_toolkit().empty()) {
     facts.why = "this build has no CUDA side";
@@ -94,7 +94,7 @@ Diagnosis doctor() {
   found.fabrics = {threads(),
                    processes(),
                    {"host, simulated", true, "weak memory, faults and virtual time by a seed"},
-                   nvlink(nvidia),
+                   nvlink_facts(nvidia),
                    {"nvshmem", false, "not built yet"},
                    {"ibgda", false, "not built yet"},
                    {"proxy", false, "not built yet"}};

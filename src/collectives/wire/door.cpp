@@ -11,7 +11,7 @@ namespace tokenyard::collectives {
 namespace {
 
 constexpr size_t kAcceptsMax = 64;  ///< of one look
-constexpr size_t kEarlyMax = 4096;  ///< only members can be early
+constexpr size_t kEarlyVisitorsMax = 4096;  ///< only members can be early
 
 }  // namespace
 
@@ -80,7 +80,7 @@ bool Door::hear(Stranger& stranger, WireTime now, std::vector<Guest>& guests) {
                      invitation->stripes >= 1 && invitation->stripes <= kStripesMax &&
                      invitation->stripe < invitation->stripes && invitation->bytes > 0;
   const Timing timing = valid ? gate_.judge(*invitation) : Timing::never;
-  if (timing == Timing::never || early_.size() == kEarlyMax) {
+  if (timing == Timing::never || early_.size() == kEarlyVisitorsMax) {
     ++refused_;
     return true;
   }

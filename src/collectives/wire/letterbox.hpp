@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -12,7 +12,7 @@ namespace {
 /// Of one look, so that who fills the box cannot keep this process from its work.
 constexpr size_t kLettersMax = 64;
 /// Only members can send such letters; more than this many of a time to come is nonsense.
-constexpr size_t kEarlyMax = 4096;
+constexpr size_t kEarlyInvitationsMax = 4096;
 
 }  // namespace
 
@@ -80,7 +80,7 @@ void SharedPath::read(ArrivedLetter letter, std::vector<SharedNews>& news) {
     return;
   }
   Early opened{std::move(*invitation), std::move(letter.enclosed), letter.enclosure_lost};
-  if (gate_.judge(opened.invitation) == Timing::early && early_.size() < kEarlyMax) {
+  if (gate_.judge(opened.invitation) == Timing::early && early_.size() < kEarlyInvitationsMax) {
     early_.push_back(std::move(opened));
   } else {
     open(std::move(opened), news);

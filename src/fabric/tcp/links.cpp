@@ -9,11 +9,6 @@ namespace tokenyard::tcp {
 
 namespace {
 
-awaitable<void> pause(std::chrono::milliseconds time) {
-  asio::steady_timer timer(co_await asio::this_coro::executor, time);
-  co_await timer.async_wait(use_awaitable);
-}
-
 std::shared_ptr<const std::vector<std::byte>> wire(const Frame& frame) {
   return std::make_shared<const std::vector<std::byte>>(encode(frame));
 }

@@ -24,11 +24,6 @@ asio::ip::address address_to_listen_on(const std::string& host) {
   return asio::ip::address_v4::any();
 }
 
-awaitable<void> pause(std::chrono::milliseconds time) {
-  asio::steady_timer timer(co_await asio::this_coro::executor, time);
-  co_await timer.async_wait(use_awaitable);
-}
-
 /// Replaces addresses that only rank 0 could use by those that this rank can.
 void localise(Directory& directory, const asio::ip::address& rank0) {
   for (Endpoint& listener : directory.listeners) {

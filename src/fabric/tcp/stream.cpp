@@ -75,4 +75,9 @@ Patience::~Patience() {
   timer_.cancel();
 }
 
+awaitable<void> pause(std::chrono::milliseconds time) {
+  asio::steady_timer timer(co_await asio::this_coro::executor, time);
+  co_await timer.async_wait(use_awaitable);
+}
+
 }  // namespace tokenyard::tcp

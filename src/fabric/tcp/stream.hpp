@@ -58,6 +58,9 @@ class Patience {
   asio::steady_timer timer_;
 };
 
+/// Lets the thread's other work go on for so long.
+awaitable<void> pause(std::chrono::milliseconds time);
+
 /// How long a network may swallow what is sent before the connection counts as broken. A stopped
 /// process is not noticed by this: its kernel goes on answering.
 inline constexpr std::chrono::seconds kSilenceMax{5};
