@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <thread>
 
+#include "collectives/wire/contact_card.hpp"
+#include "collectives/wire/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
 
 namespace tokenyard::collectives {
@@ -213,6 +217,59 @@ TEST_P(ChannelTest, CarriesBytesBetweenThreadsThatSleep) {
   std::thread other(run, 1, kRounds);
   run(0, kRounds);
   other.join();
+}
+
+// A bell that rang while a sleeper looked at its letters was once taken away with them, and as it
+// answers but once, all later ones with it: both ends then slept until their time was up.
+TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kRounds = 200;
+  constexpr auto kLong = std::chrono::seconds(5);
+  WireRanks ranks(2);
+  ranks.begin_epoch(1);
+  Letterbox stranger;
+  const LetterboxAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
+  const std::vector<std::byte> junk(200);
+  const auto low = ranks[0].channel(0, Lane::collective, 1);
+  const auto high = ranks[1].channel(0, Lane::collective, 0);
+  const std::byte byte{1};
+  std::byte got{};
+  ranks.poll_until("room", [&] { return low->send_some({&byte, 1}) == 1; });
+  ranks.poll_until("a byte", [&] { return high->receive_some({&got, 1}) == 1; });
+
+  std::atomic<int> posted = 0, read = 0;
+  std::thread sender([&] {
+    for (int round = 1; round <= kRounds; ++round) {
+      // Junk to read, so that the other's next look takes a while; a byte, each time at another
+      // moment of that look; and one that comes after it.
+      for (int letter = 0; letter < 8; ++letter) stranger.post(letterbox, junk, {});
+      const auto begin = Clock::now();
+      posted.store(round);
+      while (Clock::now() < begin + round * std::chrono::nanoseconds(500)) continue;
+      EXPECT_EQ(low->send_some({&byte, 1}), 1u);
+      while (Clock::now() < begin + std::chrono::microseconds(400)) continue;
+      EXPECT_EQ(low->send_some({&byte, 1}), 1u);
+      while (read.load() < round) std::this_thread::yield();
+    }
+  });
+  bool slept_through = false;
+  for (int round = 1; round <= kRounds; ++round) {
+    while (posted.load() < round) std::this_thread::yield();
+    std::array<std::byte, 2> both;
+    for (size_t received = 0; received < 2;) {
+      ranks[1].prepare_to_sleep();
+      received += high->receive_some(std::span(both).subspan(received));
+      if (received == 2) break;
+      const auto begin = Clock::now();
+      if (!slept_through) ranks[1].sleep(kLong);
+      slept_through = slept_through || Clock::now() - begin >= kLong;
+      ranks[1].poll();
+      received += high->receive_some(std::span(both).subspan(received));
+    }
+    read.store(round);
+  }
+  sender.join();
+  EXPECT_FALSE(slept_through);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ChannelTest, testing::Values(Way::shared_memory, Way::tcp),

@@ -97,5 +97,21 @@ TEST(Engine, LengthsThatDifferAreNamed) {
       "1, got all_reduce(sum, float32[3]) on rank 0");
 }
 
+// Whoever drives an engine sleeps when nothing moves, and a large frame is many steps on its way.
+TEST(Engine, SaysThatAFrameMovesBeforeAllOfItIsThere) {
+  EngineWorld world({.ranks = 2, .ring_bytes = 4 << 10, .chunk_bytes = 64 << 10});
+  std::vector<float> root(16 << 10, 1), other(16 << 10, 0);
+  const Operations operations = {world.start(0, broadcast_call(array_of(root), 0)),
+                                 world.start(1, broadcast_call(array_of(other), 0))};
+  for (int step = 0; step < 8; ++step) {
+    EXPECT_TRUE(world.engine(0).poll(true)) << step;
+    EXPECT_FALSE(world.engine(0).poll(true)) << "there is no more room: " << step;
+    EXPECT_TRUE(world.engine(1).poll(true)) << step;
+    EXPECT_FALSE(world.engine(1).poll(true)) << "the other end has sent nothing more: " << step;
+  }
+  world.run(operations);
+  EXPECT_EQ(other, root);
+}
+
 }  // namespace
 }  // namespace tokenyard::collectives::testing

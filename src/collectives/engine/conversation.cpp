@@ -85,6 +85,12 @@ bool Conversation::drained() const {
                      [](const Peer& peer) { return !peer.stream || peer.stream->drained(); });
 }
 
+bool Conversation::take_moved() {
+  bool moved = false;
+  for (Peer& peer : peers_) moved = (peer.stream && peer.stream->take_moved()) || moved;
+  return moved;
+}
+
 uint64_t Conversation::bytes_sent() const {
   uint64_t bytes = 0;
   for (const Peer& peer : peers_) bytes += peer.stream ? peer.stream->bytes_sent() : 0;

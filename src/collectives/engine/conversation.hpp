@@ -69,6 +69,8 @@ class Conversation {
   /// True if nothing is left to be handed over.
   bool push();
   bool drained() const;
+  /// Whether a byte went or came since somebody last asked.
+  bool take_moved();
   uint64_t bytes_sent() const;
 
   /// Of operations that take long: tells the others that this rank has begun, and looks whether

@@ -80,6 +80,7 @@ bool OperationQueue::poll(Instant now) {
       const Sequence before = committed_;
       advance();
       moved = run_.take_progress() || committed_ != before;
+      moved = talk_->take_moved() || moved;
       const bool waits = phase_ == Phase::running || phase_ == Phase::committing;
       if (!moved && waits && now > began_ + unusual) talk_->look_around(attempt_->team.ranks);
     } catch (const CallsDiffer& differ) {

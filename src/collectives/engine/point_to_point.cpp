@@ -118,7 +118,7 @@ void PointToPoint::say(uint32_t to, Sending& sending) {
 
 bool PointToPoint::poll(Instant now) {
   if (failed_) return false;
-  bool moved = false;
+  bool arrived = false, moved = false;
   if (!around_.frozen) {
     for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
       if (rank == identity_.self || !is_active(rank)) continue;
@@ -127,9 +127,10 @@ bool PointToPoint::poll(Instant now) {
                       [&](const Receiving& one) { return !one.from || *one.from == rank; });
       if (!peers_[rank].stream && !awaited) continue;
       stream(rank).push();
-      while (read(rank)) moved = true;
+      while (read(rank)) arrived = true;
+      moved = stream(rank).take_moved() || moved;
     }
-    if (moved) match();
+    if (arrived) match();
   }
   check_deadlines(now);
   return moved;

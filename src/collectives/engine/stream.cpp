@@ -40,7 +40,7 @@ bool Stream::push_one(Outgoing& frame) {
   for (const std::span<const std::byte> part : parts) {
     const std::span<const std::byte> rest = rest_of(part, before);
     if (!rest.empty()) {
-      const size_t taken = channel_->send_some(rest);
+      const size_t taken = note(channel_->send_some(rest));
       frame.taken += taken;
       if (taken < rest.size()) return false;
     }
@@ -82,7 +82,7 @@ const FrameHeader* Stream::header() {
     channel_->consume(skipped);
     padding_left_ -= skipped;
   }
-  header_got_ += channel_->receive_some(std::span(header_bytes_).subspan(header_got_));
+  header_got_ += note(channel_->receive_some(std::span(header_bytes_).subspan(header_got_)));
   if (header_got_ < sizeof(FrameHeader)) return nullptr;
   std::memcpy(&header_, header_bytes_.data(), sizeof header_);
   if (header_.magic != FrameHeader::magic_value) {
@@ -98,7 +98,7 @@ std::span<const std::byte> Stream::arrived() {
 }
 
 void Stream::consume(size_t bytes) {
-  channel_->consume(bytes);
+  channel_->consume(note(bytes));
   payload_left_ -= bytes;
 }
 
@@ -110,7 +110,7 @@ void Stream::finish() {
 }
 
 size_t Stream::read(std::span<std::byte> into) {
-  const size_t got = channel_->receive_some(into.first(std::min(into.size(), payload_left_)));
+  const size_t got = note(channel_->receive_some(into.first(std::min(into.size(), payload_left_))));
   payload_left_ -= got;
   return got;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "collectives/engine/frame.hpp"
@@ -46,6 +47,9 @@ class Stream {
   void finish();
 
   uint64_t bytes_sent() const { return channel_->bytes_sent(); }
+  /// Whether a byte went out or came in since somebody last asked: a frame may take long, and who
+  /// moves it must not go to sleep over it.
+  bool take_moved() { return std::exchange(moved_, false); }
 
  private:
   struct Outgoing {
@@ -58,6 +62,10 @@ class Stream {
     size_t bytes() const { return head_bytes + payload.size() + padding; }
   };
   bool push_one(Outgoing& frame);
+  size_t note(size_t moved) {
+    moved_ = moved_ || moved > 0;
+    return moved;
+  }
 
   std::shared_ptr<Channel> channel_;
   std::vector<Outgoing> queue_;
@@ -67,6 +75,7 @@ class Stream {
   FrameHeader header_;
   size_t header_got_ = 0;
   uint64_t payload_left_ = 0, padding_left_ = 0;
+  bool moved_ = false;
 };
 
 }  // namespace tokenyard::collectives

@@ -247,10 +247,12 @@ void WireTransport::dial_busy_pairs() {
 }
 
 void WireTransport::prepare_to_sleep() {
+  // Letters first: a look takes bells out of the letterbox, and one that answers the announcement
+  // must stay there, to end the sleep.
+  look();
   for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
   }
-  look();
   const bool waiting =
       shared_.is_waiting() || door_.is_short() ||
       std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });
