@@ -32,7 +32,8 @@ std::vector<std::unique_ptr<World>> in_process_cuda(uint32_t ranks, const WorldO
       accelerators.push_back(
           std::make_shared<cuda::CudaAccelerator>(static_cast<int>(rank), options.interrupt));
   } else {
-    const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout);
+    // Half of it: whoever a launch misses is still there to be named, not gone at its own deadline.
+    const auto gpu = std::make_shared<cuda::SharedGpu>(0, options.timeout / 2);
     for (uint32_t rank = 0; rank < ranks; ++rank)
       accelerators.push_back(
           std::make_shared<cuda::SharedGpuAccelerator>(gpu, rank, options.interrupt));
