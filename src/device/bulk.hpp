@@ -38,6 +38,8 @@ class Completion {
   /// Whether the phase of this parity has ended; if so, what arrived in it is visible (acquire,
   /// block scope; arrivals are releases). Never blocks for long: put it in a `wait_until`.
   DEVICE bool done(uint32_t parity);
+  /// As `done`, and never sleeps: for threads that have other things to look at as well.
+  DEVICE bool done_now(uint32_t parity);
 
  private:
   [[maybe_unused]] uint64_t state_;  // The words reach it by its address.

@@ -2,6 +2,8 @@
 /// GPUs, not the same bits.
 #pragma once
 
+#include <cstdint>
+
 #include "device/macros.hpp"
 
 namespace tokenyard {
@@ -11,6 +13,8 @@ DEVICE float power(float base, float exponent);
 DEVICE float sine(float x);
 DEVICE float cosine(float x);
 DEVICE float reciprocal_square_root(float x);
+/// The nearest integer, halves to even; |x| < 2^63.
+DEVICE int64_t nearest_integer(float x);
 
 }  // namespace tokenyard
 

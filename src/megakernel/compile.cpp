@@ -28,11 +28,16 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   const Triggers& triggers = compiled.triggers;
   const Graph::TaskNode& node = graph.tasks()[task];
   const uint32_t rank = graph.place().rank;
-  const auto is_static = [](const Signal& signal) { return !signal.dynamic; };
+  // Carried events, and dynamic signals, are left to the bodies of tasks.
+  const auto is_counted = [&](const Wait& wait) { return !graph.events()[wait.event.id].carried; };
+  const auto is_static = [&](const Signal& signal) {
+    return !signal.dynamic && !graph.events()[signal.event.id].carried;
+  };
   Packet head{};
   head.task = task;
   head.type = node.type;
-  head.waits = static_cast<uint32_t>(node.waits.size());
+  head.waits =
+      static_cast<uint32_t>(std::count_if(node.waits.begin(), node.waits.end(), is_counted));
   head.signals =
       static_cast<uint32_t>(std::count_if(node.signals.begin(), node.signals.end(), is_static));
   head.args_at = static_cast<uint32_t>(sizeof(Packet) + head.waits * sizeof(WaitRecord) +
@@ -49,6 +54,7 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   std::vector<std::byte> bytes;
   append(bytes, head);
   for (const Wait& wait : node.waits) {
+    if (!is_counted(wait)) continue;
     const EventTriggers& event = triggers[rank][wait.event.id];
     append(bytes,
            WaitRecord{.event = wait.event.id,
@@ -85,6 +91,17 @@ void check_shapes(std::span<const Shape> shapes) {
                          "as many schedulers on all ranks");
 }
 
+/// Schedulers begin tasks by the counters of events, which carried ones have not.
+void check_none_carried(std::span<const Graph> graphs) {
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank)
+    for (uint32_t event = 0; event < graphs[rank].events().size(); ++event)
+      if (graphs[rank].events()[event].carried)
+        throw InvalidGraph(GraphFault::trigger_count,
+                           {event_name(graphs, rank, event),
+                            "is carried by the data, which schedulers do not look at"},
+                           "a static placement (no schedulers) for graphs with carried events");
+}
+
 Placement in_order(std::span<const Graph> graphs) {
   Placement placement;
   for (const Graph& graph : graphs) {
@@ -107,6 +124,7 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   if (placement) {
     compiled.placement = std::move(*placement);
   } else if (dynamic) {
+    check_none_carried(graphs);
     prove_acyclic(events_only);
     compiled.placement = in_order(graphs);
     compiled.launches =
@@ -122,7 +140,9 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   prove_acyclic(order);
   prove_counts_apart(graphs, order);
   if (dynamic) prove_arrivals_apart(graphs, compiled.triggers, order);
-  prove_regions(graphs, order);
+  const Order visible(graphs, dynamic ? Order::Beside::barriers : Order::Beside::queues,
+                      &compiled.placement, Order::Carried::left_out);
+  prove_regions(graphs, order, visible);
   return compiled;
 }
 
@@ -155,12 +175,14 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
     const TaskType& type = graph.task_set().types[task.type];
     program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);
     if (type.streams) program.streams = shape.streams;
+    if (type.loads_ahead) program.ahead_bytes = std::max(program.ahead_bytes, task.ahead_bytes);
   }
   return program;
 }
 
 uint32_t Program::tail_bytes(uint32_t compute_warps) const {
-  return (scratch_bytes + 127) / 128 * 128 + compute_warps * streams.depth * streams.unit_bytes;
+  return aligned_128(scratch_bytes) + aligned_128(ahead_bytes) +
+         compute_warps * streams.depth * streams.unit_bytes;
 }
 
 void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
@@ -186,8 +208,9 @@ void check_capacity(const Program& program, const Shape& shape, const Graph& gra
   throw InvalidGraph(
       GraphFault::shared_memory,
       {fmt::format("{} wants {} bytes of scratch", largest, bytes),
-       fmt::format("rings of units take {}",
-                   shape.compute_warps * program.streams.depth * program.streams.unit_bytes),
+       fmt::format("rings of units take {}, what is loaded ahead {}",
+                   shape.compute_warps * program.streams.depth * program.streams.unit_bytes,
+                   program.ahead_bytes),
        fmt::format("{} in all with the worker's own, and a block has {}", needed,
                    capacity.shared_bytes)},
       "less scratch, or shorter rings");

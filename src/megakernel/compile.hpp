@@ -44,6 +44,7 @@ struct Program {
   std::vector<Dependent> dependents;  ///< by event, then those of an iteration's begin
   uint32_t event_slots = 0;           ///< of each scheduler's queue, in dynamic runs
   uint32_t scratch_bytes = 0;
+  uint32_t ahead_bytes = 0;
   StreamPlan streams;  ///< empty if nothing streams
   /// Shared memory that a block needs besides the kernel's own.
   uint32_t tail_bytes(uint32_t compute_warps) const;

@@ -14,10 +14,12 @@
 /// members:
 ///
 ///     struct Shared {...};      scratch of the block, not initialised
-///     static DEVICE uint32_t units(const Args&, uint32_t warp, uint32_t warps);
-///     static DEVICE Unit unit(const Args&, uint32_t warp, uint32_t warps, uint32_t index);
+///     static DEVICE Stream stream(const Args&, uint32_t warp, uint32_t warps);
 ///                               what each warp streams: read while tasks before this one still
 ///                               run, so it must be memory that no task writes
+///     static DEVICE void ahead(Ahead&, const Args&);
+///                               what the block loads once the iteration has begun, while tasks
+///                               before this one still run: nothing that they write
 ///     static constexpr ArgField kFields[];       for graphs that are not written in C++
 #pragma once
 
@@ -26,10 +28,29 @@
 
 namespace tokenyard::megakernel {
 
-/// A piece of constant memory to be streamed: 16-byte aligned, at most StreamPlan::unit_bytes.
-struct Unit {
+/// Rows of constant memory that a warp streams one after the other, each in pieces: its units.
+/// 16-byte aligned; a piece is at most StreamPlan::unit_bytes.
+struct Stream {
   const std::byte* from;
-  uint32_t bytes;
+  uint64_t row_stride;
+  uint32_t rows, row_bytes, piece_bytes;
+
+  DEVICE uint32_t units() const { return rows * ((row_bytes + piece_bytes - 1) / piece_bytes); }
+};
+
+/// By the loader: where `ahead` of a task puts what it loads.
+class Ahead {
+ public:
+  DEVICE Ahead(std::byte* to, Completion& full) : to_(to), full_(full) {}
+  /// Once, before any load: of all loads together.
+  DEVICE void expect(uint32_t bytes) { full_.arrive_expect(bytes); }
+  DEVICE void load(uint32_t at, const void* from, uint32_t bytes) {
+    if (bytes > 0) bulk::load(to_ + at, from, bytes, full_);
+  }
+
+ private:
+  std::byte* to_;
+  Completion& full_;
 };
 
 class Context {
@@ -61,22 +82,49 @@ class Context {
     return *reinterpret_cast<Shared*>(scratch(working_.params));
   }
 
-  /// By a whole warp: its next unit, once it has been loaded. Undefined bytes if the run has
-  /// failed.
-  DEVICE const std::byte* next_unit() {
+  /// Units that a warp may hold at a time.
+  DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
+  /// By a whole warp: its next unit, or the one `skip` after it, once it has been loaded. Undefined
+  /// bytes if the run has failed.
+  DEVICE const std::byte* next_unit(uint32_t skip = 0) {
     const uint32_t mine = warp();
-    Completion& full = working_.shared.unit_full[mine][units_.slot];
+    RingCursor unit = units_;
+    for (uint32_t i = 0; i < skip; ++i) unit.next(ring_units());
+    Completion& full = working_.shared.unit_full[mine][unit.slot];
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
-    if (!wait_until(working_.deadline(), what, [&] { return full.done(units_.parity()); }))
+    if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
       stall(working_,
             {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
-    return unit_slot(working_.params, mine, units_.slot);
+    return unit_slot(working_.params, mine, unit.slot);
   }
   /// By a whole warp, which has read it: the oldest unit's place may be loaded again.
   DEVICE void release_unit() {
     warp::sync();
     if (warp::lane() == 0) working_.shared.unit_empty[warp()][units_.slot].arrive();
     units_.next(working_.params.streams.depth);
+  }
+
+  /// By every thread that reads it, in every run of a task that has one: what its `ahead` has
+  /// loaded. May be written to; whoever does calls fence_async() after it.
+  DEVICE std::byte* loaded_ahead() {
+    Completion& full = working_.shared.ahead_full;
+    Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
+    if (!wait_until(working_.deadline(), what, [&] { return full.done(ahead_ & 1); }))
+      stall(working_,
+            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+    return ahead_area(working_.params);
+  }
+  /// Until words that carry an event have come. Gives up when the run fails: what they hold then
+  /// means nothing, and neither does what the task makes of it.
+  template <class Condition>
+  DEVICE void await_carried(Event event, Condition condition) const {
+    Awaited what{.phase = task_, .rank = rank()};
+    if (!wait_until(working_.deadline(), what, condition))
+      stall(working_, {.what = Stalled::carried,
+                       .task = task_,
+                       .event = event.id,
+                       .rank = rank(),
+                       .iteration = iteration_});
   }
 
   /// By one thread: signals a dynamic event n times. What this thread did before, and the others
@@ -117,11 +165,17 @@ class Context {
     task_ = task;
     iteration_ = iteration;
   }
+  /// For the worker, after a task that loads ahead: the place may be loaded again.
+  DEVICE void release_ahead() {
+    if (thread() == 0) working_.shared.ahead_empty.arrive();
+    ++ahead_;
+  }
 
  private:
   const Working& working_;
   uint32_t task_ = 0;
   uint64_t iteration_ = 0;
+  uint32_t ahead_ = 0;  ///< tasks that loaded ahead so far
   RingCursor units_;
 };
 

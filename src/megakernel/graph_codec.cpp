@@ -70,6 +70,7 @@ void value(Archive& archive, auto& options)
   value(archive, options.name);
   value(archive, options.bytes);
   value(archive, options.given);
+  value(archive, options.words);
 }
 template <class Archive>
 void value(Archive& archive, auto& options)
@@ -78,6 +79,7 @@ void value(Archive& archive, auto& options)
   value(archive, options.name);
   value(archive, options.count);
   value(archive, options.dynamic_max);
+  value(archive, options.carried);
 }
 
 template <class T>
@@ -99,6 +101,7 @@ void value(Archive& archive, auto& task)
   value(archive, task.expects);
   value(archive, task.worker);
   value(archive, task.cost_ns);
+  value(archive, task.ahead_bytes);
   value(archive, task.type);
   value(archive, task.args);
 }

@@ -1,17 +1,18 @@
-/// The last warp of a worker: it brings packets and units into shared memory, ahead of the tasks.
-/// Its lanes are independent of one another, and of them only some have work.
+/// The last warp of a worker: it brings packets, and what tasks stream, into shared memory, ahead
+/// of the tasks. Its lanes are independent of one another, and of them only some have work. Here is
+/// the one that brings packets; streaming_kernel.hpp has the others.
 #pragma once
 
 #include "megakernel/host_feed_kernel.hpp"
 #include "megakernel/launch_kernel.hpp"
-#include "megakernel/task_list.hpp"
 
 namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kFeederLane = 31;
 static_assert(kComputeWarpsMax <= kFeederLane);
 
-/// Waits that a loader's lane may leave because the compute warps have ended.
+/// Waits that a loader's lane may leave because the compute warps have ended. Its condition must
+/// not sleep (Completion::done_now): the hardware would put all lanes of the warp to sleep with it.
 template <class Condition>
 DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
   Awaited what{.phase = phase_of(working.params, phase), .rank = working.params.rank};
@@ -89,7 +90,7 @@ class Feeder {
     const uint32_t oldest = pushed - kAhead;
     Completion& empty = working_.shared.packet_empty[oldest % kPacketSlots];
     return loader_waits(working_, RunPhase::packet,
-                        [&] { return empty.done(oldest / kPacketSlots & 1); });
+                        [&] { return empty.done_now(oldest / kPacketSlots & 1); });
   }
 
   /// Whether there is an iteration of this number, as far as one can know ahead of it: a loop with
@@ -155,7 +156,7 @@ class Feeder {
     if (cursor_.lap == 0) return true;
     Completion& empty = working_.shared.packet_empty[cursor_.slot];
     return loader_waits(working_, RunPhase::packet,
-                        [&] { return empty.done((cursor_.lap - 1) & 1); });
+                        [&] { return empty.done_now((cursor_.lap - 1) & 1); });
   }
 
   DEVICE void drain() {
@@ -169,67 +170,6 @@ class Feeder {
 
   const Working& working_;
   RingCursor cursor_;
-};
-
-/// Lane w: keeps the ring of compute warp w full.
-template <class List>
-class UnitLoader {
- public:
-  DEVICE UnitLoader(const Working& working, uint32_t warp) : working_(working), warp_(warp) {}
-
-  DEVICE void run() {
-    WorkerShared& shared = working_.shared;
-    for (RingCursor packets;; packets.next(kPacketSlots)) {
-      const bool got = loader_waits(working_, RunPhase::packet, [&] {
-        return shared.packet_full[packets.slot].done(packets.parity());
-      });
-      if (!got || shared.notes[packets.slot].kind == NoteKind::end) break;
-      if (shared.notes[packets.slot].kind == NoteKind::task &&
-          !load_units(shared.packet(packets.slot)))
-        break;
-      shared.packet_empty[packets.slot].arrive();
-    }
-    for (; landed_ < issued_; ++landed_) let_land(full(landed_), parity(landed_));
-  }
-
- private:
-  DEVICE bool load_units(const Packet& packet) {
-    const StreamPlan& plan = working_.params.streams;
-    const uint32_t warps = working_.params.compute_warps;
-    const uint32_t units = List::units(packet, warp_, warps);
-    for (uint32_t i = 0; i < units; ++i) {
-      const Unit unit = List::unit(packet, warp_, warps, i);
-      // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
-      if (issued_ - landed_ == plan.in_flight) {
-        if (!loader_waits(working_, RunPhase::units,
-                          [&] { return full(landed_).done(parity(landed_)); }))
-          return false;
-        ++landed_;
-      }
-      if (issued_ >= plan.depth && !loader_waits(working_, RunPhase::units, [&] {
-            return working_.shared.unit_empty[warp_][issued_ % plan.depth].done(
-                (issued_ / plan.depth - 1) & 1);
-          }))
-        return false;
-      full(issued_).arrive_expect(unit.bytes);
-      // Weights are used once an iteration: they would only push out what is used again.
-      bulk::load(unit_slot(working_.params, warp_, issued_ % plan.depth), unit.from, unit.bytes,
-                 full(issued_), evict_first());
-      ++issued_;
-    }
-    return true;
-  }
-
-  DEVICE Completion& full(uint32_t number) const {
-    return working_.shared.unit_full[warp_][number % working_.params.streams.depth];
-  }
-  DEVICE uint32_t parity(uint32_t number) const {
-    return (number / working_.params.streams.depth) & 1;
-  }
-
-  const Working& working_;
-  uint32_t warp_;
-  uint32_t issued_ = 0, landed_ = 0;  ///< units; landed as far as this lane has looked
 };
 
 }  // namespace tokenyard::megakernel

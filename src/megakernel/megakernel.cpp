@@ -117,7 +117,8 @@ struct Megakernel::Parts {
   std::exception_ptr failure;  ///< what the object threw first
   uint32_t fed = 0;
   std::optional<uint32_t> ended_by_loop;  ///< a fed run: iterations, if it ended before stop()
-  tokenyard::Event ended{};
+  tokenyard::Event begun{}, ended{};
+  double run_ms = 0;  ///< of the last run
   /// A fed run on the host executor needs a thread of its own: launching is running there.
   std::jthread thread;
   std::atomic<bool> thread_ended = false;
@@ -157,6 +158,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   params.loop_event = graph.loop() ? graph.loop()->id : kNoEvent;
   params.streams = program.streams;
   params.scratch_bytes = program.scratch_bytes;
+  params.ahead_bytes = program.ahead_bytes;
   params.patience = cell.patience(world.timeout());
   RunRecord* const record = tables->record();
   for (uint32_t* word : {&record->done, &record->fed, &record->stop})
@@ -181,6 +183,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
     return;
   }
   try {
+    begun = accelerator.record({});
     accelerator.launch(kernel, launch_shape, {}, &params);
     ended = accelerator.record({});
   } catch (...) {
@@ -219,6 +222,8 @@ void Megakernel::Parts::await_end() {
       std::rethrow_exception(failure);
     }
   } else {
+    run_ms = accelerator.elapsed_ms(begun, ended);
+    accelerator.free_event(begun);
     accelerator.free_event(ended);
   }
 }
@@ -321,6 +326,10 @@ uint32_t Megakernel::stop() {
 
 uint64_t Megakernel::finished_iterations() const {
   return parts_->finished;
+}
+
+double Megakernel::last_run_ms() const {
+  return parts_->run_ms;
 }
 
 Trace Megakernel::trace() const {

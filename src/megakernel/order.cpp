@@ -9,7 +9,8 @@
 
 namespace tokenyard::megakernel {
 
-Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* placement)
+Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* placement,
+             Carried carried)
     : graphs_(graphs) {
   for (const Graph& graph : graphs) {
     first_task_.push_back(nodes_an_iteration_);
@@ -22,7 +23,7 @@ Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* plac
   first_barrier_ = nodes_an_iteration_;
   nodes_an_iteration_ += static_cast<uint32_t>(graphs.size());
   std::vector<Pair> edges;
-  add_events(edges);
+  add_events(edges, carried);
   if (beside == Beside::queues) add_queues(edges, *placement);
   if (beside == Beside::barriers) add_barriers(edges);
 
@@ -35,7 +36,7 @@ Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* plac
   sort();
 }
 
-void Order::add_events(std::vector<Pair>& edges) const {
+void Order::add_events(std::vector<Pair>& edges, Carried carried) const {
   for (const Graph& graph : graphs_) {
     const uint32_t rank = graph.place().rank;
     for (uint32_t i = 0; i < graph.tasks().size(); ++i) {
@@ -47,7 +48,8 @@ void Order::add_events(std::vector<Pair>& edges) const {
         for (const Event& expected : node.expects)
           edges.emplace_back(task(rank, i, iteration), event(rank, expected.id, iteration));
         for (const Wait& wait : node.waits)
-          if (iteration >= wait.lag)
+          if (iteration >= wait.lag &&
+              (carried == Carried::counts || !graph.events()[wait.event.id].carried))
             edges.emplace_back(event(rank, wait.event.id, iteration - wait.lag),
                                task(rank, i, iteration));
       }

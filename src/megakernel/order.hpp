@@ -32,7 +32,10 @@ class Order {
   enum class Beside : uint8_t { events_only, queues, barriers };
   /// What orders tasks beside events: nothing, the queues of `placement`, or a barrier a rank
   /// between iterations.
-  Order(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr);
+  /// Without carried events it is the order in which tasks see each other's memory.
+  enum class Carried : uint8_t { counts, left_out };
+  Order(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr,
+        Carried carried = Carried::counts);
 
   Node task(uint32_t rank, uint32_t task, uint32_t iteration = 0) const {
     return iteration * nodes_an_iteration_ + first_task_[rank] + task;
@@ -56,7 +59,7 @@ class Order {
   uint32_t nodes() const { return nodes_an_iteration_ * kIterations; }
 
  private:
-  void add_events(std::vector<Pair>& edges) const;
+  void add_events(std::vector<Pair>& edges, Carried carried) const;
   void add_barriers(std::vector<Pair>& edges) const;
   void add_queues(std::vector<Pair>& edges, const Placement& placement) const;
   void sort();

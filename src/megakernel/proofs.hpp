@@ -24,9 +24,10 @@ void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& trigger
 
 /// Who touches the same bytes of a tensor, and not only to read or only to add, is ordered: within
 /// an iteration one way or the other, and before whatever the next iteration does there. What is
-/// read was written before, in this iteration or, where the tensor is given, ever. Throws
-/// InvalidGraph (read_after_write, write_after_read, write_after_write, across_iterations,
-/// no_producer).
-void prove_regions(std::span<const Graph> graphs, const Order& order);
+/// read was written before, in this iteration or, where the tensor is given, ever.
+/// `visible` is the order in which tasks see each other's memory, less than `order` where events
+/// are carried: tensors that are words need only the latter. Throws InvalidGraph (read_after_write,
+/// write_after_read, write_after_write, across_iterations, no_producer).
+void prove_regions(std::span<const Graph> graphs, const Order& order, const Order& visible);
 
 }  // namespace tokenyard::megakernel

@@ -31,13 +31,14 @@ struct Conflict {
   uint32_t a, b;  ///< in its list, in the order of declaration
 };
 
-std::vector<TensorAccesses> accesses_of(std::span<const Graph> graphs) {
+/// Of tensors that are words, or of the others.
+std::vector<TensorAccesses> accesses_of(std::span<const Graph> graphs, bool words) {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Access>> found;
   for (const Graph& graph : graphs)
     for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
       const auto note = [&](const std::vector<Region>& regions, Kind kind, bool streams) {
         for (const Region& region : regions)
-          if (region.begin < region.end)
+          if (region.begin < region.end && graphs[0].tensors()[region.tensor].words == words)
             found[{region.rank, region.tensor}].push_back(
                 {region.begin, region.end, kind, graph.place().rank, task, streams});
       };
@@ -89,8 +90,8 @@ GraphFault fault_of(const Access& first, const Access& second) {
 
 class RegionProof {
  public:
-  RegionProof(std::span<const Graph> graphs, const Order& order)
-      : graphs_(graphs), order_(order), tensors_(accesses_of(graphs)) {}
+  RegionProof(std::span<const Graph> graphs, const Order& order, bool words)
+      : graphs_(graphs), order_(order), tensors_(accesses_of(graphs, words)) {}
 
   void run() {
     for (const TensorAccesses& tensor : tensors_)
@@ -202,8 +203,9 @@ class RegionProof {
 
 }  // namespace
 
-void prove_regions(std::span<const Graph> graphs, const Order& order) {
-  RegionProof(graphs, order).run();
+void prove_regions(std::span<const Graph> graphs, const Order& order, const Order& visible) {
+  RegionProof(graphs, order, true).run();
+  RegionProof(graphs, visible, false).run();
 }
 
 }  // namespace tokenyard::megakernel

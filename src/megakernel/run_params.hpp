@@ -4,6 +4,8 @@
 ///
 ///     last warp, lane 31: the feeder       brings packets into a ring in shared memory, some
 ///                                          tasks ahead, iteration after iteration
+///     last warp, lane 30: ahead loader     loads what a task wants of this iteration before it
+///                                          begins (a cache), once the iteration has begun here
 ///     last warp, lane w:  unit loader w    reads each packet, and loads what warp w of that task
 ///                                          streams (weights), limited by its ring and by the
 ///                                          copies it may have in flight
@@ -17,6 +19,9 @@
 /// in iteration i once it has reached triggers * (i + 1). Iterations are numbered through all runs
 /// of the object, so nobody clears a counter, and a wait asks for `>=`: whoever runs ahead harms
 /// nobody. (That no signal of iteration i + 1 comes before the last of i is proved by compile().)
+/// A carried event has no counter that anybody looks at: its signals are strong words that bodies
+/// of tasks write and await themselves (tasks/words.hpp). It is in the graph for the proofs alone.
+///
 /// An event with a number that only the device knows has triggers = the most it could be; whoever
 /// finds out that it is n adds the missing max - n at once.
 ///
@@ -127,7 +132,7 @@ struct RunRecord {
 };
 
 /// What a worker waited for when its run failed.
-enum class Stalled : uint32_t { nothing, event, units, packet, hello, loop, host, queue };
+enum class Stalled : uint32_t { nothing, event, carried, units, packet, hello, loop, host, queue };
 struct StallRecord {
   Stalled what = Stalled::nothing;
   uint32_t task = 0;  ///< in the graph
@@ -191,6 +196,7 @@ struct RunParams {
   DynamicParams dynamic;
   StreamPlan streams;
   uint32_t scratch_bytes;
+  uint32_t ahead_bytes;  ///< that a task may load ahead; 0: none does
   Windows windows;
   Workspace* workspace;
   RunRecord* record;     ///< host-visible

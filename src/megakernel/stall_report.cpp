@@ -23,6 +23,9 @@ std::string text(const Graph& graph, const StallRecord& stall) {
     case Stalled::event:
       return fmt::format("{} awaits {} of iteration {}: has {} of {}", task_text(graph, stall.task),
                          event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
+    case Stalled::carried:
+      return fmt::format("{} awaits what {} of iteration {} carries", task_text(graph, stall.task),
+                         event_text(graph, stall.event), stall.iteration);
     case Stalled::units:
       return fmt::format("{} of iteration {} awaits what it streams", task_text(graph, stall.task),
                          stall.iteration);

@@ -13,7 +13,11 @@
 namespace tokenyard::megakernel {
 
 template <class T>
-concept Streams = requires(const typename T::Args& args) { T::units(args, 0u, 1u); };
+concept Streams = requires(const typename T::Args& args) { T::stream(args, 0u, 1u); };
+
+template <class T>
+concept LoadsAhead =
+    requires(Ahead& ahead, const typename T::Args& args) { T::ahead(ahead, args); };
 
 template <class T>
 concept HasScratch = requires { sizeof(typename T::Shared); };
@@ -29,6 +33,7 @@ constexpr TaskType task_type() {
                 .args_bytes = sizeof(typename T::Args),
                 .scratch_bytes = 0,
                 .streams = Streams<T>,
+                .loads_ahead = LoadsAhead<T>,
                 .fields = {}};
   if constexpr (HasScratch<T>) type.scratch_bytes = sizeof(typename T::Shared);
   if constexpr (HasFields<T>) type.fields = T::kFields;
@@ -41,18 +46,23 @@ struct TaskList {
     uint32_t type = 0;
     (void)((type++ == packet.type && (Tasks::run(context, args<Tasks>(packet)), true)) || ...);
   }
-  /// How many units a warp of the task streams.
-  static DEVICE uint32_t units(const Packet& packet, uint32_t warp, uint32_t warps) {
-    uint32_t type = 0, count = 0;
-    (void)((type++ == packet.type && (count = units_of<Tasks>(packet, warp, warps), true)) || ...);
-    return count;
-  }
-  static DEVICE Unit unit(const Packet& packet, uint32_t warp, uint32_t warps, uint32_t index) {
+  /// What a warp of the task streams.
+  static DEVICE Stream stream(const Packet& packet, uint32_t warp, uint32_t warps) {
     uint32_t type = 0;
-    Unit unit{};
-    (void)((type++ == packet.type && (unit = unit_of<Tasks>(packet, warp, warps, index), true)) ||
+    Stream stream{};
+    (void)((type++ == packet.type && (stream = stream_of<Tasks>(packet, warp, warps), true)) ||
            ...);
-    return unit;
+    return stream;
+  }
+  static DEVICE bool loads_ahead(const Packet& packet) {
+    uint32_t type = 0;
+    bool loads = false;
+    (void)((type++ == packet.type && (loads = LoadsAhead<Tasks>, true)) || ...);
+    return loads;
+  }
+  static DEVICE void ahead(const Packet& packet, Ahead& to) {
+    uint32_t type = 0;
+    (void)((type++ == packet.type && (ahead_of<Tasks>(packet, to), true)) || ...);
   }
   static constexpr std::array<TaskType, sizeof...(Tasks)> types() {
     return {task_type<Tasks>()...};
@@ -64,18 +74,15 @@ struct TaskList {
     return *reinterpret_cast<const typename T::Args*>(packet.args());
   }
   template <class T>
-  static DEVICE uint32_t units_of(const Packet& packet, uint32_t warp, uint32_t warps) {
+  static DEVICE Stream stream_of(const Packet& packet, uint32_t warp, uint32_t warps) {
     if constexpr (Streams<T>)
-      return T::units(args<T>(packet), warp, warps);
-    else
-      return 0;
-  }
-  template <class T>
-  static DEVICE Unit unit_of(const Packet& packet, uint32_t warp, uint32_t warps, uint32_t index) {
-    if constexpr (Streams<T>)
-      return T::unit(args<T>(packet), warp, warps, index);
+      return T::stream(args<T>(packet), warp, warps);
     else
       return {};
+  }
+  template <class T>
+  static DEVICE void ahead_of(const Packet& packet, Ahead& to) {
+    if constexpr (LoadsAhead<T>) T::ahead(to, args<T>(packet));
   }
 };
 

@@ -1,8 +1,8 @@
 /// A worker: run_params.hpp tells how it works.
 #pragma once
 
-#include "megakernel/loader_kernel.hpp"
 #include "megakernel/scheduler_kernel.hpp"
+#include "megakernel/streaming_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -10,8 +10,12 @@ namespace tokenyard::megakernel {
 DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   if (thread::index() != 0) return;
   shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
-  // A slot is free once every compute warp has read it, and every unit loader.
-  const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1);
+  shared.begun = 0;
+  shared.ahead_full.init(1);
+  shared.ahead_empty.init(1);
+  // A slot is free once every compute warp has read it, and every lane that loads for tasks.
+  const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1) +
+                           (params.ahead_bytes > 0 ? 1 : 0);
   for (uint32_t slot = 0; slot < kPacketSlots; ++slot) {
     shared.packet_full[slot].init(1);
     shared.packet_empty[slot].init(readers);
@@ -71,6 +75,20 @@ class Worker {
     leave();
   }
 
+  /// One task, whose packet comes first, as a kernel of its own does it: what a megakernel is
+  /// measured against.
+  DEVICE void run_one() {
+    grid::wait_for_previous();
+    const RingCursor first;
+    if (!await_packet(first))
+      fail_worker(working_);
+    else
+      await_events(first.slot);
+    if (meet(working_) && run_task(first.slot, working_.shared.notes[first.slot]))
+      release(first.slot);
+    if (first_thread()) store<Order::release, Scope::block>(&working_.shared.ended, 1);
+  }
+
  private:
   DEVICE const RunParams& params() const { return working_.params; }
   DEVICE bool first_thread() const { return thread::index() == 0; }
@@ -127,6 +145,9 @@ class Worker {
     begun_ = true;
     iteration_ = iteration;
     working_.began_ns = now_ns();
+    if (!first_thread()) return;
+    // Release: this thread has acquired the iteration's begin, and the ahead loader relies on it.
+    store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
   }
 
   DEVICE bool run_task(uint32_t slot, const Note& note) {
@@ -135,6 +156,7 @@ class Worker {
     context_.begin(packet.task, note.iteration);
     List::run(packet, context_);
     if (!meet(working_)) return false;
+    if (List::loads_ahead(packet)) context_.release_ahead();
     signal(packet);
     trace(packet.task, note.iteration, begun_ns);
     return true;
@@ -236,6 +258,8 @@ DEVICE void run_graph(const RunParams& params) {
     Worker<List>(working).run();
   } else if (warp::lane() == kFeederLane) {
     Feeder(working).run();
+  } else if (warp::lane() == kAheadLane) {
+    if (params.ahead_bytes > 0) AheadLoader<List>(working).run();
   } else if (params.streams.unit_bytes > 0 && warp::lane() < params.compute_warps) {
     UnitLoader<List>(working, warp::lane()).run();
   }

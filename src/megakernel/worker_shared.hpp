@@ -1,6 +1,7 @@
 /// A worker's shared memory.
 ///
-///     WorkerShared | the running task's scratch | rings of units [compute warps][depth]
+///     WorkerShared | the running task's scratch | what a task loads ahead
+///                  | rings of units [compute warps][depth]
 #pragma once
 
 #include "device/device.hpp"
@@ -27,7 +28,9 @@ struct Note {
 struct WorkerShared {
   Completion packet_full[kPacketSlots], packet_empty[kPacketSlots];
   Completion unit_full[kComputeWarpsMax][kUnitsMax], unit_empty[kComputeWarpsMax][kUnitsMax];
+  Completion ahead_full, ahead_empty;
   Note notes[kPacketSlots];
+  uint64_t begun;    ///< one more than the iteration whose tasks run
   uint32_t failed;   ///< the meeting that finds a wait failed, or 0
   uint32_t ended;    ///< the compute warps need no more packets
   uint32_t stalled;  ///< somebody writes the StallRecord
@@ -51,14 +54,17 @@ struct RingCursor {
   }
 };
 
-HOST_DEVICE uint32_t scratch_bytes_aligned(const RunParams& params) {
-  return (params.scratch_bytes + 127) / 128 * 128;
+HOST_DEVICE uint32_t aligned_128(uint32_t bytes) {
+  return (bytes + 127) / 128 * 128;
 }
 DEVICE std::byte* scratch(const RunParams&) {
   return block::shared_tail<WorkerShared>();
 }
+DEVICE std::byte* ahead_area(const RunParams& params) {
+  return scratch(params) + aligned_128(params.scratch_bytes);
+}
 DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slot) {
-  return block::shared_tail<WorkerShared>() + scratch_bytes_aligned(params) +
+  return ahead_area(params) + aligned_128(params.ahead_bytes) +
          (warp * params.streams.depth + slot) * params.streams.unit_bytes;
 }
 

@@ -70,7 +70,8 @@ void run_graphs(const std::string& device, uint32_t tasks_max, double budget_s) 
                       options.tasks, options.ranks, static_cast<uint32_t>(options.pacing),
                       plan.schedulers, seed);
       run_threads(device, options.ranks,
-                  {.timeout = std::chrono::seconds(120), .arena_bytes = size_t{64} << 20},
+                  {.timeout = std::chrono::seconds(device == "host" ? 120 : 15),
+                   .arena_bytes = size_t{64} << 20},
                   [&](World& world) {
                     EXPECT_EQ(run_random_graph(world, graph, tasks, plan), "") << what;
                   });

@@ -25,11 +25,13 @@ inline const TaskSet& kinds() {
                                                              .args_bytes = sizeof(Nothing::Args),
                                                              .scratch_bytes = 0,
                                                              .streams = false,
+                                                             .loads_ahead = false,
                                                              .fields = {}},
                                                     TaskType{.name = Greedy::kName,
                                                              .args_bytes = sizeof(Greedy::Args),
                                                              .scratch_bytes = 1 << 20,
                                                              .streams = false,
+                                                             .loads_ahead = false,
                                                              .fields = {}}};
   static const TaskSet set{.kernel = nullptr, .types = types};
   return set;

@@ -54,9 +54,13 @@ struct Touch {
   static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
     return args.units > warp ? (args.units - warp + warps - 1) / warps : 0;
   }
-  static DEVICE Unit unit(const Args& args, uint32_t warp, uint32_t warps, uint32_t index) {
-    return {reinterpret_cast<const std::byte*>(args.stream + (index * warps + warp) * kUnitWords),
-            kUnitWords * sizeof(uint32_t)};
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    constexpr uint32_t kBytes = kUnitWords * sizeof(uint32_t);
+    return {.from = reinterpret_cast<const std::byte*>(args.stream + warp * kUnitWords),
+            .row_stride = warps * kBytes,
+            .rows = units(args, warp, warps),
+            .row_bytes = kBytes,
+            .piece_bytes = kBytes};
   }
 
   static DEVICE void run(Context& context, const Args& args) {

@@ -58,6 +58,9 @@ struct TensorOptions {
   std::string name;
   uint64_t bytes = 0;
   Given given = Given::no;
+  /// Every word of it is written and read by strong accesses, and tells by itself whether it has
+  /// come: carried events are enough to order them.
+  bool words = false;
 };
 
 struct EventOptions {
@@ -66,6 +69,9 @@ struct EventOptions {
   /// At most so many signals whose number only the device knows: one task calls expect(n), others
   /// signal n times in all. 0 for an event whose count is static.
   uint32_t dynamic_max = 0;
+  /// Its signals are words that bodies of tasks write and await themselves. It orders tasks, and
+  /// makes visible those words only: tensors that are TensorOptions::words.
+  bool carried = false;
 };
 
 struct Wait {
@@ -90,6 +96,7 @@ struct TaskOptions {
   std::vector<Event> expects = {};  ///< dynamic events whose number this task finds out
   std::optional<uint32_t> worker = std::nullopt;  ///< only there
   uint64_t cost_ns = 1000;                        ///< about so long: for placement
+  uint32_t ahead_bytes = 0;                       ///< of shared memory that it loads ahead
 };
 
 struct Task {

@@ -54,6 +54,8 @@ class Megakernel {
 
   /// Iterations that all workers have finished, over all runs: also after a run has failed.
   uint64_t finished_iterations() const;
+  /// From the last run's launch to its end, as the device sees it.
+  double last_run_ms() const;
   /// Of the last run.
   Trace trace() const;
 

@@ -24,6 +24,7 @@ struct TaskType {
   uint32_t args_bytes;
   uint32_t scratch_bytes;            ///< of its Shared struct; 0 without
   bool streams;                      ///< has units that are loaded ahead of it
+  bool loads_ahead;                  ///< has `ahead`
   std::span<const ArgField> fields;  ///< empty where the type lists none
 };
 

@@ -64,6 +64,19 @@ DEVICE bool Completion::done(uint32_t parity) {
   return ended != 0;
 }
 
+// mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 waitComplete, [addr], parity;
+DEVICE bool Completion::done_now(uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{ .reg .pred ended;\n"
+      "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 ended, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, ended; }"
+      : "=r"(ended)
+      : "r"(ptx::shared_address(&state_)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
 // fence.proxy.async;   All state spaces: stages are in shared memory, what is loaded in global.
 DEVICE void fence_async() {
   asm volatile("fence.proxy.async;" ::: "memory");

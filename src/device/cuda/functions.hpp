@@ -19,5 +19,8 @@ DEVICE float cosine(float x) {
 DEVICE float reciprocal_square_root(float x) {
   return rsqrtf(x);
 }
+DEVICE int64_t nearest_integer(float x) {
+  return __float2ll_rn(x);
+}
 
 }  // namespace tokenyard

@@ -29,6 +29,10 @@ DEVICE bool Completion::done(uint32_t parity) {
   return host_body::machine().completion_done(this, parity, host_body::here());
 }
 
+DEVICE bool Completion::done_now(uint32_t parity) {
+  return done(parity);
+}
+
 DEVICE void fence_async() {
   host_body::machine().fence_async(host_body::here());
 }

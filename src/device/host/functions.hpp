@@ -21,5 +21,8 @@ DEVICE float cosine(float x) {
 DEVICE float reciprocal_square_root(float x) {
   return 1 / std::sqrt(x);
 }
+DEVICE int64_t nearest_integer(float x) {
+  return std::llrint(x);
+}
 
 }  // namespace tokenyard

@@ -1,16 +1,8 @@
 #pragma once
 
-#include "megakernel/tasks/attention.hpp"
-#include "megakernel/tasks/exchange.hpp"
-#include "megakernel/tasks/experts.hpp"
-#include "megakernel/tasks/linear.hpp"
-#include "megakernel/tasks/token.hpp"
-#include "megakernel/worker_kernel.hpp"
+#include "megakernel/tasks/decoder_list.hpp"
 
 namespace tokenyard::megakernel {
-
-using DecoderTasks = TaskList<Embed, Linear, GatedLinear, Attention, PickBest, NextToken,
-                              CopyToPeer, Reduce, RouteToken, ExpertGated, ExpertDown>;
 
 DEFINE_MEGAKERNEL(decoder_kernel, DecoderTasks)
 

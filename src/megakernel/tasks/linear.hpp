@@ -27,20 +27,14 @@ struct Linear {
       TOKENYARD_FIELD(f32, epsilon)};
   using Shared = RowInput;
 
-  static DEVICE RowPieces pieces(const Args& args) {
-    return {.rows = args.rows, .columns = args.columns, .unit_bytes = args.unit_bytes};
-  }
-  static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
-    return pieces(args).units(warp, warps);
-  }
-  static DEVICE Unit unit(const Args& args, uint32_t warp, uint32_t warps, uint32_t index) {
-    return pieces(args).unit(args.weights, warp, warps, index);
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    return every_nth_row(args.weights, args.rows, args.columns, args.unit_bytes, warp, warps);
   }
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
     for (uint32_t row = context.warp(); row < args.rows; row += context.warps()) {
-      const float product = streamed_dot(context, pieces(args), shared.x);
+      const float product = streamed_dot(context, args.columns, args.unit_bytes, shared.x);
       if (warp::lane() == 0)
         args.y[row] = product + (args.residual == nullptr ? 0.0f : args.residual[row]);
     }
@@ -65,28 +59,23 @@ struct GatedLinear {
       TOKENYARD_FIELD(u32, unit_bytes),  TOKENYARD_FIELD(f32, epsilon)};
   using Shared = RowInput;
 
-  /// A pair of rows is one long row to whoever streams it.
-  static DEVICE RowPieces pair(const Args& args) {
-    return {.rows = args.rows, .columns = 2 * args.columns, .unit_bytes = args.unit_bytes};
-  }
-  static DEVICE RowPieces half(const Args& args) {
-    return {.rows = 2 * args.rows, .columns = args.columns, .unit_bytes = args.unit_bytes};
-  }
-  static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
-    return pair(args).rows_of(warp, warps) * 2 * half(args).pieces();
-  }
-  static DEVICE Unit unit(const Args& args, uint32_t warp, uint32_t warps, uint32_t index) {
-    const uint32_t pieces = half(args).pieces();
-    const uint32_t row = index / (2 * pieces) * warps + warp;
-    return half(args).unit(args.weights + size_t{row} * 2 * args.columns, 0, 1,
-                           index % (2 * pieces));
+  /// Pairs in a row, so that a unit never holds the end of one matrix row and the next one's begin.
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    const Share pairs = share_of(args.rows, warp, warps);
+    return {.from = reinterpret_cast<const std::byte*>(args.weights) +
+                    size_t{pairs.begin} * 4 * args.columns,
+            .row_stride = size_t{2} * args.columns,
+            .rows = 2 * (pairs.end - pairs.begin),
+            .row_bytes = 2 * args.columns,
+            .piece_bytes = args.unit_bytes};
   }
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     load_input(context, shared, args.x, args.norm, args.columns, args.epsilon);
-    for (uint32_t row = context.warp(); row < args.rows; row += context.warps()) {
-      const float gate = streamed_dot(context, half(args), shared.x);
-      const float up = streamed_dot(context, half(args), shared.x);
+    const Share pairs = share_of(args.rows, context.warp(), context.warps());
+    for (uint32_t row = pairs.begin; row < pairs.end; ++row) {
+      const float gate = streamed_dot(context, args.columns, args.unit_bytes, shared.x);
+      const float up = streamed_dot(context, args.columns, args.unit_bytes, shared.x);
       if (warp::lane() == 0) args.h[row] = gate / (1 + exponential(-gate)) * up;
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/functions.hpp"
+#include "device/unroll.hpp"
 #include "megakernel/context.hpp"
 
 namespace tokenyard::megakernel {
@@ -15,24 +16,24 @@ struct RowInput {
   float warp_sums[kComputeWarpsMax];
 };
 
-/// How rows [0, rows) of a matrix are dealt out and cut up.
-struct RowPieces {
-  uint32_t rows, columns, unit_bytes;
-
-  DEVICE uint32_t pieces() const { return (columns * 2 + unit_bytes - 1) / unit_bytes; }
-  DEVICE uint32_t rows_of(uint32_t warp, uint32_t warps) const {
-    return rows > warp ? (rows - warp + warps - 1) / warps : 0;
-  }
-  DEVICE uint32_t units(uint32_t warp, uint32_t warps) const {
-    return rows_of(warp, warps) * pieces();
-  }
-  DEVICE Unit unit(const BFloat16* weights, uint32_t warp, uint32_t warps, uint32_t index) const {
-    const uint32_t row = index / pieces() * warps + warp, piece = index % pieces();
-    const uint32_t at = piece * unit_bytes, row_bytes = columns * 2;
-    const auto* const from = reinterpret_cast<const std::byte*>(weights) + size_t{row} * row_bytes;
-    return {from + at, row_bytes - at < unit_bytes ? row_bytes - at : unit_bytes};
-  }
+/// Neighbours, dealt out evenly.
+struct Share {
+  uint32_t begin, end;
 };
+DEVICE Share share_of(uint32_t count, uint32_t index, uint32_t parts) {
+  return {static_cast<uint32_t>(uint64_t{count} * index / parts),
+          static_cast<uint32_t>(uint64_t{count} * (index + 1) / parts)};
+}
+
+/// Rows warp, warp + warps, ... of a matrix, so that what a block loads at a time lies together.
+DEVICE Stream every_nth_row(const BFloat16* weights, uint32_t rows, uint32_t columns,
+                            uint32_t piece_bytes, uint32_t warp, uint32_t warps) {
+  return {.from = reinterpret_cast<const std::byte*>(weights) + size_t{warp} * 2 * columns,
+          .row_stride = size_t{warps} * 2 * columns,
+          .rows = rows > warp ? (rows - warp + warps - 1) / warps : 0,
+          .row_bytes = 2 * columns,
+          .piece_bytes = piece_bytes};
+}
 
 DEVICE float low_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair)});
@@ -61,11 +62,11 @@ DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
 }
 
 /// By a warp: the product of its next row, which streams in.
-DEVICE float streamed_dot(Context& context, const RowPieces& pieces, const float* x) {
+DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_bytes, const float* x) {
   float sum = 0;
-  const uint32_t step = pieces.unit_bytes / 2;
-  for (uint32_t at = 0; at < pieces.columns; at += step) {
-    const uint32_t count = pieces.columns - at < step ? pieces.columns - at : step;
+  const uint32_t step = unit_bytes / 2;
+  for (uint32_t at = 0; at < columns; at += step) {
+    const uint32_t count = columns - at < step ? columns - at : step;
     const std::byte* const unit = context.next_unit();
     sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
     context.release_unit();

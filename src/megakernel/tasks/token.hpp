@@ -32,13 +32,33 @@ struct Best {
   uint32_t token;  ///< kNoToken if one of the logits was no number
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;
+inline constexpr uint32_t kNoRow = UINT32_MAX - 1;  ///< no logit at all
+
+DEVICE Best of_logit(float value, uint32_t token) {
+  return {value, value == value ? token : kNoToken};
+}
 
 /// Of two, the larger; of equals the one with the smaller token; no number before all.
 DEVICE Best better(const Best& a, const Best& b) {
-  if (a.token == kNoToken) return a;
-  if (b.token == kNoToken) return b;
+  if (a.token == kNoToken || b.token == kNoRow) return a;
+  if (b.token == kNoToken || a.token == kNoRow) return b;
   const bool first = a.value > b.value || (a.value == b.value && a.token < b.token);
   return first ? a : b;
+}
+
+struct BestShared {
+  Best of_warp[kComputeWarpsMax];
+};
+
+/// By all threads, each with its own: thread 0 gets the best of all.
+DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
+  for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
+    best = better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
+  if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
+  context.sync();
+  for (uint32_t warp = 0; warp < context.warps() && context.thread() == 0; ++warp)
+    best = better(best, shared.of_warp[warp]);
+  return best;
 }
 
 /// The best of `count` logits, to the same slot of every rank.
@@ -52,33 +72,20 @@ struct PickBest {
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, logits), TOKENYARD_FIELD(pointer, best), TOKENYARD_FIELD(u32, count),
       TOKENYARD_FIELD(u32, first_token)};
-  struct Shared {
-    Best of_warp[kComputeWarpsMax];
-  };
-
-  static DEVICE Best of_logit(float value, uint32_t token) {
-    return {value, value == value ? token : kNoToken};
-  }
+  using Shared = BestShared;
 
   static DEVICE void run(Context& context, const Args& args) {
-    Best best = of_logit(args.logits[0], args.first_token);
+    Best best{0, kNoRow};
     for (uint32_t i = context.thread(); i < args.count; i += context.threads())
       best = better(best, of_logit(args.logits[i], args.first_token + i));
-    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
-      best =
-          better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
-    Shared& shared = context.shared<Shared>();
-    if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
-    context.sync();
-    if (context.thread() != 0) return;
-    for (uint32_t warp = 1; warp < context.warps(); ++warp)
-      best = better(best, shared.of_warp[warp]);
-    *args.best = best;
+    best = best_of_block(context, context.shared<Shared>(), best);
+    if (context.thread() == 0) *args.best = best;
   }
 };
 
 /// The loop's hook: takes the best of all parts as the next token, notes it, and ends the loop at a
-/// stop token, a full cache, or logits that are no numbers.
+/// stop token, a full cache, or logits that are no numbers. Clears the last stage's sums, where the
+/// stages hand on words.
 struct NextToken {
   static constexpr const char* kName = "next_token";
   enum class Status : uint32_t { goes_on, stopped, cache_full, not_a_number };
@@ -89,6 +96,9 @@ struct NextToken {
     uint32_t* tokens;        ///< [positions_max + 1] that have been decided, by position
     const uint32_t* prompt;  ///< [prompt_tokens] decided beforehand
     uint32_t* status;        ///< a Status
+    uint64_t* sums;          ///< [sum_count] to be cleared, or null
+    const uint32_t* broken;  ///< 1 if a value could not be added to sums; or null
+    uint32_t sum_count;
     uint32_t part_count, positions_max, prompt_tokens;
     uint32_t stop_token;  ///< kNoToken: none
   };
@@ -96,19 +106,35 @@ struct NextToken {
       TOKENYARD_FIELD(pointer, parts),     TOKENYARD_FIELD(pointer, token),
       TOKENYARD_FIELD(pointer, position),  TOKENYARD_FIELD(pointer, tokens),
       TOKENYARD_FIELD(pointer, prompt),    TOKENYARD_FIELD(pointer, status),
-      TOKENYARD_FIELD(u32, part_count),    TOKENYARD_FIELD(u32, positions_max),
-      TOKENYARD_FIELD(u32, prompt_tokens), TOKENYARD_FIELD(u32, stop_token)};
+      TOKENYARD_FIELD(pointer, sums),      TOKENYARD_FIELD(pointer, broken),
+      TOKENYARD_FIELD(u32, sum_count),     TOKENYARD_FIELD(u32, part_count),
+      TOKENYARD_FIELD(u32, positions_max), TOKENYARD_FIELD(u32, prompt_tokens),
+      TOKENYARD_FIELD(u32, stop_token)};
+
+  using Shared = BestShared;
 
   static DEVICE void run(Context& context, const Args& args) {
-    if (context.thread() != 0) return;
-    Best best = args.parts[0];
-    for (uint32_t i = 1; i < args.part_count; ++i) best = better(best, args.parts[i]);
+    Best best{0, kNoRow};
+    for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
+      best = better(best, args.parts[i]);
+    // Relaxed: the event that this task signals comes before the next iteration's terms.
+    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
+      store<Order::relaxed, Scope::gpu>(args.sums + i, 0);
+    best = best_of_block(context, context.shared<Shared>(), best);
+    if (context.thread() == 0) decide(context, args, best);
+  }
+
+ private:
+  static DEVICE void decide(Context& context, const Args& args, const Best& best) {
     const uint32_t position = *args.position + 1;
     // While the prompt lasts it says what comes next, whatever the model thinks.
     const bool told = position < args.prompt_tokens;
     const uint32_t token = told ? args.prompt[position] : best.token;
     Status status = Status::goes_on;
-    if (best.token == kNoToken)
+    // Relaxed: written before the events that this task has awaited.
+    const bool broken =
+        args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
+    if (best.token == kNoToken || broken)
       status = Status::not_a_number;
     else if (!told && token == args.stop_token)
       status = Status::stopped;

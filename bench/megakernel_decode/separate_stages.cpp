@@ -1,0 +1,76 @@
+#include "bench/megakernel_decode/separate_stages.hpp"
+
+#include <algorithm>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::bench {
+
+namespace mk = tokenyard::megakernel;
+
+SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
+                               const mk::DenseDecoder& decoder, uint32_t tokens, const Rings& rings)
+    : world_(world),
+      memory_(memory),
+      decoder_(decoder),
+      tokens_(tokens),
+      cell_(world.accelerator(), world.alarm()) {
+  const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
+  const mk::Graph& graph = decoder.graph();
+  uint32_t blocks = 0;
+  for (const mk::Graph::TaskNode& task : graph.tasks())
+    blocks = std::max(blocks, task.worker.value_or(0) + 1);
+  const uint32_t depth = rings.ring_units != 0 ? rings.ring_units : host ? 3 : 6;
+  shape_ = {.workers = blocks,
+            .compute_warps = host ? 1u : 8u,
+            .streams = {.unit_bytes = decoder.unit_bytes(),
+                        .depth = depth,
+                        .in_flight = std::min(rings.in_flight, depth)}};
+  const std::span graphs(&graph, 1);
+  const std::span shapes(&shape_, 1);
+  program_ = mk::make_program(graphs, 0, shape_, mk::compile(graphs, shapes));
+  tables_ = std::make_unique<mk::DeviceTables>(world, program_, graph, shape_, 0);
+  for (uint32_t block = 0; block < blocks; ++block)
+    stages_ = std::max(stages_, program_.queues[block + 1] - program_.queues[block]);
+  tables_->describe(params_);
+  params_.rank = 0;
+  params_.ranks = 1;
+  params_.run = 1;
+  params_.workers = blocks;
+  params_.compute_warps = shape_.compute_warps;
+  params_.tasks = static_cast<uint32_t>(graph.tasks().size());
+  params_.loop_event = mk::kNoEvent;
+  params_.streams = program_.streams;
+  params_.scratch_bytes = program_.scratch_bytes;
+  params_.ahead_bytes = program_.ahead_bytes;
+  params_.patience = cell_.patience(world.timeout());
+  world.accelerator().prepare(stage_kernel.entry);
+  recording_ =
+      std::make_unique<Recording>(world.accelerator(), [this](Stream stream) { enqueue(stream); });
+}
+
+void SeparateStages::enqueue(Stream stream) const {
+  const LaunchShape launch_shape{.blocks = shape_.workers,
+                                 .warps = shape_.compute_warps + 1,
+                                 .extra_shared_bytes = program_.tail_bytes(shape_.compute_warps),
+                                 .cooperative = false,
+                                 .overlap_previous = true};
+  StageParams params{.run = params_, .stage = 0};
+  for (params.run.first = 0; params.run.first < tokens_; ++params.run.first)
+    for (params.stage = 0; params.stage < stages_; ++params.stage)
+      launch(world_.accelerator(), stage_kernel, launch_shape, stream, params);
+}
+
+double SeparateStages::run_ms() {
+  // Iterations are those of the recording: what they count must begin again.
+  for (const auto& [begin, bytes] : decoder_.words) world_.accelerator().fill(begin, 0, bytes, {});
+  std::byte* window = nullptr;
+  memory_.read(&window, params_.windows.bases.table, sizeof(window));
+  world_.accelerator().fill(window, 0, params_.windows.layout.bytes(), {});
+  mk::await_stream(world_, {}, "cleared words");
+  const double taken = recording_->run_ms();
+  if (cell_.failed()) throw InternalError("a kernel's wait failed");
+  return taken;
+}
+
+}  // namespace tokenyard::bench

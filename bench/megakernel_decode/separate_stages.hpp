@@ -1,0 +1,40 @@
+/// A decoder's graph run as one kernel a stage, all stages of some tokens in one CUDA graph.
+#pragma once
+
+#include <memory>
+
+#include "bench/megakernel_decode/recording.hpp"
+#include "bench/megakernel_decode/stage_kernel.hpp"
+#include "fabric/alarm_bell.hpp"
+#include "megakernel/dense_decoder.hpp"
+#include "megakernel/device_tables.hpp"
+
+namespace tokenyard::bench {
+
+class SeparateStages {
+ public:
+  struct Rings {
+    uint32_t in_flight, ring_units;
+  };
+  SeparateStages(World& world, megakernel::TensorMemory& memory,
+                 const megakernel::DenseDecoder& decoder, uint32_t tokens, const Rings& rings);
+
+  /// Decodes the tokens, from where the decoder's words say, and returns how long that took.
+  double run_ms();
+
+ private:
+  void enqueue(Stream stream) const;
+
+  World& world_;
+  megakernel::TensorMemory& memory_;
+  const megakernel::DenseDecoder& decoder_;
+  uint32_t tokens_, stages_ = 0;
+  FailureCell cell_;
+  megakernel::Shape shape_;
+  megakernel::Program program_;
+  std::unique_ptr<megakernel::DeviceTables> tables_;
+  megakernel::RunParams params_{};
+  std::unique_ptr<Recording> recording_;
+};
+
+}  // namespace tokenyard::bench

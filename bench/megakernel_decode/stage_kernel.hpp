@@ -1,0 +1,18 @@
+/// One stage of a megakernel's graph as a kernel of its own: each block runs the task that the
+/// worker of its index would run then, the same body on the same packet. A stage begins to stream
+/// while the one before it still runs (programmatic dependent launch).
+#pragma once
+
+#include "device/kernel.hpp"
+#include "megakernel/run_params.hpp"
+
+namespace tokenyard::bench {
+
+struct StageParams {
+  megakernel::RunParams run;
+  uint32_t stage;  ///< place in every worker's queue
+};
+
+DECLARE_KERNEL(stage_kernel, StageParams);
+
+}  // namespace tokenyard::bench

@@ -1,0 +1,1 @@
+#include "bench/megakernel_decode/stage_kernel_body.hpp"

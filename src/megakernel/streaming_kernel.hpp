@@ -1,0 +1,142 @@
+/// The lanes of a worker's last warp that load what tasks stream, and what they load ahead.
+#pragma once
+
+#include "megakernel/loader_kernel.hpp"
+#include "megakernel/task_list.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kAheadLane = 30;
+static_assert(kComputeWarpsMax <= kAheadLane);
+
+/// Lane w: keeps the ring of compute warp w full.
+///
+/// All these lanes go round one loop and never sleep in it, a small step a round: were they to wait
+/// at places of their own, the hardware would take them one by one, each through all of its waits.
+template <class List>
+class UnitLoader {
+ public:
+  DEVICE UnitLoader(const Working& working, uint32_t warp) : working_(working), warp_(warp) {}
+
+  DEVICE void run() {
+    loader_waits(working_, RunPhase::units, [&] {
+      step();
+      return over_;
+    });
+    for (; flying_ > 0; --flying_) {
+      let_land(full(landed_), landed_.parity());
+      landed_.next(working_.params.streams.depth);
+    }
+  }
+
+ private:
+  DEVICE void step() {
+    const StreamPlan& plan = working_.params.streams;
+    if (flying_ > 0 && full(landed_).done_now(landed_.parity())) {
+      landed_.next(plan.depth);
+      --flying_;
+    }
+    if (rows_left_ == 0) return open_packet();
+    // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
+    if (flying_ == plan.in_flight) return;
+    // In the first lap all places are empty.
+    if (issued_.lap > 0 && !empty(issued_).done_now(issued_.parity() ^ 1)) return;
+    issue();
+  }
+
+  DEVICE void open_packet() {
+    WorkerShared& shared = working_.shared;
+    if (!shared.packet_full[packets_.slot].done_now(packets_.parity())) return;
+    if (opened_) {  // All of it has been issued.
+      shared.packet_empty[packets_.slot].arrive();
+      packets_.next(kPacketSlots);
+      opened_ = false;
+      return;
+    }
+    const Note& note = shared.notes[packets_.slot];
+    over_ = note.kind == NoteKind::end;
+    opened_ = true;
+    if (note.kind != NoteKind::task) return;
+    stream_ = List::stream(shared.packet(packets_.slot), warp_, working_.params.compute_warps);
+    rows_left_ = stream_.row_bytes > 0 ? stream_.rows : 0;
+    in_row_ = 0;
+  }
+
+  DEVICE void issue() {
+    const uint32_t left = stream_.row_bytes - in_row_;
+    const uint32_t bytes = left < stream_.piece_bytes ? left : stream_.piece_bytes;
+    full(issued_).arrive_expect(bytes);
+    // Weights are used once an iteration: they would only push out what is used again.
+    bulk::load(unit_slot(working_.params, warp_, issued_.slot), stream_.from + in_row_, bytes,
+               full(issued_), evict_first());
+    issued_.next(working_.params.streams.depth);
+    ++flying_;
+    in_row_ += bytes;
+    if (in_row_ < stream_.row_bytes) return;
+    in_row_ = 0;
+    stream_.from += stream_.row_stride;
+    --rows_left_;
+  }
+
+  DEVICE Completion& full(const RingCursor& at) const {
+    return working_.shared.unit_full[warp_][at.slot];
+  }
+  DEVICE Completion& empty(const RingCursor& at) const {
+    return working_.shared.unit_empty[warp_][at.slot];
+  }
+
+  const Working& working_;
+  uint32_t warp_;
+  RingCursor packets_, issued_, landed_;
+  uint32_t flying_ = 0;  ///< issued and not landed, as far as this lane has looked
+  Stream stream_{};      ///< of the packet that is open; `from` is the row's that comes next
+  uint32_t rows_left_ = 0, in_row_ = 0;
+  bool opened_ = false, over_ = false;
+};
+
+/// Lane kAheadLane: loads for one task at a time what it wants before it begins.
+template <class List>
+class AheadLoader {
+ public:
+  DEVICE explicit AheadLoader(const Working& working) : working_(working) {}
+
+  DEVICE void run() {
+    WorkerShared& shared = working_.shared;
+    for (RingCursor packets;; packets.next(kPacketSlots)) {
+      if (!loader_waits(working_, RunPhase::packet, [&] {
+            return shared.packet_full[packets.slot].done_now(packets.parity());
+          }))
+        break;
+      const Note& note = shared.notes[packets.slot];
+      if (note.kind == NoteKind::end) break;
+      if (note.kind == NoteKind::task && List::loads_ahead(shared.packet(packets.slot)) &&
+          !load(shared.packet(packets.slot), note.iteration))
+        break;
+      shared.packet_empty[packets.slot].arrive();
+    }
+    if (loads_ > 0) let_land(shared.ahead_full, (loads_ - 1) & 1);
+  }
+
+ private:
+  DEVICE bool load(const Packet& packet, uint64_t iteration) {
+    WorkerShared& shared = working_.shared;
+    const bool may = loader_waits(working_, RunPhase::units, [&] {
+      // Acquire: what iterations before this one have written is visible.
+      return load_begun() > iteration && (loads_ == 0 || shared.ahead_empty.done_now(~loads_ & 1));
+    });
+    if (!may) return false;
+    fence_async();  // Ordinary stores have written it; the copies are to see them.
+    Ahead to(ahead_area(working_.params), shared.ahead_full);
+    List::ahead(packet, to);
+    ++loads_;
+    return true;
+  }
+  DEVICE uint64_t load_begun() const {
+    return tokenyard::load<Order::acquire, Scope::block>(&working_.shared.begun);
+  }
+
+  const Working& working_;
+  uint32_t loads_ = 0;
+};
+
+}  // namespace tokenyard::megakernel

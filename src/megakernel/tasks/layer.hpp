@@ -1,0 +1,201 @@
+/// The tasks of a dense layer whose stages hand on words instead of counters, for one token:
+///
+///     project_qkv -(flagged)-> attend_split -(counter)-> project_attention -(sums)->
+///     gate_up -(flagged)-> project_down -(sums)-> the next layer, or pick_logits
+///
+/// Every block has one task of each. Its KV head is that of `blocks / heads` neighbours, which
+/// share the head's rows of QKV and the positions of its cache; its inner elements and columns of
+/// the down projection are those of one part of the feed-forward. So only two stages of five
+/// concern all blocks.
+#pragma once
+
+#include "megakernel/tasks/fields.hpp"
+#include "megakernel/tasks/residual.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Rows of Q, K and V of one KV head, as flagged words.
+struct ProjectQkv {
+  static constexpr const char* kName = "project_qkv";
+  struct Args {
+    const BFloat16* weights;  ///< [rows][hidden]
+    const BFloat16* norm;     ///< [hidden]
+    const uint64_t* sums;     ///< [hidden] the vector, or null in the first layer
+    const BFloat16* table;    ///< [vocabulary][hidden] of the first layer
+    const uint32_t* token;    ///< likewise
+    uint64_t* carry_to;       ///< [hidden] sums after attention
+    Stamped* qkv;             ///< [rows]
+    uint32_t* broken;
+    uint32_t rows, hidden, terms, part, parts, residual_event;
+    float epsilon;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, norm),
+      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, table),
+      TOKENYARD_FIELD(pointer, token),   TOKENYARD_FIELD(pointer, carry_to),
+      TOKENYARD_FIELD(pointer, qkv),     TOKENYARD_FIELD(pointer, broken),
+      TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, hidden),
+      TOKENYARD_FIELD(u32, terms),       TOKENYARD_FIELD(u32, part),
+      TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
+      TOKENYARD_FIELD(f32, epsilon)};
+  using Shared = NormedShared;
+
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    return every_nth_row(args.weights, args.rows, args.hidden, 2 * args.hidden, warp, warps);
+  }
+  static DEVICE void run(Context& context, const Args& args) {
+    const BFloat16* const row =
+        args.sums == nullptr ? args.table + size_t{*args.token} * args.hidden : nullptr;
+    const Residual residual{.sums = args.sums,
+                            .terms = args.terms,
+                            .event = {args.residual_event},
+                            .row = row,
+                            .carry_to = args.carry_to,
+                            .part = args.part,
+                            .parts = args.parts,
+                            .broken = args.broken,
+                            .hidden = args.hidden};
+    HeldInput held;
+    const float scale =
+        normed_input(context, context.shared<Shared>(), residual, args.norm, args.epsilon, held);
+    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
+    const uint32_t epoch = epoch_of(context);
+    for_each_product<3>(context, held, rows, [&](uint32_t i, float product) {
+      if (warp::elect())
+        store_flagged(args.qkv + context.warp() + i * context.warps(), product * scale, epoch);
+    });
+  }
+};
+
+/// silu(gate) * up of some inner elements, as flagged halves. Weights: gate and up rows in turn.
+struct GateUp {
+  static constexpr const char* kName = "gate_up";
+  struct Args {
+    const BFloat16* weights;  ///< [rows][gate, up][hidden]
+    const BFloat16* norm;     ///< [hidden]
+    const uint64_t* sums;     ///< [hidden] the vector
+    uint64_t* carry_to;       ///< [hidden] sums after the feed-forward
+    uint32_t* inner;          ///< [rows] flagged halves
+    uint32_t* broken;
+    uint32_t rows, hidden, terms, part, parts, residual_event;
+    float epsilon;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, norm),
+      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, carry_to),
+      TOKENYARD_FIELD(pointer, inner),   TOKENYARD_FIELD(pointer, broken),
+      TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, hidden),
+      TOKENYARD_FIELD(u32, terms),       TOKENYARD_FIELD(u32, part),
+      TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
+      TOKENYARD_FIELD(f32, epsilon)};
+  using Shared = NormedShared;
+
+  /// A pair of rows is one long row, in two units.
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    return every_nth_row(args.weights, args.rows, 2 * args.hidden, 2 * args.hidden, warp, warps);
+  }
+  static DEVICE void run(Context& context, const Args& args) {
+    const Residual residual{.sums = args.sums,
+                            .terms = args.terms,
+                            .event = {args.residual_event},
+                            .row = nullptr,
+                            .carry_to = args.carry_to,
+                            .part = args.part,
+                            .parts = args.parts,
+                            .broken = args.broken,
+                            .hidden = args.hidden};
+    HeldInput held;
+    const float scale =
+        normed_input(context, context.shared<Shared>(), residual, args.norm, args.epsilon, held);
+    const uint32_t units = stream(args, context.warp(), context.warps()).units();
+    const uint32_t epoch = epoch_of(context);
+    float gate = 0;
+    for_each_product<2>(context, held, units, [&](uint32_t i, float product) {
+      if (i % 2 == 0) {
+        gate = product * scale;
+      } else if (warp::elect()) {
+        const float value = gate / (1 + exponential(-gate)) * (product * scale);
+        store_flagged_half(args.inner + context.warp() + i / 2 * context.warps(), value, epoch);
+      }
+    });
+  }
+};
+
+/// Some rows of the down projection times one part of the inner elements, added to sums.
+struct ProjectDown {
+  static constexpr const char* kName = "project_down";
+  struct Args {
+    const BFloat16* weights;  ///< [rows] of `columns` elements, row_elements apart
+    const uint32_t* inner;    ///< [columns] flagged halves
+    uint64_t* sums;           ///< [hidden]
+    uint32_t* broken;
+    uint32_t first_row, rows, columns, row_elements, hidden, inner_event;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, inner),
+      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, broken),
+      TOKENYARD_FIELD(u32, first_row),   TOKENYARD_FIELD(u32, rows),
+      TOKENYARD_FIELD(u32, columns),     TOKENYARD_FIELD(u32, row_elements),
+      TOKENYARD_FIELD(u32, hidden),      TOKENYARD_FIELD(u32, inner_event)};
+  using Shared = HeldShared;
+
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    Stream rows =
+        every_nth_row(args.weights, args.rows, args.row_elements, 2 * args.columns, warp, warps);
+    rows.row_bytes = 2 * args.columns;
+    return rows;
+  }
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    HeldInput held;
+    held.chunks = args.columns / kChunk;
+    const uint32_t epoch = epoch_of(context);
+    if (warp::elect() && context.warp() * kWarpLanes < held.chunks)
+      context.await_carried(Event{args.inner_event}, [&] {
+        const uint32_t* const first = args.inner + context.warp() * kWarpLanes * kChunk;
+        return half_has_come(load<Order::relaxed, Scope::gpu>(first), epoch);
+      });
+    warp::sync();
+    for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads())
+      read_chunk(context, args, chunk, epoch, shared);
+    context.sync();
+    shared.get(held);
+    const Residual sums{.sums = nullptr,
+                        .terms = 0,
+                        .event = {},
+                        .row = nullptr,
+                        .carry_to = nullptr,
+                        .part = 0,
+                        .parts = 1,
+                        .broken = nullptr,
+                        .hidden = args.hidden};
+    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
+    for_each_product<2>(context, held, rows, [&](uint32_t i, float product) {
+      const uint32_t row = args.first_row + context.warp() + i * context.warps();
+      if (warp::elect()) add_term(args.sums + sums.sum_at(row), product, args.broken);
+    });
+  }
+
+ private:
+  static DEVICE void read_chunk(Context& context, const Args& args, uint32_t chunk, uint32_t epoch,
+                                Shared& shared) {
+    const auto* const from = reinterpret_cast<const Bytes16*>(args.inner + chunk * kChunk);
+    Bytes16 words[2];
+    context.await_carried(Event{args.inner_event}, [&] {
+      bool come = true;
+      UNROLL
+      for (uint32_t i = 0; i < 2; ++i) {
+        words[i] = load<Order::relaxed, Scope::gpu>(from + i);
+        UNROLL
+        for (uint32_t word : words[i].word) come &= half_has_come(word, epoch);
+      }
+      return come;
+    });
+    float values[kChunk];
+    UNROLL
+    for (uint32_t i = 0; i < kChunk; ++i) values[i] = flagged_half_value(words[i / 4].word[i % 4]);
+    shared.put(chunk, values);
+  }
+};
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,103 @@
+/// The vector that runs through a model's layers, as counted sums: each stage has sums of its own,
+/// to which all blocks add their parts of a product and one block the vector before it.
+#pragma once
+
+#include "megakernel/tasks/held_input.hpp"
+#include "megakernel/tasks/words.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Where a block reads the vector, and which part of it the block carries on.
+struct Residual {
+  const uint64_t* sums;  ///< [hidden], in the order of sum_at; null: the vector is a table's row
+  uint32_t terms;        ///< of each sum
+  Event event;           ///< that they carry
+  const BFloat16* row;   ///< where there are no sums
+  uint64_t* carry_to;    ///< sums of the next stage, or null
+  uint32_t part, parts;  ///< of the chunks, this block carries every parts-th from part on
+  uint32_t* broken;
+  uint32_t hidden;
+
+  DEVICE uint32_t chunks() const { return hidden / kChunk; }
+  /// Element `element`: neighbours are far apart, so that threads which read a chunk each read
+  /// lines together.
+  DEVICE uint32_t sum_at(uint32_t element) const {
+    return element % kChunk * chunks() + element / kChunk;
+  }
+  DEVICE bool carries(uint32_t chunk) const { return carry_to != nullptr && chunk % parts == part; }
+};
+
+struct NormedShared {
+  HeldShared x;
+  float warp_squares[kComputeWarpsMax];
+};
+
+/// By each thread, for its chunk.
+DEVICE void read_chunk(Context& context, const Residual& residual, uint32_t chunk, float* values) {
+  if (residual.sums == nullptr) {
+    const Bytes16 row = load_vector(reinterpret_cast<const Bytes16*>(residual.row) + chunk);
+    for (uint32_t pair = 0; pair < 4; ++pair) {
+      values[2 * pair] = low_half(row.word[pair]);
+      values[2 * pair + 1] = high_half(row.word[pair]);
+    }
+    return;
+  }
+  uint64_t sums[kChunk];
+  context.await_carried(residual.event, [&] {
+    bool complete = true;
+    UNROLL
+    for (uint32_t i = 0; i < kChunk; ++i) {
+      sums[i] = load<Order::relaxed, Scope::gpu>(residual.sums + i * residual.chunks() + chunk);
+      complete &= sum_complete(sums[i], residual.terms);
+    }
+    return complete;
+  });
+  UNROLL
+  for (uint32_t i = 0; i < kChunk; ++i) values[i] = sum_value(sums[i]);
+}
+
+/// By each warp: until one word of it has come. Were all lanes to poll all words, the polls would
+/// be in the way of what they wait for.
+DEVICE void await_first_word(Context& context, const Residual& residual) {
+  const uint32_t chunk = context.warp() * kWarpLanes;
+  if (residual.sums != nullptr && warp::elect() && chunk < residual.chunks())
+    context.await_carried(residual.event, [&] {
+      return sum_complete(load<Order::relaxed, Scope::gpu>(residual.sums + chunk), residual.terms);
+    });
+  warp::sync();
+}
+
+/// By all threads: holds x * norm in every warp, and returns the factor 1 / rms(x) that products
+/// with it still lack.
+DEVICE float normed_input(Context& context, NormedShared& shared, const Residual& residual,
+                          const BFloat16* norm, float epsilon, HeldInput& held) {
+  held.chunks = residual.chunks();
+  float squares = 0;
+  await_first_word(context, residual);
+  for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads()) {
+    const Bytes16 weights =
+        load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) + chunk);
+    float values[kChunk];
+    read_chunk(context, residual, chunk, values);
+    if (residual.carries(chunk))
+      for (uint32_t i = 0; i < kChunk; ++i)
+        add_term(residual.carry_to + i * held.chunks + chunk, values[i], residual.broken);
+    UNROLL
+    for (uint32_t pair = 0; pair < 4; ++pair) {
+      squares += values[2 * pair] * values[2 * pair];
+      squares += values[2 * pair + 1] * values[2 * pair + 1];
+      values[2 * pair] *= low_half(weights.word[pair]);
+      values[2 * pair + 1] *= high_half(weights.word[pair]);
+    }
+    shared.x.put(chunk, values);
+  }
+  squares = warp_sum(squares);
+  if (warp::elect()) shared.warp_squares[context.warp()] = squares;
+  context.sync();
+  shared.x.get(held);
+  float sum = 0;
+  for (uint32_t warp = 0; warp < context.warps(); ++warp) sum += shared.warp_squares[warp];
+  return reciprocal_square_root(sum / static_cast<float>(residual.hidden) + epsilon);
+}
+
+}  // namespace tokenyard::megakernel

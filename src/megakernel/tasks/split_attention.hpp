@@ -1,0 +1,316 @@
+/// Attention of one token over a paged cache, the positions of a KV head split over several blocks,
+/// and what comes of it: partial results, which the output projection puts together.
+#pragma once
+
+#include "megakernel/tasks/attention.hpp"
+#include "megakernel/tasks/residual.hpp"
+
+namespace tokenyard::megakernel {
+
+inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads of a KV head
+inline constexpr uint32_t kGroupColumnsMax = 256;  ///< their elements together
+inline constexpr uint32_t kScoresMax = 2048;       ///< of a block
+inline constexpr uint32_t kSplitsMax = 16;
+
+/// What a split says of a head beside its part of the weighted sum.
+struct SplitWeight {
+  float highest, total;
+};
+
+struct AttendSplit {
+  static constexpr const char* kName = "attend_split";
+  struct Args {
+    const Stamped* qkv;  ///< [(heads + 2) * dim] of this KV head
+    BFloat16* k_cache;   ///< [pages][page_tokens][dim] of this KV head
+    BFloat16* v_cache;
+    const uint32_t* pages;     ///< which page holds positions page_tokens * i on
+    const uint32_t* position;  ///< of the token
+    float* part;               ///< [heads * dim] of this split
+    SplitWeight* weights;      ///< [heads] of this split
+    uint32_t heads, dim, page_tokens, split, splits;
+    uint32_t rows_max;  ///< positions that a split may have
+    uint32_t qkv_event;
+    float rope_base;
+  };
+  static constexpr ArgField kFields[] = {
+      TOKENYARD_FIELD(pointer, qkv),      TOKENYARD_FIELD(pointer, k_cache),
+      TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
+      TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, part),
+      TOKENYARD_FIELD(pointer, weights),  TOKENYARD_FIELD(u32, heads),
+      TOKENYARD_FIELD(u32, dim),          TOKENYARD_FIELD(u32, page_tokens),
+      TOKENYARD_FIELD(u32, split),        TOKENYARD_FIELD(u32, splits),
+      TOKENYARD_FIELD(u32, rows_max),     TOKENYARD_FIELD(u32, qkv_event),
+      TOKENYARD_FIELD(f32, rope_base)};
+  struct Shared {
+    float raw[kGroupColumnsMax + 2 * kHeadDimMax];
+    float q[kGroupColumnsMax];
+    float cosines[kHeadDimMax / 2], sines[kHeadDimMax / 2];
+    float scores[kScoresMax];  ///< [heads][rows_max]; then weights
+  };
+
+  /// Positions of earlier tokens that belong to a split. The new one belongs to the last.
+  struct Rows {
+    uint32_t first, count;
+  };
+  static DEVICE Rows rows_of(const Args& args, uint32_t position) {
+    const uint32_t each = (position + args.splits - 1) / args.splits;
+    const uint32_t first = each * args.split < position ? each * args.split : position;
+    return {first, each < position - first ? each : position - first};
+  }
+  static DEVICE size_t element_of(const Args& args, uint32_t position) {
+    const size_t page = args.pages[position / args.page_tokens];
+    return (page * args.page_tokens + position % args.page_tokens) * args.dim;
+  }
+  /// Values lie behind all keys, in shared memory.
+  static DEVICE uint32_t area_bytes(const Args& args) { return args.rows_max * args.dim * 2; }
+
+  static DEVICE void ahead(Ahead& to, const Args& args) {
+    const Rows rows = rows_of(args, *args.position);
+    to.expect(2 * rows.count * args.dim * 2);
+    for (uint32_t row = 0; row < rows.count;) {
+      const uint32_t position = rows.first + row;
+      const uint32_t in_page = args.page_tokens - position % args.page_tokens;
+      const uint32_t here = in_page < rows.count - row ? in_page : rows.count - row;
+      const size_t at = element_of(args, position);
+      to.load(row * args.dim * 2, args.k_cache + at, here * args.dim * 2);
+      to.load(area_bytes(args) + row * args.dim * 2, args.v_cache + at, here * args.dim * 2);
+      row += here;
+    }
+  }
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    const uint32_t position = *args.position;
+    uint32_t count = rows_of(args, position).count;
+    prepare_rotation(context, args, shared, position);
+    read_qkv(context, args, shared);
+    context.sync();
+    auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
+    BFloat16* const values = keys + args.rows_max * args.dim;
+    const float scale = reciprocal_square_root(static_cast<float>(args.dim));
+    for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
+      shared.q[i] =
+          scale * rotated(args, shared, shared.raw + i / args.dim * args.dim, i % args.dim);
+    if (args.split + 1 == args.splits) {
+      append(context, args, shared, position, keys + count * args.dim, values + count * args.dim);
+      ++count;
+    }
+    context.sync();
+    score(context, args, shared, keys, count);
+    context.sync();
+    weigh(context, args, shared, count);
+    context.sync();
+    for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
+      args.part[i] = weighted(shared.scores + i / args.dim * args.rows_max, values + i % args.dim,
+                              args.dim, count);
+  }
+
+ private:
+  static DEVICE void prepare_rotation(Context& context, const Args& args, Shared& shared,
+                                      uint32_t position) {
+    const uint32_t half = args.dim / 2;
+    for (uint32_t i = context.thread(); i < half; i += context.threads()) {
+      const float angle = static_cast<float>(position) *
+                          power(args.rope_base, -static_cast<float>(i) / static_cast<float>(half));
+      shared.cosines[i] = cosine(angle);
+      shared.sines[i] = sine(angle);
+    }
+  }
+
+  static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
+    const uint32_t epoch = epoch_of(context);
+    for (uint32_t i = context.thread(); i < (args.heads + 2) * args.dim; i += context.threads()) {
+      Stamped word{};
+      context.await_carried(Event{args.qkv_event}, [&] {
+        word = load_flagged(args.qkv + i);
+        return word.epoch == epoch;
+      });
+      shared.raw[i] = std::bit_cast<float>(word.value);
+    }
+  }
+
+  static DEVICE float rotated(const Args& args, const Shared& shared, const float* x, uint32_t d) {
+    const uint32_t half = args.dim / 2, i = d < half ? d : d - half;
+    const float other = d < half ? -x[d + half] : x[d - half];
+    return x[d] * shared.cosines[i] + other * shared.sines[i];
+  }
+
+  /// The new token's key and value: to the cache, for later tokens, and to their place here.
+  static DEVICE void append(Context& context, const Args& args, const Shared& shared,
+                            uint32_t position, BFloat16* key, BFloat16* value) {
+    const size_t at = element_of(args, position);
+    const float* const k = shared.raw + args.heads * args.dim;
+    for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
+      key[d] = args.k_cache[at + d] = to_bfloat16(rotated(args, shared, k, d));
+      value[d] = args.v_cache[at + d] = to_bfloat16(k[args.dim + d]);
+    }
+    fence_async();  // The place is loaded again after this task.
+  }
+
+  /// Two neighbouring lanes a product, each half of it; rows begin at pieces of their own, so that
+  /// neighbours meet few banks twice.
+  static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
+                           uint32_t count) {
+    const uint32_t pieces = args.dim / 2 / kChunk, products = args.heads * count;
+    for (uint32_t first = 0; first < 2 * products; first += context.threads()) {
+      const uint32_t i = first + context.thread(), product = i / 2, half = i % 2;
+      float sum = 0;
+      if (product < products) {
+        const uint32_t head = product / count, row = product % count;
+        for (uint32_t n = 0; n < pieces; ++n) {
+          const uint32_t at = half * args.dim / 2 + (n + row) % pieces * kChunk;
+          const Bytes16 key =
+              load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at));
+          const float* const q = shared.q + head * args.dim + at;
+          for (uint32_t pair = 0; pair < 4; ++pair)
+            sum += low_half(key.word[pair]) * q[2 * pair] +
+                   high_half(key.word[pair]) * q[2 * pair + 1];
+        }
+      }
+      sum += warp::shuffle_xor(sum, 1);
+      if (product < products && half == 0)
+        shared.scores[product / count * args.rows_max + product % count] = sum;
+    }
+  }
+
+  /// A head a warp: scores become weights.
+  static DEVICE void weigh(Context& context, const Args& args, Shared& shared, uint32_t count) {
+    for (uint32_t head = context.warp(); head < args.heads; head += context.warps()) {
+      float* const scores = shared.scores + head * args.rows_max;
+      float highest = -1e30f, total = 0;
+      for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
+        highest = scores[i] > highest ? scores[i] : highest;
+      for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+        const float other = warp::shuffle_xor(highest, mask);
+        highest = other > highest ? other : highest;
+      }
+      for (uint32_t i = warp::lane(); i < count; i += kWarpLanes) {
+        scores[i] = exponential(scores[i] - highest);
+        total += scores[i];
+      }
+      total = warp_sum(total);
+      if (warp::elect()) args.weights[head] = {highest, total};
+    }
+  }
+
+  static DEVICE float weighted(const float* weights, const BFloat16* values, uint32_t dim,
+                               uint32_t count) {
+    float sum = 0;
+    for (uint32_t i = 0; i < count; ++i) sum += weights[i] * to_float(values[i * dim]);
+    return sum;
+  }
+};
+
+/// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
+/// sums.
+struct ProjectAttention {
+  static constexpr const char* kName = "project_attention";
+  static constexpr uint32_t kUnitRows = 8;
+  struct Args {
+    const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
+    const float* parts;                ///< [splits][columns]
+    const SplitWeight* split_weights;  ///< [splits][heads]
+    uint64_t* sums;                    ///< [hidden]
+    uint32_t* broken;
+    uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
+  };
+  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, weights),
+                                         TOKENYARD_FIELD(pointer, parts),
+                                         TOKENYARD_FIELD(pointer, split_weights),
+                                         TOKENYARD_FIELD(pointer, sums),
+                                         TOKENYARD_FIELD(pointer, broken),
+                                         TOKENYARD_FIELD(u32, heads),
+                                         TOKENYARD_FIELD(u32, dim),
+                                         TOKENYARD_FIELD(u32, splits),
+                                         TOKENYARD_FIELD(u32, first_row),
+                                         TOKENYARD_FIELD(u32, rows),
+                                         TOKENYARD_FIELD(u32, hidden)};
+  struct Shared {
+    float attended[kGroupColumnsMax];
+  };
+
+  /// Eight rows lie together: to whoever streams them they are one.
+  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+    const uint32_t columns = kUnitRows * args.heads * args.dim;
+    return every_nth_row(args.weights, args.rows / kUnitRows, columns, 2 * columns, warp, warps);
+  }
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
+    for (uint32_t i = context.thread(); i < columns; i += context.threads())
+      shared.attended[i] = put_together(args, i);
+    context.sync();
+    float x[kChunk] = {};
+    if (mine < columns)
+      for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
+    const uint32_t units = stream(args, context.warp(), context.warps()).rows;
+    for (uint32_t unit = 0; unit < units; ++unit) {
+      float products[kUnitRows];
+      const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
+      UNROLL
+      for (uint32_t row = 0; row < kUnitRows; ++row)
+        products[row] =
+            mine < columns ? chunk_product(rows[row * columns / kChunk + warp::lane()], x) : 0;
+      context.release_unit();
+      const float sum = sum_of_row(products);
+      const uint32_t row =
+          args.first_row + (context.warp() + unit * context.warps()) * kUnitRows + warp::lane() / 4;
+      if (warp::lane() % 4 == 0)
+        add_term(args.sums + row % kChunk * (args.hidden / kChunk) + row / kChunk, sum,
+                 args.broken);
+    }
+  }
+
+ private:
+  static DEVICE float put_together(const Args& args, uint32_t column) {
+    const uint32_t columns = args.heads * args.dim, head = column / args.dim;
+    SplitWeight weights[kSplitsMax];
+    float parts[kSplitsMax];
+    float highest = -1e30f, total = 0, sum = 0;
+    UNROLL
+    for (uint32_t split = 0; split < kSplitsMax; ++split) {
+      if (split >= args.splits) continue;
+      weights[split] = args.split_weights[split * args.heads + head];
+      parts[split] = args.parts[split * columns + column];
+    }
+    UNROLL
+    for (uint32_t split = 0; split < kSplitsMax; ++split)
+      if (split < args.splits && weights[split].highest > highest) highest = weights[split].highest;
+    UNROLL
+    for (uint32_t split = 0; split < kSplitsMax; ++split) {
+      if (split >= args.splits) continue;
+      const float fade = exponential(weights[split].highest - highest);
+      total += weights[split].total * fade;
+      sum += parts[split] * fade;
+    }
+    return sum / total;
+  }
+
+  static DEVICE float chunk_product(const Bytes16& weights, const float* x) {
+    float sum = 0;
+    UNROLL
+    for (uint32_t pair = 0; pair < 4; ++pair)
+      sum += low_half(weights.word[pair]) * x[2 * pair] +
+             high_half(weights.word[pair]) * x[2 * pair + 1];
+    return sum;
+  }
+
+  /// Eight sums over all lanes: lanes 4 r .. 4 r + 3 get that of row r. Each of the first three
+  /// exchanges halves how many rows a lane still has to do with.
+  static DEVICE float sum_of_row(float (&products)[kUnitRows]) {
+    UNROLL
+    for (uint32_t rows = kUnitRows / 2, mask = kWarpLanes / 2; rows > 0; rows /= 2, mask /= 2)
+      UNROLL
+    for (uint32_t row = 0; row < rows; ++row) {
+      const bool upper = (warp::lane() & mask) != 0;
+      const float keep = upper ? products[row + rows] : products[row];
+      const float give = upper ? products[row] : products[row + rows];
+      products[row] = keep + warp::shuffle_xor(give, mask);
+    }
+    products[0] += warp::shuffle_xor(products[0], 2);
+    return products[0] + warp::shuffle_xor(products[0], 1);
+  }
+};
+
+}  // namespace tokenyard::megakernel
