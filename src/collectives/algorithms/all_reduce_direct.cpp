@@ -7,6 +7,7 @@
 // so that a chunk stays in the cache from its first byte's arrival until it is handed on.
 
 #include <algorithm>
+#include <cstring>
 
 #include "collectives/algorithms/all_reduce.hpp"
 
@@ -37,6 +38,17 @@ struct ChunkSum {
     if (beside) narrow(own, sum, type, elements);
   }
 };
+
+/// What is saved and then overwritten is read once from memory if both happen within the innermost
+/// cache. A whole number of elements of any type.
+constexpr size_t block_bytes = size_t{8} << 10;
+
+template <typename Body>
+void for_each_block(uint64_t at, std::span<const std::byte> piece, Body body) {
+  for (size_t done = 0; done < piece.size(); done += block_bytes) {
+    body(at + done, piece.subspan(done, std::min(block_bytes, piece.size() - done)));
+  }
+}
 
 }  // namespace
 
@@ -75,11 +87,13 @@ Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp
       bool saved = false;
       for (uint32_t place = 0; place < ranks; ++place) {
         if (place == team.me) continue;
-        auto theirs = talk.receive_each(team.ranks[place], mine.size(), width,
-                                        [&, saved](uint64_t at, auto piece) {
-                                          if (!saved) undo.save(mine.data() + at, piece.size());
-                                          sum.add(mine.data(), at / width, piece);
-                                        });
+        auto theirs = talk.receive_each(
+            team.ranks[place], mine.size(), width, [&, saved](uint64_t at, auto piece) {
+              for_each_block(at, piece, [&](uint64_t begin, auto block) {
+                if (!saved) undo.save(mine.data() + begin, block.size());
+                sum.add(mine.data(), begin / width, block);
+              });
+            });
         co_await theirs;
         saved = true;
       }
@@ -89,11 +103,13 @@ Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp
     for (uint32_t back = 1; round > 0 && back < ranks; ++back) {
       const std::span<std::byte> theirs = chunk_of((team.me + ranks - back) % ranks, round - 1);
       if (theirs.empty()) continue;
-      auto sums = talk.receive_each(team.before(back), theirs.size(), width,
-                                    [&, theirs](uint64_t at, auto piece) {
-                                      undo.save(theirs.data() + at, piece.size());
-                                      std::copy(piece.begin(), piece.end(), theirs.data() + at);
-                                    });
+      auto sums = talk.receive_each(
+          team.before(back), theirs.size(), width, [&, theirs](uint64_t at, auto piece) {
+            for_each_block(at, piece, [&](uint64_t begin, auto block) {
+              undo.save(theirs.data() + begin, block.size());
+              std::memcpy(theirs.data() + begin, block.data(), block.size());
+            });
+          });
       co_await sums;
     }
   }

@@ -1,19 +1,57 @@
 #include <algorithm>
+#include <cstring>
 
 #include "collectives/algorithms/bytes.hpp"
 #include "collectives/algorithms/scattered.hpp"
+#include "collectives/engine/streaming_copy.hpp"
 
 namespace tokenyard::collectives {
 
-Task all_gather_direct(Attempt& attempt, const Team& team, std::span<const Array> out) {
-  Conversation& talk = attempt.talk;
-  for (uint32_t next = 1; next < team.size(); ++next) {
-    talk.post(team.after(next), bytes_of_array(out[talk.self()]));
+namespace {
+
+std::span<const std::byte> chunk_of(std::span<const std::byte> part, size_t chunk, size_t index) {
+  const size_t begin = std::min(index * chunk, part.size());
+  return part.subspan(begin, std::min(chunk, part.size() - begin));
+}
+std::span<std::byte> chunk_of(std::span<std::byte> part, size_t chunk, size_t index) {
+  const size_t begin = std::min(index * chunk, part.size());
+  return part.subspan(begin, std::min(chunk, part.size() - begin));
+}
+
+void copy(const Attempt& attempt, std::span<std::byte> into, std::span<const std::byte> from) {
+  if (attempt.large) {
+    copy_streaming(into.data(), from.data(), from.size());
+  } else if (!from.empty()) {
+    std::memmove(into.data(), from.data(), from.size());
   }
-  for (uint32_t back = 1; back < team.size(); ++back) {
-    const uint32_t from = team.before(back);
-    Receive part = talk.receive(from, bytes_of_array(out[from]), attempt.large);
-    co_await part;
+}
+
+}  // namespace
+
+Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
+                       std::span<const Array> out) {
+  Conversation& talk = attempt.talk;
+  const size_t chunk = attempt.chunk_bytes;
+  const std::span<const std::byte> own = bytes_of_array(in);
+  const std::span<std::byte> own_place = bytes_of_array(out[talk.self()]);
+  size_t longest = 0;
+  for (const uint32_t rank : team.ranks) longest = std::max(longest, out[rank].bytes());
+  // A chunk of this rank's part goes to everybody while it is in the cache, to its own place, too.
+  for (size_t index = 0; index == 0 || index * chunk < longest; ++index) {
+    const std::span<const std::byte> mine = chunk_of(own, chunk, index);
+    for (uint32_t next = 1; next < team.size() && !mine.empty(); ++next) {
+      talk.post(team.after(next), mine);
+    }
+    if (own_place.data() != own.data()) {
+      copy(attempt, chunk_of(own_place, chunk, index), mine);
+    }
+    for (uint32_t back = 1; back < team.size(); ++back) {
+      const uint32_t from = team.before(back);
+      const std::span<std::byte> theirs = chunk_of(bytes_of_array(out[from]), chunk, index);
+      if (theirs.empty()) continue;
+      Receive part = talk.receive(from, theirs, attempt.large);
+      co_await part;
+    }
   }
   Sent sent = talk.sent();
   co_await sent;
@@ -79,12 +117,28 @@ Task all_to_all_direct(Attempt& attempt, const Team& team, std::span<const Const
   for (uint32_t next = 1; next < team.size(); ++next) {
     talk.post(team.after(next), bytes_of_array(in[team.after(next)]));
   }
-  copy_array(out[talk.self()], in[talk.self()]);
+  const std::span<const std::byte> own = bytes_of_array(in[talk.self()]);
+  const std::span<std::byte> own_place = bytes_of_array(out[talk.self()]);
+  // What stays here is copied as the rest comes in, so that nobody waits for a rank that does that
+  // first.
+  size_t copied = 0;
+  const auto copy_own_up_to = [&](size_t end) {
+    if (end <= copied) return;
+    if (own.data() != own_place.data()) {
+      copy(attempt, own_place.subspan(copied, end - copied), own.subspan(copied, end - copied));
+    }
+    copied = end;
+  };
   for (uint32_t back = 1; back < team.size(); ++back) {
     const uint32_t from = team.before(back);
-    Receive part = talk.receive(from, bytes_of_array(out[from]), attempt.large);
+    const std::span<std::byte> place = bytes_of_array(out[from]);
+    auto part = talk.receive_each(from, place.size(), 1, [&, place](uint64_t at, auto piece) {
+      copy(attempt, place.subspan(at, piece.size()), piece);
+      copy_own_up_to(std::min(own.size(), copied + piece.size()));
+    });
     co_await part;
   }
+  copy_own_up_to(own.size());
   Sent sent = talk.sent();
   co_await sent;
 }

@@ -2,6 +2,7 @@
 
 #include "collectives/algorithms/bytes.hpp"
 #include "collectives/algorithms/scattered.hpp"
+#include "collectives/engine/streaming_copy.hpp"
 
 namespace tokenyard::collectives {
 
@@ -15,7 +16,9 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
   const size_t chunk = std::max<size_t>(attempt.chunk_bytes / width, 1);
   const auto* own = static_cast<const std::byte*>(in[attempt.talk.self()].data);
   auto* result = static_cast<std::byte*>(out.data);
-  const bool beside = wide != out.type;
+  const bool rounds = wide != out.type;
+  // Large results go past the caches, from sums that stay in them.
+  const bool beside = rounds || attempt.large;
   std::byte* sums =
       beside ? attempt.undo.scratch(std::min(chunk, out.elements) * wide_width) : nullptr;
 
@@ -40,8 +43,8 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
     if (part.elements == 0) continue;
     std::byte* into = beside ? sums : result + part.begin * width;
     const std::byte* from = own + part.begin * width;
-    if (beside || ranks == 1) widen(into, from, out.type, part.elements);
-    bool first = !beside;
+    if (rounds || ranks == 1) widen(into, from, out.type, part.elements);
+    bool first = !rounds;
     for (uint32_t place = 0; place < ranks; ++place) {
       if (place == team.me) continue;
       auto theirs = talk.receive_each(
@@ -54,7 +57,12 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
       first = false;
     }
     if (op == ReduceOp::average) divide(into, wide, part.elements, ranks);
-    if (beside) narrow(result + part.begin * width, into, out.type, part.elements);
+    std::byte* const place = result + part.begin * width;
+    if (rounds) {
+      narrow(place, into, out.type, part.elements);
+    } else if (beside) {
+      copy_streaming(place, into, part.elements * width);
+    }
   }
   Sent sent = talk.sent();
   co_await sent;
@@ -74,6 +82,7 @@ Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const Con
   // Sums on their way through this rank: two parts, since one may still be going out.
   std::byte* passing[2] = {attempt.undo.scratch(scratch_elements * width),
                            attempt.undo.scratch(scratch_elements * width)};
+  uint64_t posted[2] = {0, 0};  // frames to the right, when the last of each of them was one
 
   const ConstArray& first = in[left];
   for (size_t at = 0; at < first.elements; at += chunk) {
@@ -84,7 +93,9 @@ Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const Con
     const ConstArray& own = in[team.before(step + 2)];
     const bool last = step + 2 == ranks;
     if (step >= 2) {
-      Sent sent = talk.sent();
+      // The right one has taken what lay here before it went on to this step. It may take what came
+      // after that only in this step: who waited for all of it here would wait in a circle.
+      SentUntil sent = talk.sent_until(right, posted[step % 2]);
       co_await sent;
     }
     std::byte* into = last ? static_cast<std::byte*>(out.data) : passing[step % 2];
@@ -98,6 +109,7 @@ Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const Con
       co_await sums;
       if (!last) talk.post(right, {into + base, elements * width});
     }
+    posted[step % 2] = talk.posted(right);
   }
   if (op == ReduceOp::average) divide(out.data, out.type, out.elements, ranks);
   Sent sent = talk.sent();

@@ -18,8 +18,10 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
 Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                          Array out, ReduceOp op);
 
+/// `in` lies apart from all of `out`, or in its place.
+Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
+                       std::span<const Array> out);
 /// This rank's own part is in its place already.
-Task all_gather_direct(Attempt& attempt, const Team& team, std::span<const Array> out);
 Task all_gather_ring(Attempt& attempt, const Team& team, std::span<const Array> out);
 
 Task gather_direct(Attempt& attempt, const Team& team, ConstArray in, std::span<const Array> out,

@@ -156,10 +156,14 @@ Task reduce_scatter(Attempt& attempt, const Call& call, Choice choice) {
 }
 
 Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
-  copy_array(call.out[attempt.talk.self()], call.in[0]);
+  const Array& place = call.out[attempt.talk.self()];
   const bool around = choice.algorithm == Algorithm::ring && attempt.team.size() > 1;
-  return around ? all_gather_ring(attempt, attempt.team, call.out)
-                : all_gather_direct(attempt, attempt.team, call.out);
+  const bool inside = std::any_of(call.out.begin(), call.out.end(),
+                                  [&](const Array& out) { return overlap(call.in[0], out); });
+  if (around || inside) copy_array(place, call.in[0]);
+  if (around) return all_gather_ring(attempt, attempt.team, call.out);
+  return all_gather_direct(attempt, attempt.team, inside ? ConstArray(place) : call.in[0],
+                           call.out);
 }
 
 Task nothing() {
