@@ -14,7 +14,7 @@
 /// members:
 ///
 ///     struct Shared {...};      scratch of the block, not initialised
-///     static DEVICE Stream stream(const Args&, uint32_t warp, uint32_t warps);
+///     static DEVICE StreamedRows stream(const Args&, uint32_t warp, uint32_t warps);
 ///                               what each warp streams: read while tasks before this one still
 ///                               run, so it must be memory that no task writes
 ///     static DEVICE void ahead(Ahead&, const Args&);
@@ -30,7 +30,7 @@ namespace tokenyard::megakernel {
 
 /// Rows of constant memory that a warp streams one after the other, each in pieces: its units.
 /// 16-byte aligned; a piece is at most StreamPlan::unit_bytes.
-struct Stream {
+struct StreamedRows {
   const std::byte* from;
   uint64_t row_stride;
   uint32_t rows, row_bytes, piece_bytes;

@@ -88,8 +88,8 @@ class UnitLoader {
   const Working& working_;
   uint32_t warp_;
   RingCursor packets_, issued_, landed_;
-  uint32_t flying_ = 0;  ///< issued and not landed, as far as this lane has looked
-  Stream stream_{};      ///< of the packet that is open; `from` is the row's that comes next
+  uint32_t flying_ = 0;    ///< issued and not landed, as far as this lane has looked
+  StreamedRows stream_{};  ///< of the packet that is open; `from` is the row's that comes next
   uint32_t rows_left_ = 0, in_row_ = 0;
   bool opened_ = false, over_ = false;
 };

@@ -47,9 +47,9 @@ struct TaskList {
     (void)((type++ == packet.type && (Tasks::run(context, args<Tasks>(packet)), true)) || ...);
   }
   /// What a warp of the task streams.
-  static DEVICE Stream stream(const Packet& packet, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
     uint32_t type = 0;
-    Stream stream{};
+    StreamedRows stream{};
     (void)((type++ == packet.type && (stream = stream_of<Tasks>(packet, warp, warps), true)) ||
            ...);
     return stream;
@@ -74,7 +74,7 @@ struct TaskList {
     return *reinterpret_cast<const typename T::Args*>(packet.args());
   }
   template <class T>
-  static DEVICE Stream stream_of(const Packet& packet, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream_of(const Packet& packet, uint32_t warp, uint32_t warps) {
     if constexpr (Streams<T>)
       return T::stream(args<T>(packet), warp, warps);
     else

@@ -1,2 +1,3 @@
+#include "megakernel/hold_kernel_body.hpp"
 #include "megakernel/step_kernel.hpp"
 #include "megakernel/touch_kernel.hpp"

@@ -54,7 +54,7 @@ struct Touch {
   static DEVICE uint32_t units(const Args& args, uint32_t warp, uint32_t warps) {
     return args.units > warp ? (args.units - warp + warps - 1) / warps : 0;
   }
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     constexpr uint32_t kBytes = kUnitWords * sizeof(uint32_t);
     return {.from = reinterpret_cast<const std::byte*>(args.stream + warp * kUnitWords),
             .row_stride = warps * kBytes,

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fabric/alarm_bell.hpp"
 #include "megakernel/counter_graph.hpp"
+#include "megakernel/hold_kernel_body.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -111,6 +113,42 @@ TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {
   Megakernel once(*world, straight);
   EXPECT_THROW(once.run(2), InvalidArgument);
   EXPECT_THROW(once.start(), InvalidArgument);
+}
+
+TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
+  if (on_host()) GTEST_SKIP() << "a host's kernels start when they are launched";
+  const auto world = alone(quick(std::chrono::milliseconds(300)));
+  Accelerator& accelerator = world->accelerator();
+  accelerator.prepare(hold_kernel.entry);
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2});
+  const FailureCell cell(accelerator, world->alarm());
+  auto* const words = static_cast<uint32_t*>(accelerator.allocate_shared(2 * sizeof(uint32_t)));
+  const Stream stream = accelerator.make_stream();
+  const Capacity capacity = accelerator.capacity();
+  launch(accelerator, hold_kernel,
+         {.blocks = capacity.multiprocessors,
+          .warps = 1,
+          .extra_shared_bytes = capacity.shared_bytes - 1024,
+          .cooperative = false},
+         stream, {words, words + 1, cell.patience(std::chrono::seconds(10))});
+  const tokenyard::Event held = accelerator.record(stream);
+  ASSERT_TRUE(accelerator.wait_until(accelerator.now() + std::chrono::seconds(5),
+                                     [&] { return accelerator.read_flag(words + 1) == 1; }));
+  try {
+    kernel.run(1);
+    ADD_FAILURE() << "it ran on multiprocessors that another kernel held";
+  } catch (const PeerTimeout& error) {
+    EXPECT_THAT(error.facts.phase, HasSubstr("the kernel's start"));
+    EXPECT_THAT(error.facts.phase, HasSubstr("ask for fewer workers"));
+  }
+  accelerator.write_flag(words, 1);
+  EXPECT_TRUE(accelerator.wait_until(accelerator.now() + std::chrono::seconds(5),
+                                     [&] { return accelerator.done(held); }));
+  accelerator.free_event(held);
+  accelerator.free_stream(stream);
 }
 
 }  // namespace

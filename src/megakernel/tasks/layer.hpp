@@ -40,7 +40,7 @@ struct ProjectQkv {
       TOKENYARD_FIELD(f32, epsilon)};
   using Shared = NormedShared;
 
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     return every_nth_row(args.weights, args.rows, args.hidden, 2 * args.hidden, warp, warps);
   }
   static DEVICE void run(Context& context, const Args& args) {
@@ -91,7 +91,7 @@ struct GateUp {
   using Shared = NormedShared;
 
   /// A pair of rows is one long row, in two units.
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     return every_nth_row(args.weights, args.rows, 2 * args.hidden, 2 * args.hidden, warp, warps);
   }
   static DEVICE void run(Context& context, const Args& args) {
@@ -139,8 +139,8 @@ struct ProjectDown {
       TOKENYARD_FIELD(u32, hidden),      TOKENYARD_FIELD(u32, inner_event)};
   using Shared = HeldShared;
 
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
-    Stream rows =
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
+    StreamedRows rows =
         every_nth_row(args.weights, args.rows, args.row_elements, 2 * args.columns, warp, warps);
     rows.row_bytes = 2 * args.columns;
     return rows;

@@ -27,7 +27,7 @@ struct Linear {
       TOKENYARD_FIELD(f32, epsilon)};
   using Shared = RowInput;
 
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     return every_nth_row(args.weights, args.rows, args.columns, args.unit_bytes, warp, warps);
   }
   static DEVICE void run(Context& context, const Args& args) {
@@ -60,7 +60,7 @@ struct GatedLinear {
   using Shared = RowInput;
 
   /// Pairs in a row, so that a unit never holds the end of one matrix row and the next one's begin.
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     const Share pairs = share_of(args.rows, warp, warps);
     return {.from = reinterpret_cast<const std::byte*>(args.weights) +
                     size_t{pairs.begin} * 4 * args.columns,

@@ -34,7 +34,7 @@ struct ProjectLogits {
     BestShared best;
   };
 
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     return every_nth_row(args.weights, args.rows, args.hidden, 2 * args.hidden, warp, warps);
   }
   static DEVICE void run(Context& context, const Args& args) {

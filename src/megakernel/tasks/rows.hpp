@@ -26,8 +26,8 @@ DEVICE Share share_of(uint32_t count, uint32_t index, uint32_t parts) {
 }
 
 /// Rows warp, warp + warps, ... of a matrix, so that what a block loads at a time lies together.
-DEVICE Stream every_nth_row(const BFloat16* weights, uint32_t rows, uint32_t columns,
-                            uint32_t piece_bytes, uint32_t warp, uint32_t warps) {
+DEVICE StreamedRows every_nth_row(const BFloat16* weights, uint32_t rows, uint32_t columns,
+                                  uint32_t piece_bytes, uint32_t warp, uint32_t warps) {
   return {.from = reinterpret_cast<const std::byte*>(weights) + size_t{warp} * 2 * columns,
           .row_stride = size_t{warps} * 2 * columns,
           .rows = rows > warp ? (rows - warp + warps - 1) / warps : 0,

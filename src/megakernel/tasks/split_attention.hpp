@@ -230,7 +230,7 @@ struct ProjectAttention {
   };
 
   /// Eight rows lie together: to whoever streams them they are one.
-  static DEVICE Stream stream(const Args& args, uint32_t warp, uint32_t warps) {
+  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     const uint32_t columns = kUnitRows * args.heads * args.dim;
     return every_nth_row(args.weights, args.rows / kUnitRows, columns, 2 * columns, warp, warps);
   }
