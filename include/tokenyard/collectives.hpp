@@ -102,6 +102,9 @@ struct CollectivesOptions {
   uint32_t size_max = 0;  ///< how far `grow` may go; 0: `size`
   std::string address;    ///< where others reach this rank; empty: found out, else loopback
   std::string host;       ///< ranks with equal names share memory; empty: found out
+  /// A plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for one; empty: none. The
+  /// same on all ranks.
+  std::string interconnect = {};
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of every operation, unless told
   std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a rank silent so long is gone
   OnFailure on_failure = OnFailure::raise;

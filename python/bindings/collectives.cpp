@@ -48,7 +48,8 @@ using Handle = std::unique_ptr<CollectivesHandle>;
 Handle meet(bool join, const std::string& store, const nb::object& own_store, bool host_store,
             const std::string& job, const std::string& secret, uint32_t rank, uint32_t size,
             uint32_t size_max, const std::string& address, const std::string& host,
-            double timeout_s, double silence_s, const std::string& on_failure, bool witness) {
+            const std::string& interconnect, double timeout_s, double silence_s,
+            const std::string& on_failure, bool witness) {
   const CollectivesOptions options{
       .store = store,
       .host_store = host_store,
@@ -60,6 +61,7 @@ Handle meet(bool join, const std::string& store, const nb::object& own_store, bo
       .size_max = size_max,
       .address = address,
       .host = host,
+      .interconnect = interconnect,
       .timeout = nanoseconds_of(timeout_s),
       .silence = nanoseconds_of(silence_s),
       .on_failure = on_failure_of(on_failure),
@@ -148,7 +150,8 @@ void register_collectives(nb::module_& m) {
   nb::class_<CollectivesHandle>(m, "Collectives", "See tokenyard.Collectives.")
       .def_static("meet", &meet, nb::kw_only(), "join"_a, "store"_a, "own_store"_a.none(),
                   "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "size_max"_a,
-                  "address"_a, "host"_a, "timeout_s"_a, "silence_s"_a, "on_failure"_a, "witness"_a)
+                  "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a, "silence_s"_a,
+                  "on_failure"_a, "witness"_a)
       .def_prop_ro("closed", &CollectivesHandle::closed)
       .def_prop_ro("rank", [](const CollectivesHandle& self) { return self.get()->rank(); })
       .def_prop_ro("size", [](const CollectivesHandle& self) { return self.get()->size(); })

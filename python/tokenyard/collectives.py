@@ -63,9 +63,12 @@ class Collectives:
             host_store: whether rank 0 may run the tcp store; True.
             address: where others reach this rank; found out if empty.
             host: ranks with equal names share memory; found out if empty.
+            interconnect: a plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for
+                one, alike on all ranks; none if empty.
 
         Raises:
             PeerTimeout: names a rank that did not come.
+            Unsupported: there is no such interconnect.
             InvalidArgument: for example two ranks with one number.
         """
         return cls._meet(False, store, secret, rank, size, **options)
@@ -100,6 +103,7 @@ class Collectives:
         host_store: bool = True,
         address: str = "",
         host: str = "",
+        interconnect: str = "",
         own_store: Any = None,
     ) -> Collectives:
         ranks = size_of("size", size, smallest=1)
@@ -116,6 +120,7 @@ class Collectives:
             size_max=most,
             address=address,
             host=host,
+            interconnect=interconnect,
             timeout_s=check_timeout(timeout),
             silence_s=check_timeout(silence),
             on_failure=on_failure,

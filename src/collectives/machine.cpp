@@ -58,7 +58,8 @@ Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options
                                                   .job = options.job,
                                                   .secret = options.secret,
                                                   .host = options.host,
-                                                  .address = control_options(options).address});
+                                                  .address = control_options(options).address,
+                                                  .interconnect = options.interconnect});
   engine_ = std::make_unique<Engine>(
       transport_, EngineOptions{.self = options.rank, .on_failure = options.on_failure},
       since_start);

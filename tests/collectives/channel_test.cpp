@@ -1,4 +1,4 @@
-// What every channel promises, over shared memory and over TCP.
+// What every channel promises, over shared memory, over TCP, and over UCX where there is one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,17 +10,26 @@
 #include "collectives/wire/contact_card.hpp"
 #include "collectives/wire/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
+#include "tokenyard/error.hpp"
+
+#ifndef TOKENYARD_UCX_PLUGIN
+#define TOKENYARD_UCX_PLUGIN ""
+#define TOKENYARD_WITHOUT_UCX
+#endif
 
 namespace tokenyard::collectives {
 namespace {
 
-enum class Way { shared_memory, tcp };
+enum class Way { shared_memory, tcp, ucx };
 
 class ChannelTest : public testing::TestWithParam<Way> {
  protected:
   void SetUp() override { ranks_.begin_epoch(1); }
 
-  static void adjust(WireOptions& options) { options.force_tcp = GetParam() == Way::tcp; }
+  static void adjust(WireOptions& options) {
+    options.force_tcp = GetParam() != Way::shared_memory;
+    if (GetParam() == Way::ucx) options.interconnect = TOKENYARD_UCX_PLUGIN;
+  }
 
   /// Moves all of `bytes`, in pieces of at most these sizes.
   std::vector<std::byte> carry(Channel& from, Channel& to, std::span<const std::byte> bytes,
@@ -272,10 +281,32 @@ TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
   EXPECT_FALSE(slept_through);
 }
 
+std::string name_of_way(const testing::TestParamInfo<Way>& info) {
+  switch (info.param) {
+    case Way::shared_memory:
+      return "SharedMemory";
+    case Way::tcp:
+      return "Tcp";
+    case Way::ucx:
+      return "Ucx";
+  }
+  return "";
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, ChannelTest, testing::Values(Way::shared_memory, Way::tcp),
-                         [](const auto& info) {
-                           return info.param == Way::tcp ? "Tcp" : "SharedMemory";
-                         });
+                         name_of_way);
+#ifndef TOKENYARD_WITHOUT_UCX
+INSTANTIATE_TEST_SUITE_P(OverAPlugin, ChannelTest, testing::Values(Way::ucx), name_of_way);
+#else
+TEST(OverAPlugin, ChannelsOverUcx) {
+  GTEST_SKIP() << "this machine has no UCX (Debian: libucx-dev)";
+}
+#endif
+
+TEST(InterconnectPlugin, WhatIsMissingOrNoPluginIsRefused) {
+  EXPECT_THROW(InterconnectPlugin("libtokenyard_nowhere.so"), Unsupported);
+  EXPECT_THROW(InterconnectPlugin("libc.so.6"), Unsupported);
+}
 
 }  // namespace
 }  // namespace tokenyard::collectives

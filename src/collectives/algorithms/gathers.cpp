@@ -131,11 +131,10 @@ Task all_to_all_direct(Attempt& attempt, const Team& team, std::span<const Const
   };
   for (uint32_t back = 1; back < team.size(); ++back) {
     const uint32_t from = team.before(back);
-    const std::span<std::byte> place = bytes_of_array(out[from]);
-    auto part = talk.receive_each(from, place.size(), 1, [&, place](uint64_t at, auto piece) {
-      copy(attempt, place.subspan(at, piece.size()), piece);
-      copy_own_up_to(std::min(own.size(), copied + piece.size()));
-    });
+    const auto own_beside = [&](size_t bytes) {
+      copy_own_up_to(std::min(own.size(), copied + bytes));
+    };
+    auto part = talk.receive_beside(from, bytes_of_array(out[from]), attempt.large, own_beside);
     co_await part;
   }
   copy_own_up_to(own.size());

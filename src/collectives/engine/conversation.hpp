@@ -40,6 +40,8 @@ struct BrokenByPeer {
 };
 
 class Receive;
+template <typename Beside>
+class ReceiveBeside;
 template <typename Consumer>
 class ReceiveEach;
 class Sent;
@@ -60,6 +62,10 @@ class Conversation {
   Sent sent();
   /// `streaming`: nobody reads it soon, so it need not go through the caches.
   Receive receive(uint32_t from, std::span<std::byte> into, bool streaming = false);
+  /// The same; tells `beside(bytes)` how many have just come.
+  template <typename Beside>
+  ReceiveBeside<Beside> receive_beside(uint32_t from, std::span<std::byte> into, bool streaming,
+                                       Beside beside);
   /// Gives the payload to `consume(offset, span)` piece by piece, where it lies; pieces are whole
   /// multiples of `granule` bytes (at most 16).
   template <typename Consumer>
@@ -131,6 +137,9 @@ class Receive : public Wait {
   std::string describe() const override;
   std::optional<uint32_t> awaited() const override { return from_; }
 
+ protected:
+  size_t got() const { return got_; }
+
  private:
   Conversation& talk_;
   uint32_t from_;
@@ -138,6 +147,28 @@ class Receive : public Wait {
   bool streaming_;
   size_t got_ = 0;
 };
+
+template <typename Beside>
+class ReceiveBeside final : public Receive {
+ public:
+  ReceiveBeside(const Receive& receive, Beside beside)
+      : Receive(receive), beside_(std::move(beside)) {}
+  bool ready() override {
+    const size_t before = got();
+    const bool all = Receive::ready();
+    if (got() > before) beside_(got() - before);
+    return all;
+  }
+
+ private:
+  Beside beside_;
+};
+
+template <typename Beside>
+ReceiveBeside<Beside> Conversation::receive_beside(uint32_t from, std::span<std::byte> into,
+                                                   bool streaming, Beside beside) {
+  return ReceiveBeside<Beside>(receive(from, into, streaming), std::move(beside));
+}
 
 class Sent : public Wait {
  public:

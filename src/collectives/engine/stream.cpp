@@ -116,6 +116,7 @@ size_t Stream::read(std::span<std::byte> into) {
 }
 
 size_t Stream::read_streaming(std::span<std::byte> into) {
+  if (!channel_->in_place()) return read(into);
   const std::span<const std::byte> piece = arrived();
   const size_t got = std::min(piece.size(), into.size());
   copy_streaming(into.data(), piece.data(), got);

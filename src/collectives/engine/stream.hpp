@@ -40,6 +40,7 @@ class Stream {
   void consume(size_t bytes);
   /// Copies a part of the payload.
   size_t read(std::span<std::byte> into);
+  /// The same, past the caches where that spares something.
   size_t read_streaming(std::span<std::byte> into);
   /// Throws away what has come of the payload. True if that was the rest of it.
   bool discard();

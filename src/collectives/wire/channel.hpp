@@ -36,6 +36,9 @@ class Channel {
   /// as aligned as they are in the stream, up to 64: whoever pads frames finds elements aligned.
   virtual std::span<const std::byte> arrived(size_t wanted) = 0;
   virtual void consume(size_t bytes) = 0;
+  /// Whether what has arrived lies in memory anyway, and `arrived` costs nothing. Otherwise whoever
+  /// only wants it elsewhere spares a copy by `receive_some`.
+  virtual bool in_place() const { return true; }
 
   /// Bytes handed over by send_some since the beginning: what an algorithm cost.
   virtual uint64_t bytes_sent() const = 0;

@@ -17,6 +17,9 @@ struct WireOptions {
   /// Where others reach this rank, a number or a name; empty: own_address("").
   std::string address;
   bool force_tcp = false;  ///< no shared memory, even on one host; the same on all ranks
+  /// A plug-in that carries what would go over TCP (interconnect.hpp): a path, or a name as the
+  /// system's loader looks for it; empty: none. The same on all ranks.
+  std::string interconnect = {};
 
   /// Of one direction, rounded up to a power of two. A pair's channel takes twice as much.
   size_t ring_bytes = 512 << 10;

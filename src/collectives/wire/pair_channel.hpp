@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "collectives/wire/interconnected_channel.hpp"
 #include "collectives/wire/shared_channel.hpp"
 #include "collectives/wire/tcp_channel.hpp"
 
@@ -24,6 +25,7 @@ class PairChannel final : public Channel {
   void consume(size_t bytes) override {
     if (body_) body_->consume(bytes);
   }
+  bool in_place() const override { return body_ && body_->in_place(); }
   uint64_t bytes_sent() const override { return sent_ + (body_ ? body_->bytes_sent() : 0); }
 
   void use(std::unique_ptr<SharedChannel> body) {
@@ -36,20 +38,30 @@ class PairChannel final : public Channel {
     tcp_ = body.get();
     body_ = std::move(body);
   }
+  void use(std::unique_ptr<InterconnectedChannel> body) {
+    shared_ = nullptr;
+    tcp_ = &body->meeting();
+    interconnected_ = body.get();
+    body_ = std::move(body);
+  }
   /// For ever.
   void end() {
     sent_ = bytes_sent();
     shared_ = nullptr;
     tcp_ = nullptr;
+    interconnected_ = nullptr;
     body_.reset();
   }
   SharedChannel* shared() const { return shared_; }
+  /// Over which it goes, or over which its ends meet.
   TcpChannel* tcp() const { return tcp_; }
+  InterconnectedChannel* interconnected() const { return interconnected_; }
 
  private:
   std::unique_ptr<Channel> body_;
   SharedChannel* shared_ = nullptr;
   TcpChannel* tcp_ = nullptr;
+  InterconnectedChannel* interconnected_ = nullptr;
   uint64_t sent_ = 0;
 };
 

@@ -20,6 +20,7 @@ class TcpChannel final : public Channel {
   size_t receive_some(std::span<std::byte> into) override;
   std::span<const std::byte> arrived(size_t wanted) override;
   void consume(size_t bytes) override;
+  bool in_place() const override { return false; }
   uint64_t bytes_sent() const override { return sent_; }
 
   uint32_t stripes() const { return static_cast<uint32_t>(sockets_.size()); }

@@ -39,6 +39,7 @@ WireTransport::WireTransport(const WireOptions& options)
   }
   if (options.stripe_bytes == 0) throw InvalidArgument("stripe_bytes", "more than 0", "0");
   sleeper_.watch_arrivals(shared_.letterbox().native());
+  if (!options.interconnect.empty()) plugin_.emplace(options.interconnect);
 }
 
 WireTransport::~WireTransport() {
@@ -59,6 +60,12 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
   }
   pairs_.clear();
   dials_.clear();
+  if (plugin_) {
+    // A new one, so that nothing of the old epoch is under way any more.
+    interconnect_.reset();
+    interconnect_ = plugin_->make();
+    sleeper_.watch_arrivals(interconnect_->descriptor());
+  }
   peers_.clear();
   shared_.begin_epoch();
   gate_.begin(view);
@@ -138,8 +145,17 @@ void WireTransport::invite(Pair& pair) {
 void WireTransport::invite_by_tcp(Pair& pair, const std::string& reason) {
   Peer& peer = peer_of(pair);
   if (!reason.empty()) peer.reason = "over TCP: " + reason;
-  pair.channel->use(std::make_unique<TcpChannel>(options_.stripes, options_.stripe_bytes));
+  use_tcp(pair, options_.stripes, options_.stripe_bytes);
   if (peer.card.port != 0) dial(pair, 0);
+}
+
+void WireTransport::use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes) {
+  auto tcp = std::make_unique<TcpChannel>(stripes, turn_bytes);
+  if (interconnect_) {
+    pair.channel->use(std::make_unique<InterconnectedChannel>(std::move(tcp), *interconnect_));
+  } else {
+    pair.channel->use(std::move(tcp));
+  }
 }
 
 void WireTransport::dial(Pair& pair, uint32_t stripe) {
@@ -156,6 +172,7 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
 }
 
 void WireTransport::poll() {
+  if (interconnect_) interconnect_->poll();
   const uint64_t every = unsettled_ ? kPollsALookUnsettled : kPollsALook;  // Powers of two.
   if (has_slept_.load(std::memory_order_relaxed) && has_slept_.exchange(false)) {
     for (auto& [line, pair] : pairs_) {
@@ -184,7 +201,7 @@ bool WireTransport::is_settled(const Pair& pair) const {
   for (uint32_t stripe = 0; stripe < std::max(pair.dialled, 1u); ++stripe) {
     if (!tcp->has(stripe)) return false;
   }
-  return true;
+  return pair.channel->interconnected() == nullptr || pair.channel->interconnected()->met();
 }
 
 void WireTransport::look_at_letters() {
@@ -213,7 +230,7 @@ void WireTransport::look_at_guests(WireTime now) {
     const Invitation& invitation = guest.invitation;
     Pair& pair = pair_of(invitation.channel);
     if (pair.channel->shared() == nullptr && pair.channel->tcp() == nullptr) {
-      pair.channel->use(std::make_unique<TcpChannel>(invitation.stripes, invitation.bytes));
+      use_tcp(pair, invitation.stripes, invitation.bytes);
     }
     TcpChannel* const tcp = pair.channel->tcp();
     const bool fits = tcp != nullptr && tcp->stripes() == invitation.stripes &&
@@ -253,6 +270,7 @@ void WireTransport::prepare_to_sleep() {
   for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
   }
+  if (interconnect_ && !interconnect_->prepare_to_sleep()) sleeper_.wake();
   const bool waiting =
       shared_.is_waiting() || door_.is_short() ||
       std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });

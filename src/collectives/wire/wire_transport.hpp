@@ -10,6 +10,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "collectives/wire/dial.hpp"
 #include "collectives/wire/door.hpp"
 #include "collectives/wire/epoch_gate.hpp"
+#include "collectives/wire/interconnect.hpp"
 #include "collectives/wire/options.hpp"
 #include "collectives/wire/pair_channel.hpp"
 #include "collectives/wire/shared_path.hpp"
@@ -27,7 +29,8 @@ namespace tokenyard::collectives {
 
 class WireTransport final : public Transport {
  public:
-  /// Throws OsError where there is no port to listen at, or no descriptor.
+  /// Throws OsError where there is no port to listen at, or no descriptor, and Unsupported where
+  /// there is no such plug-in.
   explicit WireTransport(const WireOptions& options);
   ~WireTransport() override;
 
@@ -70,6 +73,7 @@ class WireTransport final : public Transport {
   Pair& find_or_make(GroupId group, Lane lane, Slot peer);
   void invite(Pair& pair);
   void invite_by_tcp(Pair& pair, const std::string& reason);
+  void use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes);
   void dial(Pair& pair, uint32_t stripe);
 
   void look();
@@ -86,6 +90,9 @@ class WireTransport final : public Transport {
   Sleeper sleeper_;
   SharedPath shared_;
   Door door_;
+
+  std::optional<InterconnectPlugin> plugin_;
+  std::unique_ptr<Interconnect> interconnect_;  ///< of this epoch; outlives its channels
 
   std::map<Slot, Peer> peers_;
   std::map<Line, Pair> pairs_;

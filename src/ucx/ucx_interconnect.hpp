@@ -1,0 +1,79 @@
+/// UCX behind the contract of interconnect.hpp: a worker, an endpoint a process that is talked to,
+/// and two kinds of active messages, each with the number of the channel that it is for:
+///
+///     bytes    a piece of the channel's stream
+///     room     how many bytes of it have been consumed since the beginning
+///
+/// A sender has at most `window_bytes` under way, so a receiver's memory is bounded whatever comes.
+/// Messages of one endpoint arrive in order.
+///
+/// Endpoints report errors; UCX then uses no shared memory, which is what we have ourselves. One
+/// that has failed moves nothing any more: that the peer is gone is control/'s to know.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "collectives/wire/interconnect.hpp"
+
+namespace tokenyard::ucx {
+
+class UcxChannel;
+
+class UcxInterconnect final : public collectives::Interconnect {
+ public:
+  UcxInterconnect();
+  ~UcxInterconnect() override;
+  UcxInterconnect(const UcxInterconnect&) = delete;
+
+  const std::vector<std::byte>& address() const override { return address_; }
+  std::unique_ptr<collectives::NumberedChannel> channel() override;
+  void poll() override;
+  bool prepare_to_sleep() override;
+  int descriptor() const override { return descriptor_; }
+
+  static constexpr size_t piece_bytes = size_t{32} << 10;
+  static constexpr size_t window_bytes = size_t{512} << 10;
+
+  /// For channels.
+  struct Endpoint {
+    ucp_ep_h handle = nullptr;
+    bool failed = false;
+  };
+  /// A message under way, in memory that stays until UCX is done with it.
+  struct Outgoing {
+    uint64_t header[2];  ///< number, and what the kind of message says
+    std::byte bytes[piece_bytes];
+    UcxInterconnect* owner = nullptr;
+  };
+  Endpoint& endpoint(std::span<const std::byte> address);
+  void listen(UcxChannel& channel);
+  void stop_listening(const UcxChannel& channel);
+  /// Null when as many are under way as there may be.
+  Outgoing* take_outgoing();
+  enum class Kind : unsigned { bytes = 1, room = 2 };
+  void send(Endpoint& endpoint, Kind kind, Outgoing& message, size_t bytes);
+
+ private:
+  static constexpr size_t outgoing_max = 256;
+
+  ucs_status_t deliver(Kind kind, const void* header, size_t header_bytes, const void* bytes,
+                       size_t count);
+  template <Kind kind>
+  void handle_messages();
+  void release();
+
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  std::vector<std::byte> address_;
+  int descriptor_ = -1;
+  std::map<std::vector<std::byte>, std::unique_ptr<Endpoint>> endpoints_;
+  std::map<uint64_t, UcxChannel*> channels_;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<Outgoing*> idle_;
+};
+
+}  // namespace tokenyard::ucx
