@@ -2,7 +2,8 @@
 ///
 /// Every rank has a slot, a number that stays its own whatever happens to the others. An operation
 /// runs among the active ranks of its group; lists with a part for each rank always have size()
-/// parts, those of inactive ranks are neither read nor written.
+/// parts. Those of inactive ranks are not read; what results hold for them afterwards means
+/// nothing.
 ///
 /// After any failure all survivors agree: an operation is done on every one of them, with the same
 /// membership, or it has not happened on any, and inputs are as they were.
@@ -203,7 +204,8 @@ class Collectives {
   /// A new process takes the place `options.rank` of a lost rank, or a new one that `grow` has
   /// opened. Blocks until the members admit it (their `replace`, `grow`, or OnFailure::retry).
   static std::unique_ptr<Collectives> join(const CollectivesOptions& options);
-  /// Drains nothing: what is under way fails with Cancelled. Joins all threads, closes everything.
+  /// As `leave`, but waits for a second at most and says nothing. Joins all threads, closes
+  /// everything.
   ~Collectives();
 
   uint32_t rank() const;
@@ -220,14 +222,18 @@ class Collectives {
   /// returned object is dropped.
   std::shared_ptr<void> on_change(std::function<void()> call);
 
-  /// Goes on among the survivors: waits until they have agreed who is gone, and lets aborted groups
-  /// work again. Every survivor calls it. Returns the active ranks.
+  /// Goes on among the survivors, together: waits until every one of them has called it, and lets
+  /// all groups work again. What failed before, on whichever of them, is behind them all: no
+  /// operation that is called afterwards fails for it. Returns the ranks that have gone on, alike
+  /// on all; throws PeerTimeout naming a rank that has not called it.
   std::vector<uint32_t> shrink();
   /// Waits until a new process has taken the slot. Every survivor calls it.
   void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   /// Waits until `ranks` new ranks have come. Every member calls it.
   void grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Leaves in good order; the others go on without an error as soon as they `shrink`, or at once
+  /// Leaves in good order, once all messages it has sent have been received: throws PeerTimeout
+  /// naming a rank that has not taken one in time, having left all the same. What else is under way
+  /// fails with Cancelled. The others go on without an error as soon as they `shrink`, or at once
   /// under OnFailure::exclude.
   void leave();
   /// Ends everything that waits, on this rank, with Cancelled.

@@ -170,11 +170,13 @@ class Collectives:
         return self._native.on_change(call)
 
     def shrink(self) -> list[int]:
-        """Goes on among the survivors: every one of them calls it. Returns the active ranks.
+        """Goes on among the survivors, together. Returns the ranks that have, alike on all.
 
-        Waits until they have agreed who is gone, and lets aborted groups work again.
+        Waits until every survivor has called it, and lets all groups work again. What failed
+        before, on whichever rank, is behind them all: no later operation fails for it.
 
         Raises:
+            PeerTimeout: a rank has not called it.
             QuorumLost: too few of them answer.
         """
         return self._native.shrink()
@@ -200,10 +202,13 @@ class Collectives:
         self._native.grow(size_of("ranks", ranks, smallest=1), timeout_s=limit)
 
     def leave(self) -> None:
-        """Leaves in good order.
+        """Leaves in good order, once all messages it has sent have been received.
 
-        The others go on without an error as soon as they `shrink`, or at once under
-        on_failure="exclude".
+        What else is under way fails with Cancelled. The others go on without an error as soon as
+        they `shrink`, or at once under on_failure="exclude".
+
+        Raises:
+            PeerTimeout: a rank has not taken a message in time. This one has left all the same.
         """
         self._native.leave()
 

@@ -109,21 +109,7 @@ std::shared_ptr<void> Collectives::on_change(std::function<void()> call) {
 }
 
 std::vector<uint32_t> Collectives::shrink() {
-  Machine& machine = *parts_->machine;
-  collectives::Engine& engine = machine.engine();
-  const View view = engine.view();
-  if (engine.wants_epoch()) {
-    // Half of an operation is still in the channels; a new epoch has new ones.
-    for (const collectives::Member& member : view.members) {
-      if (member.slot == rank()) continue;
-      machine.control().suspect(member.slot, collectives::Suspicion::stall, view.epoch);
-      break;
-    }
-  }
-  machine.await([&] { return !engine.frozen() && !engine.wants_epoch(); }, "shrink: agreement",
-                machine.options.timeout);
-  machine.make_whole();
-  return active_ranks();
+  return slots_of(parts_->machine->await_mending());
 }
 
 void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
@@ -140,9 +126,11 @@ void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds>
            (before == known.end() || before->second != member->incarnation);
   };
   if (!replaced()) machine.control().admit({rank});
-  machine.await(replaced, fmt::format("replace: a new rank {}", rank),
-                timeout.value_or(machine.options.timeout));
-  machine.make_whole();
+  machine.await(
+      replaced,
+      [&] { return WaitFacts{.rank = rank, .phase = fmt::format("replace: a new rank {}", rank)}; },
+      timeout.value_or(machine.options.timeout));
+  machine.make_whole(engine.came_in(rank));
 }
 
 void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
@@ -163,14 +151,22 @@ void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> t
     });
   };
   if (!grown()) machine.control().admit(slots);
-  machine.await(grown, fmt::format("grow: {} new ranks", ranks),
-                timeout.value_or(machine.options.timeout));
-  machine.make_whole();
+  machine.await(
+      grown,
+      [&] {
+        return WaitFacts{.rank = slots.front(), .phase = fmt::format("grow: {} new ranks", ranks)};
+      },
+      timeout.value_or(machine.options.timeout));
+  collectives::Epoch complete = 0;
+  for (const uint32_t slot : slots) complete = std::max(complete, engine.came_in(slot));
+  machine.make_whole(complete);
 }
 
 void Collectives::leave() {
-  parts_->machine->engine().cancel(std::make_exception_ptr(Cancelled("after leave")));
-  parts_->machine->control().leave();
+  // Small messages are taken by the others' threads, whatever their programs do meanwhile.
+  parts_->machine->leave(
+      std::min<std::chrono::nanoseconds>(parts_->machine->options.timeout, std::chrono::seconds(5)),
+      "after leave");
 }
 
 void Collectives::cancel() {

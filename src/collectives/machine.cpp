@@ -12,6 +12,9 @@ namespace tokenyard::collectives {
 
 namespace {
 
+/// How long the end of Collectives waits for others to take its messages.
+constexpr std::chrono::nanoseconds farewell_max = std::chrono::seconds(1);
+
 Instant since_start() {
   return std::chrono::duration_cast<Instant>(std::chrono::steady_clock::now().time_since_epoch());
 }
@@ -79,13 +82,36 @@ Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options
     close();
     throw;
   }
-  make_whole();
+  make_whole(engine_->view().epoch);
+  mended_ = engine_->mended().epoch;
+}
+
+void Machine::leave(std::chrono::nanoseconds timeout, const char* when) {
+  const auto why = std::make_exception_ptr(Cancelled(when));
+  const Instant start = engine_->now();
+  const auto farewell = engine_->begin_to_leave(why);
+  if (!farewell->done()) {
+    control_->drain();
+    driver_->wait(*farewell, start + timeout);
+  }
+  const std::optional<Slot> late = farewell->done() ? std::nullopt : engine_->unreceived_by();
+  engine_->cancel(why);
+  control_->leave();
+  if (!late) return;
+  throw PeerTimeout({.rank = *late,
+                     .phase = "leave: receipt of the messages sent to it",
+                     .waited_s = std::chrono::duration<double>(engine_->now() - start).count()});
 }
 
 void Machine::close() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
+  }
+  try {
+    if (driver_ && !engine_->ended()) leave(farewell_max, "the end of these Collectives");
+  } catch (const std::exception&) {
+    // It goes all the same: who wants to know calls `leave`.
   }
   engine_->cancel(std::make_exception_ptr(Cancelled("the end of these Collectives")));
   control_->stop();
@@ -96,19 +122,19 @@ void Machine::close() {
   transport_.reset();
 }
 
-void Machine::await(const std::function<bool()>& ready, const std::string& phase,
+void Machine::await(const std::function<bool()>& ready, const std::function<WaitFacts()>& missing,
                     std::chrono::nanoseconds timeout) {
   const Instant start = engine_->now();
   while (!ready()) {
     if (const std::exception_ptr ended = engine_->ended()) std::rethrow_exception(ended);
     const Instant waited = engine_->now() - start;
     if (waited > timeout) {
-      if (const auto missing = engine_->missing_quorum()) {
-        throw QuorumLost(missing->answering, missing->needed);
+      if (const auto quorum = engine_->missing_quorum()) {
+        throw QuorumLost(quorum->answering, quorum->needed);
       }
-      throw PeerTimeout({.rank = options.rank,
-                         .phase = phase,
-                         .waited_s = std::chrono::duration<double>(waited).count()});
+      WaitFacts facts = missing();
+      facts.waited_s = std::chrono::duration<double>(waited).count();
+      throw PeerTimeout(facts);
     }
     driver_->wait_for_news(timeout - waited);
   }
@@ -124,12 +150,36 @@ uint32_t Machine::known_slots() {
   return known_slots_;
 }
 
-void Machine::make_whole() {
+void Machine::make_whole(Epoch last) {
   const View view = engine_->view();
   const std::lock_guard lock(mutex_);
   for (const Member& member : view.members) known_incarnations_[member.slot] = member.incarnation;
   known_slots_ = view.slots;
-  engine_->repair();
+  engine_->repair(last);
+}
+
+View Machine::await_mending() {
+  const Epoch asked_in = engine_->view().epoch;
+  const Epoch before = [&] {
+    const std::lock_guard lock(mutex_);
+    return mended_;
+  }();
+  const bool is_mended = engine_->mended().epoch > before && !engine_->failed();
+  if (!is_mended) {
+    control_->mend();
+    const auto missing = [&]() -> WaitFacts {
+      const std::vector<Slot> late = control_->mends_late();
+      if (late.empty()) return {.rank = options.rank, .phase = "shrink: agreement of the ranks"};
+      return {.rank = late.front(), .phase = "shrink: its call of it"};
+    };
+    await([&] { return engine_->mended().epoch > asked_in; }, missing, options.timeout);
+  }
+  // By now there may be another epoch, which the other ranks have not heard of.
+  const View mended = engine_->mended();
+  make_whole(mended.epoch);
+  const std::lock_guard lock(mutex_);
+  mended_ = mended.epoch;
+  return mended;
 }
 
 std::shared_ptr<void> Machine::on_change(std::function<void()> call) {

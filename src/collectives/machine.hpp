@@ -22,7 +22,10 @@ class Machine {
   Machine(const CollectivesOptions& options, Entrance entrance);
   ~Machine() { close(); }
 
-  /// Fails what is under way with Cancelled, says goodbye, joins the threads.
+  /// Waits until messages that were sent have been received, then leaves. Throws PeerTimeout, after
+  /// leaving, naming a rank that has not received one.
+  void leave(std::chrono::nanoseconds timeout, const char* when);
+  /// As `leave`, for a moment at most; joins the threads.
   void close();
 
   const CollectivesOptions options;
@@ -31,14 +34,17 @@ class Machine {
   Control& control() { return *control_; }
 
   /// Polls `ready` after every piece of news. Throws what ended the engine, QuorumLost or
-  /// PeerTimeout after the time, and what the interrupt throws.
-  void await(const std::function<bool()>& ready, const std::string& phase,
+  /// PeerTimeout after the time (`missing` says what for), and what the interrupt throws.
+  void await(const std::function<bool()>& ready, const std::function<WaitFacts()>& missing,
              std::chrono::nanoseconds timeout);
 
   /// As of the last time when groups were made whole: who is not one of these has come since.
   std::map<Slot, uint64_t> known_incarnations();
   uint32_t known_slots();
-  void make_whole();
+  /// Groups that had failed by epoch `last` work again.
+  void make_whole(Epoch last);
+  /// Waits for an epoch that mends, and returns it. One that a newcomer has not asked for will do.
+  View await_mending();
 
   std::shared_ptr<void> on_change(std::function<void()> call);
   CollectivesCounters counters() const;
@@ -58,6 +64,7 @@ class Machine {
   bool closed_ = false;
   std::map<Slot, uint64_t> known_incarnations_;
   uint32_t known_slots_ = 0;
+  Epoch mended_ = 0;  ///< the last epoch that `await_mending` has returned
   std::vector<std::weak_ptr<std::function<void()>>> listeners_;
   Epoch epoch_told_ = 0;
 };

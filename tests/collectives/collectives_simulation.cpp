@@ -15,7 +15,7 @@ const bool registered = simulation::add_suite(
 const bool engine_registered = simulation::add_suite(
     {.name = "engine",
      .what = "the same with the real engine and its algorithms over simulated channels",
-     .run = [](simulation::SeedRun& run) { Disaster(run, {}, with_engine).happen(); },
+     .run = [](simulation::SeedRun& run) { Disaster(run, {}, with_engine()).happen(); },
      .seeds = 4000});
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_P(Losses, AllOrNothingWheneverARankIsLost) {
       // What is called before a repair fails, alike on all.
       const auto later = world.start(rank, barrier_call());
       EXPECT_TRUE(failure_of<OperationAborted>(*later));
-      world.engine(rank).repair();
+      world.engine(rank).repair(world.epoch());
     }
     Attempted again(world, {0, 2}, elements(), algorithm());
     world.run(again.operations);
@@ -180,19 +180,46 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
     EXPECT_EQ(attempted.values[rank], attempted.before[rank]);
   }
-  // The one who comes late hears the same, and after a repair by all, all is well.
+  // The one who comes late hears the same, and when all have asked for it, all is well.
   std::vector<float> late = counted(5000, 1);
   const auto operation = world.start(2, all_reduce_call(array_of(late)));
   world.poll(20);
   const auto error = failure_of<PeerTimeout>(*operation);
   ASSERT_TRUE(error);
   EXPECT_EQ(error->facts.rank, 2u);
-  EXPECT_TRUE(world.engine(0).wants_epoch());
-  world.install(world.agree({}));
-  for (Slot rank = 0; rank < 4; ++rank) world.engine(rank).repair();
+  Verdict verdict = world.agree({});
+  verdict.mends = true;
+  world.install(verdict);
   Attempted again(world, {0, 1, 2, 3}, 5000);
   world.run(again.operations);
   for (Slot rank = 0; rank < 4; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2, 3}));
+}
+
+TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
+  EngineWorld world({.ranks = 3});
+  Attempted attempted(world, {0, 1}, 5000);
+  world.poll(10);
+  world.pass(11s);
+  world.poll(3);
+  world.install(world.agree({}));
+  EXPECT_TRUE(failure_of<PeerTimeout>(*attempted.operations[0]));
+  // Rank 2 has called nothing, and nobody has told it.
+  Verdict verdict = world.agree({});
+  verdict.mends = true;
+  world.install(verdict);
+  Attempted again(world, {0, 1, 2}, 5000);
+  world.run(again.operations);
+  for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2}));
+}
+
+TEST(EngineFailure, ARepairDoesNotReachIntoLaterEpochs) {
+  EngineWorld world({.ranks = 4});
+  world.install(world.agree({3}));
+  world.install(world.agree({2}));
+  world.engine(0).repair(2);
+  EXPECT_TRUE(failure_of<OperationAborted>(*world.start(0, barrier_call())));
+  world.engine(0).repair(3);
+  EXPECT_FALSE(world.start(0, barrier_call())->done());
 }
 
 TEST(EngineFailure, WithoutAQuorumADeadlineSaysSo) {

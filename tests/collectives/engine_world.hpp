@@ -25,9 +25,10 @@ class RecordingControl final : public MembershipControl {
   void admit(const std::vector<Slot>& slots) override {
     admitted.insert(slots.begin(), slots.end());
   }
+  void mend() override { mends = true; }
   void leave() override { left = true; }
   std::set<Slot> stalled, admitted;
-  bool left = false;
+  bool mends = false, left = false;
 };
 
 struct WorldOptions {
@@ -55,6 +56,7 @@ class EngineWorld {
   Engine& engine(Slot slot) { return *engines_.at(slot); }
   RecordingControl& control(Slot slot) { return controls_.at(slot); }
   Instant now() const { return now_; }
+  Epoch epoch() const { return epoch_; }
   void pass(Instant time) { now_ += time; }
 
   std::shared_ptr<Operation> start(Slot slot, Call call, GroupId group = 0,

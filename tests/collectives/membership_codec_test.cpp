@@ -16,13 +16,18 @@ Verdict verdict() {
                      {.group = 9, .slots = {1, 3}, .committed = 1, .begun = 2}},
           .lost = {2},
           .left = {2},
-          .stalled = {3}};
+          .stalled = {3},
+          .mends = true};
 }
 
 std::vector<Message> one_of_each() {
   const Ballot ballot{3, 1};
   return {
-      {7, Heartbeat{.waiting = {{2, 99}}, .suspected = {0, 3}, .wants_change = true}},
+      {7, Heartbeat{.waiting = {{2, 99}},
+                    .suspected = {0, 3},
+                    .wants_change = true,
+                    .mends = true,
+                    .drains = true}},
       {7, Knock{}},
       {7, NotYet{verdict().next}},
       {7, Prepare{ballot}},
@@ -34,7 +39,8 @@ std::vector<Message> one_of_each() {
                   .suspected = {},
                   .stalled = {2},
                   .admits = {2, 5},
-                  .waiting = {{2, 1}, {2, 2}}}},
+                  .waiting = {{2, 1}, {2, 2}},
+                  .mends = true}},
       {7, Accept{ballot, verdict()}},
       {7, Accepted{ballot}},
       {7, Refused{ballot, {4, 0}}},

@@ -30,9 +30,9 @@ TEST_P(ProtocolMutants, AreCaught) {
   fmt::print("{}\n", how);
 }
 
-class EngineMutants : public testing::TestWithParam<EngineMutant> {};
-TEST_P(EngineMutants, AreCaught) {
-  const std::string how = caught({.engine = GetParam()}, kSeeds);
+class StandInMutants : public testing::TestWithParam<StandInMutant> {};
+TEST_P(StandInMutants, AreCaught) {
+  const std::string how = caught({.stand_in = GetParam()}, kSeeds);
   EXPECT_NE(how, "");
   fmt::print("{}\n", how);
 }
@@ -70,24 +70,26 @@ struct Name {
         return "stalls_blamed_on_all";
       case Mutant::admitted_unasked:
         return "admitted_unasked";
+      case Mutant::mended_by_some:
+        return "mended_by_some";
       case Mutant::leaders_never_replaced:
         return "leaders_never_replaced";
     }
     return "none";
   }
-  std::string operator()(const testing::TestParamInfo<EngineMutant>& info) const {
+  std::string operator()(const testing::TestParamInfo<StandInMutant>& info) const {
     switch (info.param) {
-      case EngineMutant::none:
+      case StandInMutant::none:
         break;
-      case EngineMutant::commits_before_the_round_is_over:
+      case StandInMutant::commits_before_the_round_is_over:
         return "commits_before_the_round_is_over";
-      case EngineMutant::commits_while_frozen:
+      case StandInMutant::commits_while_frozen:
         return "commits_while_frozen";
-      case EngineMutant::undo_forgotten:
+      case StandInMutant::undo_forgotten:
         return "undo_forgotten";
-      case EngineMutant::stale_epoch_accepted:
+      case StandInMutant::stale_epoch_accepted:
         return "stale_epoch_accepted";
-      case EngineMutant::sequence_not_restored:
+      case StandInMutant::sequence_not_restored:
         return "sequence_not_restored";
     }
     return "none";
@@ -105,8 +107,8 @@ std::vector<Kind> all_to(Kind last) {
 
 INSTANTIATE_TEST_SUITE_P(Membership, ProtocolMutants,
                          testing::ValuesIn(all_to(Mutant::leaders_never_replaced)), Name());
-INSTANTIATE_TEST_SUITE_P(Membership, EngineMutants,
-                         testing::ValuesIn(all_to(EngineMutant::sequence_not_restored)), Name());
+INSTANTIATE_TEST_SUITE_P(Membership, StandInMutants,
+                         testing::ValuesIn(all_to(StandInMutant::sequence_not_restored)), Name());
 
 }  // namespace
 }  // namespace tokenyard::collectives::simulated

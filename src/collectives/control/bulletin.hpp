@@ -19,6 +19,7 @@ struct Standing {
   std::map<Member, std::string> troubles;  ///< until there is a view: why not
   std::optional<View> view;                ///< once this process is a member
   std::vector<Member> waiting;
+  std::vector<Slot> mends_late;
   std::optional<std::string> over;  ///< why it is no member any more
   bool left = false;                ///< nobody counts on it any more
   bool silent = false;              ///< all that was to be said has been

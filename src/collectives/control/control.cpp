@@ -279,12 +279,24 @@ void Control::admit(const std::vector<Slot>& slots) {
   post([=](ControlLoop& loop) { loop.admit(slots); });
 }
 
+void Control::mend() {
+  post([](ControlLoop& loop) { loop.mend(); });
+}
+
+void Control::drain() {
+  post([](ControlLoop& loop) { loop.drain(); });
+}
+
 void Control::leave() {
   post([](ControlLoop& loop) { loop.leave(); });
 }
 
 View Control::view() const {
   return bulletin_.read().view.value_or(View{});
+}
+
+std::vector<Slot> Control::mends_late() const {
+  return bulletin_.read().mends_late;
 }
 
 std::vector<Member> Control::waiting() const {

@@ -56,8 +56,12 @@ class Control final : public MembershipControl {
   // Any thread, after `found` or `join`.
   void suspect(Slot slot, Suspicion why, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots) override;
+  void mend() override;
+  void drain() override;
   void leave() override;
   View view() const;
+  /// Members that have not asked for an epoch that mends. Empty if this process has not.
+  std::vector<Slot> mends_late() const;
   /// Newcomers that would like to be admitted.
   std::vector<Member> waiting() const;
   /// Connections that were turned away, and messages that were none.

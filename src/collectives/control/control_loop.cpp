@@ -76,6 +76,18 @@ void ControlLoop::admit(const std::vector<Slot>& slots) {
   pump();
 }
 
+void ControlLoop::mend() {
+  if (!working()) return;
+  membership_->mend(now());
+  pump();
+}
+
+void ControlLoop::drain() {
+  if (!working()) return;
+  membership_->drain(now());
+  pump();
+}
+
 void ControlLoop::leave() {
   leaving_ = true;
   if (!working()) {
@@ -178,6 +190,9 @@ void ControlLoop::hear(const Member& from, const Message& message) {
     return pump();
   }
   if (std::holds_alternative<Goodbye>(message.body)) departing_.insert(from);
+  if (const auto* beat = std::get_if<Heartbeat>(&message.body)) {
+    if (beat->drains && membership_->is_member()) participant_->attend();
+  }
   membership_->receive(from, message, now());
   pump();
 }
@@ -209,7 +224,10 @@ void ControlLoop::pump() {
     }
   }
   if (over_) return;
-  bulletin_.write([&](Standing& standing) { standing.waiting = membership_->waiting(); });
+  bulletin_.write([&](Standing& standing) {
+    standing.waiting = membership_->waiting();
+    standing.mends_late = membership_->mends_late();
+  });
   arm();
 }
 

@@ -44,6 +44,8 @@ class ControlLoop final : private LinkListener {
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
   void suspect(Slot slot, Suspicion why, Epoch seen_in);
   void admit(const std::vector<Slot>& slots);
+  void mend();
+  void drain();
   void leave();
   void hang_up();
   /// Something is wrong with us: this process cannot go on as a member.

@@ -172,6 +172,20 @@ Task nothing() {
 
 }  // namespace
 
+bool Call::has_parts(uint32_t self) const {
+  switch (signature.kind) {
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+    case OperationKind::all_to_all:
+      return true;
+    case OperationKind::gather:
+    case OperationKind::scatter:
+      return signature.root == self;
+    default:
+      return false;
+  }
+}
+
 Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
   switch (call.signature.kind) {
     case OperationKind::barrier:

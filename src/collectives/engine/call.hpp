@@ -15,6 +15,10 @@ struct Call {
   std::vector<Array> out = {};
   /// What choices go by; the same on all ranks.
   size_t bytes = 0;
+
+  /// On this rank: lists with a part for each rank of the group, and how many they have.
+  bool has_parts(uint32_t self) const;
+  size_t parts() const { return in.size() > out.size() ? in.size() : out.size(); }
 };
 
 /// All data of the operation, without the commit round. The call outlives it.

@@ -68,6 +68,10 @@ Sent Conversation::sent() {
   return Sent(*this);
 }
 
+SentUntil Conversation::sent_until(uint32_t to, uint64_t frames) {
+  return SentUntil(*this, to, frames);
+}
+
 Receive Conversation::receive(uint32_t from, std::span<std::byte> into, bool streaming) {
   return Receive(*this, from, into, streaming);
 }

@@ -45,6 +45,7 @@ class ReceiveBeside;
 template <typename Consumer>
 class ReceiveEach;
 class Sent;
+class SentUntil;
 
 /// Ranks are those of the group.
 class Conversation {
@@ -60,6 +61,9 @@ class Conversation {
   void post(uint32_t to, std::span<const std::byte> payload);
   /// Everything has been handed over: the memory that was posted is the caller's again.
   Sent sent();
+  /// Frames posted to this rank so far, and a wait until so many of them have been handed over.
+  uint64_t posted(uint32_t to) { return stream(to).posted(); }
+  SentUntil sent_until(uint32_t to, uint64_t frames);
   /// `streaming`: nobody reads it soon, so it need not go through the caches.
   Receive receive(uint32_t from, std::span<std::byte> into, bool streaming = false);
   /// The same; tells `beside(bytes)` how many have just come.
@@ -178,6 +182,22 @@ class Sent : public Wait {
 
  private:
   Conversation& talk_;
+};
+
+class SentUntil : public Wait {
+ public:
+  SentUntil(Conversation& talk, uint32_t to, uint64_t frames)
+      : talk_(talk), to_(to), frames_(frames) {}
+  bool ready() override {
+    talk_.push();
+    return talk_.stream(to_).out() >= frames_;
+  }
+  std::string describe() const override { return "room for what it sends"; }
+
+ private:
+  Conversation& talk_;
+  uint32_t to_;
+  uint64_t frames_;
 };
 
 template <typename Consumer>

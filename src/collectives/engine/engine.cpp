@@ -8,6 +8,13 @@
 
 namespace tokenyard::collectives {
 
+namespace {
+
+/// Longer than two heartbeats of whoever asks for it.
+constexpr Instant attention = std::chrono::milliseconds(250);
+
+}  // namespace
+
 /// Holds the lock; tells of what has ended once it has let go.
 class Engine::Turn {
  public:
@@ -33,6 +40,7 @@ Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Cloc
   around_.self = options.self;
   around_.on_failure = options.on_failure;
   around_.chunk_bytes = options.chunk_bytes;
+  around_.mutant = options.mutant;
 }
 
 void Engine::use(MembershipControl& control) {
@@ -54,8 +62,10 @@ bool Engine::add_group(const GroupIdentity& identity) {
   const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
   if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
   messages_.try_emplace(identity.id, around_, identity);
-  if (ended_) queue(identity.id).fail(ended_);
-  if (ended_) messages_.at(identity.id).fail(ended_);
+  if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
+    queue(identity.id).fail(why);
+    messages_.at(identity.id).fail(why);
+  }
   return committed > 0;
 }
 
@@ -93,7 +103,7 @@ std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::option
   const Turn turn(*this, true);
   PointToPoint& messages = messages_.at(group);
   auto outcome = messages.receive(array, from, tag, now, timeout);
-  messages.poll(now);
+  messages.poll(now, false);
   return outcome;
 }
 
@@ -101,9 +111,11 @@ bool Engine::poll_queues() {
   const Instant now = clock_();
   bool moved = false;
   for (auto& [id, queue] : queues_) moved = queue.poll(now) || moved;
+  const bool attentive = is_attentive();
   for (auto& [id, messages] : messages_) {
-    if (!messages.idle()) moved = messages.poll(now) || moved;
+    if (attentive || !messages.idle()) moved = messages.poll(now, attentive) || moved;
   }
+  look_at_farewell();
   return moved;
 }
 
@@ -122,7 +134,7 @@ bool Engine::prepare_to_sleep() {
 bool Engine::busy() const {
   const std::lock_guard lock(mutex_);
   const auto works = [](const auto& entry) { return !entry.second.idle(); };
-  return std::any_of(queues_.begin(), queues_.end(), works) ||
+  return is_attentive() || std::any_of(queues_.begin(), queues_.end(), works) ||
          std::any_of(messages_.begin(), messages_.end(), works);
 }
 
@@ -147,15 +159,26 @@ bool Engine::frozen() const {
   return around_.frozen;
 }
 
-bool Engine::wants_epoch() const {
+void Engine::repair(Epoch last) {
   const std::lock_guard lock(mutex_);
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& entry) { return entry.second.unusable(); });
+  for (auto& [id, queue] : queues_) queue.repair(last);
 }
 
-void Engine::repair() {
+bool Engine::failed() const {
   const std::lock_guard lock(mutex_);
-  for (auto& [id, queue] : queues_) queue.repair();
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const auto& entry) { return entry.second.broken(); });
+}
+
+View Engine::mended() const {
+  const std::lock_guard lock(mutex_);
+  return mended_;
+}
+
+Epoch Engine::came_in(Slot slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = came_in_.find(slot);
+  return found != came_in_.end() ? found->second : 0;
 }
 
 void Engine::announce() {
@@ -169,6 +192,40 @@ void Engine::cancel(const std::exception_ptr& why) {
     ended_ = why;
     for (auto& [id, queue] : queues_) queue.fail(why);
     for (auto& [id, messages] : messages_) messages.fail(why);
+    look_at_farewell();
+  }
+  on_news_();
+}
+
+std::shared_ptr<Outcome> Engine::begin_to_leave(const std::exception_ptr& why) {
+  const Turn turn(*this);
+  farewell_ = std::make_shared<Outcome>();
+  leaving_ = why;
+  for (auto& [id, queue] : queues_) queue.fail(why);
+  for (auto& [id, messages] : messages_) messages.begin_to_leave(why);
+  look_at_farewell();
+  return farewell_;
+}
+
+void Engine::look_at_farewell() {
+  if (!farewell_ || farewell_->done()) return;
+  const bool drained = std::all_of(messages_.begin(), messages_.end(),
+                                   [](const auto& entry) { return entry.second.drained(); });
+  if (drained) around_.finish(farewell_, nullptr);
+}
+
+std::optional<Slot> Engine::unreceived_by() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, messages] : messages_) {
+    if (const auto slot = messages.unreceived_by()) return slot;
+  }
+  return std::nullopt;
+}
+
+void Engine::attend() {
+  {
+    const std::lock_guard lock(mutex_);
+    attentive_until_ = clock_() + attention;
   }
   on_news_();
 }
@@ -221,12 +278,15 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
   }
   // The last words of one who has left in good order may be here already.
   if (!around_.frozen && !ended_) poll_queues();
-  around_.frozen = true;
+  around_.frozen = around_.mutant != EngineMutant::commits_while_frozen;
   std::vector<GroupProgress> progress;
   for (const auto& [id, queue] : queues_) {
     std::vector<Slot> slots = queue.identity().slots;
     std::sort(slots.begin(), slots.end());
-    progress.push_back({.group = id, .slots = std::move(slots), .committed = queue.committed()});
+    progress.push_back({.group = id,
+                        .slots = std::move(slots),
+                        .committed = queue.committed(),
+                        .begun = queue.begun()});
   }
   return progress;
 }
@@ -235,7 +295,11 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   {
     const std::lock_guard lock(mutex_);
     const Instant now = clock_();
+    for (const Member& member : verdict.next.members) {
+      if (!around_.view.contains(member)) came_in_[member.slot] = verdict.next.epoch;
+    }
     around_.view = verdict.next;
+    if (verdict.mends) mended_ = verdict.next;
     around_.quorum_missing.reset();
     ++around_.counters.epochs;
     if (!transport_) return;
@@ -258,6 +322,7 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
 }
 
 void Engine::fenced(Epoch epoch, const std::string& why) {
+  if (around_.mutant == EngineMutant::fence_ignored) return;
   cancel(std::make_exception_ptr(tokenyard::Fenced(epoch, why)));
 }
 

@@ -20,6 +20,7 @@ struct EngineOptions {
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
   size_t chunk_bytes = size_t{128} << 10;
+  EngineMutant mutant = EngineMutant::none;
 };
 
 class Engine final : public Participant {
@@ -57,12 +58,22 @@ class Engine final : public Participant {
 
   View view() const;
   bool frozen() const;
-  /// Some group has failed in this epoch and cannot go on before the next one.
-  bool wants_epoch() const;
-  void repair();
+  /// Groups that have failed work again, if that was known in epoch `last` or before.
+  void repair(Epoch last);
+  /// Some group has failed and not been repaired.
+  bool failed() const;
+  /// The last epoch that has mended all groups; epoch 0: none.
+  View mended() const;
+  /// The epoch in which the slot's last process came.
+  Epoch came_in(Slot slot) const;
   void cancel(const std::exception_ptr& why);
   /// Tells of operations that the control plane has ended.
   void announce();
+  /// Refuses all calls from now on, and fails what is under way but for messages that have been
+  /// sent: what it returns is done when all of those have been received.
+  std::shared_ptr<Outcome> begin_to_leave(const std::exception_ptr& why);
+  /// A rank (of the world) that has not received what was sent to it.
+  std::optional<Slot> unreceived_by() const;
   /// After `cancel`: lets go of the transport. Everything fails from now on.
   void close();
   /// Ranks on this process's host, itself among them.
@@ -76,10 +87,13 @@ class Engine final : public Participant {
   void install(const Verdict& verdict, const Contacts& contacts) override;
   void fenced(Epoch epoch, const std::string& why) override;
   void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override;
+  void attend() override;
 
  private:
   class Turn;
   bool poll_queues();
+  bool is_attentive() const { return clock_() < attentive_until_; }
+  void look_at_farewell();
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
 
@@ -92,6 +106,11 @@ class Engine final : public Participant {
   std::map<GroupId, OperationQueue> queues_;
   std::map<GroupId, PointToPoint> messages_;
   std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
+  View mended_;
+  std::map<Slot, Epoch> came_in_;
+  Instant attentive_until_{};
+  std::exception_ptr leaving_;
+  std::shared_ptr<Outcome> farewell_;  // not done until all messages have been received
   std::exception_ptr ended_;
 };
 

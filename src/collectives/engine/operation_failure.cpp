@@ -73,17 +73,18 @@ void OperationQueue::fail_locally(std::exception_ptr error) {
 }
 
 void OperationQueue::break_with(const std::exception_ptr& error) {
-  broken_ = error;
+  failure_ = {.known_in = around_.view.epoch, .error = error};
   while (!queue_.empty()) finish_head(error);
 }
 
 std::exception_ptr OperationQueue::aborted(const Operation& operation, Sequence sequence) const {
+  // They were lost in the epoch before.
   return std::make_exception_ptr(OperationAborted(name_of(operation.call.signature.kind), sequence,
-                                                  loss_->epoch, loss_->ranks));
+                                                  failure_->known_in - 1, failure_->lost));
 }
 
-void OperationQueue::break_for(Loss loss) {
-  loss_ = std::move(loss);
+void OperationQueue::break_for(std::vector<uint32_t> lost) {
+  failure_ = {.known_in = around_.view.epoch, .error = nullptr, .lost = std::move(lost)};
   for (Sequence sequence = committed_ + 1; !queue_.empty(); ++sequence) {
     finish_head(aborted(*queue_.front(), sequence));
   }
@@ -158,14 +159,14 @@ void OperationQueue::give_up(Instant) {
 
 void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant now) {
   open_conversation();
-  attempt_.reset();
+  if (around_.mutant != EngineMutant::team_kept) attempt_.reset();
   if (failed_) return;
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 
   if (committed > committed_) {
     // Somebody has left the round of this rank's operation, so all its data are here.
     if (phase_ == Phase::committing && committed == committed_ + 1) {
-      commit();
+      if (around_.mutant != EngineMutant::verdict_not_followed) commit();
     } else if (phase_ == Phase::refusing && committed == committed_ + 1) {
       finish_refusal();
     } else if (phase_ == Phase::idle && queue_.empty()) {
@@ -182,7 +183,12 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
     ++around_.counters.aborted;
     take_back();
   }
-  if (!lost.empty()) {
+  if (verdict.mends && !queue_.empty()) {
+    // What its caller began before all put failures behind them begins anew with them.
+    expired_.reset();
+    queue_.front()->deadline = now + queue_.front()->timeout;
+    if (!lost.empty() || phase_ == Phase::awaiting_ranks) phase_ = Phase::idle;
+  } else if (!lost.empty()) {
     call_off(verdict, lost);
   } else if (expired_) {
     WaitFacts facts = *expired_;
@@ -192,10 +198,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
       facts.rank = late[0];
       facts.phase = title(*queue_.front()) + have_not_begun(late);
     }
-    prepare_attempt();
-    talk_->begin(committed_ + 1, queue_.front()->call.signature);
-    talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
-    unusable_ = true;  // nothing after the breakage
+    tell_of_failure(facts);
     break_with(std::make_exception_ptr(PeerTimeout(facts)));
   } else if (phase_ == Phase::awaiting_ranks &&
              identity_.active_ranks(verdict.next).size() == identity_.slots.size()) {
@@ -205,6 +208,14 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
   } else if (!queue_.empty()) {
     queue_.front()->deadline = std::max(queue_.front()->deadline, now + second_chance);
   }
+  if (verdict.mends && around_.mutant != EngineMutant::mending_ignored) repair(verdict.next.epoch);
+}
+
+void OperationQueue::tell_of_failure(const WaitFacts& facts) {
+  prepare_attempt();
+  talk_->begin(committed_ + 1, queue_.front()->call.signature);
+  talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
+  unusable_ = true;  // nothing after the breakage
 }
 
 void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t>& lost) {
@@ -213,7 +224,7 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
   expired_.reset();
   switch (around_.on_failure) {
     case OnFailure::raise:
-      break_for({.epoch = verdict.next.epoch - 1, .ranks = lost});
+      break_for(lost);
       break;
     case OnFailure::exclude:
       if (!queue_.empty()) {

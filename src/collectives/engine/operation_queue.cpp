@@ -60,7 +60,7 @@ std::string OperationQueue::title(const Operation& operation) const {
 void OperationQueue::add(std::shared_ptr<Operation> operation) {
   ++around_.counters.operations;
   if (failed_ || broken()) {
-    const std::exception_ptr error = failed_ ? failed_ : broken_;
+    const std::exception_ptr error = failed_ ? failed_ : failure_->error;
     around_.finish(operation, error ? error : aborted(*operation, committed_ + 1));
     return;
   }
@@ -101,16 +101,25 @@ void OperationQueue::begin(Instant now) {
   Operation& operation = *queue_.front();
   began_ = now;
   here_said_ = false;
+  // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
+  const Call& call = operation.call;
+  const size_t ranks_now = identity_.slots.size();
+  if (call.has_parts(identity_.self) && call.parts() < ranks_now) {
+    return finish_head(std::make_exception_ptr(
+        OperationAborted(name_of(call.signature.kind), committed_ + 1, around_.view.epoch, {})));
+  }
   // Others may have had an operation under way when ranks were lost, and wait for their successors.
   if (around_.on_failure == OnFailure::retry &&
+      around_.mutant != EngineMutant::successors_not_awaited &&
       identity_.active_ranks(around_.view).size() < identity_.slots.size()) {
     phase_ = Phase::awaiting_ranks;
     return;
   }
   prepare_attempt();
-  const Signature& signature = operation.call.signature;
+  const Signature& signature = call.signature;
   const std::vector<uint32_t>& ranks = attempt_->team.ranks;
-  if (std::find(ranks.begin(), ranks.end(), signature.root) == ranks.end() && signature.root != 0) {
+  if (is_rooted(signature.kind) &&
+      std::find(ranks.begin(), ranks.end(), signature.root) == ranks.end()) {
     finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
                                                          around_.view.epoch, {signature.root})));
     return;
@@ -168,6 +177,7 @@ Task OperationQueue::operate() {
   const Operation& operation = *queue_.front();
   Task data = perform(*attempt_, operation.call, operation.chosen);
   co_await data;
+  if (around_.mutant == EngineMutant::round_skipped) co_return;
   phase_ = Phase::committing;
   Task round = commit_round(*attempt_);
   co_await round;
@@ -201,7 +211,7 @@ void OperationQueue::finish_head(std::exception_ptr error) {
 
 void OperationQueue::take_back() {
   run_.stop();
-  undo_.restore();
+  around_.mutant == EngineMutant::undo_forgotten ? undo_.commit() : undo_.restore();
   phase_ = Phase::idle;
 }
 

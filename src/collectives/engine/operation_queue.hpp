@@ -11,6 +11,8 @@
 /// Invariant: a rank in `running` has not committed, nor has anybody else; one in `committing` has
 /// all its data, and cannot know whether others have left the round: only the verdict can say.
 /// Invariant: after a failure that leaves frames half said, nothing more is said in that epoch.
+/// Invariant: a failure is known in one epoch, and told in no other. So what a `repair` that all
+/// ranks have agreed on has forgotten does not come back from a rank that is late.
 #pragma once
 
 #include <chrono>
@@ -44,12 +46,12 @@ class OperationQueue {
 
   const GroupIdentity& identity() const { return identity_; }
   Sequence committed() const { return committed_; }
+  /// The operation that is under way; else the last that is done.
+  Sequence begun() const { return committed_ + (queue_.empty() ? 0 : 1); }
   /// Has nothing to do.
   bool idle() const { return queue_.empty() && (!talk_ || talk_->drained()); }
   /// Has failed and wants `repair`.
-  bool broken() const { return broken_ != nullptr || loss_.has_value(); }
-  /// Cannot work before the next epoch.
-  bool unusable() const { return unusable_; }
+  bool broken() const { return failure_.has_value(); }
 
   void add(std::shared_ptr<Operation> operation);
   /// True if something moved.
@@ -61,9 +63,9 @@ class OperationQueue {
   void extend(uint32_t slots);
   std::string choice(OperationKind kind, size_t bytes) const;
   void install(const Verdict& verdict, Sequence committed, Instant now);
-  void repair() {
-    broken_ = nullptr;
-    loss_.reset();
+  /// Forgets a failure that was known in epoch `last` or before.
+  void repair(Epoch last) {
+    if (failure_ && failure_->known_in <= last) failure_.reset();
   }
   /// Everything, now and later.
   void fail(const std::exception_ptr& why);
@@ -71,9 +73,11 @@ class OperationQueue {
   uint64_t bytes_sent() const;
 
  private:
-  struct Loss {
-    Epoch epoch = 0;
-    std::vector<uint32_t> ranks;
+  /// Why operations fail until `repair`: something went wrong, or (no error) ranks were lost.
+  struct Failure {
+    Epoch known_in = 0;
+    std::exception_ptr error;
+    std::vector<uint32_t> lost = {};
   };
   enum class Phase { idle, running, committing, refusing, awaiting_ranks };
 
@@ -89,10 +93,11 @@ class OperationQueue {
   void finish_head(std::exception_ptr error);
   /// Fails all there is, and what comes until `repair`.
   void break_with(const std::exception_ptr& error);
-  void break_for(Loss loss);
+  void break_for(std::vector<uint32_t> lost);
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
   void take_back();
   void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost);
+  void tell_of_failure(const WaitFacts& facts);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
   void expire(Instant now);
@@ -117,9 +122,8 @@ class OperationQueue {
   std::optional<WaitFacts> expired_;
   Instant gives_up_{};
 
-  std::exception_ptr failed_;  // for good
-  std::exception_ptr broken_;  // until `repair`; or:
-  std::optional<Loss> loss_;
+  std::exception_ptr failed_;       // for good
+  std::optional<Failure> failure_;  // until `repair`
   bool unusable_ = false;
   uint64_t bytes_sent_before_ = 0;
 };

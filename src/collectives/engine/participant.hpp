@@ -21,6 +21,9 @@ class Participant {
   virtual void install(const Verdict& verdict, const Contacts& contacts) = 0;
   /// Fails everything, now and later.
   virtual void fenced(Epoch epoch, const std::string& why) = 0;
+  /// Somebody who is about to leave waits until its messages have been taken: looks at what
+  /// arrives for a while, though nobody here waits for it.
+  virtual void attend() {}
   /// Operations cannot go on as long as this lasts; those whose deadline passes fail with it.
   virtual void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) = 0;
 };
@@ -32,6 +35,10 @@ class MembershipControl {
   /// `seen_in`: the epoch in which it was noticed; what was seen in an older one may mean nothing.
   virtual void suspect(Slot slot, Suspicion why, Epoch seen_in) = 0;
   virtual void admit(const std::vector<Slot>& slots) = 0;
+  /// Begins an epoch that mends as soon as every member has asked for it.
+  virtual void mend() = 0;
+  /// Asks the others to `attend`, until `leave`.
+  virtual void drain() {}
   virtual void leave() = 0;
 };
 

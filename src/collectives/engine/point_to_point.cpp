@@ -45,8 +45,8 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
                                             Instant now, std::chrono::nanoseconds timeout) {
   auto operation = std::make_shared<MessageOperation>(now, timeout, tag, array.type);
   operation->peer = to;
-  if (failed_) {
-    finish(operation, failed_);
+  if (const std::exception_ptr why = failed_ ? failed_ : leaving_) {
+    finish(operation, why);
     return operation;
   }
   if (!is_active(to) && around_.on_failure != OnFailure::retry) {
@@ -76,8 +76,8 @@ std::shared_ptr<Outcome> PointToPoint::receive(Array array, std::optional<uint32
                                                uint64_t tag, Instant now,
                                                std::chrono::nanoseconds timeout) {
   auto operation = std::make_shared<MessageOperation>(now, timeout, tag, array.type);
-  if (failed_) {
-    finish(operation, failed_);
+  if (const std::exception_ptr why = failed_ ? failed_ : leaving_) {
+    finish(operation, why);
     return operation;
   }
   receiving_.push_back({.operation = operation,
@@ -116,7 +116,7 @@ void PointToPoint::say(uint32_t to, Sending& sending) {
   }
 }
 
-bool PointToPoint::poll(Instant now) {
+bool PointToPoint::poll(Instant now, bool all) {
   if (failed_) return false;
   bool arrived = false, moved = false;
   if (!around_.frozen) {
@@ -125,7 +125,7 @@ bool PointToPoint::poll(Instant now) {
       const bool awaited =
           std::any_of(receiving_.begin(), receiving_.end(),
                       [&](const Receiving& one) { return !one.from || *one.from == rank; });
-      if (!peers_[rank].stream && !awaited) continue;
+      if (!peers_[rank].stream && !awaited && !all) continue;
       stream(rank).push();
       while (read(rank)) arrived = true;
       moved = stream(rank).take_moved() || moved;

@@ -55,8 +55,14 @@ class PointToPoint {
                                 std::chrono::nanoseconds timeout);
   std::shared_ptr<Outcome> receive(Array array, std::optional<uint32_t> from, uint64_t tag,
                                    Instant now, std::chrono::nanoseconds timeout);
-  bool poll(Instant now);
+  /// `all`: reads what anybody sends, though nobody here waits for it.
+  bool poll(Instant now, bool all);
   bool idle() const;
+  /// Refuses calls from now on and fails receives; what has been sent stays on its way.
+  void begin_to_leave(const std::exception_ptr& why);
+  /// Everything that was sent has been received, and whoever sent something knows.
+  bool drained() const;
+  std::optional<Slot> unreceived_by() const;
   std::optional<Instant> next_deadline() const;
   void extend(uint32_t slots);
   void install(const Verdict& verdict, Instant now);
@@ -141,6 +147,7 @@ class PointToPoint {
   std::vector<Peer> peers_;
   std::list<Receiving> receiving_;
   uint64_t arrivals_ = 0;
+  std::exception_ptr leaving_;
   std::exception_ptr failed_;
   uint64_t bytes_sent_before_ = 0;
 };

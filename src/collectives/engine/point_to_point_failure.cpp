@@ -10,12 +10,32 @@
 namespace tokenyard::collectives {
 
 bool PointToPoint::idle() const {
-  return receiving_.empty() && std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+  return receiving_.empty() && std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
            const bool awaited =
                std::any_of(peer.sending.begin(), peer.sending.end(),
                            [](const auto& one) { return one.second.operation != nullptr; });
-           return !awaited && (!peer.stream || peer.stream->drained());
+           const bool leaves = leaving_ && !peer.sending.empty();
+           return !awaited && !leaves && (!peer.stream || peer.stream->drained());
          });
+}
+
+bool PointToPoint::drained() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return peer.sending.empty() && (!peer.stream || peer.stream->drained());
+  });
+}
+
+std::optional<Slot> PointToPoint::unreceived_by() const {
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (!peers_[rank].sending.empty()) return identity_.slots[rank];
+  }
+  return std::nullopt;
+}
+
+void PointToPoint::begin_to_leave(const std::exception_ptr& why) {
+  leaving_ = why;
+  for (Receiving& receiving : receiving_) finish(receiving.operation, why);
+  receiving_.clear();
 }
 
 std::optional<Instant> PointToPoint::next_deadline() const {

@@ -30,6 +30,11 @@ std::string name_of(OperationKind kind) {
   return fmt::format("OperationKind({})", static_cast<int>(kind));
 }
 
+bool is_rooted(OperationKind kind) {
+  return kind == OperationKind::reduce || kind == OperationKind::broadcast ||
+         kind == OperationKind::gather || kind == OperationKind::scatter;
+}
+
 std::string describe(const Signature& signature) {
   const OperationKind kind = signature.kind;
   if (kind == OperationKind::barrier || kind == OperationKind::monitored_barrier) {

@@ -23,6 +23,7 @@ enum class OperationKind : uint8_t {
   all_to_all,
 };
 std::string name_of(OperationKind kind);
+bool is_rooted(OperationKind kind);
 
 /// Where something does not apply to an operation, it is 0.
 struct Signature {

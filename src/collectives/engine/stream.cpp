@@ -53,6 +53,7 @@ bool Stream::push() {
   while (first_ < queue_.size()) {
     if (!push_one(queue_[first_])) return false;
     ++first_;
+    ++out_;
   }
   queue_.clear();
   first_ = 0;

@@ -26,6 +26,9 @@ class Stream {
   /// Hands to the channel what it has room for. True if nothing is left.
   bool push();
   bool drained() const { return first_ == queue_.size(); }
+  /// Frames that were posted since the beginning, and those of them that are out.
+  uint64_t posted() const { return out_ + queue_.size() - first_; }
+  uint64_t out() const { return out_; }
   /// Drops what has not been begun, and goes on with what has: the peer can read on.
   void drop_unbegun();
   /// Copies what is posted and not yet out, so that its owner may have its memory back.
@@ -71,6 +74,7 @@ class Stream {
   std::shared_ptr<Channel> channel_;
   std::vector<Outgoing> queue_;
   size_t first_ = 0;
+  uint64_t out_ = 0;
 
   std::array<std::byte, sizeof(FrameHeader)> header_bytes_;
   FrameHeader header_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/engine/memory_pool.hpp"
+#include "collectives/engine/mutant.hpp"
 #include "collectives/engine/outcome.hpp"
 #include "collectives/engine/participant.hpp"
 
@@ -22,6 +23,7 @@ struct Surroundings {
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
   size_t chunk_bytes = 0;
+  EngineMutant mutant = EngineMutant::none;
 
   View view;
   bool frozen = true;  ///< no operation may commit, none makes progress

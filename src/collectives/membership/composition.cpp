@@ -138,6 +138,18 @@ bool enough(const Evidence& evidence, const std::set<Slot>& kept) {
   return agreeing >= evidence.quorum.needed;
 }
 
+/// Newcomers have nothing behind them.
+bool mends(const Evidence& evidence, const View& next) {
+  bool all = true, any = false;
+  for (const Member& member : next.members) {
+    const auto promise = evidence.promises.find(member.slot);
+    if (promise == evidence.promises.end() || !evidence.view.contains(member)) continue;
+    all = all && promise->second.mends;
+    any = any || promise->second.mends;
+  }
+  return evidence.mutant == Mutant::mended_by_some ? any : all && any;
+}
+
 std::set<Slot> without(std::set<Slot> slots, const std::set<Slot>& some) {
   for (const Slot slot : some) slots.erase(slot);
   return slots;
@@ -185,6 +197,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   std::sort(next.members.begin(), next.members.end());
   verdict.groups = merged(evidence);
   verdict.stalled.assign(blamed.begin(), blamed.end());
+  verdict.mends = mends(evidence, next);
   return verdict;
 }
 

@@ -59,7 +59,9 @@ void Membership::send_to_all(const decltype(Message::body)& body) {
 Heartbeat Membership::heartbeat() const {
   return {.waiting = waiting_room_.here(),
           .suspected = roster_.suspected(),
-          .wants_change = has_reason()};
+          .wants_change = has_reason(),
+          .mends = mends(),
+          .drains = draining_};
 }
 
 void Membership::beat(Instant now) {
@@ -134,6 +136,7 @@ void Membership::hear(Peer& from, const Heartbeat& body, Instant now) {
   if (deaf && !from.deaf) stir(now);
   from.deaf = deaf && options_.mutant != Mutant::suspicions_not_told;
   from.wants_change = body.wants_change;
+  from.mends = body.mends;
   for (const Member& newcomer : body.waiting) {
     if (!view_.contains(newcomer)) waiting_room_.told_of(newcomer, now);
   }
@@ -206,6 +209,7 @@ void Membership::give_promise() {
   }
   promise.admits.assign(admits_.begin(), admits_.end());
   promise.waiting = waiting_room_.all();
+  promise.mends = mends();
   const Slot leader = acceptor_.promised.leader;
   if (leader != self_.slot) {
     send(*view_.at(leader), std::move(promise));
@@ -247,7 +251,10 @@ void Membership::install(const Verdict& verdict, Instant now) {
   view_ = verdict.next;
   last_ = verdict;
   roster_.install(view_, self_, now);
-  if (standing_ == Standing::newcomer) roster_.forgive(now);
+  const bool newcomer = standing_ == Standing::newcomer;
+  if (newcomer) roster_.forgive(now);
+  const bool calm = verdict.lost.empty() && !verdict.mends;
+  nothing_behind_ = newcomer || (nothing_behind_ && calm);
   standing_ = Standing::member;
   acceptor_ = {};
   freeze_asked_ = false;
@@ -261,6 +268,8 @@ void Membership::install(const Verdict& verdict, Instant now) {
   missing_.reset();
   stir(now);
   effects_.emplace_back(Install{verdict});
+  if (verdict.mends) mending_ = false;
+  if (mends()) next_beat_ = now;  // It has to be said anew in each epoch.
   if (leaving_) freeze();
 }
 
@@ -293,6 +302,25 @@ void Membership::suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now) {
 void Membership::admit(const std::vector<Slot>& slots, Instant now) {
   admits_.insert(slots.begin(), slots.end());
   settle(now);
+}
+
+void Membership::mend(Instant now) {
+  mending_ = true;
+  if (standing_ == Standing::member) beat(now);
+  settle(now);
+}
+
+std::vector<Slot> Membership::mends_late() const {
+  std::vector<Slot> late;
+  for (const Peer& peer : roster_.peers()) {
+    if (mending_ && !peer.mends) late.push_back(peer.member.slot);
+  }
+  return late;
+}
+
+void Membership::drain(Instant now) {
+  draining_ = true;
+  if (standing_ == Standing::member) beat(now);
 }
 
 void Membership::leave(Instant now) {

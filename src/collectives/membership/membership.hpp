@@ -20,6 +20,10 @@
 /// Invariant: who is in the next view has promised, so it is frozen until that view is installed.
 /// Invariant: an operation that one member has committed is complete on all of its group
 /// (engine/commit), so `committed` = the largest number among the promises.
+/// Invariant: a failure is known in the epoch in which it was agreed on. Members ask to put
+/// failures behind them (`mend`), and once all have, an epoch begins that mends: what failed before
+/// it cannot be told to anybody in it, so no operation that is called in it fails for that.
+/// Newcomers have nothing behind them, and are not asked, until ranks are lost or an epoch mends.
 /// Invariant: a member is at most one epoch behind, since it must promise to be in the next but
 /// one. Invariant: nothing of an older epoch is accepted; who speaks in one is told how it ended,
 /// or that it is fenced.
@@ -110,6 +114,13 @@ class Membership {
   /// beyond its end. A process that still holds one of them makes way, unless too few would remain;
   /// that wish lasts until the epoch ends, others until they come true.
   void admit(const std::vector<Slot>& slots, Instant now);
+  /// Puts behind this member all that has failed, together with all the others: the first epoch
+  /// that begins after every member has said this mends. Until then it is said on and on.
+  void mend(Instant now);
+  /// Members that have not said `mend` in this epoch. Empty if this one has not.
+  std::vector<Slot> mends_late() const;
+  /// Tells the others, on and on, that it will leave when its messages have been received.
+  void drain(Instant now);
   /// Go, in good order: the others are told, and need not find out. Ends in Left.
   void leave(Instant now);
   /// The answer to Freeze.
@@ -149,6 +160,8 @@ class Membership {
   bool has_reason() const;
   bool wants_change() const;
   bool is_admission_due() const;
+  bool is_mending_due() const;
+  bool mends() const { return mending_ || nothing_behind_; }
   uint32_t answering() const;
   bool can_lead() const;
   Instant lead_at() const;
@@ -181,7 +194,9 @@ class Membership {
   Roster roster_;
   WaitingRoom waiting_room_;
   std::set<Slot> admits_;
-  bool leaving_ = false;
+  bool draining_ = false, leaving_ = false;
+  bool mending_ = false;         ///< until an epoch mends
+  bool nothing_behind_ = false;  ///< a newcomer that nothing has happened to
 
   // Of this epoch.
   Acceptor acceptor_;

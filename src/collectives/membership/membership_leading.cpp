@@ -11,6 +11,9 @@ namespace {
 /// Followers wait this many times longer than the leader between two questions, and up to
 /// kPatienceMax times as long where leaders keep overtaking one another.
 constexpr uint32_t kPatience = 2, kPatienceMax = 8;
+/// Who answers lives, though its engine may take long to freeze: a leader waits for as many
+/// silences.
+constexpr int kFreezePatience = 10;
 /// When a cut heals, the first to be heard again are not all: so many heartbeats later they are.
 constexpr int kReunion = 2;
 /// Leaders that overtook one another try again after different times; places beyond this share one.
@@ -27,10 +30,16 @@ bool Membership::is_admission_due() const {
                      [&](Slot slot) { return waiting_room_.anybody_for(slot); });
 }
 
+bool Membership::is_mending_due() const {
+  const auto& peers = roster_.peers();
+  return mending_ && std::all_of(peers.begin(), peers.end(),
+                                 [](const Peer& peer) { return peer.mends || !peer.answers(); });
+}
+
 /// This member's own: who says it because others do would keep all of them saying it.
 bool Membership::has_reason() const {
   const auto& peers = roster_.peers();
-  return leaving_ || highest_.round > 0 || is_admission_due() ||
+  return leaving_ || highest_.round > 0 || is_admission_due() || is_mending_due() ||
          std::any_of(peers.begin(), peers.end(), [](const Peer& peer) {
            return !peer.is_heard() || peer.stalled || peer.leaving;
          });
@@ -151,7 +160,7 @@ void Membership::give_way(Ballot higher, Instant now) {
 /// Whoever answers is waited for, unless it hears and still says nothing for too long.
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
-  if (now - candidacy_.begun > options_.silence) return false;
+  if (now - candidacy_.begun > options_.silence * kFreezePatience) return false;
   const auto& peers = roster_.peers();
   return std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
     return peer.answers() && !peer.leaving && !candidacy_.promises.contains(peer.member.slot);

@@ -22,6 +22,8 @@ struct Heartbeat {
   std::vector<Member> waiting = {};  ///< newcomers that have knocked at the sender
   std::vector<Slot> suspected = {};  ///< members that the sender does not hear
   bool wants_change = false;         ///< the sender has a reason to end the epoch
+  bool mends = false;                ///< the sender has put behind it what has failed
+  bool drains = false;               ///< the sender leaves when its messages have been received
 };
 /// A newcomer would like to have its slot.
 struct Knock {};
@@ -41,6 +43,7 @@ struct Promise {
   std::vector<Slot> stalled = {};    ///< for whom the sender has waited in vain in an operation
   std::vector<Slot> admits = {};     ///< slots that may be filled
   std::vector<Member> waiting = {};  ///< newcomers that the sender knows of
+  bool mends = false;                ///< as in heartbeats
 };
 struct Accept {
   Ballot ballot = {};

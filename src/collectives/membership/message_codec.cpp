@@ -44,6 +44,7 @@ void write(ByteWriter& to, const Verdict& verdict) {
   write(to, verdict.lost);
   write(to, verdict.left);
   write(to, verdict.stalled);
+  to.flag(verdict.mends);
 }
 void write(ByteWriter& to, const std::optional<Ballot>& in, const Verdict& accepted) {
   to.flag(in.has_value());
@@ -113,6 +114,7 @@ Verdict read_verdict(ByteReader& from) {
   verdict.lost = read_slots(from);
   verdict.left = read_slots(from);
   verdict.stalled = read_slots(from);
+  verdict.mends = from.flag();
   return verdict;
 }
 void read(ByteReader& from, std::optional<Ballot>& in, Verdict& accepted) {
@@ -127,11 +129,15 @@ void write_body(ByteWriter& to, const Heartbeat& body) {
   write(to, body.waiting);
   write(to, body.suspected);
   to.flag(body.wants_change);
+  to.flag(body.mends);
+  to.flag(body.drains);
 }
 void read_body(ByteReader& from, Heartbeat& body) {
   body.waiting = read_newcomers(from);
   body.suspected = read_slots(from);
   body.wants_change = from.flag();
+  body.mends = from.flag();
+  body.drains = from.flag();
 }
 void write_body(ByteWriter&, const Knock&) {}
 void read_body(ByteReader&, Knock&) {}
@@ -155,6 +161,7 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.stalled);
   write(to, body.admits);
   write(to, body.waiting);
+  to.flag(body.mends);
 }
 void read_body(ByteReader& from, Promise& body) {
   body.ballot = read_ballot(from);
@@ -164,6 +171,7 @@ void read_body(ByteReader& from, Promise& body) {
   body.stalled = read_slots(from);
   body.admits = read_slots(from);
   body.waiting = read_newcomers(from);
+  body.mends = from.flag();
 }
 void write_body(ByteWriter& to, const Accept& body) {
   write(to, body.ballot);

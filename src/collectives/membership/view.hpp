@@ -68,6 +68,9 @@ struct Verdict {
   /// Members that lived, but had not begun an operation in which others were waiting for them past
   /// its deadline. In `next`, unless the job evicts stalled ranks.
   std::vector<Slot> stalled = {};
+  /// Every member of `next` that was one before has asked for it: what has failed so far is behind
+  /// all of them (Collectives::shrink).
+  bool mends = false;
   bool operator==(const Verdict&) const = default;
 };
 

@@ -167,6 +167,50 @@ class AdmissionChecker {
   std::set<Member> admitted_;
 };
 
+/// What failed before an epoch that mends does not surface in it: who is told of a deadline is told
+/// by a rank whose own deadline has passed, after the same mending or a later one.
+class NewsChecker {
+ public:
+  void timed_out(const Member& by, GroupId group, Sequence sequence, Epoch after, bool by_itself) {
+    if (by_itself) {
+      Epoch& latest = passed_[{group, sequence}];
+      latest = std::max(latest, after);
+      return;
+    }
+    const auto passed = passed_.find({group, sequence});
+    expect(passed != passed_.end(),
+           "news: nobody's deadline of operation {} of group {} has passed", sequence, group);
+    expect(passed->second >= after,
+           "news: slot {} is told in operation {} of group {}, which it called after epoch {} had "
+           "mended, what failed after epoch {} had",
+           by.slot, sequence, group, after, passed->second);
+  }
+
+ private:
+  std::map<std::pair<GroupId, Sequence>, Epoch> passed_;
+};
+
+/// An epoch mends when every member that goes on has asked for it since the last time; newcomers
+/// need not until ranks are lost or an epoch mends.
+class MendChecker {
+ public:
+  void asked(const Member& by) { asked_.insert(by); }
+  void decided(const View& before, const Verdict& verdict) {
+    for (const Member& member : verdict.next.members) {
+      if (!verdict.mends || !before.contains(member)) continue;
+      expect(asked_.erase(member) == 1 || fresh_.contains(member),
+             "mending: slot {} has not asked for {}", member.slot, text(verdict.next));
+    }
+    if (verdict.mends || !verdict.lost.empty()) fresh_.clear();
+    for (const Member& member : verdict.next.members) {
+      if (!before.contains(member)) fresh_.insert(member);
+    }
+  }
+
+ private:
+  std::set<Member> asked_, fresh_;
+};
+
 /// While ranks stall, those that wait with the others are not blamed.
 class BlameChecker {
  public:

@@ -14,7 +14,7 @@ namespace tokenyard::collectives::simulated {
 
 struct Mutations {
   Mutant protocol = Mutant::none;
-  EngineMutant engine = EngineMutant::none;
+  StandInMutant stand_in = StandInMutant::none;
 };
 
 enum class Trouble : uint8_t {
@@ -103,7 +103,7 @@ class Disaster {
     operations.only_full = run_.option("retry", random_.chance(300));
     operations.full = options.ranks;
     operations.raises = !operations.only_full && random_.chance(300);
-    operations.mutant = mutations.engine;
+    operations.mutant = mutations.stand_in;
     operations.knows_only_neighbours = random_.chance(300);
     options.think_most =
         random_.chance(128) ? Instant{} : duration_ * 2 / static_cast<int64_t>(operations.target);
@@ -121,6 +121,9 @@ class Disaster {
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
     if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
     options.through_codec = random_.chance(200);
+    options.newcomers = std::any_of(kinds_.begin(), kinds_.end(), [](Trouble kind) {
+      return kind == Trouble::replace || kind == Trouble::grow;
+    });
     if (only_stuck_) {
       // Nobody else comes late for its operations.
       options.only_stuck_are_blamed = true;
@@ -332,7 +335,11 @@ class Disaster {
   }
 
   void recover() {
-    const Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 + milliseconds(500);
+    Instant bound = silence_ * 12 + job_.options.membership.ballot * 60 + milliseconds(500);
+    // A rank that has put a failure behind it is waited for until deadlines pass, and one that
+    // has run out of time while too few were there has waited for its last chance.
+    if (job_.options.deadline < std::chrono::hours(1))
+      bound += job_.options.deadline * 4 + std::chrono::seconds(5);
     const Instant end = job_.schedule.now() + bound;
     std::string what;
     while (job_.schedule.now() < end) {

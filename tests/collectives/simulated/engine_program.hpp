@@ -1,120 +1,30 @@
-/// The real engine and its algorithms in a simulated process: channels over the virtual network,
-/// which cuts messages into pieces and has room for few bytes at a time.
+/// The real engine and its algorithms in a simulated process, and a program that calls operations
+/// of every kind, does again what was aborted, and puts failures behind it together with the
+/// others.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "collectives/engine/engine.hpp"
 #include "collectives/membership/invariant.hpp"
+#include "collectives/simulated/drawn_call.hpp"
 #include "collectives/simulated/program.hpp"
+#include "collectives/simulated/simulated_transport.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives::simulated {
 
-/// Which channel of a pair, in which epoch.
-struct Line {
-  Epoch epoch = 0;
-  GroupId group = 0;
-  Lane lane = Lane::collective;
-  auto operator<=>(const Line&) const = default;
-};
-
-/// Bytes on their way; or, if there are none, the news that some have been read.
-struct Parcel {
-  Line line;
-  std::vector<std::byte> bytes = {};
-  size_t read = 0;
-};
-
-class SimulatedTransport final : public Transport {
- public:
-  using Post = std::function<void(Slot to, Parcel parcel)>;
-  static constexpr size_t kWindow = 600;  ///< bytes under way; small, so that senders must wait
-
-  explicit SimulatedTransport(Post post) : post_(std::move(post)) {}
-
-  void arrive(Slot from, Parcel parcel) {
-    if (parcel.line.epoch < epoch_) return;
-    Pipe& pipe = pipes_[{parcel.line, from}];
-    pipe.inbox.insert(pipe.inbox.end(), parcel.bytes.begin(), parcel.bytes.end());
-    pipe.under_way -= parcel.read;
-  }
-
-  Contact contact() const override { return {}; }
-  void begin_epoch(const View& view, const Contacts&) override {
-    epoch_ = view.epoch;
-    pipes_.erase(pipes_.begin(), pipes_.lower_bound({Line{.epoch = epoch_}, 0}));
-  }
-  std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override {
-    return std::make_shared<PipeChannel>(*this, Line{epoch_, group, lane}, peer);
-  }
-  bool same_host(Slot) const override { return true; }
-  void poll() override {}
-  void prepare_to_sleep() override {}
-  void sleep(std::chrono::nanoseconds) override {}
-  void wake() override {}
-
- private:
-  struct Pipe {
-    std::vector<std::byte> inbox;
-    size_t under_way = 0;
-    uint64_t sent = 0;
-  };
-
-  class PipeChannel final : public Channel {
-   public:
-    PipeChannel(SimulatedTransport& transport, Line line, Slot peer)
-        : transport_(transport), line_(line), peer_(peer) {}
-
-    size_t send_some(std::span<const std::byte> bytes) override {
-      if (line_.epoch != transport_.epoch_) return 0;
-      Pipe& pipe = transport_.pipes_[{line_, peer_}];
-      const size_t taken = std::min(bytes.size(), kWindow - pipe.under_way);
-      if (taken == 0) return 0;
-      transport_.post_(peer_,
-                       {line_, {bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(taken)}});
-      pipe.under_way += taken;
-      pipe.sent += taken;
-      return taken;
-    }
-    size_t receive_some(std::span<std::byte> into) override {
-      const std::span<const std::byte> piece = arrived(into.size());
-      std::copy(piece.begin(), piece.end(), into.begin());
-      consume(piece.size());
-      return piece.size();
-    }
-    std::span<const std::byte> arrived(size_t wanted) override {
-      if (line_.epoch != transport_.epoch_) return {};
-      const std::vector<std::byte>& inbox = transport_.pipes_[{line_, peer_}].inbox;
-      return std::span(inbox).first(std::min(wanted, inbox.size()));
-    }
-    void consume(size_t bytes) override {
-      if (bytes == 0 || line_.epoch != transport_.epoch_) return;
-      std::vector<std::byte>& inbox = transport_.pipes_[{line_, peer_}].inbox;
-      inbox.erase(inbox.begin(), inbox.begin() + static_cast<ptrdiff_t>(bytes));
-      transport_.post_(peer_, {.line = line_, .read = bytes});
-    }
-    uint64_t bytes_sent() const override {
-      const auto found = transport_.pipes_.find({line_, peer_});
-      return found == transport_.pipes_.end() ? 0 : found->second.sent;
-    }
-
-   private:
-    SimulatedTransport& transport_;
-    const Line line_;
-    const Slot peer_;
-  };
-
-  const Post post_;
-  Epoch epoch_ = 0;
-  std::map<std::pair<Line, Slot>, Pipe> pipes_;
+/// Deliberate bugs around the engine.
+enum class ProgramMutant : uint8_t {
+  none,
+  stale_bytes_accepted,  ///< by the transport
+  shrinks_alone,         ///< puts failures behind it without the others
 };
 
 class EngineProgram final : public Program {
@@ -123,12 +33,17 @@ class EngineProgram final : public Program {
     Sequence target = 0;
     uint32_t ranks = 0;  ///< in the beginning; the engine's world grows by itself
     OnFailure on_failure = OnFailure::exclude;
+    Instant timeout = std::chrono::hours(1);
+    bool rooted = false;  ///< nobody comes in a lost rank's place, or everybody waits for it
+    EngineMutant engine_mutant = EngineMutant::none;
+    ProgramMutant mutant = ProgramMutant::none;
   };
   struct Outside {
     SimulatedTransport::Post post;
     Engine::Clock clock;
     std::function<void(Slot, Suspicion, Epoch)> suspect;
     std::function<void(const std::vector<Slot>&)> admit;
+    std::function<void()> mend;
     std::function<void(GroupId)> failed;  ///< the program tries again soon
     std::function<void()> drive_soon;
     std::function<void(Instant)> drive_at;
@@ -139,9 +54,13 @@ class EngineProgram final : public Program {
         options_(options),
         watcher_(std::move(watcher)),
         outside_(std::move(outside)),
-        transport_(std::make_shared<SimulatedTransport>(outside_.post)),
+        transport_(std::make_shared<SimulatedTransport>(
+            outside_.post, options.mutant == ProgramMutant::stale_bytes_accepted)),
         engine_(transport_,
-                {.self = self.slot, .on_failure = options.on_failure, .chunk_bytes = 256},
+                {.self = self.slot,
+                 .on_failure = options.on_failure,
+                 .chunk_bytes = 256,
+                 .mutant = options.engine_mutant},
                 outside_.clock),
         control_(outside_) {
     engine_.use(control_);
@@ -175,27 +94,28 @@ class EngineProgram final : public Program {
   bool begin(GroupId id) override {
     Group& group = groups_.at(id);
     if (view_.epoch == 0 || group.operation || group.committed >= options_.target || over_ ||
-        engine_.frozen())
+        engine_.frozen() || mending_since_)
       return false;
-    if (options_.on_failure == OnFailure::raise) engine_.repair();
-    const Sequence sequence = group.begun = group.committed + 1;
-    // Sizes and ways to move them change from call to call, alike on all ranks.
-    const uint64_t drawn = (id * 31 + sequence) * 0x9e3779b97f4a7c15u >> 40;
-    group.data.assign(std::array{1, 7, 64, 300}[drawn % 4], contribution(self_, id, sequence));
-    const Algorithm algorithm =
-        std::array{Algorithm::automatic, Algorithm::ring, Algorithm::doubling}[drawn / 4 % 3];
-    const Array array{group.data.data(), group.data.size(), DataType::int64};
-    group.operation = engine_.start(id,
-                                    {.signature = {.kind = OperationKind::all_reduce,
-                                                   .type = array.type,
-                                                   .op = ReduceOp::sum,
-                                                   .algorithm = algorithm,
-                                                   .elements = array.elements},
-                                     .out = {array},
-                                     .bytes = array.bytes()},
-                                    std::chrono::hours(1));
+    group.begun = group.committed + 1;
+    const auto place = std::find(group.slots.begin(), group.slots.end(), self_.slot);
+    group.call.emplace(DrawnCall::Place{.self = self_,
+                                        .rank = static_cast<uint32_t>(place - group.slots.begin()),
+                                        .slots = group.slots,
+                                        .group = id,
+                                        .sequence = group.begun,
+                                        .rooted = options_.rooted},
+                       view_);
+    group.called = outside_.clock();
+    group.called_after = mended_;
+    group.operation = engine_.start(id, group.call->call(), options_.timeout);
     drive();
     return true;
+  }
+  /// Somebody tells it, on another way, that an operation has failed.
+  void hear_of_failure() override {
+    const bool waits = std::any_of(groups_.begin(), groups_.end(),
+                                   [](const auto& entry) { return entry.second.operation; });
+    if (!waits && !over_ && view_.epoch > 0) put_failures_behind();
   }
   std::vector<Slot> waiting_for(GroupId, Sequence) const override { return {}; }
 
@@ -220,11 +140,23 @@ class EngineProgram final : public Program {
     }
     view_ = verdict.next;
     groups_.at(0).slots = world_of(view_);
+    if (verdict.mends) {
+      mended_ = view_.epoch;
+      if (newcomer || mending_since_) mended_with_it_ = mended_;
+      mending_since_.reset();
+    } else if (!newcomer && (is_finished() || (raises() && !verdict.lost.empty()))) {
+      put_failures_behind();  // A program that listens to changes of the membership.
+    }
     outside_.drive_soon();
   }
   void fenced(Epoch epoch, const std::string& why) override {
     over_ = true;
     engine_.fenced(epoch, why);
+    for (const auto& [id, group] : groups_) {
+      const bool ended = !group.operation || group.operation->done();
+      invariant(ended && (!group.call || !group.operation || group.call->touched() == 0),
+                "who is out has failed, with its inputs untouched");
+    }
   }
   void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
     engine_.quorum_missing(answering, needed);
@@ -248,7 +180,9 @@ class EngineProgram final : public Program {
   struct Group {
     std::vector<Slot> slots;
     Sequence committed = 0, begun = 0;
-    std::vector<int64_t> data;
+    std::optional<DrawnCall> call;  // whose memory the engine uses
+    Instant called{};
+    Epoch called_after = 0;  // the last epoch that had mended
     std::shared_ptr<Operation> operation;
   };
   struct Control final : MembershipControl {
@@ -257,6 +191,7 @@ class EngineProgram final : public Program {
       outside.suspect(slot, why, seen_in);
     }
     void admit(const std::vector<Slot>& slots) override { outside.admit(slots); }
+    void mend() override { outside.mend(); }
     void leave() override {}
     const Outside& outside;
   };
@@ -265,6 +200,27 @@ class EngineProgram final : public Program {
     std::vector<Slot> slots(view.slots);
     std::iota(slots.begin(), slots.end(), 0);
     return slots;
+  }
+
+  bool raises() const { return options_.on_failure == OnFailure::raise; }
+  bool is_finished() const {
+    return std::all_of(groups_.begin(), groups_.end(), [&](const auto& entry) {
+      return entry.second.committed >= options_.target;
+    });
+  }
+  void put_failures_behind() {
+    if (mending_since_) return;
+    if (mended_ > mended_with_it_ && !engine_.failed()) {
+      mended_with_it_ = mended_;
+      return;
+    }
+    if (options_.mutant == ProgramMutant::shrinks_alone) {
+      engine_.repair(view_.epoch);
+      mended_ = std::max(mended_, view_.epoch);
+      return;
+    }
+    mending_since_ = view_.epoch;
+    outside_.mend();
   }
 
   void settle() {
@@ -276,22 +232,36 @@ class EngineProgram final : public Program {
     const std::exception_ptr error = group.operation->error();
     if (!error && group.begun > most) return;  // Done in the epoch that begins.
     group.operation.reset();
-    const int64_t sum = group.data.front();
-    const bool even = std::all_of(group.data.begin(), group.data.end(),
-                                  [&](int64_t value) { return value == sum; });
-    invariant(even, "elements of a result differ");
-    if (error) {
-      if (over_) return;
-      watcher_.aborted(id, group.begun, sum);
-      outside_.failed(id);
-      return;
-    }
+    if (error) return fail(id, group, error);
     group.committed = group.begun;
     std::vector<Slot> active;
+    int64_t sum = 0;
     for (const Slot slot : group.slots) {
-      if (view_.at(slot)) active.push_back(slot);
+      const auto member = view_.at(slot);
+      if (!member) continue;
+      active.push_back(slot);
+      sum += contribution(*member, id, group.begun);
     }
-    watcher_.committed(id, group.begun, view_, active, sum);
+    const auto wrong = static_cast<int64_t>(group.call->wrong(view_));
+    watcher_.committed(id, group.begun, view_, active, sum + wrong);
+    if (is_finished() && view_.epoch > 1 && mended_ < view_.epoch) put_failures_behind();
+  }
+  void fail(GroupId id, Group& group, const std::exception_ptr& error) {
+    if (over_) return;
+    const auto touched = static_cast<int64_t>(group.call->touched());
+    watcher_.aborted(id, group.begun, contribution(self_, id, group.begun) + touched);
+    try {
+      std::rethrow_exception(error);
+    } catch (const OperationAborted& aborted) {
+      if (raises() && !aborted.lost.empty()) put_failures_behind();
+    } catch (const PeerTimeout&) {
+      const bool by_itself = outside_.clock() >= group.called + options_.timeout;
+      watcher_.timed_out(id, group.begun, group.called_after, by_itself);
+      put_failures_behind();
+    } catch (const QuorumLost&) {
+      put_failures_behind();
+    }
+    outside_.failed(id);
   }
 
   const Member self_;
@@ -303,6 +273,9 @@ class EngineProgram final : public Program {
   Engine engine_;
   Control control_;
   View view_, channels_of_;
+  Epoch mended_ = 0;                    // the last epoch that has mended
+  Epoch mended_with_it_ = 0;            // the last that it has asked for, or come with
+  std::optional<Epoch> mending_since_;  // it waits for another one since then
   bool over_ = false;
   std::optional<Instant> planned_;  ///< when the engine wants to look at the clock
 };

@@ -36,6 +36,7 @@ struct JobOptions {
   Instant deadline = std::chrono::hours(1);  ///< of an operation
   bool through_codec = false;                ///< messages travel as bytes
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
+  bool newcomers = true;                     ///< may come, also where nobody waits for them
 };
 
 class Job;
@@ -105,6 +106,22 @@ class Job {
   /// A new process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
 
+  /// Its program puts failures behind it.
+  void mend(Process& process) {
+    process.input([this, &process] {
+      mending.asked(process.self);
+      process.machine.mend(process.now());
+    });
+  }
+  /// Programs may hear of a failure before their own operations do.
+  void spread_the_news(const Process& from) {
+    for (Process* other : survivors()) {
+      if (other == &from || !random.chance(300)) continue;
+      schedule.at(schedule.now() + some(delay_most),
+                  [other] { other->input([other] { other->engine->hear_of_failure(); }); });
+    }
+  }
+
   /// Its program calls the group's next operation soon.
   void poke(Process& process, GroupId group);
   /// Each group's messages overtake the others'.
@@ -157,6 +174,8 @@ class Job {
   CommitChecker commits;
   AdmissionChecker admission;
   BlameChecker blame;
+  NewsChecker news;
+  MendChecker mending;
 
  private:
   static View first_view(const JobOptions& options);
@@ -257,6 +276,13 @@ inline Process& Job::add(Member self, const View& first) {
                     trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0,
                                 sequence);
                     commits.aborted(process().self, group, sequence, left);
+                  },
+              .timed_out =
+                  [=, this](GroupId group, Sequence sequence, Epoch after, bool by_itself) {
+                    trace.event("timeout", process().self.slot, static_cast<uint32_t>(group),
+                                by_itself, sequence);
+                    news.timed_out(process().self, group, sequence, after, by_itself);
+                    spread_the_news(process());
                   }});
   by_member_[self] = &added;
   schedule.at(schedule.now(),
@@ -289,7 +315,7 @@ inline void Job::send(Process& from, const Send& sent) {
 
 inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher watcher) {
   return std::make_unique<Operations>(
-      process.self, options.operations, std::move(watcher),
+      process.self, options.operations, std::move(watcher), [this, &process] { mend(process); },
       [this, &process](Slot slot, Frame frame) {
         Process* const to = of(*process.engine->view().at(slot));
         network.send(
@@ -350,6 +376,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     const View& ended = agreement.views().at(verdict.next.epoch - 1);
     majority.decided(ended, verdict);
     admission.decided(ended, verdict);
+    mending.decided(ended, verdict);
     if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
   }
   if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);

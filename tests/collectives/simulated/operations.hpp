@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "collectives/membership/invariant.hpp"
@@ -16,7 +17,7 @@
 namespace tokenyard::collectives::simulated {
 
 /// Deliberate bugs of the engine's part of the protocol.
-enum class EngineMutant : uint8_t {
+enum class StandInMutant : uint8_t {
   none,
   commits_before_the_round_is_over,
   commits_while_frozen,
@@ -42,12 +43,16 @@ class Operations final : public Program {
     bool raises = false;                 ///< the engine's caller hears of every abort
     uint32_t full = 0;                   ///< how many they are
     bool knows_only_neighbours = false;  ///< as in a ring: blames the one it would receive from
-    EngineMutant mutant = EngineMutant::none;
+    StandInMutant mutant = StandInMutant::none;
   };
   using Send = std::function<void(Slot to, Frame frame)>;
 
-  Operations(Member self, Options options, Watcher watcher, Send send)
-      : self_(self), options_(options), watcher_(std::move(watcher)), send_(std::move(send)) {}
+  Operations(Member self, Options options, Watcher watcher, std::function<void()> mend, Send send)
+      : self_(self),
+        options_(options),
+        watcher_(std::move(watcher)),
+        mend_(std::move(mend)),
+        send_(std::move(send)) {}
 
   void add_group(GroupId id, std::vector<Slot> slots) override {
     if (std::find(slots.begin(), slots.end(), self_.slot) != slots.end())
@@ -56,7 +61,8 @@ class Operations final : public Program {
 
   bool begin(GroupId id) override {
     Group& group = groups_.at(id);
-    if (view_.epoch == 0 || group.running || group.committed >= options_.target || frozen_ || over_)
+    if (view_.epoch == 0 || group.running || group.committed >= options_.target || frozen_ ||
+        over_ || mending_)
       return false;
     if (options_.only_full && !is_full(group)) return false;
     group.running = true;
@@ -74,7 +80,7 @@ class Operations final : public Program {
   void receive(Slot from, const Frame& frame) {
     if (over_) return;
     const bool stale = frame.epoch < view_.epoch;
-    if (stale && options_.mutant != EngineMutant::stale_epoch_accepted) return;
+    if (stale && options_.mutant != StandInMutant::stale_epoch_accepted) return;
     frames_[stale ? view_.epoch : frame.epoch][{frame.group, frame.sequence, from, frame.step}] =
         frame.value;
     const auto found = groups_.find(frame.group);
@@ -97,7 +103,7 @@ class Operations final : public Program {
 
   std::vector<GroupProgress> freeze(Epoch epoch) override {
     invariant(epoch == view_.epoch, "an epoch ends that is not this one");
-    frozen_ = options_.mutant != EngineMutant::commits_while_frozen;
+    frozen_ = options_.mutant != StandInMutant::commits_while_frozen;
     return progress();
   }
 
@@ -111,6 +117,9 @@ class Operations final : public Program {
     view_ = verdict.next;
     frozen_ = quorum_missing_ = false;
     frames_.erase(frames_.begin(), frames_.lower_bound(view_.epoch));
+    if (verdict.mends) mending_ = false;
+    const bool failed = options_.raises && !verdict.mends && !verdict.lost.empty();
+    if (failed && !newcomer && !std::exchange(mending_, true)) mend_();
   }
 
   void fenced(Epoch, const std::string&) override { over_ = true; }
@@ -201,7 +210,7 @@ class Operations final : public Program {
     group.step = step;
     const bool over = (size_t{1} << (step - 1)) >= ranks;
     if (!over) send_(partner(group, step, true), {view_.epoch, id, group.begun, step, 0});
-    if (over || options_.mutant == EngineMutant::commits_before_the_round_is_over)
+    if (over || options_.mutant == StandInMutant::commits_before_the_round_is_over)
       commit(id, group);
   }
 
@@ -216,10 +225,10 @@ class Operations final : public Program {
     if (group.running && group.begun <= committed) {
       commit(id, group);
     } else if (group.running) {
-      if (options_.mutant != EngineMutant::undo_forgotten) group.buffer = group.input;
+      if (options_.mutant != StandInMutant::undo_forgotten) group.buffer = group.input;
       group.running = false;
       watcher_.aborted(id, group.begun, group.buffer);
-      if (options_.mutant == EngineMutant::sequence_not_restored) group.skipped = 1;
+      if (options_.mutant == StandInMutant::sequence_not_restored) group.skipped = 1;
     }
     group.begun = group.committed;
   }
@@ -227,9 +236,11 @@ class Operations final : public Program {
   const Member self_;
   const Options options_;
   const Watcher watcher_;
+  const std::function<void()> mend_;
   const Send send_;
   View view_;
   bool frozen_ = false, over_ = false, quorum_missing_ = false;
+  bool mending_ = false;  ///< waits until all have put behind them that ranks were lost
   std::map<GroupId, Group> groups_;
   std::map<Epoch, std::map<FrameKey, int64_t>> frames_;
 };

@@ -27,11 +27,15 @@ class Program : public Participant {
         committed;
     /// It has not happened; `left` is what the caller's memory holds now.
     std::function<void(GroupId, Sequence, int64_t left)> aborted;
+    /// It was aborted because a deadline has passed: its own, or that of a rank that has said so.
+    /// `after`: the last epoch that had mended when it was called.
+    std::function<void(GroupId, Sequence, Epoch after, bool by_itself)> timed_out;
   };
 
   virtual void add_group(GroupId id, std::vector<Slot> slots) = 0;
   /// Calls the next operation of the group. False if there is none, or not now.
   virtual bool begin(GroupId id) = 0;
+  virtual void hear_of_failure() {}
   /// For whom the operation waits; nobody if it is not under way.
   virtual std::vector<Slot> waiting_for(GroupId id, Sequence sequence) const = 0;
 

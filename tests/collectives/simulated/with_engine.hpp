@@ -1,4 +1,6 @@
 /// Puts the real engine into a simulated job.
+///
+///     Disaster(run, {}, with_engine()).happen();
 #pragma once
 
 #include "collectives/simulated/engine_program.hpp"
@@ -6,10 +8,21 @@
 
 namespace tokenyard::collectives::simulated {
 
-inline std::unique_ptr<Program> with_engine(Job& job, Process& process, Program::Watcher watcher) {
+struct EngineMutations {
+  EngineMutant engine = EngineMutant::none;
+  ProgramMutant program = ProgramMutant::none;
+};
+
+inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Job& job,
+                                            Process& process, Program::Watcher watcher) {
   const Operations::Options& asked = job.options.operations;
-  EngineProgram::Options options{
-      .target = asked.target, .ranks = job.options.ranks, .on_failure = OnFailure::exclude};
+  EngineProgram::Options options{.target = asked.target,
+                                 .ranks = job.options.ranks,
+                                 .on_failure = OnFailure::exclude,
+                                 .timeout = job.options.deadline,
+                                 .rooted = asked.only_full || !job.options.newcomers,
+                                 .engine_mutant = mutations.engine,
+                                 .mutant = mutations.program};
   if (asked.only_full) options.on_failure = OnFailure::retry;
   if (asked.raises) options.on_failure = OnFailure::raise;
   const auto engine = [&process]() -> EngineProgram& {
@@ -43,6 +56,7 @@ inline std::unique_ptr<Program> with_engine(Job& job, Process& process, Program:
                 for (const Slot slot : slots) job.admission.wished(slot);
                 soon([&process, slots] { process.machine.admit(slots, process.now()); });
               },
+          .mend = [&job, &process] { job.mend(process); },
           .failed = [&job, &process](GroupId group) { job.poke(process, group); },
           .drive_soon = [soon, engine] { soon([engine] { engine().drive(); }); },
           .drive_at =
@@ -52,6 +66,12 @@ inline std::unique_ptr<Program> with_engine(Job& job, Process& process, Program:
                   process.input([engine] { engine().drive(); });
                 });
               }});
+}
+
+inline MakeProgram with_engine(EngineMutations mutations = {}) {
+  return [mutations](Job& job, Process& process, Program::Watcher watcher) {
+    return with_engine(mutations, job, process, std::move(watcher));
+  };
 }
 
 }  // namespace tokenyard::collectives::simulated
