@@ -4,7 +4,11 @@
 //
 //   ./run bench throughput                          # on as many of 4, 2, 1 GPUs as there are
 //   ./run bench throughput --sms 8,16,24 --tokens 8192
+//   ./run bench throughput --cases "dispatch bf16" --trace    # where the time of a call goes
 //   ./run bench throughput --device host --smoke    # small, to see that it works
+//
+// A time is that of one call by itself, from an event before it to one after it; with --together N,
+// of N calls one after the other, divided by N, so that what events and launches cost is shared.
 //
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink, 8 SMs and more).
@@ -12,8 +16,11 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <map>
+#include <string>
 
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/pause.hpp"
@@ -33,8 +40,10 @@ constexpr uint32_t kSets =
 struct Settings {
   Shape shape{.ranks = 0, .tokens = 4096, .hidden = 7168, .topk = 8, .experts = 256};
   std::vector<uint32_t> sms{16, 24};
-  uint32_t calls = 20;
-  std::string device = "cuda", output;
+  uint32_t calls = 20, together = 1;
+  std::string device = "cuda", output, cases;
+  ExpertParallelOptions::Tuning tuning;
+  bool unchecked = false, trace = false;
 };
 
 /// One rank's inputs and outputs in memory that its kernels read.
@@ -49,13 +58,22 @@ class Tensors {
                          .tokens = shape.tokens});
     }
     out = reserve(size_t{shape.tokens} * shape.hidden * 2);
+    y = reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2);
   }
   ~Tensors() {
     for (void* memory : owned_) accelerator_.free(memory);
   }
   Tensors(const Tensors&) = delete;
   const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
+  /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
+  DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
+    DispatchInput input = inputs_[call % kSets];
+    input.format = {.type = ElementType::fp8_e4m3, .scale_words = shape.hidden / 128};
+    input.scales = y;
+    return input;
+  }
   void* out;  ///< [tokens, hidden] bf16
+  void* y;    ///< ordinary memory for results, of as many rows as can come
 
   template <class T>
   std::vector<T> download(const void* from, size_t count, Stream stream) const {
@@ -146,7 +164,8 @@ void check(World& world, ExpertParallel& exchange, Tensors& tensors, const Shape
 /// Device time in us of each of `calls` calls of `body` on this rank. Ranks start each call
 /// together, behind a pause, so that neither launch latency nor a late rank is counted.
 template <class Body>
-std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, Body body) {
+std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint32_t together,
+                               Body body) {
   Accelerator& accelerator = world.accelerator();
   const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? 100'000 : 0;
   constexpr uint32_t kWarmUp = 3;
@@ -156,12 +175,12 @@ std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, Body
     launch(accelerator, pause_kernel, {.blocks = 1, .warps = 1, .cooperative = false}, stream,
            PauseParams{pause_ns});
     const Event begin = accelerator.record(stream);
-    body(call);
+    for (uint32_t i = 0; i < together; ++i) body(call + i);
     const Event end = accelerator.record(stream);
     if (!accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
                                 [&] { return accelerator.done(end); }))
       throw InternalError("a measured call did not end within 30 s");
-    if (call >= kWarmUp) us.push_back(accelerator.elapsed_ms(begin, end) * 1e3);
+    if (call >= kWarmUp) us.push_back(accelerator.elapsed_ms(begin, end) * 1e3 / together);
     accelerator.free_event(begin);
     accelerator.free_event(end);
   }
@@ -181,6 +200,28 @@ Spread over_ranks(World& world, const std::vector<double>& mine) {
   return spread_of(slowest);
 }
 
+/// Of the last call: when the first block reached each moment, the middle one and the last one, in
+/// us after the first one began.
+void print_trace(const std::vector<ExpertParallel::Moment>& trace, const char* what) {
+  std::map<std::string, std::vector<uint64_t>> moments;
+  uint64_t begun = UINT64_MAX;
+  for (const ExpertParallel::Moment& moment : trace) {
+    moments[moment.name].push_back(moment.ns);
+    begun = std::min(begun, moment.ns);
+  }
+  std::vector<std::pair<uint64_t, std::string>> lines;
+  for (auto& [name, ns] : moments) {
+    std::sort(ns.begin(), ns.end());
+    const auto us = [&](uint64_t at) { return static_cast<double>(at - begun) * 1e-3; };
+    lines.emplace_back(ns.front(),
+                       fmt::format("{:>10}  {:7.1f} {:7.1f} {:7.1f}", name, us(ns.front()),
+                                   us(ns[ns.size() / 2]), us(ns.back())));
+  }
+  std::sort(lines.begin(), lines.end());
+  fmt::print("moments of {}, rank 0\n", what);
+  for (const auto& [ns, line] : lines) fmt::print("{}\n", line);
+}
+
 void run_rank(World& world, const Settings& settings, Report* report) {
   const Shape& shape = settings.shape;
   Accelerator& accelerator = world.accelerator();
@@ -194,11 +235,16 @@ void run_rank(World& world, const Settings& settings, Report* report) {
                                       .hidden = shape.hidden,
                                       .topk = shape.topk,
                                       .tokens_max = shape.tokens,
-                                      .sms = sms});
-      check(world, exchange, tensors, shape, stream);
+                                      .sms = sms,
+                                      .tuning = settings.tuning});
+      if (!settings.unchecked) check(world, exchange, tensors, shape, stream);
+      exchange.trace_calls(settings.trace);
 
-      const auto add = [&](const char* name, double bytes, const std::vector<double>& us) {
-        const Spread ours = over_ranks(world, us);
+      const auto measure = [&](const char* name, double bytes, auto body) {
+        if (std::string(name).find(settings.cases) == std::string::npos) return;
+        const Spread ours =
+            over_ranks(world, time_calls(world, stream, settings.calls, settings.together, body));
+        if (report && settings.trace) print_trace(exchange.last_trace(), name);
         const bool linked = settings.device == "cuda" && shape.ranks > 1;
         if (report)
           report->add({.name = name,
@@ -210,20 +256,40 @@ void run_rank(World& world, const Settings& settings, Report* report) {
                        .ours = ours,
                        .floor = linked ? bytes / kLinkBytesPerUs : 0});
       };
-      const auto timed = [&](auto body) { return time_calls(world, stream, settings.calls, body); };
-
-      add("dispatch bf16 uncached", remote_rows * (row_bytes + metadata_bytes),
-          timed([&](uint32_t call) { exchange.dispatch(tensors.input(call), stream.native); }));
+      measure("dispatch bf16 uncached", remote_rows * (row_bytes + metadata_bytes),
+              [&](uint32_t call) { exchange.dispatch(tensors.input(call), stream.native); });
+      DispatchInput unwaited = tensors.input(0);
+      unwaited.received_tokens_max = shape.ranks * shape.tokens;
+      measure("dispatch bf16, no host waits", remote_rows * (row_bytes + metadata_bytes),
+              [&](uint32_t) { exchange.dispatch(unwaited, stream.native); });
+      const double fp8_bytes = shape.hidden + shape.hidden / 128 * 4.0;
+      if (shape.hidden % 128 == 0)
+        measure("dispatch fp8 uncached", remote_rows * (fp8_bytes + metadata_bytes),
+                [&](uint32_t call) {
+                  exchange.dispatch(tensors.input_fp8(call, shape), stream.native);
+                });
       const Received received = exchange.dispatch(tensors.input(0), stream.native);
-      add("dispatch bf16 cached", remote_rows * row_bytes, timed([&](uint32_t) {
-            exchange.dispatch(tensors.input(0).x, *received.route, stream.native);
-          }));
+      measure("dispatch bf16 cached", remote_rows * row_bytes, [&](uint32_t) {
+        exchange.dispatch(tensors.input(0).x, *received.route, stream.native);
+      });
+      measure("dispatch bf16 into expert-major", remote_rows * (row_bytes + metadata_bytes),
+              [&](uint32_t call) {
+                const Received got = exchange.dispatch(tensors.input(call), stream.native);
+                exchange.expand(got, {.alignment = 128}, stream.native);
+              });
       const auto y = exchange.output_buffer(*received.route, stream.native);
       accelerator.copy(y.get(), received.x, size_t{received.rows} * shape.hidden * 2, stream);
-      add("combine bf16, y in the arena", remote_rows * row_bytes, timed([&](uint32_t) {
-            exchange.combine(y.get(), *received.route, tensors.out, nullptr, nullptr,
-                             stream.native);
-          }));
+      measure("combine bf16, y in the arena", remote_rows * row_bytes, [&](uint32_t) {
+        exchange.combine(y.get(), *received.route, tensors.out, nullptr, nullptr, stream.native);
+      });
+      measure("combine bf16, ordinary y", remote_rows * row_bytes, [&](uint32_t) {
+        exchange.combine(tensors.y, *received.route, tensors.out, nullptr, nullptr, stream.native);
+      });
+      const ExpertRows rows = exchange.expand(received, {.alignment = 128}, stream.native);
+      measure("combine bf16 from expert-major", remote_rows * row_bytes, [&](uint32_t) {
+        exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = tensors.out},
+                         stream.native);
+      });
       exchange.wait(stream.native);
     }
   }
@@ -234,7 +300,8 @@ void run(const Settings& settings) {
   const size_t rows = size_t{settings.shape.ranks} * settings.shape.tokens;
   auto worlds =
       World::in_process(settings.shape.ranks, settings.device,
-                        {.arena_bytes = (size_t{64} << 20) + 8 * rows * settings.shape.hidden * 2});
+                        {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.shape.topk) * rows *
+                                                                 settings.shape.hidden * 2});
   Report report("throughput", *worlds[0]);
   on_each_rank(worlds, [&](World& world) {
     run_rank(world, settings, world.rank() == 0 ? &report : nullptr);
@@ -262,6 +329,14 @@ int main(int argc, char** argv) {
   app.add_option("--sms", settings.sms, "multiprocessors a call, several to compare")
       ->delimiter(',');
   app.add_option("--calls", settings.calls, "measured calls")->check(CLI::Range(1, 10000));
+  app.add_option("--together", settings.together, "calls between two events")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--cases", settings.cases, "only those whose name contains this");
+  app.add_option("--kept-percent", settings.tuning.kept_percent, "see ExpertParallelOptions");
+  app.add_option("--stages", settings.tuning.stages, "see ExpertParallelOptions");
+  app.add_option("--lag", settings.tuning.lag, "see ExpertParallelOptions");
+  app.add_flag("--unchecked", settings.unchecked, "without looking at results first");
+  app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/throughput.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ struct ExpertParallelOptions {
   uint32_t sms = 0;         ///< multiprocessors (blocks) a call may use; 0: chosen, see sms(). The
                             ///< results are the same, bit for bit, for every number
   uint32_t sms_max = 0;     ///< most that a call may ask for; 0: as many as `sms`
+  /// How a dispatch moves rows, for benchmarks that look for better; 0: chosen. No result depends
+  /// on it.
+  struct Tuning {
+    uint32_t kept_percent = 0;  ///< of a block's tokens, that nobody else claims: 1 .. 100
+    uint32_t stages = 0;        ///< at most this many rows in a block's ring
+    uint32_t lag = 0;           ///< about this many of them may still be read by stores
+  } tuning = {};
 };
 
 /// What a row is made of. Dispatch moves bits and looks at none of them, whatever the type;
@@ -44,6 +52,18 @@ struct RowFormat {
   ScaleOrder scale_order = ScaleOrder::rows;  ///< as received
 };
 
+/// FP8 made of bf16 rows before they travel. A group's scale is its largest magnitude (at least
+/// 1e-4) over 448; a packed one is rounded up to a power of two.
+struct CastToFp8 {
+  enum class Scales : uint8_t {
+    none,    ///< rows travel as they are
+    fp32,    ///< one word a group: its factor
+    packed,  ///< UE8M0: the exponents of four groups a word, first in the lowest byte
+  };
+  Scales scales = Scales::none;
+  uint32_t channels = 128;  ///< a group: 16, 32, 64, 128, 256 or 512; divides hidden
+};
+
 /// What a rank gives to a dispatch. Memory that the rank's kernels can read: host memory on a host
 /// world, device memory on a GPU; it must stay unchanged until the call's work has ended.
 struct DispatchInput {
@@ -54,6 +74,8 @@ struct DispatchInput {
   uint32_t tokens = 0;
   RowFormat format = {};
   const void* scales = nullptr;  ///< [tokens, format.scale_words], 4-byte aligned
+  /// Of bf16 rows that have no scales yet; format.scale_order still says how scales are received.
+  CastToFp8 cast = {};
   /// Not 0: the host does not wait, and the output has places for this many rows. Those that no row
   /// comes to are marked by -1 in topk_idx and source_token; what lies in their x is not said. If
   /// more rows come to any rank than it has places for, all ranks fail with InvalidArgument.
@@ -61,13 +83,29 @@ struct DispatchInput {
   uint32_t sms = 0;  ///< for this call; 0: as many as the object has. May differ between ranks
 };
 
+/// Received rows, copied to each of their experts here: see ExpertParallel::expand.
+class ExpertRows;
+
+/// How received rows are grouped by expert.
+struct ExpandOptions {
+  uint32_t alignment = 1;  ///< every expert's first row is a multiple of it
+  uint32_t rows_max = 0;   ///< places, padding included; needed where no host waited for the counts
+  ScaleOrder scale_order = ScaleOrder::rows;
+  uint32_t sms = 0;  ///< as DispatchInput's
+};
+
 /// What a rank gives to a combine.
 struct CombineInput {
   const void* y = nullptr;               ///< [rows received, hidden] of `type`
   ElementType type = ElementType::bf16;  ///< bf16, fp16 or fp32, alike on all ranks
-  const float* weights = nullptr;        ///< [rows received, topk], or null
-  const void* biases[2] = {};            ///< [tokens, hidden] of `type` or null: added to the sums
-  uint32_t sms = 0;                      ///< as DispatchInput's
+  /// Not null: y is [by_expert->rows, hidden], as its rows lie. A received row's results are then
+  /// added up first, in the order of its picks, in fp32, each times its routing weight if
+  /// `weighted`, and rounded to `type` once; what comes home are sums of these.
+  const ExpertRows* by_expert = nullptr;
+  bool weighted = false;
+  const float* weights = nullptr;  ///< [rows received, topk], or null
+  const void* biases[2] = {};      ///< [tokens, hidden] of `type` or null: added to the sums
+  uint32_t sms = 0;                ///< as DispatchInput's
 };
 
 /// Where a combine writes, in memory of this rank.
@@ -123,6 +161,49 @@ class ExpertParallel {
   std::shared_ptr<void> output_buffer(const Route& route, uint64_t stream = 0,
                                       ElementType type = ElementType::bf16);
 
+  /// Groups what was received by expert, ready for a grouped GEMM: every row once for each of its
+  /// experts on this rank, an expert's rows together, in the order in which they were received,
+  /// with zeros up to the next multiple of the alignment. Not collective; enqueues on `stream`, and
+  /// waits for nothing. Received scales must lie by rows. Throws InvalidArgument.
+  ExpertRows expand(const Received& received, const ExpandOptions& options, uint64_t stream = 0);
+
+  /// What a call takes of the arena of each rank, in bytes.
+  struct Memory {
+    size_t object = 0;  ///< the object itself, as long as it lives
+    size_t peak = 0;    ///< a dispatch while the number of rows is not known
+    size_t kept = 0;    ///< once it is known: by Received and Route
+  };
+  /// Of a dispatch of `tokens` tokens that brings `rows_received` rows.
+  Memory memory(const RowFormat& format, uint32_t tokens, uint32_t rows_received) const;
+
+  /// Collective, between calls: where experts live, as load balancers say it. `expert_at`:
+  /// [options.experts] the expert that each place holds, rank after rank, or -1 for a place that
+  /// holds none, so ranks may hold unequal numbers; an expert may have several places, and then
+  /// tokens take them in turn. From now on topk_idx names experts, while what is received and
+  /// counted goes by places. Empty: place and expert are one again. Waits for earlier calls; throws
+  /// InvalidArgument, on all ranks alike.
+  void place(std::span<const int32_t> expert_at);
+
+  /// What has been counted on the device so far; reads memory that calls write as they go, and
+  /// waits for nothing.
+  struct Load {
+    std::vector<uint64_t> tokens_per_expert;  ///< [local experts] rows that name each
+    std::vector<double> waited_us;            ///< [ranks] that calls have waited for each rank
+  };
+  Load load() const;
+
+  /// A moment of a call on one block.
+  struct Moment {
+    uint32_t block;
+    const char* name;  ///< "begun", "counted", "greeted", "known", "routed", "moved", ...
+    uint64_t ns;       ///< of the device's clock
+  };
+  /// Has calls note their moments from now on, or no longer. Costs a few stores a block.
+  void trace_calls(bool on);
+  /// Of the last call that was traced, block by block, in the order of time; once its work has
+  /// ended (see wait).
+  std::vector<Moment> last_trace() const;
+
   /// Throws the error of an enqueued call that has failed by now; so does every later call. A
   /// failed object's memory stays out of use until the World goes.
   void check();
@@ -166,6 +247,22 @@ class Received {
   std::vector<uint32_t> tokens_per_expert;  ///< [local experts]; empty if not waited for
   const uint32_t* rows_from_on_device = nullptr;          ///< [ranks], once the call's work is done
   const uint32_t* tokens_per_expert_on_device = nullptr;  ///< [local experts], likewise
+  std::optional<Route> route;
+  std::shared_ptr<void> owner;  ///< keeps the memory
+};
+
+class ExpertRows {
+ public:
+  uint32_t rows = 0;        ///< padding included; places, where the host does not know the counts
+  const void* x = nullptr;  ///< [rows, hidden], or [rows, row_bytes] of `bytes`
+  RowFormat format;
+  const void* scales = nullptr;      ///< as in Received
+  uint32_t scale_stride = 0;         ///< likewise
+  const int32_t* offsets = nullptr;  ///< [local experts + 1] each expert's first row
+  const int32_t* row_of = nullptr;   ///< [rows] which received row it is, -1 for padding
+  const float* weights = nullptr;    ///< [rows] its routing weight, 0 for padding
+  const int32_t* slots = nullptr;    ///< [rows received, topk] where each pick's row lies, or -1
+  std::vector<uint32_t> first_rows;  ///< `offsets` for the host; empty if it does not know
   std::optional<Route> route;
   std::shared_ptr<void> owner;  ///< keeps the memory
 };

@@ -65,6 +65,7 @@ void ExpertParallel::Parts::check_format(const DispatchInput& input, uint32_t to
     throw InvalidArgument("scale_words", fmt::format("at most {}", words_max),
                           std::to_string(format.scale_words));
   require_pointer(input.scales, "scales", uint64_t{tokens} * format.scale_words, 4);
+  if (input.cast.scales != CastToFp8::Scales::none) check_cast(input);
   check_sms(input.sms);
 }
 
@@ -108,7 +109,13 @@ void ExpertParallel::Parts::check_combine(const CombineInput& input, const Route
     throw InvalidArgument("type", "bf16, fp16 or fp32: others cannot be added up",
                           name_of(input.type));
   const uint64_t bytes = row_bytes({.type = input.type});
-  require_pointer(input.y, "y", route.rows * bytes, kRowAlignment);
+  if (input.by_expert != nullptr &&
+      (!input.by_expert->route || input.by_expert->route->state().get() != &route))
+    throw InvalidArgument("by_expert", "rows of this route", "those of another");
+  if (input.weighted && input.by_expert == nullptr)
+    throw InvalidArgument("weighted", "results that lie by expert", "one for each received row");
+  const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
+  require_pointer(input.y, "y", rows * bytes, kRowAlignment);
   require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);
   for (const void* const bias : input.biases)
     if (bias != nullptr) require_pointer(bias, "biases", route.tokens * bytes, kRowAlignment);

@@ -22,8 +22,9 @@ Weights check_weights(const Route::State& route, const float* weights, const flo
 
 }  // namespace
 
-uint32_t ExpertParallel::Parts::readable_by_peers(const void* data, size_t bytes, Stream stream,
-                                                  std::shared_ptr<CallMemory>& copy) {
+uint32_t ExpertParallel::Parts::readable_by_peers(
+    const void* data, size_t bytes, Stream stream, Route::State& route,
+    std::vector<std::shared_ptr<CallMemory>>& copies) {
   if (bytes == 0) return 0;
   const auto* const begin = static_cast<const std::byte*>(data);
   const auto address = reinterpret_cast<uintptr_t>(begin);
@@ -31,12 +32,10 @@ uint32_t ExpertParallel::Parts::readable_by_peers(const void* data, size_t bytes
   const bool inside = address >= base && address + bytes <= base + arena_.capacity();
   if (inside && (address - base) % kOffsetUnit == 0)
     return static_cast<uint32_t>((address - base) / kOffsetUnit);
-  if (copy == nullptr || copy->block().bytes() < bytes)
-    copy = reserve(bytes, stream);
-  else
-    copy->block().record_stream(stream);
-  accelerator_.copy(copy->block().data(), data, bytes, stream);
-  return static_cast<uint32_t>(copy->block().offset() / kOffsetUnit);
+  copies.push_back(scratch(bytes, stream, route));
+  ArenaBlock& copy = copies.back()->block();
+  accelerator_.copy(copy.data(), data, bytes, stream);
+  return static_cast<uint32_t>(copy.offset() / kOffsetUnit);
 }
 
 void ExpertParallel::Parts::combine(const CombineInput& input, const Route& route,
@@ -52,15 +51,20 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
 
   state.table->block().record_stream(stream);
   begin_call(stream);
+  std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
+  const void* y = input.y;
+  if (input.by_expert != nullptr) {
+    copies.push_back(reduce(input, plan, stream, state));
+    y = copies.back()->block().data();
+  }
   throughput::CallParams call = call_params(throughput::CallKind::combine);
   call.weights = with_weights;
   call.route = &table.epoch();
   call.format = throughput::FormatWord::of(input.type, bytes);
-  call.rows_at = readable_by_peers(input.y, size_t{state.rows} * bytes, stream, state.y_copy);
+  call.rows_at = readable_by_peers(y, size_t{state.rows} * bytes, stream, state, copies);
   if (with_weights == Weights::with)
-    call.weights_at =
-        readable_by_peers(input.weights, size_t{state.rows} * options.topk * sizeof(float), stream,
-                          state.weights_copy);
+    call.weights_at = readable_by_peers(
+        input.weights, size_t{state.rows} * options.topk * sizeof(float), stream, state, copies);
   const CombineParams params{.call = call,
                              .route = table.rows(),
                              .biases = {static_cast<const std::byte*>(input.biases[0]),

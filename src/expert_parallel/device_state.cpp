@@ -5,7 +5,10 @@
 #include <cstring>
 
 #include "expert_parallel/exchange.hpp"
+#include "expert_parallel/expert_major/expand_rows.hpp"
+#include "expert_parallel/expert_major/reduce_rows.hpp"
 #include "expert_parallel/options.hpp"
+#include "expert_parallel/throughput/cast_rows.hpp"
 
 namespace tokenyard {
 
@@ -17,7 +20,8 @@ throughput::Plan agreed_plan(World& world, const ExpertParallelOptions& options)
   return throughput::make_plan({.ranks = world.size(),
                                 .experts = options.experts,
                                 .row_bytes = options.hidden * 2,
-                                .sms = options.sms},
+                                .sms = options.sms,
+                                .tuning = options.tuning},
                                world.accelerator().kind(), world.accelerator().capacity());
 }
 
@@ -46,6 +50,10 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       health_(std::make_shared<Health>(accelerator_, world.alarm())) {
   accelerator_.prepare(throughput::dispatch_kernel.entry);
   accelerator_.prepare(throughput::combine_kernel.entry);
+  accelerator_.prepare(throughput::cast_rows_kernel.entry);
+  accelerator_.prepare(throughput::place_picks_kernel.entry);
+  accelerator_.prepare(expert_major::expand_rows_kernel.entry);
+  accelerator_.prepare(expert_major::reduce_rows_kernel.entry);
   const std::vector<uint32_t> blocks = gather(world, std::max(plan.blocks, options.sms_max),
                                               "ExpertParallel: most blocks of a rank");
   control_ = {.ranks = world.size(),
@@ -54,6 +62,13 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
   open_windows();
   workspace_ =
       static_cast<throughput::Workspace*>(accelerator_.allocate(sizeof(throughput::Workspace)));
+  statistics_ = {.totals = nullptr,
+                 .shown = nullptr,
+                 .local_experts = control_.local_experts,
+                 .ranks = world.size()};
+  const size_t totals = statistics_.count() * sizeof(uint64_t);
+  statistics_.totals = static_cast<uint64_t*>(accelerator_.allocate(totals));
+  statistics_.shown = static_cast<uint64_t*>(accelerator_.allocate_shared(totals));
   record_ = static_cast<throughput::CountsRecord*>(accelerator_.allocate_shared(
       throughput::CountsRecord::bytes(world.size(), control_.local_experts)));
 }
@@ -62,7 +77,8 @@ throughput::Plan ExpertParallel::Parts::plan_of(uint32_t row_bytes, uint32_t sms
   return throughput::make_plan({.ranks = world.size(),
                                 .experts = options.experts,
                                 .row_bytes = row_bytes,
-                                .sms = sms == 0 ? plan.blocks : sms},
+                                .sms = sms == 0 ? plan.blocks : sms,
+                                .tuning = options.tuning},
                                accelerator_.kind(), accelerator_.capacity());
 }
 
@@ -74,6 +90,10 @@ ExpertParallel::Parts::~Parts() {
     health_->interrupted = true;  // A destructor cannot report it.
   }
   if (health_->failed()) window_.quarantine();
+  if (moments_ != nullptr) accelerator_.free_shared(moments_);
+  if (placement_words_ != nullptr) accelerator_.free(placement_words_);
+  accelerator_.free_shared(statistics_.shown);
+  accelerator_.free(statistics_.totals);
   accelerator_.free_shared(record_);
   accelerator_.free(workspace_);
   accelerator_.free(windows_);

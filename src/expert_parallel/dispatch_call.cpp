@@ -19,6 +19,8 @@ uint32_t units_of(CallMemory& memory) {
 }  // namespace
 
 void ExpertParallel::Parts::begin_call(Stream stream) {
+  // A graph that is being captured is ordered by whoever launches it.
+  if (accelerator_.captures(stream)) return;
   if (called_ && last_stream_.native != stream.native) {
     const Event before = accelerator_.record(last_stream_);
     accelerator_.wait(stream, before);
@@ -48,6 +50,8 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
           .control = {.windows = {windows_, world.rank()}, .layout = control_},
           .arenas = arena_.bases(),
           .workspace = workspace_,
+          .statistics = statistics_,
+          .moments = traces_ ? moments_ : nullptr,
           .patience = health_->cell.patience(world.timeout())};
 }
 
@@ -55,24 +59,23 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                                                       const Route::State& route,
                                                       const throughput::Plan& plan) const {
   const throughput::RouteTable table = table_of(route);
-  DispatchParams params{
-      .call = call_params(kind),
-      .x = static_cast<const std::byte*>(input.x),
-      .scales = static_cast<const std::byte*>(input.scales),
-      .topk_idx = input.topk_idx,
-      .topk_weights = input.topk_weights,
-      .idx_is_int64 = input.idx_is_int64,
-      .tokens = input.tokens,
-      .topk = options.topk,
-      .row_bytes = row_bytes(input.format),
-      .experts = options.experts,
-      .local_experts = control_.local_experts,
-      .shares = throughput::share_tokens(input.tokens, options.topk, world.size(), plan),
-      .plan = plan.dispatch,
-      .table = table,
-      .route = table.rows(),
-      .awaited = input.received_tokens_max == 0,
-      .record = record_};
+  DispatchParams params{.call = call_params(kind),
+                        .x = static_cast<const std::byte*>(input.x),
+                        .scales = static_cast<const std::byte*>(input.scales),
+                        .topk_idx = input.topk_idx,
+                        .topk_weights = input.topk_weights,
+                        .idx_is_int64 = input.idx_is_int64,
+                        .tokens = input.tokens,
+                        .topk = options.topk,
+                        .row_bytes = row_bytes(input.format),
+                        .experts = options.experts,
+                        .local_experts = control_.local_experts,
+                        .shares = throughput::share_tokens(input.tokens, options.topk, plan),
+                        .plan = plan.dispatch,
+                        .table = table,
+                        .route = table.rows(),
+                        .awaited = input.received_tokens_max == 0,
+                        .record = record_};
   params.call.format = throughput::FormatWord::of(input.format.type, params.row_bytes);
   params.call.scales =
       throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order);
@@ -87,15 +90,20 @@ void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
          {.blocks = plan.blocks, .warps = plan.warps, .extra_shared_bytes = tail}, stream, params);
 }
 
-Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stream) {
+Received ExpertParallel::Parts::dispatch(const DispatchInput& given, Stream stream) {
   check();
-  check_dispatch(input);
-  const bool waits = input.received_tokens_max == 0;
-  const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
+  check_dispatch(given);
+  const bool waits = given.received_tokens_max == 0;
   auto route = std::make_shared<Route::State>();
   route->made_by = health_;
-  route->tokens = input.tokens;
-  route->places = input.received_tokens_max;
+  route->tokens = given.tokens;
+  route->places = given.received_tokens_max;
+  begin_call(stream);
+  std::shared_ptr<CallMemory> cast_rows, places;
+  const throughput::Plan alone = plan_of(16, given.sms);  // For what needs no other rank.
+  const DispatchInput input =
+      placed(cast(given, alone, stream, *route, cast_rows), alone, stream, *route, places);
+  const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
   route->table = reserve(table_of(*route).bytes(input.tokens), stream);
   DispatchParams params = dispatch_params(CallKind::dispatch, input, *route, plan);
   route->rows = waits ? world.size() * options.tokens_max : route->places;  // At most.
@@ -103,7 +111,6 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& input, Stream stre
   route->received = reserve(route->layout.bytes(), stream);
   params.call.rows_at = units_of(*route->received);
 
-  begin_call(stream);
   const uint32_t epoch_before = waits ? told(record_->epoch) : 0;
   guard([&] {
     launch_dispatch(params, plan, stream);
@@ -151,12 +158,15 @@ void ExpertParallel::Parts::await_counts(uint32_t epoch_before) {
                 .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
 }
 
-Received ExpertParallel::Parts::dispatch_again(const DispatchInput& input, const Route& route,
+Received ExpertParallel::Parts::dispatch_again(const DispatchInput& given, const Route& route,
                                                Stream stream) {
   check();
   check_route(route);
   const std::shared_ptr<Route::State>& state = route.state();
-  check_again(input, *state);
+  check_again(given, *state);
+  begin_call(stream);
+  std::shared_ptr<CallMemory> cast_rows;
+  const DispatchInput input = cast(given, plan_of(16, given.sms), stream, *state, cast_rows);
   const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
   DispatchParams params = dispatch_params(CallKind::dispatch_again, input, *state, plan);
   const throughput::ReceivedLayout layout = params.received(state->rows);
@@ -164,7 +174,6 @@ Received ExpertParallel::Parts::dispatch_again(const DispatchInput& input, const
   state->table->block().record_stream(stream);
   params.call.rows_at = units_of(*memory);
   params.call.route = &table_of(*state).epoch();
-  begin_call(stream);
   guard([&] { launch_dispatch(params, plan, stream); });
   check();
   return received(state, input.format, layout, memory);

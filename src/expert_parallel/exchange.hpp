@@ -4,10 +4,13 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/call_memory.hpp"
+#include "expert_parallel/throughput/place_picks.hpp"
 #include "expert_parallel/throughput/plan.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "fabric/arena.hpp"
@@ -25,9 +28,9 @@ struct Route::State {
   uint32_t rows = 0;    ///< that came, or places for them
   uint32_t places = 0;  ///< as the caller bounded them, or 0
   std::vector<uint32_t> rows_from, tokens_per_expert;
-  /// Where combine copies what does not lie in the arena. Kept, so that nothing is freed while a
-  /// CUDA graph is captured.
-  std::shared_ptr<CallMemory> y_copy, weights_copy;
+  /// What calls on this route have needed on the way, if a CUDA graph may have captured them: then
+  /// nothing may be freed before the route is.
+  std::vector<std::shared_ptr<CallMemory>> scratch;
 };
 
 struct ExpertParallel::Parts {
@@ -41,6 +44,12 @@ struct ExpertParallel::Parts {
   Received dispatch_again(const DispatchInput& input, const Route& route, Stream stream);
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
                Stream stream);
+  ExpertRows expand(const Received& received, const ExpandOptions& expand, Stream stream);
+  void place(std::span<const int32_t> expert_at);
+  ExpertParallel::Load load() const;
+  void trace_calls(bool on);
+  std::vector<ExpertParallel::Moment> last_trace() const;
+  ExpertParallel::Memory memory(const RowFormat& format, uint32_t tokens, uint32_t rows) const;
   std::shared_ptr<void> output_buffer(const Route& route, ElementType type, Stream stream);
   void check();
   void wait(Stream stream);
@@ -103,10 +112,27 @@ struct ExpertParallel::Parts {
   Received received(const std::shared_ptr<Route::State>& route, const RowFormat& format,
                     const throughput::ReceivedLayout& layout,
                     std::shared_ptr<CallMemory> owner) const;
-  /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy in
-  /// `copy`, which is made larger if need be.
-  uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream,
-                             std::shared_ptr<CallMemory>& copy);
+  /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy that
+  /// `copies` keeps.
+  uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream, Route::State& route,
+                             std::vector<std::shared_ptr<CallMemory>>& copies);
+
+  // Calls that need no other rank (local_calls.cpp).
+  /// Memory of a call that nobody sees, freed in stream order once it has been enqueued.
+  std::shared_ptr<CallMemory> scratch(size_t bytes, Stream stream, Route::State& route);
+  /// The input as it travels: of rows cast to FP8 first, if so asked.
+  DispatchInput cast(const DispatchInput& input, const throughput::Plan& plan, Stream stream,
+                     Route::State& route, std::shared_ptr<CallMemory>& made);
+  RowFormat check_cast(const DispatchInput& input) const;
+  /// The input with the places of its picks, if experts do not live by their numbers
+  /// (placement.cpp).
+  DispatchInput placed(const DispatchInput& input, const throughput::Plan& plan, Stream stream,
+                       Route::State& route, std::shared_ptr<CallMemory>& made);
+  int64_t given_id(int64_t id) const;
+  void check_expand(const Received& received, const ExpandOptions& expand) const;
+  /// Results that lie by expert, summed to one a received row.
+  std::shared_ptr<CallMemory> reduce(const CombineInput& input, const throughput::Plan& plan,
+                                     Stream stream, Route::State& route);
 
   Accelerator& accelerator_;
   Arena& arena_;
@@ -116,6 +142,12 @@ struct ExpertParallel::Parts {
   throughput::ControlLayout control_{};
   throughput::Workspace* workspace_ = nullptr;
   throughput::CountsRecord* record_ = nullptr;
+  throughput::Statistics statistics_{};
+  uint64_t* moments_ = nullptr;  ///< [blocks_max, kMoments]
+  bool traces_ = false;
+  throughput::PlacementTable placement_{};  ///< of no experts: they live by their numbers
+  uint32_t* placement_words_ = nullptr;
+  std::vector<int32_t> expert_at_;  ///< [places]
   Stream last_stream_;
   bool called_ = false;
 };

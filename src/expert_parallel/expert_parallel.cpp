@@ -37,6 +37,30 @@ std::shared_ptr<void> ExpertParallel::output_buffer(const Route& route, uint64_t
   return parts_->output_buffer(route, type, Stream{stream});
 }
 
+ExpertRows ExpertParallel::expand(const Received& received, const ExpandOptions& options,
+                                  uint64_t stream) {
+  return parts_->expand(received, options, Stream{stream});
+}
+
+ExpertParallel::Memory ExpertParallel::memory(const RowFormat& format, uint32_t tokens,
+                                              uint32_t rows_received) const {
+  return parts_->memory(format, tokens, rows_received);
+}
+
+void ExpertParallel::place(std::span<const int32_t> expert_at) {
+  parts_->place(expert_at);
+}
+
+ExpertParallel::Load ExpertParallel::load() const {
+  return parts_->load();
+}
+void ExpertParallel::trace_calls(bool on) {
+  parts_->trace_calls(on);
+}
+std::vector<ExpertParallel::Moment> ExpertParallel::last_trace() const {
+  return parts_->last_trace();
+}
+
 void ExpertParallel::check() {
   parts_->check();
 }

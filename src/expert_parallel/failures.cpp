@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "expert_parallel/exchange.hpp"
+#include "expert_parallel/expert_major/expand_rows.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 
 namespace tokenyard {
@@ -67,6 +68,10 @@ void ExpertParallel::Parts::check() {
     health_->cell.check(throughput::phase_names());
     if (health_->cell.report().phase == static_cast<uint32_t>(throughput::Phase::dispatch_refusal))
       throw_refusal();
+    const WaitReport& report = health_->cell.report();
+    if (report.phase == expert_major::kTooFewPlaces)
+      throw InvalidArgument("rows_max", fmt::format("places for {} rows", report.expected),
+                            std::to_string(report.seen));
     throw_mismatch();
   }
   if (health_->interrupted)
@@ -93,9 +98,10 @@ void ExpertParallel::Parts::throw_refusal() const {
       static_cast<int64_t>(uint64_t{told(record_->id_high)} << 32 | told(record_->id_low));
   if (kind == RefusalKind::twice)
     throw InvalidArgument("topk_idx", "an expert at most once a token",
-                          fmt::format("expert {} twice in token {}", id, token), rank);
-  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
-                        fmt::format("expert {} in token {}", id, token), rank);
+                          fmt::format("expert {} twice in token {}", given_id(id), token), rank);
+  const uint32_t experts = placement_.experts == 0 ? options.experts : placement_.experts;
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts - 1),
+                        fmt::format("expert {} in token {}", given_id(id), token), rank);
 }
 
 }  // namespace tokenyard

@@ -13,9 +13,9 @@ namespace tokenyard {
 
 namespace {
 
-constexpr uint32_t kTopkMax = 32;                    // A warp looks at a token, a lane an expert.
-constexpr uint32_t kExpertsMax = uint32_t{1} << 26;  // Times 32 tokens a step still fits 32 bits.
-constexpr uint32_t kTokensMax = uint32_t{1} << 29;   // A refused token shares a word with a reason.
+constexpr uint32_t kTopkMax = 32;  // A warp looks at a token, a lane an expert.
+constexpr uint32_t kExpertsMax = uint32_t{1} << 26;
+constexpr uint32_t kTokensMax = uint32_t{1} << 29;  // A refused token shares a word with a reason.
 constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
 constexpr uint64_t kRowsMax = INT32_MAX;
 

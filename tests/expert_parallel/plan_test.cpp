@@ -73,9 +73,14 @@ TEST(Plan, TooManyExpertsForSharedMemoryAreRefusedByName) {
 
 /// Every token belongs to exactly one block's range and warp, and is kept or claimed exactly once.
 TEST(Plan, SharesCoverEveryTokenOnce) {
-  const Plan plan{.blocks = 5, .warps = 4, .dispatch = {}, .combine = {}, .ranks_a_step = 1};
+  const Plan plan{.blocks = 5,
+                  .warps = 4,
+                  .dispatch = {},
+                  .combine = {},
+                  .ranks_a_step = 1,
+                  .kept_percent = 30};
   for (uint32_t tokens = 0; tokens < 200; ++tokens) {
-    const Shares shares = share_tokens(tokens, 3, 4, plan);
+    const Shares shares = share_tokens(tokens, 3, plan);
     std::vector<uint32_t> moved(tokens), counted(tokens);
     const auto range_of = [&](uint32_t block) {
       const uint32_t begin = std::min(block * shares.tokens_a_block, tokens);

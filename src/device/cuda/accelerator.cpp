@@ -1,6 +1,7 @@
 #include "device/cuda/accelerator.hpp"
 
 #include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <array>
 #include <cstring>
@@ -51,7 +52,10 @@ void CudaAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape
                              const void* params) {
   const PlannedLaunch planned = loader_->plan(kernel, shape, Rows::one);
   const OnDevice on_device(device_);
+  // For profilers: what this thread enqueues, by the kernel's name.
+  const nvtxRangeId_t range = nvtxRangeStartA(kernel.name);
   launch_planned(planned, shape, native(stream), const_cast<void*>(params));
+  nvtxRangeEnd(range);
 }
 
 void* CudaAccelerator::allocate(size_t bytes) {
@@ -142,7 +146,12 @@ void CudaAccelerator::wait(Stream stream, Event event) {
 }
 
 bool CudaAccelerator::done(Event event) {
+  // Asking is harmless, but a stream that is captured somewhere in the process forbids it unless
+  // this thread says that it knows.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   const cudaError_t state = cudaEventQuery(native(event));
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   if (state == cudaErrorNotReady) return false;
   check(state, "cudaEventQuery");
   return true;

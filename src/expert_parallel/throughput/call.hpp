@@ -7,6 +7,7 @@
 #include "device/peer.hpp"
 #include "device/wait.hpp"
 #include "expert_parallel/throughput/control.hpp"
+#include "expert_parallel/throughput/statistics.hpp"
 
 namespace tokenyard::throughput {
 
@@ -32,6 +33,8 @@ struct CallParams {
   Control control;              ///< everybody's windows
   PeerArray<std::byte> arenas;  ///< everybody's arenas
   Workspace* workspace;
+  Statistics statistics;
+  uint64_t* moments;  ///< [blocks, kMoments] ns, in memory that the host reads; or null
   Patience patience;  ///< how long the call may take, who may end it, where it reports
 };
 
@@ -58,6 +61,17 @@ struct Hellos {
     return size_t{of(HelloWord::weights, rank)} * kOffsetUnit;
   }
 };
+
+/// How long block 0 has waited for each rank, in shared memory, words that begin as zero: once to
+/// hear from it, once for it to finish.
+struct Waits {
+  uint32_t* words;  ///< [2][ranks] ns
+  uint32_t ranks;
+
+  HOST_DEVICE uint32_t& hello(uint32_t rank) const { return words[rank]; }
+  HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
+};
+inline constexpr uint32_t kWaitWords = 2;
 
 /// In a report of a call that was refused because the ranks did not make the same one: which word
 /// of the hello differed, and its value.

@@ -9,6 +9,8 @@
 ///                                  stays until every block of every rank has
 #pragma once
 
+#include <algorithm>
+
 #include "device/device.hpp"
 #include "expert_parallel/throughput/call.hpp"
 #include "expert_parallel/throughput/phase.hpp"
@@ -32,6 +34,26 @@ DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   store<Order::relaxed, Scope::gpu>(&workspace.routes_known[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.readers, 0);
   store<Order::relaxed, Scope::gpu>(&workspace.epoch, epoch);
+}
+
+/// By one thread of a block. Relaxed: read by people, long after.
+DEVICE void note(const CallParams& params, Moment moment) {
+  if (params.moments == nullptr) return;
+  uint64_t* const of_block = params.moments + size_t{block::index()} * kMoments;
+  store<Order::relaxed, Scope::sys>(of_block + static_cast<uint32_t>(moment), now_ns());
+}
+
+/// Adds to a total; one thread of the grid at a time does so for each.
+DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value) {
+  const uint64_t total = statistics.totals[which] += value;
+  store<Order::relaxed, Scope::sys>(statistics.shown + which, total);
+}
+
+/// Of block 0: notes how long a thread has waited for a rank; the longest counts.
+DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
+  if (block::index() != 0) return;
+  const uint64_t ns = std::min<uint64_t>(now_ns() - begun_ns, 0xffffffff);
+  fetch_max<Order::relaxed, Scope::block>(&longest, static_cast<uint32_t>(ns));
 }
 
 DEVICE CallWord call_word(const CallParams& params) {
@@ -101,8 +123,9 @@ DEVICE void compare_calls(const CallParams& params, const Hellos& hellos, const 
 
 /// By the whole block, which then meets: false if the call has failed. Acquire: the peers' buffers
 /// are free to be written, or hold what is to be read, from here on.
-DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                         uint32_t epoch, Phase phase) {
+DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
+                         const Deadline& deadline, uint32_t epoch, Phase phase) {
+  const uint64_t begun_ns = block::index() == 0 ? now_ns() : 0;
   for (uint32_t i = thread::index(); i < params.ranks * kHelloWords; i += block::threads()) {
     const uint32_t source = i / kHelloWords;
     const auto word = static_cast<HelloWord>(i % kHelloWords);
@@ -114,6 +137,7 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const D
       what.seen = hello.epoch;
       return hello.epoch == epoch;
     });
+    note_wait(waits.hello(source), begun_ns);
   }
   if (block::any(deadline.failed())) return false;
   compare_calls(params, hellos, deadline, phase);
@@ -123,12 +147,14 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const D
 /// By the whole block, after it has met: all its stores are complete and all it needs has been
 /// read. Release: that is what the word says. Block 0 then waits for everybody's; acquire, for what
 /// runs after this kernel.
-DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                        uint32_t epoch, Phase phase) {
+DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Waits& waits,
+                        const Deadline& deadline, uint32_t epoch, Phase phase) {
   const Control& control = params.control;
   for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
     store<Order::release, Scope::sys>(control.finished(rank, params.rank, block::index()), epoch);
+  if (thread::index() == 0) note(params, Moment::finished);
   if (block::index() != 0) return;
+  const uint64_t begun_ns = now_ns();
   const uint32_t blocks_max = control.layout.blocks_max;
   for (uint32_t i = thread::index(); i < params.ranks * blocks_max; i += block::threads()) {
     const uint32_t source = i / blocks_max, source_block = i % blocks_max;
@@ -141,7 +167,13 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const De
       // A peer that has seen us finish may be a call ahead.
       return static_cast<int32_t>(seen - epoch) >= 0;
     });
+    note_wait(waits.finish(source), begun_ns);
   }
+  block::sync();
+  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
+    count_up(params.statistics, params.statistics.waited_for(rank),
+             uint64_t{waits.hello(rank)} + waits.finish(rank));
+  if (thread::index() == 0) note(params, Moment::ended);
 }
 
 }  // namespace tokenyard::throughput

@@ -51,10 +51,13 @@ struct CombineTail {
             .stages_bytes = params.plan.stages * params.plan.stage_bytes};
   }
   HOST_DEVICE std::byte* stages() const { return base; }
-  HOST_DEVICE Hellos hellos() const {
+  HOST_DEVICE Waits waits() const {
     return {reinterpret_cast<uint32_t*>(base + stages_bytes), ranks};
   }
-  HOST_DEVICE uint32_t bytes() const { return stages_bytes + kHelloWords * ranks * 4; }
+  HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  HOST_DEVICE uint32_t bytes() const {
+    return stages_bytes + (kWaitWords + kHelloWords) * ranks * 4;
+  }
 };
 
 DECLARE_KERNEL(combine_kernel, CombineParams);

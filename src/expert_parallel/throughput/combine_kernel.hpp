@@ -36,15 +36,22 @@ DEVICE void combine(const CombineParams& params) {
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
   const Deadline deadline = params.call.patience.start();
+  if (thread::index() == 0) note(params.call, Moment::begun);
   ready_ring(shared, params.plan);
+  for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
+    tail.waits().words[i] = 0;
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   const Combine call{params, shared, tail, deadline};
   const uint32_t epoch = open_combine(params, shared);
-  if (!await_hellos(params.call, call.hellos(), deadline, epoch, Phase::combine_hello)) return;
+  if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch,
+                    Phase::combine_hello))
+    return;
+  if (thread::index() == 0) note(params.call, Moment::greeted);
   switch (static_cast<CombineRole>(warp::index())) {
     case CombineRole::fetcher:
       fetch_rows(call);
+      if (thread::index() == 0) note(params.call, Moment::moved);
       break;
     case CombineRole::weigher:
       combine_weights(call);
@@ -53,7 +60,7 @@ DEVICE void combine(const CombineParams& params) {
       sum_rows(call);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, call.hellos(), deadline, epoch, Phase::combine_pulls);
+  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::combine_pulls);
 }
 
 DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)

@@ -23,9 +23,7 @@ DEVICE void count_tokens(const Dispatch& call) {
   for_each_step(params, lane, tokens, [&](const Pick& pick) {
     const bool valid = pick.valid(params.experts);
     const uint32_t id = static_cast<uint32_t>(pick.id);
-    const uint32_t same =
-        warp::match(valid ? id * params.shares.tokens_a_step + lane.token : matches_nobody());
-    const bool twice = valid && (same & lanes_below()) != 0;
+    const bool twice = seen_before(params, lane, valid ? id : matches_nobody()) && valid;
     const bool impossible = pick.present && !valid && pick.id != Pick::kNone;
     if (twice) call.refuse(pick.token, RefusalKind::twice);
     if (impossible) call.refuse(pick.token, RefusalKind::out_of_range);

@@ -106,11 +106,13 @@ struct DispatchTail {
   /// [ranks]: rows that a rank receives in all.
   HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
   HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
-  HOST_DEVICE Hellos hellos() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
+  HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
+  HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
   /// From warp_rows to the end: words that begin as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
-    return 2 * warps * ranks + experts + local_experts + (3 + kPlaces + kHelloWords) * ranks;
+    return 2 * warps * ranks + experts + local_experts +
+           (3 + kPlaces + kWaitWords + kHelloWords) * ranks;
   }
   HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
 };

@@ -36,20 +36,24 @@ DEVICE bool find_routes(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const bool counting = params.kind == CallKind::dispatch;
   if (counting) publish_counts(call);
-  if (!await_hellos(params, call.hellos(), call.deadline, call.epoch, Phase::dispatch_hello))
+  if (!await_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
+                    Phase::dispatch_hello))
     return false;
+  if (thread::index() == 0) note(params, Moment::greeted);
   if (!counting) {
     find_places(call, call.params.table.rows_on());
     block::sync();
     return true;
   }
   if (!gather_counts(call)) return false;
+  if (thread::index() == 0) note(params, Moment::known);
   find_overflow(call);
   find_places(call, call.tail.rows_on());
   block::sync();
   if (call.refused()) return false;
   if (warp::index() != 0) assign_slots(call);
   block::sync();
+  if (thread::index() == 0) note(params, Moment::routed);
   if (thread::index() == kWarpLanes) announce_routes(call);
   return true;
 }
@@ -71,6 +75,7 @@ DEVICE void dispatch(const DispatchParams& params) {
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
   const Deadline deadline = params.call.patience.start();
+  if (thread::index() == 0) note(params.call, Moment::begun);
   ready_shared_memory(shared, tail, params.plan);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
@@ -82,19 +87,25 @@ DEVICE void dispatch(const DispatchParams& params) {
     count_tokens(call);
   block::sync();
   call.epoch = shared.epoch;
-  if (thread::index() == 0) pass_epoch(params.call, call.epoch);
+  if (thread::index() == 0) {
+    note(params.call, Moment::counted);
+    pass_epoch(params.call, call.epoch);
+  }
 
   const bool routed = find_routes(call);
   if (warp::index() != 0) {
     if (routed) move_metadata(call);
+    if (thread::index() == kWarpLanes) note(params.call, Moment::told);
   } else {
     if (routed) mover.move_all(call);
+    if (thread::index() == 0) note(params.call, Moment::moved);
     mover.let_go();
     if (!routed && block::index() == 0 && thread::index() == 0 && call.refused())
       report_refusal(call);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, call.hellos(), deadline, call.epoch, Phase::dispatch_arrivals);
+  finish_call(params.call, call.hellos(), tail.waits(), deadline, call.epoch,
+              Phase::dispatch_arrivals);
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

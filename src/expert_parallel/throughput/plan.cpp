@@ -29,9 +29,11 @@ static_assert(kWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kWarpsHost >= std::max(kCombineWarpsMin, kDispatchWarpsMin));
 
-// Best on 4 and on 2 H200s with 16 blocks: with many peers the links' shares differ more.
-constexpr uint32_t kKeptPercent = 30, kKeptPercentFewRanks = 70;
-constexpr uint32_t kFewRanks = 2;
+// Where blocks are slower than the links, all of them are about as fast, and most tokens stay with
+// the block that counted them; where the links are the bound, they serve blocks very unequally. A
+// block stores about 44 GB/s, of which a rank in `ranks` stays at home; the links take 347 (H200).
+constexpr uint32_t kKeptPercent = 30, kKeptPercentSlowBlocks = 70;
+constexpr uint32_t kBlocksForLinks = 8;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
 
@@ -45,10 +47,11 @@ uint32_t round_up(uint32_t value, uint32_t to) {
 
 /// About two thirds of the ring may still be read by stores while the rest is loaded (of 14 stages,
 /// 10).
+uint32_t lag_within(uint32_t most) {
+  return *std::find_if(kLags.begin(), kLags.end(), [&](uint32_t lag) { return lag <= most; });
+}
 uint32_t lag_for(uint32_t stages) {
-  for (const uint32_t lag : kLags)
-    if (lag < stages && lag <= stages * 5 / 7) return lag;
-  return 0;
+  return lag_within(std::min(stages * 5 / 7, stages - 1));
 }
 
 void choose_blocks(const PlanInput& input, bool gpu, const Capacity& capacity, Plan& plan) {
@@ -69,6 +72,12 @@ void choose_blocks(const PlanInput& input, bool gpu, const Capacity& capacity, P
     plan.reason = fmt::format(
         "{}: 8 keep the links of an H200 busy, the rest carry local rows and even out the blocks",
         plan.blocks);
+}
+
+uint32_t choose_kept_percent(const PlanInput& input, uint32_t blocks) {
+  if (input.tuning.kept_percent != 0) return input.tuning.kept_percent;
+  const bool slow_blocks = blocks * (input.ranks - 1) <= kBlocksForLinks * input.ranks;
+  return slow_blocks ? kKeptPercentSlowBlocks : kKeptPercent;
 }
 
 uint32_t shared_bytes_left(const Capacity& capacity, size_t used) {
@@ -124,17 +133,23 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
         fmt::format("counters for them in {} bytes of shared memory, beside the rows",
                     capacity.shared_bytes),
         fmt::format("{} experts and {} ranks", input.experts, ranks));
+  if (input.tuning.stages != 0) {
+    plan.dispatch.stages = std::min(plan.dispatch.stages, input.tuning.stages);
+    plan.dispatch.lag = lag_for(plan.dispatch.stages);
+  }
+  if (input.tuning.lag != 0)
+    plan.dispatch.lag = lag_within(std::min(input.tuning.lag, plan.dispatch.stages - 1));
+  plan.kept_percent = choose_kept_percent(input, plan.blocks);
   plan.ranks_a_step = std::min({ranks, kWarpLanes, plan.combine.stages});
   return plan;
 }
 
-Shares share_tokens(uint32_t tokens, uint32_t topk, uint32_t ranks, const Plan& plan) {
+Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {
   Shares shares{};
   shares.tokens_a_block = ceil_divide(tokens, plan.blocks);
   shares.tokens_a_warp = ceil_divide(shares.tokens_a_block, plan.warps - 1);
   shares.tokens_a_step = kWarpLanes / topk;
-  const uint32_t percent = ranks <= kFewRanks ? kKeptPercentFewRanks : kKeptPercent;
-  shares.tokens_kept = ceil_divide(shares.tokens_a_block * percent, 100);
+  shares.tokens_kept = ceil_divide(shares.tokens_a_block * plan.kept_percent, 100);
   shares.claims =
       plan.blocks * ceil_divide(shares.tokens_a_block - shares.tokens_kept, kTokensAClaim);
   return shares;

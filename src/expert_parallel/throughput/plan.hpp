@@ -17,6 +17,7 @@ struct Plan {
   uint32_t blocks, warps;
   StagePlan dispatch, combine;
   uint32_t ranks_a_step;    ///< combine
+  uint32_t kept_percent;    ///< dispatch: of a block's tokens, that nobody else claims
   std::string reason = {};  ///< for `blocks`, in a sentence
 };
 
@@ -25,6 +26,7 @@ struct PlanInput {
   uint32_t ranks, experts;
   uint32_t row_bytes;
   uint32_t sms;  ///< or 0: chosen here
+  ExpertParallelOptions::Tuning tuning = {};
 };
 
 /// Throws InvalidArgument where no plan fits the device's shared memory.
@@ -36,6 +38,6 @@ StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_b
                       uint32_t stages_wanted, uint32_t stages_max);
 
 /// How `tokens` of a rank are shared among blocks and warps.
-Shares share_tokens(uint32_t tokens, uint32_t topk, uint32_t ranks, const Plan& plan);
+Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan);
 
 }  // namespace tokenyard::throughput

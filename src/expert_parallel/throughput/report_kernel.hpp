@@ -58,6 +58,9 @@ DEVICE void report_counts(const Dispatch& call) {
   const uint32_t ranks = call.params.call.ranks;
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
     tell(record.rows_from()[rank], call.tail.rows_from()[rank]);
+  const Statistics& statistics = call.params.call.statistics;
+  for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
+    count_up(statistics, statistics.tokens_of(expert), call.tail.expert_sums()[expert]);
   for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
     tell(record.tokens_per_expert(ranks)[expert], call.tail.expert_sums()[expert]);
   if (warp::lane() == 0) tell(record.refusal, static_cast<uint32_t>(RefusalKind::none));

@@ -27,7 +27,7 @@ DEVICE void assign_slots(const Dispatch& call) {
     const uint32_t rank = valid ? static_cast<uint32_t>(pick.id) / params.local_experts : 0;
     const bool leads = leads_to_rank(params, lane, valid, rank);
     // Of the step's tokens that go to the same rank, lower lanes hold the earlier ones.
-    const uint32_t same = warp::match(leads ? rank : matches_nobody());
+    const uint32_t same = leaders_to(params.call.ranks, leads, rank);
     if (leads)
       params.route[size_t{pick.token} * params.call.ranks + rank] =
           static_cast<int32_t>(next_rows[rank] + population(same & lanes_below()));

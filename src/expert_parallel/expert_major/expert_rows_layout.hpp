@@ -1,0 +1,51 @@
+/// How rows lie when they are grouped by expert, in the arena of the rank whose experts they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/macros.hpp"
+#include "tokenyard/expert_parallel.hpp"
+
+namespace tokenyard::expert_major {
+
+/// Expert e's rows begin at row offsets[e], a multiple of the alignment, in the order in which they
+/// were received; what is left up to offsets[e + 1] is padding, of zeros.
+struct ExpertRowsLayout {
+  uint32_t rows;      ///< places, padding included
+  uint32_t received;  ///< places of received rows
+  uint32_t topk, local_experts;
+  uint32_t row_bytes, scale_words;
+  ScaleOrder scale_order;
+
+  HOST_DEVICE size_t x_at() const { return 0; }  ///< [rows, row_bytes]
+  HOST_DEVICE size_t scales_at() const { return aligned(size_t{rows} * row_bytes); }
+  HOST_DEVICE size_t row_of_at() const {  ///< [rows] int32
+    const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
+    return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
+  }
+  HOST_DEVICE size_t weights_at() const {  ///< [rows] fp32
+    return row_of_at() + aligned(size_t{rows} * sizeof(int32_t));
+  }
+  HOST_DEVICE size_t slots_at() const {  ///< [received, topk]
+    return weights_at() + aligned(size_t{rows} * sizeof(float));
+  }
+  HOST_DEVICE size_t offsets_at() const {  ///< [experts + 1]
+    return slots_at() + aligned(size_t{received} * topk * sizeof(int32_t));
+  }
+  HOST_DEVICE size_t bytes() const {
+    return offsets_at() + aligned((size_t{local_experts} + 1) * sizeof(int32_t));
+  }
+  HOST_DEVICE uint32_t scale_stride() const {
+    return scale_order == ScaleOrder::rows ? scale_words : (rows + 3) / 4 * 4;
+  }
+  HOST_DEVICE size_t scale_index(uint32_t row, uint32_t word) const {
+    const bool by_rows = scale_order == ScaleOrder::rows;
+    return size_t{by_rows ? row : word} * scale_stride() + (by_rows ? word : row);
+  }
+
+ private:
+  HOST_DEVICE static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+};
+
+}  // namespace tokenyard::expert_major

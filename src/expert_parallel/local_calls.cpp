@@ -1,0 +1,193 @@
+/// Parts of calls that need no other rank: rows cast before they travel, grouped by expert after,
+/// and results summed to one a row before they go home.
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "expert_parallel/exchange.hpp"
+#include "expert_parallel/expert_major/expand_rows.hpp"
+#include "expert_parallel/expert_major/reduce_rows.hpp"
+#include "expert_parallel/throughput/cast_rows.hpp"
+
+namespace tokenyard {
+
+using expert_major::ExpertRowsLayout;
+
+std::shared_ptr<CallMemory> ExpertParallel::Parts::scratch(size_t bytes, Stream stream,
+                                                           Route::State& route) {
+  std::shared_ptr<CallMemory> memory = reserve(bytes, stream);
+  if (route.places != 0) route.scratch.push_back(memory);
+  return memory;
+}
+
+RowFormat ExpertParallel::Parts::check_cast(const DispatchInput& input) const {
+  const uint32_t channels = input.cast.channels;
+  if (input.format.type != ElementType::bf16)
+    throw InvalidArgument("as_fp8", "rows of bf16", name_of(input.format.type));
+  if (input.format.scale_words != 0)
+    throw InvalidArgument("scales", "none beside rows that are cast here",
+                          fmt::format("{} words", input.format.scale_words));
+  if (!std::has_single_bit(channels) || channels < 16 || channels > 512 ||
+      options.hidden % channels != 0)
+    throw InvalidArgument("scale_channels",
+                          fmt::format("16, 32, ... 512 that divides hidden = {}", options.hidden),
+                          std::to_string(channels));
+  const uint32_t groups = options.hidden / channels;
+  const bool packed = input.cast.scales == CastToFp8::Scales::packed;
+  return {.type = ElementType::fp8_e4m3,
+          .row_bytes = 0,
+          .scale_words = packed ? (groups + 3) / 4 : groups,
+          .scale_order = input.format.scale_order};
+}
+
+DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const throughput::Plan& plan,
+                                          Stream stream, Route::State& route,
+                                          std::shared_ptr<CallMemory>& made) {
+  if (input.cast.scales == CastToFp8::Scales::none) return input;
+  DispatchInput as_fp8 = input;
+  as_fp8.format = check_cast(input);
+  const size_t x_bytes = size_t{input.tokens} * options.hidden;
+  const size_t scales_at = (x_bytes + 15) / 16 * 16;
+  made = scratch(scales_at + size_t{input.tokens} * as_fp8.format.scale_words * 4, stream, route);
+  std::byte* const to = made->block().data();
+  as_fp8.x = to;
+  as_fp8.scales = to + scales_at;
+  launch(accelerator_, throughput::cast_rows_kernel,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false}, stream,
+         {.tokens = input.tokens,
+          .hidden = options.hidden,
+          .scale_channels = input.cast.channels,
+          .packed = input.cast.scales == CastToFp8::Scales::packed,
+          .scale_words = as_fp8.format.scale_words,
+          .x = static_cast<const std::byte*>(input.x),
+          .to = to,
+          .scales = to + scales_at,
+          .patience = health_->cell.patience(world.timeout())});
+  return as_fp8;
+}
+
+void ExpertParallel::Parts::check_expand(const Received& received,
+                                         const ExpandOptions& expand) const {
+  if (!received.route)
+    throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
+  check_route(*received.route);
+  if (expand.alignment == 0)
+    throw InvalidArgument("alignment", "at least 1", std::to_string(expand.alignment));
+  if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
+    throw InvalidArgument("received", "scales by rows", "scales by columns");
+  if (received.route->state()->places != 0 && expand.rows_max == 0)
+    throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
+  check_sms(expand.sms);
+}
+
+ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandOptions& expand,
+                                         Stream stream) {
+  check();
+  check_expand(received, expand);
+  Route::State& route = *received.route->state();
+  ExpertRows rows;
+  for (const uint32_t tokens : route.tokens_per_expert) {
+    rows.first_rows.push_back(rows.rows);
+    rows.rows += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
+  }
+  if (route.places == 0) rows.first_rows.push_back(rows.rows);
+  if (expand.rows_max != 0) {
+    if (rows.rows > expand.rows_max)
+      throw InvalidArgument("rows_max", fmt::format("places for {} rows", rows.rows),
+                            std::to_string(expand.rows_max));
+    rows.rows = expand.rows_max;
+  }
+  const uint32_t bytes = row_bytes(received.format);
+  const ExpertRowsLayout layout{.rows = rows.rows,
+                                .received = received.rows,
+                                .topk = options.topk,
+                                .local_experts = control_.local_experts,
+                                .row_bytes = bytes,
+                                .scale_words = received.format.scale_words,
+                                .scale_order = expand.scale_order};
+  const throughput::Plan shape = plan_of(bytes, expand.sms);
+  const expert_major::ExpandTail tail{.warps = shape.warps,
+                                      .local_experts = control_.local_experts};
+  if (tail.bytes() > accelerator_.capacity().shared_bytes)
+    throw InvalidArgument("experts", "counters for them in a block's shared memory",
+                          fmt::format("{} on a rank", control_.local_experts));
+  const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
+  begin_call(stream);
+  route.received->block().record_stream(stream);
+  route.table->block().record_stream(stream);
+  std::byte* const to = memory->block().data();
+  launch(accelerator_, expert_major::expand_rows_kernel,
+         {.blocks = shape.blocks,
+          .warps = shape.warps,
+          .extra_shared_bytes = tail.bytes(),
+          .cooperative = false},
+         stream,
+         {.rows = received.rows,
+          .topk = options.topk,
+          .x = static_cast<const std::byte*>(received.x),
+          .scales = static_cast<const uint32_t*>(received.scales),
+          .ids = received.topk_idx,
+          .weights = received.topk_weights,
+          .tokens_per_expert = received.tokens_per_expert_on_device,
+          .alignment = expand.alignment,
+          .to = to,
+          .layout = layout,
+          .patience = health_->cell.patience(world.timeout())});
+  rows.x = to + layout.x_at();
+  rows.format = received.format;
+  rows.format.scale_order = expand.scale_order;
+  rows.scales = layout.scale_words == 0 ? nullptr : to + layout.scales_at();
+  rows.scale_stride = layout.scale_stride();
+  rows.offsets = reinterpret_cast<const int32_t*>(to + layout.offsets_at());
+  rows.row_of = reinterpret_cast<const int32_t*>(to + layout.row_of_at());
+  rows.weights = reinterpret_cast<const float*>(to + layout.weights_at());
+  rows.slots = reinterpret_cast<const int32_t*>(to + layout.slots_at());
+  rows.route = received.route;
+  rows.owner = memory;
+  return rows;
+}
+
+std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& input,
+                                                          const throughput::Plan& plan,
+                                                          Stream stream, Route::State& route) {
+  const uint32_t bytes = row_bytes({.type = input.type});
+  const std::shared_ptr<CallMemory> sums = scratch(size_t{route.rows} * bytes, stream, route);
+  const std::byte* const metadata = route.received->block().data();
+  launch(accelerator_, expert_major::reduce_rows_kernel,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false}, stream,
+         {.rows = route.rows,
+          .topk = options.topk,
+          .row_bytes = bytes,
+          .type = input.type,
+          .y = static_cast<const std::byte*>(input.y),
+          .slots = input.by_expert->slots,
+          .weights = input.weighted
+                         ? reinterpret_cast<const float*>(metadata + route.layout.weights_at())
+                         : nullptr,
+          .to = sums->block().data(),
+          .patience = health_->cell.patience(world.timeout())});
+  return sums;
+}
+
+ExpertParallel::Memory ExpertParallel::Parts::memory(const RowFormat& format, uint32_t tokens,
+                                                     uint32_t rows) const {
+  throughput::ReceivedLayout layout{.rows = world.size() * options.tokens_max,
+                                    .row_bytes = row_bytes(format),
+                                    .topk = options.topk,
+                                    .scale_words = format.scale_words,
+                                    .scale_order = format.scale_order};
+  const throughput::RouteTable table{
+      .base = nullptr, .ranks = world.size(), .local_experts = control_.local_experts};
+  const auto pieces = [](size_t bytes) {
+    return (std::max<size_t>(bytes, 1) + throughput::kOffsetUnit - 1) / throughput::kOffsetUnit *
+           throughput::kOffsetUnit;
+  };
+  ExpertParallel::Memory memory;
+  memory.object = pieces(window_.bytes());
+  memory.peak = pieces(layout.bytes()) + pieces(table.bytes(tokens));
+  layout.rows = rows;
+  memory.kept = pieces(layout.bytes()) + pieces(table.bytes(tokens));
+  return memory;
+}
+
+}  // namespace tokenyard

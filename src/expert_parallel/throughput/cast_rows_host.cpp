@@ -1,0 +1,1 @@
+#include "expert_parallel/throughput/cast_rows_kernel.hpp"

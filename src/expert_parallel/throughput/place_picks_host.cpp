@@ -1,0 +1,1 @@
+#include "expert_parallel/throughput/place_picks_kernel.hpp"
