@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,9 @@ def configurations(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def deep_ep_checkout(request: pytest.FixtureRequest) -> Path | None:
     return request.config.getoption("--deep-ep")
+
+
+@pytest.fixture(scope="session")
+def torch_backend() -> None:
+    """Built, with as long as that takes on a busy machine; ranks find it."""
+    subprocess.run([sys.executable, "-c", "import tokenyard.torch"], timeout=500, check=True)

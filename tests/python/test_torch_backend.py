@@ -12,32 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import context, results_of
+from ranks import results_of
+from torch_ranks import dist, needs_torch, torch
 
 import tokenyard
 from tokenyard.rendezvous import HeldPort
 
-try:
-    import torch
-    import torch.distributed as dist
-except ModuleNotFoundError:
-    torch = None  # Skipped test by test: a file without any would count as a failure.
-
-# Imported once, not once a rank and test.
-context.set_forkserver_preload(["numpy", "ml_dtypes", "tokenyard", "torch"])
-pytestmark = pytest.mark.skipif(torch is None, reason="needs torch: pip install torch")
+pytestmark = needs_torch
 
 RANKS = 3
 REDUCED = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"]
 REDUCED += ["float64", "complex64", "complex128"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """Once, with as long as a busy machine takes; ranks find it built."""
-    if torch is not None:
-        command = [sys.executable, "-c", "import tokenyard.torch"]
-        subprocess.run(command, timeout=500, check=True)
 
 
 def in_group(say: Any, rank: int, size: int, port: int, body: Callable[[int, int], Any]) -> Any:

@@ -19,10 +19,11 @@ import torch.distributed as dist
 
 from ..collectives import Collectives
 from . import build
-from .jobs import create, job_of
 from .options import Options
+from .seat import create, job_of
+from .training import average_hook
 
-__all__ = ["Options", "collectives", "monitored_barrier"]
+__all__ = ["Options", "average_hook", "collectives", "monitored_barrier"]
 
 
 def collectives(group: dist.ProcessGroup | None = None) -> Collectives:

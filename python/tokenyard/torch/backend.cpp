@@ -49,30 +49,41 @@ std::vector<at::Tensor> list_on_root(std::vector<std::vector<at::Tensor>>& lists
 
 TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                                    std::string group_name, std::vector<int64_t> global_ranks,
-                                   Hooks hooks)
+                                   pybind11::object seat)
     : Backend(rank, size),
-      group_(table->share_group(group)),
       options_(c10::make_intrusive<Options>("tokenyard", timeout)),
-      hooks_(std::move(hooks)) {
+      seat_(std::move(seat)) {
+  take_place(group);
   options_->group_name = std::move(group_name);
   options_->global_ranks_in_group.assign(global_ranks.begin(), global_ranks.end());
   init();
 }
 
 TokenyardBackend::~TokenyardBackend() {
-  table->drop_group(group_);
   const pybind11::gil_scoped_acquire locked;
-  hooks_ = {};
+  seat_ = {};
 }
 
-void TokenyardBackend::run(const pybind11::object& hook) {
-  const pybind11::gil_scoped_acquire locked;
-  hook();
+void TokenyardBackend::take_place(core::Group* group) {
+  Place next{nullptr, std::make_shared<AbortFlag>(false)};
+  if (group != nullptr) {
+    next.group = SharedGroup(table->share_group(group),
+                             [](core::Group* shared) { table->drop_group(shared); });
+  }
+  const std::lock_guard lock(place_mutex_);
+  if (place_.aborted) *place_.aborted = true;
+  std::swap(place_, next);
+}
+
+TokenyardBackend::Place TokenyardBackend::place() const {
+  const std::lock_guard lock(place_mutex_);
+  return place_;
 }
 
 TokenyardBackend::TorchWorkPtr TokenyardBackend::work(OpType type, const char* title,
                                                       Tensors inputs, Tensors outputs) const {
-  return c10::make_intrusive<TorchWork>(rank_, type, title, std::move(inputs), std::move(outputs));
+  return c10::make_intrusive<TorchWork>(rank_, type, title, std::move(inputs), std::move(outputs),
+                                        place().aborted);
 }
 
 void TokenyardBackend::submit(TorchWork& work, const Call& call) {
@@ -90,8 +101,10 @@ void TokenyardBackend::submit(TorchWork& work, const Call& call) {
       .out = call.out.data(),
       .outs = call.out.size(),
   };
+  const SharedGroup group = place().group;
+  if (!group) throw_cancelled(work.title());
   core::Failure* failed = nullptr;
-  core::Work* begun = table->submit(group_, &operation, &failed);
+  core::Work* begun = table->submit(group.get(), &operation, &failed);
   if (begun == nullptr) throw_python(CoreFailure(failed));
   work.add(CoreWork(begun));
 }

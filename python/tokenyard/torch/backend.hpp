@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,11 +18,6 @@
 
 namespace tokenyard::torch_backend {
 
-/// What Python does for a group.
-struct Hooks {
-  pybind11::object on_shutdown, on_abort;
-};
-
 class TokenyardBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -29,8 +25,10 @@ class TokenyardBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Milliseconds = std::chrono::milliseconds;
 
+  /// `group`: null if it is nobody's until `reconfigure`. `seat`: see seat.py.
   TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
-                   std::string group_name, std::vector<int64_t> global_ranks, Hooks hooks);
+                   std::string group_name, std::vector<int64_t> global_ranks,
+                   pybind11::object seat);
   ~TokenyardBackend() override;
 
   const std::string getBackendName() const override { return "tokenyard"; }
@@ -41,9 +39,20 @@ class TokenyardBackend final : public c10d::Backend {
   WorkPtr endCoalescing() override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
-  void shutdown() override { run(hooks_.on_shutdown); }
-  void abort() override { run(hooks_.on_abort); }
+
+  const pybind11::object& seat() const { return seat_; }
+  c10d::ErrorType getError() override;
+  void shutdown() override;
+  void abort() override;
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                     const c10::intrusive_ptr<Options>& options) override;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Returns when everybody has come: the work is done.
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
@@ -100,11 +109,20 @@ class TokenyardBackend final : public c10d::Backend {
   void submit(TorchWork& work, const Call& call);
   WorkPtr begun(TorchWorkPtr work);
   WorkPtr begin(TorchWorkPtr work, const Call& call);
-  static void run(const pybind11::object& hook);
+  /// Another, or none; whoever waits in the one before waits no more.
+  void take_place(core::Group* group);
 
-  core::Group* const group_;
+  using SharedGroup = std::shared_ptr<core::Group>;
+  struct Place {
+    SharedGroup group;
+    std::shared_ptr<AbortFlag> aborted;
+  };
+  Place place() const;
+
+  mutable std::mutex place_mutex_;
+  Place place_;
   const c10::intrusive_ptr<Options> options_;
-  Hooks hooks_;
+  pybind11::object seat_;
   std::atomic<uint64_t> calls_ = 0;
   std::mutex coalescing_mutex_;
   TorchWorkPtr coalescing_;

@@ -29,7 +29,7 @@ from ..errors import OsError, PeerTimeout, Unsupported
 
 NAME = "tokenyard_backend"
 HERE = Path(__file__).parent
-UNITS = ("backend.cpp", "module.cpp")
+UNITS = ("backend.cpp", "backend_membership.cpp", "module.cpp")
 COMPILERS = ("c++", "g++", "clang++")
 BUILD_S = 600.0
 """Longest that one process waits for another's build; one takes about half a minute."""

@@ -5,7 +5,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core_table.hpp"
@@ -24,6 +26,18 @@ struct DropFailure {
 };
 using CoreFailure = std::unique_ptr<core::Failure, DropFailure>;
 
+/// What a capsule of the module holds; the capsule keeps it.
+template <class Content>
+Content* content_of(const pybind11::capsule& capsule, const char* name) {
+  auto* content = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (content == nullptr) throw pybind11::error_already_set();
+  return static_cast<Content*>(content);
+}
+
+inline core::Group* group_in(const pybind11::capsule& capsule) {
+  return content_of<core::Group>(capsule, core::kGroupCapsule);
+}
+
 /// The package's exception, as pybind11 carries it.
 [[noreturn]] inline void throw_python(CoreFailure failure) {
   const pybind11::gil_scoped_acquire locked;
@@ -40,12 +54,29 @@ inline std::exception_ptr exception_of(CoreFailure failure) {
   }
 }
 
+/// Set when a group is aborted, which the core knows nothing of.
+using AbortFlag = std::atomic<bool>;
+
+/// tokenyard.Cancelled.
+[[noreturn]] inline void throw_cancelled(const char* phase) {
+  const pybind11::gil_scoped_acquire locked;
+  const pybind11::object kind = pybind11::module_::import("tokenyard.errors").attr("Cancelled");
+  const pybind11::object error =
+      kind(std::string(phase) + ": its process group was aborted", pybind11::arg("phase") = phase);
+  PyErr_SetObject(kind.ptr(), error.ptr());
+  throw pybind11::error_already_set();
+}
+
 /// One call of torch's: an operation of the core, or several that were coalesced.
 class TorchWork : public c10d::Work {
  public:
   TorchWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> inputs,
-            std::vector<at::Tensor> outputs)
-      : Work(rank, type, title, inputs), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+            std::vector<at::Tensor> outputs, std::shared_ptr<const AbortFlag> aborted)
+      : Work(rank, type, title, inputs),
+        title_(title),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        aborted_(std::move(aborted)) {}
 
   ~TorchWork() override {
     // Nobody will wait any more, but the core still reads and writes the tensors.
@@ -59,6 +90,7 @@ class TorchWork : public c10d::Work {
     }
   }
 
+  const char* title() const { return title_; }
   void add(CoreWork part) { parts_.push_back(std::move(part)); }
 
   /// Called once all parts are there.
@@ -97,18 +129,11 @@ class TorchWork : public c10d::Work {
 
   /// Runs the operation here, if it has not been run yet: small ones need no other thread.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
-    const auto end = std::chrono::steady_clock::now() + timeout;
+    const Clock::time_point end =
+        timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
     for (const CoreWork& part : parts_) {
-      int64_t left = -1;
-      if (timeout != kNoTimeout) {
-        const std::chrono::nanoseconds time = end - std::chrono::steady_clock::now();
-        left = std::max<int64_t>(0, time.count());
-      }
-      core::Failure* failed = nullptr;
-      const int done = table->wait(part.get(), left, &failed);
-      if (done < 0) throw_python(CoreFailure(failed));
-      TORCH_CHECK(done != 0, "tokenyard: ", c10d::opTypeToString(opType_), " timed out: not done ",
-                  "after ", timeout.count(), " ms");
+      TORCH_CHECK(done_by(part, end), "tokenyard: ", c10d::opTypeToString(opType_),
+                  " timed out: not done after ", timeout.count(), " ms");
     }
     return true;
   }
@@ -133,6 +158,22 @@ class TorchWork : public c10d::Work {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  /// How soon one who waits notices that his group was aborted.
+  static constexpr std::chrono::nanoseconds kAbortNoticed = std::chrono::milliseconds(100);
+
+  bool done_by(const CoreWork& part, Clock::time_point end) const {
+    for (;;) {
+      const std::chrono::nanoseconds left = std::max(end - Clock::now(), Clock::duration(0));
+      core::Failure* failed = nullptr;
+      const int done = table->wait(part.get(), std::min(left, kAbortNoticed).count(), &failed);
+      if (done < 0) throw_python(CoreFailure(failed));
+      if (done > 0) return true;
+      if (*aborted_) throw_cancelled(title_);
+      if (left <= kAbortNoticed) return false;
+    }
+  }
+
   CoreFailure failure() const {
     for (const CoreWork& part : parts_) {
       if (core::Failure* failed = table->failure_of(part.get())) return CoreFailure(failed);
@@ -161,7 +202,9 @@ class TorchWork : public c10d::Work {
     for (const CoreWork& part : parts) table->when_done(part.get(), Countdown::one_less, countdown);
   }
 
+  const char* const title_;
   std::vector<at::Tensor> inputs_, outputs_;
+  const std::shared_ptr<const AbortFlag> aborted_;
   std::vector<CoreWork> parts_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -1,0 +1,67 @@
+/// What torch asks of a backend about who belongs to a group: Python knows, in seat.py.
+#include "backend.hpp"
+
+namespace tokenyard::torch_backend {
+
+namespace py = pybind11;
+
+c10d::ErrorType TokenyardBackend::getError() {
+  const py::gil_scoped_acquire locked;
+  const auto state = seat_.attr("state")().cast<std::string>();
+  if (state == "whole") return c10d::ErrorType::SUCCESS;
+  return state == "ranks lost" ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
+}
+
+void TokenyardBackend::shutdown() {
+  const py::gil_scoped_acquire locked;
+  seat_.attr("shutdown")();
+}
+
+void TokenyardBackend::abort() {
+  take_place(nullptr);
+  const py::gil_scoped_acquire locked;
+  seat_.attr("abort")();
+}
+
+c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
+    const std::vector<int64_t>& ranks_to_exclude, int flags,
+    const c10::intrusive_ptr<Options>& options) {
+  constexpr int kAbortFirst = 1;  // torch.distributed.distributed_c10d.SHRINK_ABORT
+  TORCH_CHECK_VALUE(!options, "a group of backend tokenyard shrinks with the options it has");
+  if (flags & kAbortFirst) take_place(nullptr);
+  const py::gil_scoped_acquire locked;
+  return seat_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
+      .cast<c10::intrusive_ptr<Backend>>();
+}
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+
+c10d::ReconfigureHandle TokenyardBackend::get_reconfigure_handle() const {
+  const py::gil_scoped_acquire locked;
+  return seat_.attr("handle")().cast<std::string>();
+}
+
+TokenyardBackend::WorkPtr TokenyardBackend::reconfigure(const c10d::ReconfigureOptions& options) {
+  const auto handles =
+      std::visit([](const auto& any) { return std::vector<std::string>(any.begin(), any.end()); },
+                 options.handles);
+  const bool ordered = std::holds_alternative<std::vector<std::string>>(options.handles);
+  TORCH_CHECK_VALUE(options.hints.empty(), "backend tokenyard knows no hints");
+
+  const py::gil_scoped_acquire locked;
+  py::object timeout = py::none();
+  if (options.timeout)
+    timeout = py::float_(std::chrono::duration<double>(*options.timeout).count());
+  take_place(nullptr);
+  const auto [group, rank, size] =
+      seat_.attr("reconfigure")(options.uuid, handles, ordered, timeout)
+          .cast<std::tuple<py::capsule, int, int>>();
+  rank_ = rank;
+  size_ = size;
+  take_place(group_in(group));
+  return work(c10d::OpType::UNKNOWN, "tokenyard:reconfigure", {}, {});
+}
+
+#endif
+
+}  // namespace tokenyard::torch_backend

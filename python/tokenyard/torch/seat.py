@@ -1,0 +1,196 @@
+"""A torch group's seat in a job: what the backend, which is C++, asks of Python.
+
+seated -- shutdown, abort --> empty
+  |  ^                          |
+  |  +------- reconfigure ------+
+  +-- shrink --> another backend, whose seat is in a job of its own
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import _tokenyard
+
+from ..errors import invalid
+from ..group import Group
+from . import build
+from .jobs import Job, job_that_holds
+from .meeting import meet
+from .options import Options
+
+
+class Seat:
+    """Any thread may call anything."""
+
+    def __init__(
+        self,
+        store: Any,
+        name: str,
+        rank: int,
+        global_ranks: list[int],
+        options: Options,
+        timeout: float,
+    ) -> None:
+        self.rank = rank
+        self.global_ranks = global_ranks
+        self._store = store
+        self._name = name
+        self._options = options
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+        self._group: Group | None = None
+        self._founder = False
+        self._handle = f"{rank:06}-{secrets.token_hex(8)}"
+        self._configurations: set[int] = set()
+
+    def enter(self) -> None:
+        """Into the job that holds the group's ranks, or a new one."""
+        job = job_that_holds(self.global_ranks)
+        if job is None:
+            self._found("", self._timeout)
+        else:
+            self._sit(job, founder=False)
+
+    def backend(self) -> Any:
+        """torch's object for this group."""
+        return build.load().make(
+            functions=_tokenyard.core_table(),
+            group=self._capsule(),
+            rank=self.rank,
+            size=len(self.global_ranks),
+            timeout_s=self._timeout,
+            name=self._name,
+            global_ranks=self.global_ranks,
+            seat=self,
+        )
+
+    @property
+    def job(self) -> Job:
+        """Raises InvalidArgument if the group was shut down or aborted."""
+        if self._job is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        return self._job
+
+    def state(self) -> str:
+        with self._lock:
+            group = self._group
+        if group is None:
+            return "ended"
+        return "whole" if len(group.active_ranks()) == group.size else "ranks lost"
+
+    def shutdown(self) -> None:
+        job, _ = self._rise()
+        if job is not None:
+            job.without_one_group()
+
+    def abort(self) -> None:
+        """The job goes with the group that began it, and all that waits in it. Operations of
+        another group end by their deadlines; its backend lets nobody wait for them any more."""
+        job, founder = self._rise()
+        if job is not None and founder:
+            job.abandon()
+        elif job is not None:
+            job.without_one_group()
+
+    def shrink(self, excluded: list[int], abort: bool) -> Any:
+        """The backend of those who are left, all of whom call it. Their job is their own: it owes
+        nothing to the excluded, who may be dead or go on for a while."""
+        left = [rank for rank in range(len(self.global_ranks)) if rank not in excluded]
+        if self.rank not in left:
+            raise invalid("ranks_to_exclude", "other ranks than this one", repr(excluded))
+        # torch numbers the ranks of a default group anew; those of others keep their numbers.
+        numbers = [self.global_ranks[rank] for rank in left]
+        if seat_of(dist.group.WORLD) is self:
+            numbers = list(range(len(left)))
+        if abort:
+            self.abort()
+        without = "-".join(map(str, sorted(excluded)))
+        name = f"{self._name}/without/{without}"
+        seat = Seat(self._store, name, left.index(self.rank), numbers, self._options, self._timeout)
+        seat._found(f"without/{without}/", self._timeout)
+        return seat.backend()
+
+    def handle(self) -> str:
+        """What the others call this rank when they reconfigure."""
+        return self._handle
+
+    def reconfigure(
+        self, uuid: int, handles: list[str], ordered: bool, timeout: float | None
+    ) -> tuple[Any, int, int]:
+        """Leaves the job and meets whoever has one of the handles; the new core group, rank, size.
+
+        The job's other groups end, if this one began it.
+        """
+        ranks = handles if ordered else sorted(handles)
+        if ranks.count(self._handle) != 1 or len(set(ranks)) != len(ranks):
+            raise invalid("handles", f"{self._handle} and others, each once", ", ".join(ranks))
+        if uuid in self._configurations:
+            raise invalid("uuid", "one that was not used before", str(uuid))
+        self._configurations.add(uuid)
+        self.abort()
+        self.rank, self.global_ranks = ranks.index(self._handle), list(range(len(ranks)))
+        self._found(f"reconfigure/{uuid}/", timeout or self._timeout)
+        return self._capsule(), self.rank, len(ranks)
+
+    def _found(self, purpose: str, timeout: float) -> None:
+        size = len(self.global_ranks)
+        collectives = meet(self._store, self.rank, size, self._options, timeout, purpose)
+        self._options = replace(self._options, join=False)  # Into one job, not into the next.
+        self._sit(Job(collectives, self.global_ranks), founder=True)
+
+    def _sit(self, job: Job, founder: bool) -> None:
+        group = job.group(self.global_ranks, self._name, self._timeout)
+        with self._lock:
+            self._job, self._group, self._founder = job, group, founder
+
+    def _rise(self) -> tuple[Job | None, bool]:
+        """torch shuts a group down, or aborts it, as often as its user says so."""
+        with self._lock:
+            job, self._job, self._group = self._job, None, None
+            return job, self._founder
+
+    def _capsule(self) -> Any:
+        return None if self._group is None else _tokenyard.group_capsule(self._group._native)
+
+
+def create(described: Any, options: Options | None) -> Any:
+    """Makes the backend of one group of torch's: what `register_backend` registers."""
+    if options is not None and not isinstance(options, Options):
+        raise invalid("pg_options", "tokenyard.torch.Options", type(options).__name__)
+    seat = Seat(
+        described.store,
+        described.group_id,
+        described.group_rank,
+        list(described.global_ranks_in_group) or list(range(described.group_size)),
+        options or Options(),
+        described.timeout.total_seconds(),
+    )
+    # Newer torches can ask for a group that is nobody's until it is reconfigured.
+    if not getattr(described, "enable_reconfigure", False):
+        seat.enter()
+    return seat.backend()
+
+
+def seat_of(group: dist.ProcessGroup | None) -> Seat | None:
+    """None for a group of another backend."""
+    return None if group is None else build.load().seat_of(group._get_backend(torch.device("cpu")))
+
+
+def job_of(group: dist.ProcessGroup | None) -> Job:
+    """Raises InvalidArgument for a group of another backend."""
+    chosen = group or dist.group.WORLD
+    if chosen is None:
+        raise invalid("group", "a process group", "none: init_process_group was not called")
+    seat = seat_of(chosen)
+    if seat is None:
+        backend = chosen._get_backend(torch.device("cpu")).name()
+        raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
+    return seat.job
