@@ -90,14 +90,17 @@ class Contributions {
   /// By all lanes: waits for what load_some did not find. The lanes whose ranks did not send.
   DEVICE uint32_t await_loaded(const Combine& call, const OwnToken& own, uint32_t chunk) {
     uint32_t lost = 0;
-    const bool has_piece = Codec::has_piece(call.params, chunk);
-    for (uint32_t i = 0; i < kContributionsHeld; ++i) {
-      if (i >= held_ || !has_piece || has_come(pieces_[i])) continue;
-      const uint32_t rank = byte_of(ranks_, i);
+    if (!Codec::has_piece(call.params, chunk)) return lost;
+    for (uint32_t which = first_missing(); which < held_; which = first_missing()) {
+      const uint32_t rank = byte_of(ranks_, which);
       const auto begin = static_cast<uint32_t>(cycles());
+      Bytes16 piece{};  // What did not come counts as nothing.
       if (!await_piece(call.call, Phase::combine_partials, rank,
-                       staged_sums<Codec>(call, rank, own.token, chunk), pieces_[i]))
-        lost |= 1u << byte_of(lanes_, i);
+                       staged_sums<Codec>(call, rank, own.token, chunk), piece)) {
+        lost |= 1u << byte_of(lanes_, which);
+        piece = {};
+      }
+      for (uint32_t i = 0; i < kContributionsHeld; ++i) replace_if(i == which, pieces_[i], piece);
       if (thread::index() == 0) call.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
     return lost;
@@ -116,6 +119,20 @@ class Contributions {
 
  private:
   DEVICE static uint32_t byte_of(uint32_t bytes, uint32_t i) { return bytes >> 8 * i & 0xff; }
+
+  /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
+  /// and keeps in memory what has an index.
+  DEVICE static void replace_if(bool condition, Bytes16& piece, const Bytes16& by) {
+    for (uint32_t i = 0; i < 4; ++i) piece.word[i] = condition ? by.word[i] : piece.word[i];
+  }
+
+  /// Or kContributionsHeld.
+  DEVICE uint32_t first_missing() const {
+    uint32_t first = kContributionsHeld;
+    for (uint32_t i = kContributionsHeld; i-- > 0;)
+      if (i < held_ && !has_come(pieces_[i])) first = i;
+    return first;
+  }
 
   Bytes16 pieces_[kContributionsHeld] = {};
   uint32_t ranks_ = 0, lanes_ = 0;  ///< packed, as registers are scarce here: a byte each

@@ -37,11 +37,12 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .part = Part::both,
           .send_blocks = 0,
           .active = active,
-          .windows = {.windows = {windows_, world.rank()}, .layout = layout_},
+          .windows = windows_,
           .masks = masks_.masks(),
           .workspace = workspace_,
           .timeout = low_latency::timeout_units(timeout),
-          .polls_a_look = plan_.polls_a_look};
+          .polls_a_look = plan_.polls_a_look,
+          .span_ns = call.span_ns};
 }
 
 std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {

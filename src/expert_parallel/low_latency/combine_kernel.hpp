@@ -18,6 +18,7 @@ DEVICE void combine(const CombineParams& params) {
     send_combine<Codec>(mine);
   else
     receive_combine<Codec>(mine);
+  close_call(call);
 }
 
 DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared, kCombineThreadsMax)

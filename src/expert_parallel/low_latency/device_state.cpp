@@ -48,7 +48,6 @@ LowLatency::Parts::~Parts() {
   if (!closed_ && window_) window_.quarantine();
   accelerator_.free_shared(complaint_);
   accelerator_.free(workspace_);
-  accelerator_.free(windows_);
 }
 
 /// Collective. A window is ready before anybody learns where it lies.
@@ -61,18 +60,14 @@ void LowLatency::Parts::open_windows() {
   await_stream(stream, "filled staging");
   const uint64_t mine = window_.offset();
   const auto offsets = world.all_gather(std::as_bytes(std::span(&mine, 1)), "LowLatency: windows");
-  std::vector<std::byte*> addresses;
+  windows_.layout = layout_;
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     uint64_t offset = 0;
     if (offsets[rank].size() != sizeof(offset))
       throw InternalError("LowLatency: a window's place of another size");
     std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
-    addresses.push_back(arena_.base_of(rank) + offset);
+    windows_.windows[rank] = arena_.base_of(rank) + offset;
   }
-  const size_t bytes = addresses.size() * sizeof(std::byte*);
-  windows_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
-  accelerator_.copy(windows_, addresses.data(), bytes, stream);
-  await_stream(stream, "the table of windows");
 }
 
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {

@@ -22,6 +22,7 @@ DEVICE void dispatch(const DispatchParams& params) {
     send_dispatch(dispatch);
   else
     receive_dispatch(dispatch);
+  close_call(call);
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

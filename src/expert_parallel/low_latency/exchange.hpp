@@ -71,7 +71,7 @@ struct LowLatency::Parts {
   const low_latency::Plan plan_;
   const low_latency::WindowLayout layout_;
   ArenaBlock window_;
-  std::byte** windows_ = nullptr;  ///< [ranks] device: everybody's window_
+  low_latency::Windows windows_{};  ///< everybody's window_
   low_latency::Workspace* workspace_ = nullptr;
   low_latency::Complaint* complaint_ = nullptr;
   low_latency::RankMasks masks_;

@@ -101,13 +101,16 @@ DEVICE bool decide(const Dispatch& call, uint32_t source) {
   const bool complete = call.call.open(source) && call.shared.lacks[source] == 0;
   const Verdict mine = complete ? Verdict::present : Verdict::absent;
   uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
-  // acq_rel: who learns that the source is present then finds all its ids, as the decider did.
-  const uint32_t before = compare_exchange<Order::acq_rel, Scope::gpu>(
+  // Release: who learns that the source is present then finds all its ids, as the decider did.
+  const uint32_t before = compare_exchange<Order::release, Scope::gpu>(
       word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
   const bool decided = before != static_cast<uint32_t>(Verdict::open);
   const auto verdict = decided ? static_cast<Verdict>(before) : mine;
   call.shared.absent[source] = verdict == Verdict::absent;
-  return verdict != mine;
+  if (verdict == mine) return false;
+  // The acquire that goes with it, for those who have something to learn.
+  fence<Scope::gpu>();
+  return true;
 }
 
 /// By one thread: an expert's first row of each source.

@@ -50,9 +50,10 @@ struct WindowLayout {
   HOST_DEVICE size_t weights_bytes() const { return size_t{topk} * sizeof(Stamped); }
 };
 
-/// Everybody's windows, as a kernel of one rank addresses them.
+/// Everybody's windows, as a kernel addresses them. By value: parameters are at hand where a table
+/// in memory would have to be read before the first word is sent.
 struct Windows {
-  PeerArray<std::byte> windows;
+  std::byte* windows[kRanksMax];
   WindowLayout layout;
 
   /// Staged pieces of a row from `source` to `rank`.
@@ -80,7 +81,7 @@ struct Windows {
  private:
   template <class T>
   DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
-    return (windows.of(rank) + static_cast<std::ptrdiff_t>(offset)).template as<T>();
+    return Peer<T>(reinterpret_cast<T*>(windows[rank] + offset));
   }
 };
 
