@@ -1,9 +1,9 @@
 // Suite `throughput`: dispatch and combine under adversarial delivery, schedules and memory, every
 // result compared bit for bit; in some runs a token that must be refused, in some a rank that stops
-// in the middle.
+// in the middle. Suite `throughput_wide`: the same on 48 and 72 ranks, more than a warp has lanes.
 #include <fmt/format.h>
 
-#include "expert_parallel/exchange_checks.hpp"
+#include "expert_parallel/throughput_steps.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -15,30 +15,54 @@ using simulation::Random;
 using simulation::SeedRun;
 
 /// One call after the first dispatch.
-enum class Step : uint32_t { dispatch, dispatch_again, combine, combine_with_weights, refused };
-constexpr uint32_t kSteps = 5;
+enum class Step : uint32_t {
+  dispatch,
+  dispatch_again,
+  combine,
+  combine_with_weights,
+  refused,
+  format,
+  places,
+  by_expert,
+};
+constexpr uint32_t kSteps = 8;
 
 struct Drawn {
   ExchangeCase exchange;
   std::vector<uint32_t> sms;  ///< [ranks]
   std::vector<Step> steps;
+  RowFormat format;        ///< of Step::format
+  uint32_t spare = 0;      ///< places of Step::places
+  uint32_t alignment = 1;  ///< of Step::by_expert
   bool in_place = false;
   bool ends_in_discord = false;
 };
 
+RowFormat draw_format(SeedRun& run) {
+  Random& random = run.random;
+  RowFormat format{.type = static_cast<ElementType>(random.below(5))};
+  if (format.type == ElementType::bytes) format.row_bytes = 16 * random.between(1, 20);
+  format.scale_words = random.chance(256) ? 0 : random.between(1, 9);
+  format.scale_order = random.chance(512) ? ScaleOrder::rows : ScaleOrder::columns;
+  run.option("format", name_of(format.type));
+  run.option("scale_words", format.scale_words);
+  run.option("scales_by_columns", format.scale_order == ScaleOrder::columns);
+  return format;
+}
+
 /// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
-Drawn draw(SeedRun& run) {
+Drawn draw(SeedRun& run, uint32_t ranks) {
   Random& random = run.random;
   Drawn drawn;
   Shape& shape = drawn.exchange.shape;
-  shape.ranks = run.option("ranks", random.between(1, 5));
+  shape.ranks = run.option("ranks", ranks);
   shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
   shape.topk = run.option("topk", random.between(1, std::min(shape.experts, 4u)));
   shape.hidden = run.option("hidden", random.chance(64) ? 1200 : 8 * random.between(1, 8));
-  const uint32_t most = random.chance(128) ? 40 : 9;
+  const uint32_t most = ranks > 8 ? 2 : random.chance(128) ? 40 : 9;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
-    drawn.sms.push_back(random.between(1, 3));
+    drawn.sms.push_back(ranks > 8 ? 1 : random.between(1, 3));
   }
   run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
   run.option("sms", fmt::format("{}", drawn.sms));
@@ -52,6 +76,12 @@ Drawn draw(SeedRun& run) {
   const uint32_t steps = random.between(1, 3);
   for (uint32_t i = 0; i < steps; ++i)
     drawn.steps.push_back(static_cast<Step>(random.below(kSteps)));
+  drawn.format = draw_format(run);
+  // Rows of FP8 fill pieces of 16 bytes.
+  if (drawn.format.type == ElementType::fp8_e4m3 && shape.hidden % 16 != 0)
+    drawn.format.type = ElementType::fp16;
+  drawn.spare = run.option("spare", random.between(1, 9));
+  drawn.alignment = run.option("alignment", 1u << random.below(5));
   return drawn;
 }
 
@@ -136,6 +166,17 @@ void exchange_on(World& world, const Drawn& drawn) {
       case Step::refused:
         expect_refusal(exchange, exchange_case, all);
         break;
+      case Step::format:
+        require_none(difference_in_format(exchange, tokens, expected, drawn.format), "a format");
+        break;
+      case Step::places:
+        require_none(difference_with_places(exchange, tokens, shape, mine, expected, drawn.spare),
+                     "a dispatch that nobody waits for");
+        break;
+      case Step::by_expert:
+        require_none(difference_by_expert(exchange, first, shape, mine, drawn.alignment),
+                     "rows by expert");
+        break;
     }
   }
   require_none(difference(exchange, first, expected), "the first dispatch");
@@ -144,8 +185,17 @@ void exchange_on(World& world, const Drawn& drawn) {
 
 constexpr size_t kArenaBytes = size_t{4} << 20;
 
+void run_wide(SeedRun& run) {
+  const Drawn drawn = draw(run, run.random.chance(512) ? 48 : 72);
+  const simulated::Options options{.ranks = drawn.exchange.shape.ranks,
+                                   .arena_bytes = size_t{1} << 20};
+  const simulated::Result result =
+      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
+  result.require_clean({});
+}
+
 void run_suite(SeedRun& run) {
-  const Drawn drawn = draw(run);
+  const Drawn drawn = draw(run, run.random.between(1, 5));
   simulated::Options options{.ranks = drawn.exchange.shape.ranks, .arena_bytes = kArenaBytes};
   const bool stops = options.ranks > 1 && run.random.chance(128);
   if (stops) {
@@ -177,7 +227,7 @@ constexpr const char* kNoLoadBuffering =
 /// that fail; all others are named by the kernel's line.)
 constexpr const char* kReadByHostCode =
     "orders plain memory that only host code reads, and host code is not instrumented";
-/// The counts' record, the alarm, the report.
+/// The counts' record, the alarm, the report, what people may look at.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which the model counts to the rank's GPU";
 /// What hellos speak of was done by kernels before this one.
@@ -190,16 +240,25 @@ const bool registered = simulation::add_suite(
     {.name = "throughput",
      .what = "dispatch and combine of every shape, exact under adversarial delivery",
      .run = run_suite,
-     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:28", kNoLoadBuffering},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:28", kNoLoadBuffering},
+     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:30", kNoLoadBuffering},
+                   {Fault::acquire_made_relaxed, "call_kernel.hpp:30", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:43", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:49", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:30", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:37", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:20", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:36", kKernelEnded},
                    {Fault::proxy_fence_removed, "move_rows_kernel.hpp:53", kKernelEnded}},
      .seeds = 2000});
+
+const bool registered_wide =
+    simulation::add_suite({.name = "throughput_wide",
+                           .what = "the same on 48 and 72 ranks, with few tokens",
+                           .run = run_wide,
+                           .explained = {},
+                           .seeds = 20});
 
 }  // namespace
 }  // namespace tokenyard::test

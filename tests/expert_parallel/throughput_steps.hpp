@@ -1,0 +1,86 @@
+/// Calls beyond the plain exchange, each with what must come of it: rows of other formats, outputs
+/// of a fixed size, rows by expert. An empty string says that it did.
+#pragma once
+
+#include "expert_parallel/exchange_checks.hpp"
+#include "expert_parallel/row_bytes.hpp"
+
+namespace tokenyard::test {
+
+/// Rows of a format and their scales, on a new route and on that route again.
+inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                        const Expected& expected, const RowFormat& format) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  DispatchInput input = tokens.input();
+  input.format = format;
+  std::optional<Route> route;
+  for (uint32_t call = 0; call < 2; ++call) {
+    const RowBytes rows =
+        row_bytes_of(call, exchange.world().rank(), input.tokens,
+                     row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
+    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
+    input.x = x.data();
+    input.scales = scales.data();
+    const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
+    const std::string text = difference_of_bytes(exchange, received, expected, call);
+    if (!text.empty()) return text;
+    route = received.route;
+    input.topk_idx = nullptr;
+    input.topk_weights = nullptr;
+  }
+  return "";
+}
+
+/// `spare` places more than rows come, and no host that waits; then home again.
+inline std::string difference_with_places(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                          const Shape& shape, const Tokens& mine,
+                                          const Expected& expected, uint32_t spare) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const auto rows = static_cast<uint32_t>(expected.rows.size());
+  DispatchInput input = tokens.input();
+  input.received_tokens_max = rows + spare;
+  Received received = exchange.dispatch(input);
+  std::vector<uint16_t> y = expert_rows(shape, expected, exchange.world().rank());
+  y.resize(size_t{received.rows} * shape.hidden, 0x7fff);
+  const DeviceArray<uint16_t> results(accelerator, y);
+  const DeviceArray<uint16_t> out(accelerator, mine.x.size());
+  exchange.combine(results.data(), *received.route, out.data());
+  exchange.wait();
+  const auto sources = read_back(accelerator, received.source_token, received.rows);
+  for (uint32_t row = rows; row < received.rows; ++row)
+    if (sources[row] != -1) return fmt::format("place {} is not marked", row);
+  received.rows = rows;
+  received.rows_from = expected.rows_from;
+  received.tokens_per_expert = expected.tokens_per_expert;
+  return difference(exchange, received, expected) +
+         difference("out", out.read(), expected_sums(shape, mine, exchange.world().rank()));
+}
+
+/// Received rows to their experts, and back: a row comes home as often as it has experts.
+inline std::string difference_by_expert(ExpertParallel& exchange, const Received& received,
+                                        const Shape& shape, const Tokens& mine,
+                                        uint32_t alignment) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows rows = exchange.expand(received, {.alignment = alignment});
+  const DeviceArray<uint16_t> out(accelerator, mine.x.size());
+  exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = out.data()});
+  exchange.wait();
+  std::vector<uint16_t> expected;
+  for (uint32_t token = 0; token < mine.count; ++token)
+    for (uint32_t column = 0; column < shape.hidden; ++column) {
+      const float value = from_bf16(mine.x[size_t{token} * shape.hidden + column]);
+      float home = 0;
+      for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        float sum = 0;
+        for (uint32_t pick = 0; pick < shape.topk; ++pick) {
+          const int64_t id = mine.ids[size_t{token} * shape.topk + pick];
+          if (id >= 0 && id / shape.local_experts() == rank) sum += value;
+        }
+        home += from_bf16(to_bf16(sum));
+      }
+      expected.push_back(to_bf16(home));
+    }
+  return difference("out", out.read(), expected);
+}
+
+}  // namespace tokenyard::test
