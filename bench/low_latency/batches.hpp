@@ -1,0 +1,121 @@
+/// The batches that are measured: drawn plainly, and laid out in memory that kernels read.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "bench/harness/workload.hpp"
+#include "device/accelerator.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::bench {
+
+/// Input sets taken in turn, so that no call finds its rows in a cache.
+inline constexpr uint32_t kSets = 3;
+
+struct Batch {
+  Shape shape;
+  double zipf = 0;  ///< exponent of the experts' popularity; 0: all alike
+};
+
+/// Distinct experts for every token, the r-th most popular with a weight of 1 / r^zipf. Popular
+/// ones lie anywhere.
+inline std::vector<int64_t> draw_by_popularity(const Batch& of, uint32_t rank, uint32_t set) {
+  const Shape& shape = of.shape;
+  std::vector<int64_t> experts(shape.experts);
+  for (uint32_t expert = 0; expert < shape.experts; ++expert) experts[expert] = expert;
+  std::shuffle(experts.begin(), experts.end(), std::mt19937(1));
+  std::vector<double> weights;
+  for (uint32_t place = 1; place <= shape.experts; ++place)
+    weights.push_back(std::pow(place, -of.zipf));
+  std::mt19937 random(1000 * set + rank + 7);
+  std::discrete_distribution<uint32_t> popular(weights.begin(), weights.end());
+  std::vector<int64_t> picks;
+  for (uint32_t token = 0; token < shape.tokens; ++token) {
+    const auto first = static_cast<std::ptrdiff_t>(picks.size());
+    while (picks.size() < size_t{token + 1} * shape.topk) {
+      const int64_t expert = experts[popular(random)];
+      if (std::find(picks.begin() + first, picks.end(), expert) == picks.end())
+        picks.push_back(expert);
+    }
+  }
+  return picks;
+}
+
+inline Workload draw(const Batch& of, uint32_t rank, uint32_t set) {
+  Workload made = make_workload(of.shape, rank, set);
+  if (of.zipf > 0) made.topk_idx = draw_by_popularity(of, rank, set);
+  return made;
+}
+
+/// The most rows that any rank sends to, or receives from, all others together, in the mean over
+/// the sets.
+inline double busiest_remote_rows(const Batch& of) {
+  const Shape& shape = of.shape;
+  double sum = 0;
+  for (uint32_t set = 0; set < kSets; ++set) {
+    std::vector<uint32_t> out(shape.ranks), in(shape.ranks);
+    for (uint32_t source = 0; source < shape.ranks; ++source) {
+      const auto goes = destinations(shape, draw(of, source, set));
+      for (size_t at = 0; at < goes.size(); ++at)
+        if (const auto target = static_cast<uint32_t>(at % shape.ranks);
+            target != source && goes[at])
+          ++out[source], ++in[target];
+    }
+    sum += std::max(*std::max_element(out.begin(), out.end()),
+                    *std::max_element(in.begin(), in.end()));
+  }
+  return sum / kSets;
+}
+
+/// One rank's inputs and outputs in memory that its kernels read.
+class Tensors {
+ public:
+  Tensors(World& world, const Batch& of) : accelerator_(world.accelerator()) {
+    for (uint32_t set = 0; set < kSets; ++set) {
+      const Workload made = draw(of, world.rank(), set);
+      inputs_.push_back(
+          {.x = upload(made.x), .topk_idx = upload(made.topk_idx), .tokens = of.shape.tokens});
+      weights_.push_back(upload(made.topk_weights));
+    }
+    out = reserve(size_t{of.shape.tokens} * of.shape.hidden * 2);
+  }
+  ~Tensors() {
+    for (void* memory : owned_) accelerator_.free(memory);
+  }
+  Tensors(const Tensors&) = delete;
+  LowLatencyInput input(uint32_t call, LowLatencyRows rows) const {
+    LowLatencyInput input = inputs_[call % kSets];
+    input.rows = rows;
+    return input;
+  }
+  const float* weights(uint32_t call) const { return weights_[call % kSets]; }
+  void* out;  ///< [tokens, hidden] bf16
+
+  void* reserve(size_t bytes) { return owned_.emplace_back(accelerator_.allocate(bytes)); }
+  template <class T>
+  std::vector<T> download(const void* from, size_t count, Stream stream) const {
+    std::vector<T> to(count);
+    accelerator_.copy(to.data(), from, count * sizeof(T), stream);
+    const Event event = accelerator_.record(stream);
+    accelerator_.wait_until(accelerator_.now() + std::chrono::seconds(30),
+                            [&] { return accelerator_.done(event); });
+    accelerator_.free_event(event);
+    return to;
+  }
+
+ private:
+  template <class T>
+  const T* upload(const std::vector<T>& from) {
+    void* to = reserve(from.size() * sizeof(T));
+    accelerator_.copy(to, from.data(), from.size() * sizeof(T), Stream{});
+    return static_cast<const T*>(to);
+  }
+  Accelerator& accelerator_;
+  std::vector<void*> owned_;
+  std::vector<LowLatencyInput> inputs_;
+  std::vector<const float*> weights_;
+};
+
+}  // namespace tokenyard::bench
