@@ -30,8 +30,7 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   const std::span shapes(&shape_, 1);
   program_ = mk::make_program(graphs, 0, shape_, mk::compile(graphs, shapes));
   tables_ = std::make_unique<mk::DeviceTables>(world, program_, graph, shape_, 0);
-  for (uint32_t block = 0; block < blocks; ++block)
-    stages_ = std::max(stages_, program_.queues[block + 1] - program_.queues[block]);
+  lay_out_packets();
   tables_->describe(params_);
   params_.rank = 0;
   params_.ranks = 1;
@@ -49,16 +48,39 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
       std::make_unique<Recording>(world.accelerator(), [this](Stream stream) { enqueue(stream); });
 }
 
+void SeparateStages::lay_out_packets() {
+  const std::vector<uint32_t>& queues = program_.queues;
+  for (uint32_t block = 0; block < shape_.workers; ++block)
+    blocks_.resize(std::max<size_t>(blocks_.size(), queues[block + 1] - queues[block]), 0);
+  std::vector<std::byte> packets(blocks_.size() * shape_.workers * kStagePacketBytes);
+  for (uint32_t block = 0; block < shape_.workers; ++block)
+    for (uint32_t at = queues[block]; at < queues[block + 1]; ++at) {
+      const uint32_t stage = at - queues[block];
+      const uint32_t from = program_.positions[at] * mk::kPacketAlignment;
+      const uint32_t bytes = program_.positions[at + 1] * mk::kPacketAlignment - from;
+      if (bytes > kStagePacketBytes || blocks_[stage] != block)
+        throw InternalError("stages are of blocks from the first on, with small packets");
+      std::copy_n(program_.packets.begin() + from, bytes,
+                  packets.begin() + (size_t{stage} * shape_.workers + block) * kStagePacketBytes);
+      ++blocks_[stage];
+    }
+  packets_ = static_cast<std::byte*>(memory_.local(packets.size()));
+  memory_.write(packets_, packets.data(), packets.size());
+}
+
 void SeparateStages::enqueue(Stream stream) const {
-  const LaunchShape launch_shape{.blocks = shape_.workers,
-                                 .warps = shape_.compute_warps + 1,
-                                 .extra_shared_bytes = program_.tail_bytes(shape_.compute_warps),
-                                 .cooperative = false,
-                                 .overlap_previous = true};
-  StageParams params{.run = params_, .stage = 0};
+  LaunchShape launch_shape{.blocks = 0,
+                           .warps = shape_.compute_warps + 1,
+                           .extra_shared_bytes = program_.tail_bytes(shape_.compute_warps),
+                           .cooperative = false,
+                           .overlap_previous = true};
+  StageParams params{.run = params_, .packets = nullptr};
   for (params.run.first = 0; params.run.first < tokens_; ++params.run.first)
-    for (params.stage = 0; params.stage < stages_; ++params.stage)
+    for (size_t stage = 0; stage < blocks_.size(); ++stage) {
+      launch_shape.blocks = blocks_[stage];
+      params.packets = packets_ + stage * shape_.workers * kStagePacketBytes;
       launch(world_.accelerator(), stage_kernel, launch_shape, stream, params);
+    }
 }
 
 double SeparateStages::run_ms() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "bench/megakernel_decode/recording.hpp"
 #include "bench/megakernel_decode/stage_kernel.hpp"
@@ -23,12 +24,15 @@ class SeparateStages {
   double run_ms();
 
  private:
+  void lay_out_packets();
   void enqueue(Stream stream) const;
 
   World& world_;
   megakernel::TensorMemory& memory_;
   const megakernel::DenseDecoder& decoder_;
-  uint32_t tokens_, stages_ = 0;
+  uint32_t tokens_;
+  std::vector<uint32_t> blocks_;  ///< [stages] that have a task in it
+  std::byte* packets_ = nullptr;  ///< [stages][workers][kStagePacketBytes]
   FailureCell cell_;
   megakernel::Shape shape_;
   megakernel::Program program_;

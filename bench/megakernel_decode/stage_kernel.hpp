@@ -8,9 +8,11 @@
 
 namespace tokenyard::bench {
 
+inline constexpr uint32_t kStagePacketBytes = 512;
+
 struct StageParams {
   megakernel::RunParams run;
-  uint32_t stage;  ///< place in every worker's queue
+  const std::byte* packets;  ///< [blocks][kStagePacketBytes] of the stage
 };
 
 DECLARE_KERNEL(stage_kernel, StageParams);

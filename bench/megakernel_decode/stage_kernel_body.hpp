@@ -8,12 +8,11 @@ namespace tokenyard::bench {
 namespace mk = tokenyard::megakernel;
 
 /// By one lane: the packet, and that there is no other.
-DEVICE void bring_packet(const mk::RunParams& params, mk::WorkerShared& shared, uint32_t position) {
-  const uint32_t from = params.positions[position] * mk::kPacketAlignment;
-  const uint32_t bytes = params.positions[position + 1] * mk::kPacketAlignment - from;
-  shared.notes[0] = {.iteration = params.first, .kind = mk::NoteKind::task};
-  shared.packet_full[0].arrive_expect(bytes);
-  bulk::load(shared.packets[0], params.packets + from, bytes, shared.packet_full[0]);
+DEVICE void bring_packet(const StageParams& stage, mk::WorkerShared& shared) {
+  shared.notes[0] = {.iteration = stage.run.first, .kind = mk::NoteKind::task};
+  shared.packet_full[0].arrive_expect(kStagePacketBytes);
+  bulk::load(shared.packets[0], stage.packets + block::index() * kStagePacketBytes,
+             kStagePacketBytes, shared.packet_full[0]);
   shared.notes[1] = {.iteration = 0, .kind = mk::NoteKind::end};
   shared.packet_full[1].arrive();
 }
@@ -21,18 +20,15 @@ DEVICE void bring_packet(const mk::RunParams& params, mk::WorkerShared& shared, 
 DEVICE void run_stage(const StageParams& stage) {
   const mk::RunParams& params = stage.run;
   grid::let_next_start();
-  const uint32_t position = params.queues[block::index()] + stage.stage;
-  if (position >= params.queues[block::index() + 1]) return;
   auto& shared = block::shared<mk::WorkerShared>();
   mk::ready_shared_memory(params, shared);
   block::sync();
-  Patience idle = params.patience;
-  idle.timeout_ns = UINT64_MAX;
+  const Patience idle = mk::idle_patience(params);
   mk::Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (warp::index() < params.compute_warps) {
     mk::Worker<mk::DecoderTasks>(working).run_one();
   } else if (warp::lane() == mk::kFeederLane) {
-    bring_packet(params, shared, position);
+    bring_packet(stage, shared);
   } else if (warp::lane() == mk::kAheadLane) {
     mk::AheadLoader<mk::DecoderTasks>(working).run();
   } else if (warp::lane() < params.compute_warps) {

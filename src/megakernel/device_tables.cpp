@@ -107,6 +107,7 @@ void DeviceTables::describe(RunParams& params) const {
   params.queues = queues_->as<const uint32_t>();
   params.events = events_->as<const EventRecord>();
   params.windows = {.bases = {.table = windows_->as<std::byte*>(), .self = world_.rank()},
+                    .own = window_.data(),
                     .layout = layout_};
   if (shape_.schedulers > 0)
     params.dynamic = {.schedulers = shape_.schedulers,

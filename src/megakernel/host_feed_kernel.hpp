@@ -14,7 +14,10 @@ DEVICE Turn ask_host(const Working& working, uint32_t done) {
   uint32_t fed = 0;
   bool stop = false;
   Awaited what{.phase = phase_of(params, RunPhase::host), .rank = params.rank};
-  const bool answered = wait_until(working.idle_deadline(), what, [&] {
+  // However long the host takes, and with an eye on the alarm: nobody else of the rank has one now.
+  Patience patience = params.patience;
+  patience.timeout_ns = UINT64_MAX;
+  const bool answered = wait_until(Deadline(patience, working.began_ns), what, [&] {
     // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
     stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
     fed = load<Order::acquire, Scope::sys>(&params.record->fed);

@@ -87,9 +87,13 @@ struct Megakernel::Parts {
     const Compiled compiled = compile(everybody.graphs, everybody.shapes);
     program = make_program(everybody.graphs, world.rank(), shape, compiled);
     // What one rank's device cannot do, all hear of.
-    for (uint32_t rank = 0; rank < world.size(); ++rank)
-      check_capacity(make_program(everybody.graphs, rank, everybody.shapes[rank], compiled),
-                     everybody.shapes[rank], everybody.graphs[rank], accelerator.capacity());
+    for (uint32_t rank = 0; rank < world.size(); ++rank) {
+      const Shape& of_rank = everybody.shapes[rank];
+      const Program theirs = make_program(everybody.graphs, rank, of_rank, compiled);
+      check_capacity(theirs, of_rank, everybody.graphs[rank], accelerator.capacity());
+      // Ranks that share a GPU are one grid, whose blocks are all alike.
+      tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
+    }
     accelerator.prepare(*graph.task_set().kernel);
     tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
     for (const TaskType& type : graph.task_set().types) type_names.emplace_back(type.name);
@@ -109,6 +113,7 @@ struct Megakernel::Parts {
   const Shape shape;
   FailureCell cell;
   Program program;
+  uint32_t tail_bytes = 0;  ///< of shared memory, enough for any rank
   std::unique_ptr<DeviceTables> tables;
   std::vector<std::string> type_names;
   uint32_t runs = 0;
@@ -166,9 +171,8 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   fed = 0;
   ended_by_loop.reset();
   running = true;
-  const LaunchShape launch_shape{.blocks = shape.blocks(),
-                                 .warps = shape.compute_warps + 1,
-                                 .extra_shared_bytes = program.tail_bytes(shape.compute_warps)};
+  const LaunchShape launch_shape{
+      .blocks = shape.blocks(), .warps = shape.compute_warps + 1, .extra_shared_bytes = tail_bytes};
   const KernelEntry& kernel = *graph.task_set().kernel;
   if (fed_run && accelerator.kind() == AcceleratorKind::host) {
     thread_ended = false;
@@ -239,6 +243,10 @@ uint32_t Megakernel::Parts::end_run() {
     least = std::min(least, tables->progress()[block]);
   finished += least;
   if (cell.failed()) throw_failure();
+  if (world.alarm().cancelled()) {  // It ended just before it would have noticed.
+    failure = std::make_exception_ptr(Cancelled("megakernel: a run"));
+    std::rethrow_exception(failure);
+  }
   return static_cast<uint32_t>(least);
 }
 

@@ -85,21 +85,26 @@ struct WindowLayout {
 
 struct Windows {
   PeerArray<std::byte> bases;
+  std::byte* own;  ///< this rank's, so that it need not be looked up on every hop
   WindowLayout layout;
+
+  DEVICE Peer<std::byte> base(uint32_t rank) const {
+    return rank == bases.self ? Peer<std::byte>(own) : bases.of(rank);
+  }
 
   /// What `source` says when it begins a run.
   DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source) const {
-    return bases.of(rank).as<Stamped>() + source;
+    return base(rank).as<Stamped>() + source;
   }
   /// One more than the iteration that shall be the last; older values mean nothing.
   DEVICE Peer<uint64_t> last(uint32_t rank) const {
-    return (bases.of(rank) + layout.last_at()).as<uint64_t>();
+    return (base(rank) + layout.last_at()).as<uint64_t>();
   }
   DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
-    return (bases.of(rank) + layout.counter_at(event)).as<uint64_t>();
+    return (base(rank) + layout.counter_at(event)).as<uint64_t>();
   }
   DEVICE Queue event_queue(uint32_t rank, uint32_t scheduler) const {
-    return {bases.of(rank) + layout.queue_at(scheduler), layout.event_slots};
+    return {base(rank) + layout.queue_at(scheduler), layout.event_slots};
   }
 };
 
@@ -109,6 +114,7 @@ struct Workspace {
   uint64_t tasks_ended;  ///< dynamic runs: of all iterations
   uint64_t ended;        ///< iterations that workers have ended, of all runs, added up
   uint64_t turn;         ///< of a fed run, a Turn
+  Alarm never;           ///< for waits that others' waits end: kNoAlarm
 };
 
 /// What worker 0 of a fed run has heard from the host.

@@ -9,7 +9,9 @@ namespace tokenyard::megakernel {
 struct Working {
   const RunParams& params;
   WorkerShared& shared;
-  /// For those who wait until others have work for them: others' deadlines end it.
+  /// For those who wait until others have work for them: others' deadlines, and others' eyes on the
+  /// host's alarm, end it. They poll without a pause, and the alarm lies across PCIe: were all
+  /// blocks to read it that often, each read would take a hundred times as long.
   const Patience& idle;
   uint64_t began_ns;      ///< the iteration, or the run
   uint32_t meetings = 0;  ///< that this thread has come to
@@ -18,6 +20,14 @@ struct Working {
   DEVICE Deadline idle_deadline() const { return Deadline(idle, began_ns); }
   DEVICE uint32_t compute_threads() const { return params.compute_warps * kWarpLanes; }
 };
+
+/// Patience for Working::idle.
+DEVICE Patience idle_patience(const RunParams& params) {
+  Patience idle = params.patience;
+  idle.timeout_ns = UINT64_MAX;
+  idle.alarm = &params.workspace->never;
+  return idle;
+}
 
 enum class WorkerBarrier : uint8_t { compute = 1 };
 

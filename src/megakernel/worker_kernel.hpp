@@ -8,23 +8,25 @@ namespace tokenyard::megakernel {
 
 /// By the whole block, before it first meets.
 DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
-  if (thread::index() != 0) return;
-  shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
-  shared.begun = 0;
-  shared.ahead_full.init(1);
-  shared.ahead_empty.init(1);
+  const uint32_t self = thread::index();
+  if (self == 0) {
+    shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
+    shared.begun = 0;
+    shared.ahead_full.init(1);
+    shared.ahead_empty.init(1);
+  }
   // A slot is free once every compute warp has read it, and every lane that loads for tasks.
   const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1) +
                            (params.ahead_bytes > 0 ? 1 : 0);
-  for (uint32_t slot = 0; slot < kPacketSlots; ++slot) {
-    shared.packet_full[slot].init(1);
-    shared.packet_empty[slot].init(readers);
+  if (self < kPacketSlots) {
+    shared.packet_full[self].init(1);
+    shared.packet_empty[self].init(readers);
   }
-  for (uint32_t warp = 0; warp < params.compute_warps; ++warp)
-    for (uint32_t slot = 0; slot < params.streams.depth; ++slot) {
-      shared.unit_full[warp][slot].init(1);
-      shared.unit_empty[warp][slot].init(1);
-    }
+  const uint32_t depth = params.streams.depth;
+  for (uint32_t i = self; i < params.compute_warps * depth; i += block::threads()) {
+    shared.unit_full[i / depth][i % depth].init(1);
+    shared.unit_empty[i / depth][i % depth].init(1);
+  }
   fence_async();
 }
 
@@ -248,8 +250,7 @@ DEVICE void run_graph(const RunParams& params) {
   auto& shared = block::shared<WorkerShared>();
   ready_shared_memory(params, shared);
   block::sync();
-  Patience idle = params.patience;
-  idle.timeout_ns = UINT64_MAX;
+  const Patience idle = idle_patience(params);
   Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (block::index() >= params.workers) {
     // It begins nothing before this rank's workers, and all others, are there to take it.

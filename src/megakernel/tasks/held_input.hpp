@@ -58,19 +58,13 @@ DEVICE void held_products_of(Context& context, const HeldInput& held, float (&pr
     if (!kFull && chunk >= held.chunks) continue;
     UNROLL
     for (uint32_t row = 0; row < kRows; ++row) {
-      const Bytes16 weights = load_vector(units[row] + chunk);
-      const float* const x = held.x + i * kChunk;
-      UNROLL
-      for (uint32_t pair = 0; pair < 4; ++pair)
-        sums[row][pair] += low_half(weights.word[pair]) * x[2 * pair] +
-                           high_half(weights.word[pair]) * x[2 * pair + 1];
+      add_products(load_vector(units[row] + chunk), held.x + i * kChunk, sums[row]);
     }
   }
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row) context.release_unit();
   UNROLL
-  for (uint32_t row = 0; row < kRows; ++row)
-    products[row] = warp_sum((sums[row][0] + sums[row][1]) + (sums[row][2] + sums[row][3]));
+  for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total(sums[row]));
 }
 
 template <uint32_t kRows>

@@ -156,6 +156,7 @@ struct ProjectDown {
         return half_has_come(load<Order::relaxed, Scope::gpu>(first), epoch);
       });
     warp::sync();
+    KEEP_ROLLED
     for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads())
       read_chunk(context, args, chunk, epoch, shared);
     context.sync();

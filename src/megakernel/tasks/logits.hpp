@@ -70,6 +70,7 @@ struct ProjectLogits {
     const uint32_t chunks = args.hidden / kChunk;
     const uint32_t mine =
         chunks > args.part ? (chunks - args.part + args.parts - 1) / args.parts : 0;
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < args.stages * kChunk * mine; i += context.threads()) {
       const uint32_t chunk = args.part + i % mine * args.parts;
       store<Order::relaxed, Scope::gpu>(args.cleared + i / mine * chunks + chunk, 0);

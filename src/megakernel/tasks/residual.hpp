@@ -73,10 +73,16 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
                           const BFloat16* norm, float epsilon, HeldInput& held) {
   held.chunks = residual.chunks();
   float squares = 0;
+  const auto norm_of = [&](uint32_t chunk) {
+    return load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) + chunk);
+  };
+  // Most threads have one chunk: its weights are on their way while the vector is awaited.
+  const bool any = context.thread() < held.chunks;
+  const Bytes16 first = any ? norm_of(context.thread()) : Bytes16{};
   await_first_word(context, residual);
+  KEEP_ROLLED
   for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads()) {
-    const Bytes16 weights =
-        load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) + chunk);
+    const Bytes16 weights = chunk == context.thread() ? first : norm_of(chunk);
     float values[kChunk];
     read_chunk(context, residual, chunk, values);
     if (residual.carries(chunk))

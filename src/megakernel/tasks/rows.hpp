@@ -42,6 +42,19 @@ DEVICE float high_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair >> 16)});
 }
 
+/// Adds the products of eight BF16 weights with eight elements to four sums: as many fused
+/// multiply-adds as products.
+DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
+  UNROLL
+  for (uint32_t pair = 0; pair < 4; ++pair) {
+    sums[pair] += low_half(weights.word[pair]) * x[2 * pair];
+    sums[pair] += high_half(weights.word[pair]) * x[2 * pair + 1];
+  }
+}
+DEVICE float total(const float (&sums)[4]) {
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 /// Sum over the warp, the same in every lane.
 DEVICE float warp_sum(float value) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) value += warp::shuffle_xor(value, mask);
@@ -51,14 +64,10 @@ DEVICE float warp_sum(float value) {
 /// This lane's share of a product of `count` elements (a multiple of 8).
 DEVICE float lane_dot(const BFloat16* weights, const float* x, uint32_t count) {
   const auto* const vectors = reinterpret_cast<const Bytes16*>(weights);
-  float sum = 0;
-  for (uint32_t i = warp::lane(); i < count / 8; i += kWarpLanes) {
-    const Bytes16 w = vectors[i];
-    const float* const at = x + i * 8;
-    for (uint32_t pair = 0; pair < 4; ++pair)
-      sum += low_half(w.word[pair]) * at[2 * pair] + high_half(w.word[pair]) * at[2 * pair + 1];
-  }
-  return sum;
+  float sums[4] = {};
+  for (uint32_t i = warp::lane(); i < count / 8; i += kWarpLanes)
+    add_products(vectors[i], x + i * 8, sums);
+  return total(sums);
 }
 
 /// By a warp: the product of its next row, which streams in.

@@ -88,6 +88,7 @@ struct AttendSplit {
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
     BFloat16* const values = keys + args.rows_max * args.dim;
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
       shared.q[i] =
           scale * rotated(args, shared, shared.raw + i / args.dim * args.dim, i % args.dim);
@@ -100,6 +101,7 @@ struct AttendSplit {
     context.sync();
     weigh(context, args, shared, count);
     context.sync();
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
       args.part[i] = weighted(shared.scores + i / args.dim * args.rows_max, values + i % args.dim,
                               args.dim, count);
@@ -109,6 +111,7 @@ struct AttendSplit {
   static DEVICE void prepare_rotation(Context& context, const Args& args, Shared& shared,
                                       uint32_t position) {
     const uint32_t half = args.dim / 2;
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < half; i += context.threads()) {
       const float angle = static_cast<float>(position) *
                           power(args.rope_base, -static_cast<float>(i) / static_cast<float>(half));
@@ -119,6 +122,7 @@ struct AttendSplit {
 
   static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
     const uint32_t epoch = epoch_of(context);
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < (args.heads + 2) * args.dim; i += context.threads()) {
       Stamped word{};
       context.await_carried(Event{args.qkv_event}, [&] {
@@ -140,6 +144,7 @@ struct AttendSplit {
                             uint32_t position, BFloat16* key, BFloat16* value) {
     const size_t at = element_of(args, position);
     const float* const k = shared.raw + args.heads * args.dim;
+    KEEP_ROLLED
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
       key[d] = args.k_cache[at + d] = to_bfloat16(rotated(args, shared, k, d));
       value[d] = args.v_cache[at + d] = to_bfloat16(k[args.dim + d]);
@@ -152,21 +157,19 @@ struct AttendSplit {
   static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
                            uint32_t count) {
     const uint32_t pieces = args.dim / 2 / kChunk, products = args.heads * count;
+    KEEP_ROLLED
     for (uint32_t first = 0; first < 2 * products; first += context.threads()) {
       const uint32_t i = first + context.thread(), product = i / 2, half = i % 2;
-      float sum = 0;
+      float sums[4] = {};
       if (product < products) {
         const uint32_t head = product / count, row = product % count;
         for (uint32_t n = 0; n < pieces; ++n) {
           const uint32_t at = half * args.dim / 2 + (n + row) % pieces * kChunk;
-          const Bytes16 key =
-              load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at));
-          const float* const q = shared.q + head * args.dim + at;
-          for (uint32_t pair = 0; pair < 4; ++pair)
-            sum += low_half(key.word[pair]) * q[2 * pair] +
-                   high_half(key.word[pair]) * q[2 * pair + 1];
+          add_products(load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at)),
+                       shared.q + head * args.dim + at, sums);
         }
       }
+      float sum = total(sums);
       sum += warp::shuffle_xor(sum, 1);
       if (product < products && half == 0)
         shared.scores[product / count * args.rows_max + product % count] = sum;
@@ -175,6 +178,7 @@ struct AttendSplit {
 
   /// A head a warp: scores become weights.
   static DEVICE void weigh(Context& context, const Args& args, Shared& shared, uint32_t count) {
+    KEEP_ROLLED
     for (uint32_t head = context.warp(); head < args.heads; head += context.warps()) {
       float* const scores = shared.scores + head * args.rows_max;
       float highest = -1e30f, total = 0;
@@ -238,6 +242,7 @@ struct ProjectAttention {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
+    KEEP_ROLLED
     for (uint32_t i = context.thread(); i < columns; i += context.threads())
       shared.attended[i] = put_together(args, i);
     context.sync();
@@ -245,6 +250,7 @@ struct ProjectAttention {
     if (mine < columns)
       for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
     const uint32_t units = stream(args, context.warp(), context.warps()).rows;
+    KEEP_ROLLED
     for (uint32_t unit = 0; unit < units; ++unit) {
       float products[kUnitRows];
       const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
@@ -288,12 +294,9 @@ struct ProjectAttention {
   }
 
   static DEVICE float chunk_product(const Bytes16& weights, const float* x) {
-    float sum = 0;
-    UNROLL
-    for (uint32_t pair = 0; pair < 4; ++pair)
-      sum += low_half(weights.word[pair]) * x[2 * pair] +
-             high_half(weights.word[pair]) * x[2 * pair + 1];
-    return sum;
+    float sums[4] = {};
+    add_products(weights, x, sums);
+    return total(sums);
   }
 
   /// Eight sums over all lanes: lanes 4 r .. 4 r + 3 get that of row r. Each of the first three
