@@ -99,7 +99,22 @@ class Received:
 
     @property
     def x(self) -> object:
-        """[rows, hidden] uint16: the bits of bfloat16."""
+        """[rows, row bytes] uint8."""
+
+    @property
+    def scales(self) -> object:
+        """[rows, 4 * words] or [words, 4 * stride] uint8, or None."""
+
+    @property
+    def type(self) -> ElementType: ...
+
+    @property
+    def rows_from_on_device(self) -> object:
+        """[ranks] int32."""
+
+    @property
+    def tokens_per_expert_on_device(self) -> object:
+        """[experts of this rank] int32."""
 
     @property
     def topk_idx(self) -> object:
@@ -122,26 +137,105 @@ class Received:
     @property
     def route(self) -> Route: ...
 
+class ExpertRows:
+    """Received rows by expert; see tokenyard.ExpertRows."""
+
+    @property
+    def x(self) -> object:
+        """[rows, row bytes] uint8."""
+
+    @property
+    def scales(self) -> object:
+        """[rows, 4 * words] or [words, 4 * stride] uint8, or None."""
+
+    @property
+    def offsets(self) -> object:
+        """[experts of this rank + 1] int32."""
+
+    @property
+    def row_of(self) -> object:
+        """[rows] int32."""
+
+    @property
+    def weights(self) -> object:
+        """[rows] float32."""
+
+    @property
+    def slots(self) -> object:
+        """[rows received, topk] int32."""
+
+    @property
+    def first_rows(self) -> list[int]: ...
+
+class ElementType(enum.Enum):
+    """What a row is made of."""
+
+    bfloat16 = 0
+
+    float16 = 1
+
+    float32 = 2
+
+    float8_e4m3fn = 3
+
+    uint8 = 4
+
+class ScaleOrder(enum.Enum):
+    """How scales lie where they are received."""
+
+    rows = 0
+
+    columns = 1
+
+class CastToFp8:
+    """FP8 made of bf16 rows before they travel."""
+
+    def __init__(self, scales: CastToFp8.Scales, channels: int) -> None: ...
+
+    class Scales(enum.Enum):
+        """What a group's scale becomes."""
+
+        none = 0
+
+        fp32 = 1
+
+        packed = 2
+
 class ExpertParallel:
     """See tokenyard.ExpertParallel."""
 
     @staticmethod
-    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int) -> ExpertParallel: ...
+    def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, sms_max: int) -> ExpertParallel: ...
 
     @property
     def sms(self) -> int: ...
 
-    @overload
-    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, stream: int) -> Received: ...
+    @property
+    def sms_reason(self) -> str: ...
 
     @overload
-    def dispatch(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, stream: int) -> Received: ...
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, sms: int, stream: int) -> Received: ...
 
-    def dispatch_again(self, x: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], route: Route, *, stream: int) -> Received: ...
+    @overload
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, sms: int, stream: int) -> Received: ...
 
-    def combine(self, y: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C')], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, *, stream: int) -> None: ...
+    def dispatch_again(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, sms: int, stream: int) -> Received: ...
 
-    def output_buffer(self, route: Route, *, stream: int) -> object: ...
+    def expand(self, received: Received, *, alignment: int, rows_max: int, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
+
+    def combine(self, y: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C')], *, type: ElementType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, stream: int) -> None: ...
+
+    def output_buffer(self, route: Route, *, type: ElementType, stream: int) -> object: ...
+
+    def memory(self, *, type: ElementType, row_bytes: int, scale_words: int, tokens: int, rows_received: int) -> dict: ...
+
+    def place(self, expert_at: Sequence[int]) -> None: ...
+
+    def load(self) -> tuple: ...
+
+    def trace_calls(self, on: bool) -> None: ...
+
+    def last_trace(self) -> list: ...
 
     def check(self) -> None: ...
 

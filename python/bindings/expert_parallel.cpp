@@ -3,7 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include "received.hpp"
 #include "registration.hpp"
@@ -17,11 +19,16 @@ namespace tokenyard::python {
 namespace {
 
 // The package has checked dtypes, shapes and devices, with messages that name the argument; these
-// types make sure that nothing else gets through. BF16 crosses as the integers of its bits.
+// types make sure that nothing else gets through. Rows and scales cross as bytes.
 template <class Element>
 using Matrix = nb::ndarray<Element, nb::ndim<2>, nb::c_contig>;
-using Bf16 = Matrix<const uint16_t>;
+using Bytes = Matrix<const uint8_t>;
 using Weights = Matrix<const float>;
+
+template <class Array>
+auto* data_of(const std::optional<Array>& array) {
+  return array ? array->data() : nullptr;
+}
 
 /// A rank's exchange as Python holds it; arrays it gave out keep the exchange itself alive.
 class ExchangeHandle {
@@ -47,82 +54,201 @@ class ExchangeHandle {
   std::shared_ptr<Exchange> exchange_;
 };
 
+/// What the forms of dispatch have in common.
+DispatchInput input_of(const Bytes& x, ElementType type, const std::optional<Bytes>& scales,
+                       ScaleOrder scale_order, const CastToFp8& cast, uint32_t sms) {
+  DispatchInput input;
+  input.x = x.data();
+  input.tokens = static_cast<uint32_t>(x.shape(0));
+  input.format.type = type;
+  if (type == ElementType::bytes) input.format.row_bytes = static_cast<uint32_t>(x.shape(1));
+  input.format.scale_order = scale_order;
+  if (scales) input.format.scale_words = static_cast<uint32_t>(scales->shape(1) / 4);
+  input.scales = data_of(scales);
+  input.cast = cast;
+  input.sms = sms;
+  return input;
+}
+
 template <class Id>
-HeldReceived dispatch(const ExchangeHandle& self, const Bf16& x, const Matrix<const Id>& topk_idx,
-                      const Weights& topk_weights, uint64_t stream) {
+HeldReceived dispatch_rows(const ExchangeHandle& self, const Bytes& x,
+                           const Matrix<const Id>& topk_idx, const Weights& topk_weights,
+                           ElementType type, const std::optional<Bytes>& scales,
+                           ScaleOrder scale_order, const CastToFp8& cast,
+                           uint32_t received_tokens_max, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
-  const DispatchInput input{.x = x.data(),
-                            .topk_idx = topk_idx.data(),
-                            .idx_is_int64 = sizeof(Id) == sizeof(int64_t),
-                            .topk_weights = topk_weights.data(),
-                            .tokens = static_cast<uint32_t>(x.shape(0))};
+  DispatchInput input = input_of(x, type, scales, scale_order, cast, sms);
+  input.topk_idx = topk_idx.data();
+  input.idx_is_int64 = sizeof(Id) == sizeof(int64_t);
+  input.topk_weights = topk_weights.data();
+  input.received_tokens_max = received_tokens_max;
   nb::gil_scoped_release unlocked;
   return {exchange, exchange->expert_parallel.dispatch(input, stream)};
 }
 
-HeldReceived dispatch_again(const ExchangeHandle& self, const Bf16& x, const HeldRoute& route,
-                            uint64_t stream) {
+HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Bytes& x, const HeldRoute& route,
+                                 ElementType type, const std::optional<Bytes>& scales,
+                                 ScaleOrder scale_order, const CastToFp8& cast, uint32_t sms,
+                                 uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const DispatchInput input = input_of(x, type, scales, scale_order, cast, sms);
   nb::gil_scoped_release unlocked;
-  return {exchange, exchange->expert_parallel.dispatch(x.data(), route.route, stream)};
+  return {exchange, exchange->expert_parallel.dispatch(input, route.route, stream)};
 }
 
-void combine(const ExchangeHandle& self, const Bf16& y, const HeldRoute& route,
-             const Matrix<uint16_t>& out, const std::optional<Weights>& weights,
-             const std::optional<Matrix<float>>& out_weights, uint64_t stream) {
+void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& route,
+                  const Matrix<uint8_t>& out, ElementType type,
+                  const std::optional<Weights>& weights,
+                  const std::optional<Matrix<float>>& out_weights, const std::optional<Bytes>& bias,
+                  const std::optional<Bytes>& second_bias, const HeldExpertRows* by_expert,
+                  bool weighted, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const CombineInput input{.y = y.data(),
+                           .type = type,
+                           .by_expert = by_expert == nullptr ? nullptr : &by_expert->rows,
+                           .weighted = weighted,
+                           .weights = data_of(weights),
+                           .biases = {data_of(bias), data_of(second_bias)},
+                           .sms = sms};
+  const CombineOutput output{.x = out.data(), .topk_weights = data_of(out_weights)};
   nb::gil_scoped_release unlocked;
-  exchange->expert_parallel.combine(y.data(), route.route, out.data(),
-                                    weights ? weights->data() : nullptr,
-                                    out_weights ? out_weights->data() : nullptr, stream);
+  exchange->expert_parallel.combine(input, route.route, output, stream);
 }
 
-nb::object output_buffer(const ExchangeHandle& self, const HeldRoute& route, uint64_t stream) {
+HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, uint32_t alignment,
+                      uint32_t rows_max, ScaleOrder scale_order, uint32_t sms, uint64_t stream) {
+  const std::shared_ptr<Exchange> exchange = self.get();
+  nb::gil_scoped_release unlocked;
+  return {
+      exchange,
+      exchange->expert_parallel.expand(
+          received.received,
+          {.alignment = alignment, .rows_max = rows_max, .scale_order = scale_order, .sms = sms},
+          stream)};
+}
+
+nb::object rows_output_buffer(const ExchangeHandle& self, const HeldRoute& route, ElementType type,
+                              uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   std::shared_ptr<void> memory;
   {
     nb::gil_scoped_release unlocked;
-    memory = exchange->expert_parallel.output_buffer(route.route, stream);
+    memory = exchange->expert_parallel.output_buffer(route.route, stream, type);
   }
-  return arena_array(exchange, memory, static_cast<const uint16_t*>(memory.get()),
-                     {route.route.rows_received(), exchange->expert_parallel.options().hidden});
+  const size_t element = type == ElementType::fp32 ? 4 : 2;
+  return arena_array(
+      exchange, memory, static_cast<const uint8_t*>(memory.get()),
+      {route.route.rows_received(), exchange->expert_parallel.options().hidden * element});
 }
 
-void wait(const ExchangeHandle& self, uint64_t stream) {
+nb::dict memory_of(const ExchangeHandle& self, ElementType type, uint32_t row_bytes,
+                   uint32_t scale_words, uint32_t tokens, uint32_t rows_received) {
+  const ExpertParallel::Memory memory = self.get()->expert_parallel.memory(
+      {.type = type, .row_bytes = row_bytes, .scale_words = scale_words}, tokens, rows_received);
+  nb::dict said;
+  said["object"] = memory.object;
+  said["peak"] = memory.peak;
+  said["kept"] = memory.kept;
+  return said;
+}
+
+void wait_for_exchange(const ExchangeHandle& self, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   nb::gil_scoped_release unlocked;
   exchange->expert_parallel.wait(stream);
 }
 
-std::unique_ptr<ExchangeHandle> make(const WorldHandle& world, uint32_t experts, uint32_t hidden,
-                                     uint32_t topk, uint32_t tokens_max, uint32_t sms) {
+void place(const ExchangeHandle& self, const std::vector<int32_t>& expert_at) {
+  const std::shared_ptr<Exchange> exchange = self.get();
+  nb::gil_scoped_release unlocked;
+  exchange->expert_parallel.place(expert_at);
+}
+
+nb::tuple load(const ExchangeHandle& self) {
+  const ExpertParallel::Load load = self.get()->expert_parallel.load();
+  return nb::make_tuple(load.tokens_per_expert, load.waited_us);
+}
+
+nb::list last_trace(const ExchangeHandle& self) {
+  nb::list trace;
+  for (const ExpertParallel::Moment& moment : self.get()->expert_parallel.last_trace())
+    trace.append(nb::make_tuple(moment.block, moment.name, moment.ns));
+  return trace;
+}
+
+std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t experts,
+                                              uint32_t hidden, uint32_t topk, uint32_t tokens_max,
+                                              uint32_t sms, uint32_t sms_max) {
   return std::make_unique<ExchangeHandle>(world, ExpertParallelOptions{.experts = experts,
                                                                        .hidden = hidden,
                                                                        .topk = topk,
                                                                        .tokens_max = tokens_max,
-                                                                       .sms = sms});
+                                                                       .sms = sms,
+                                                                       .sms_max = sms_max});
 }
 
 }  // namespace
 
 void register_expert_parallel(nb::module_& m) {
-  nb::class_<ExchangeHandle>(m, "ExpertParallel", "See tokenyard.ExpertParallel.")
-      .def_static("make", &make, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
-                  "tokens_max"_a, "sms"_a)
+  nb::enum_<ElementType>(m, "ElementType", "What a row is made of.")
+      .value("bfloat16", ElementType::bf16)
+      .value("float16", ElementType::fp16)
+      .value("float32", ElementType::fp32)
+      .value("float8_e4m3fn", ElementType::fp8_e4m3)
+      .value("uint8", ElementType::bytes);
+  nb::enum_<ScaleOrder>(m, "ScaleOrder", "How scales lie where they are received.")
+      .value("rows", ScaleOrder::rows)
+      .value("columns", ScaleOrder::columns);
+  nb::class_<CastToFp8> cast(m, "CastToFp8", "FP8 made of bf16 rows before they travel.");
+  nb::enum_<CastToFp8::Scales>(cast, "Scales", "What a group's scale becomes.")
+      .value("none", CastToFp8::Scales::none)
+      .value("fp32", CastToFp8::Scales::fp32)
+      .value("packed", CastToFp8::Scales::packed);
+  cast.def(
+      "__init__",
+      [](CastToFp8* self, CastToFp8::Scales scales, uint32_t channels) {
+        new (self) CastToFp8{scales, channels};
+      },
+      "scales"_a, "channels"_a);
+  const auto add_dispatch = [](auto& exchange, auto function) {
+    exchange.def("dispatch", function, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+                 "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a,
+                 "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "received_tokens_max"_a,
+                 "sms"_a, "stream"_a);
+  };
+  nb::class_<ExchangeHandle> exchange(m, "ExpertParallel", "See tokenyard.ExpertParallel.");
+  exchange
+      .def_static("make", &make_exchange, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a,
+                  "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a)
       .def_prop_ro("sms",
                    [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms(); })
-      .def("dispatch", &dispatch<int32_t>, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-           "topk_weights"_a.noconvert(), nb::kw_only(), "stream"_a)
-      .def("dispatch", &dispatch<int64_t>, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-           "topk_weights"_a.noconvert(), nb::kw_only(), "stream"_a)
-      .def("dispatch_again", &dispatch_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
+      .def_prop_ro("sms_reason", [](const ExchangeHandle& self) {
+        return self.get()->expert_parallel.sms_reason();
+      });
+  add_dispatch(exchange, &dispatch_rows<int32_t>);
+  add_dispatch(exchange, &dispatch_rows<int64_t>);
+  exchange
+      .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
+           "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "sms"_a, "stream"_a)
+      .def("expand", &expand, "received"_a, nb::kw_only(), "alignment"_a, "rows_max"_a,
+           "scale_order"_a, "sms"_a, "stream"_a)
+      .def("combine", &combine_rows, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),
+           nb::kw_only(), "type"_a, "weights"_a.noconvert().none(),
+           "out_weights"_a.noconvert().none(), "bias"_a.noconvert().none(),
+           "second_bias"_a.noconvert().none(), "by_expert"_a.none(), "weighted"_a, "sms"_a,
            "stream"_a)
-      .def("combine", &combine, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),
-           "weights"_a.noconvert().none(), "out_weights"_a.noconvert().none(), nb::kw_only(),
-           "stream"_a)
-      .def("output_buffer", &output_buffer, "route"_a, nb::kw_only(), "stream"_a)
+      .def("output_buffer", &rows_output_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
+      .def("memory", &memory_of, nb::kw_only(), "type"_a, "row_bytes"_a, "scale_words"_a,
+           "tokens"_a, "rows_received"_a)
+      .def("place", &place, "expert_at"_a)
+      .def("load", &load)
+      .def(
+          "trace_calls",
+          [](const ExchangeHandle& self, bool on) { self.get()->expert_parallel.trace_calls(on); },
+          "on"_a)
+      .def("last_trace", &last_trace)
       .def("check", [](const ExchangeHandle& self) { self.get()->expert_parallel.check(); })
-      .def("wait", &wait, nb::kw_only(), "stream"_a)
+      .def("wait", &wait_for_exchange, nb::kw_only(), "stream"_a)
       .def("close", &ExchangeHandle::close);
 }
 

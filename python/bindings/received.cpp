@@ -38,7 +38,7 @@ nb::object arena_array(const std::shared_ptr<Exchange>& exchange,
 }
 
 template nb::object arena_array(const std::shared_ptr<Exchange>&, const std::shared_ptr<void>&,
-                                const uint16_t*, std::initializer_list<size_t>);
+                                const uint8_t*, std::initializer_list<size_t>);
 
 namespace {
 
@@ -49,8 +49,48 @@ nb::object rows_of(const HeldReceived& self, const void* data, size_t columns) {
                      {received.rows, columns});
 }
 
+size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
+  const size_t hidden = exchange.expert_parallel.options().hidden;
+  switch (format.type) {
+    case ElementType::bytes:
+      return format.row_bytes;
+    case ElementType::fp8_e4m3:
+      return hidden;
+    case ElementType::fp32:
+      return hidden * 4;
+    default:
+      return hidden * 2;
+  }
+}
+
 nb::object x(const HeldReceived& self) {
-  return rows_of<uint16_t>(self, self.received.x, self.exchange->expert_parallel.options().hidden);
+  return rows_of<uint8_t>(self, self.received.x, row_bytes(*self.exchange, self.received.format));
+}
+
+/// Scales as they lie: by rows [rows, stride], by columns [words, stride].
+template <class Held, class Rows>
+nb::object scales_of(const Held& self, const Rows& rows) {
+  if (rows.scales == nullptr) return nb::none();
+  const bool by_rows = rows.format.scale_order == ScaleOrder::rows;
+  return arena_array(
+      self.exchange, rows.owner, static_cast<const uint8_t*>(rows.scales),
+      {by_rows ? rows.rows : rows.format.scale_words, size_t{rows.scale_stride} * 4});
+}
+
+nb::object device_counts(const HeldReceived& self, const uint32_t* counts, size_t count) {
+  // Counts of rows are below 2^31.
+  return arena_array(self.exchange, self.received.route->state(),
+                     reinterpret_cast<const int32_t*>(counts), {count});
+}
+
+nb::object expert_x(const HeldExpertRows& self) {
+  return arena_array(self.exchange, self.rows.owner, static_cast<const uint8_t*>(self.rows.x),
+                     {self.rows.rows, row_bytes(*self.exchange, self.rows.format)});
+}
+
+template <class Element>
+nb::object expert_column(const HeldExpertRows& self, const Element* data, size_t count) {
+  return arena_array(self.exchange, self.rows.owner, data, {count});
 }
 
 nb::object topk_idx(const HeldReceived& self) {
@@ -82,7 +122,26 @@ void register_received(nb::module_& m) {
                    [](const HeldRoute& self) { return self.route.rows_received(); });
   nb::class_<HeldReceived>(m, "Received",
                            "What a dispatch received; arrays lie in the arena, for DLPack.")
-      .def_prop_ro("x", &x, "[rows, hidden] uint16: the bits of bfloat16.")
+      .def_prop_ro("x", &x, "[rows, row bytes] uint8.")
+      .def_prop_ro(
+          "scales", [](const HeldReceived& self) { return scales_of(self, self.received); },
+          "[rows, 4 * words] or [words, 4 * stride] uint8, or None.")
+      .def_prop_ro("type", [](const HeldReceived& self) { return self.received.format.type; })
+      .def_prop_ro(
+          "rows_from_on_device",
+          [](const HeldReceived& self) {
+            return device_counts(self, self.received.rows_from_on_device,
+                                 self.exchange->world->size());
+          },
+          "[ranks] int32.")
+      .def_prop_ro(
+          "tokens_per_expert_on_device",
+          [](const HeldReceived& self) {
+            return device_counts(
+                self, self.received.tokens_per_expert_on_device,
+                self.exchange->expert_parallel.options().experts / self.exchange->world->size());
+          },
+          "[experts of this rank] int32.")
       .def_prop_ro("topk_idx", &topk_idx, "[rows, topk] int32.")
       .def_prop_ro("topk_weights", &topk_weights, "[rows, topk] float32.")
       .def_prop_ro("source_token", &source_token, "[rows] int32.")
@@ -90,6 +149,41 @@ void register_received(nb::module_& m) {
       .def_prop_ro("tokens_per_expert",
                    [](const HeldReceived& self) { return self.received.tokens_per_expert; })
       .def_prop_ro("route", &route);
+  nb::class_<HeldExpertRows>(m, "ExpertRows", "Received rows by expert; see tokenyard.ExpertRows.")
+      .def_prop_ro("x", &expert_x, "[rows, row bytes] uint8.")
+      .def_prop_ro(
+          "scales", [](const HeldExpertRows& self) { return scales_of(self, self.rows); },
+          "[rows, 4 * words] or [words, 4 * stride] uint8, or None.")
+      .def_prop_ro(
+          "offsets",
+          [](const HeldExpertRows& self) {
+            return expert_column(
+                self, self.rows.offsets,
+                self.exchange->expert_parallel.options().experts / self.exchange->world->size() +
+                    1);
+          },
+          "[experts of this rank + 1] int32.")
+      .def_prop_ro(
+          "row_of",
+          [](const HeldExpertRows& self) {
+            return expert_column(self, self.rows.row_of, self.rows.rows);
+          },
+          "[rows] int32.")
+      .def_prop_ro(
+          "weights",
+          [](const HeldExpertRows& self) {
+            return expert_column(self, self.rows.weights, self.rows.rows);
+          },
+          "[rows] float32.")
+      .def_prop_ro(
+          "slots",
+          [](const HeldExpertRows& self) {
+            return arena_array(
+                self.exchange, self.rows.owner, self.rows.slots,
+                {self.rows.route->rows_received(), self.exchange->expert_parallel.options().topk});
+          },
+          "[rows received, topk] int32.")
+      .def_prop_ro("first_rows", [](const HeldExpertRows& self) { return self.rows.first_rows; });
 }
 
 }  // namespace tokenyard::python

@@ -30,8 +30,14 @@ struct HeldReceived {
   Received received;
 };
 
+/// Rows grouped by expert, and the exchange whose arena they lie in.
+struct HeldExpertRows {
+  std::shared_ptr<Exchange> exchange;
+  ExpertRows rows;
+};
+
 /// An array in the arena of the exchange's rank; `memory` and the exchange live until the last view
-/// of it has died. BF16 crosses as uint16: NumPy's buffers know no such type.
+/// of it has died. Rows cross as bytes: NumPy's buffers know no BF16.
 template <class Element>
 nanobind::object arena_array(const std::shared_ptr<Exchange>& exchange,
                              const std::shared_ptr<void>& memory, const Element* data,

@@ -29,10 +29,11 @@ from .errors import (
     QuorumLost,
     Unsupported,
 )
-from .expert_parallel import Combined, ExpertParallel, Received, Route
+from .expert_parallel import ExpertParallel
 from .group import Group
 from .launch import launch
 from .low_latency import LowLatency, LowLatencyCombined, LowLatencyReceived, MaskedRank
+from .received import Combined, ExpertRows, Received, Route
 from .store_server import StoreServer
 from .work import Work
 from .world import World
@@ -44,6 +45,7 @@ __all__ = [
     "Combined",
     "Error",
     "ExpertParallel",
+    "ExpertRows",
     "Fenced",
     "Group",
     "InternalError",

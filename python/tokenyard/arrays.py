@@ -33,6 +33,15 @@ class Arrays(Protocol):
     def bits(self, array: Any, dtype: str) -> Any:
         """The same memory read as another dtype of the same size."""
 
+    def to_bytes(self, array: Any) -> Any:
+        """[rows, bytes] uint8: the same memory of a matrix as the module takes it."""
+
+    def from_bytes(self, array: Any, dtype: str) -> Any:
+        """As from_native, of a matrix of bytes."""
+
+    def transposed(self, array: Any, rows: int) -> Any:
+        """[rows, columns]: a view of the first `rows` of [columns, stride]."""
+
 
 class NumpyArrays:
     """NumPy, with ml_dtypes for bfloat16."""
@@ -63,10 +72,19 @@ class NumpyArrays:
         return view
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> np.ndarray:
-        return np.empty(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        return np.empty(shape, getattr(ml_dtypes, dtype, dtype))
 
     def bits(self, array: np.ndarray, dtype: str) -> np.ndarray:
         return array.view(dtype)
+
+    def to_bytes(self, array: np.ndarray) -> np.ndarray:
+        return array.view(np.uint8)
+
+    def from_bytes(self, array: Any, dtype: str) -> np.ndarray:
+        return np.asarray(array).view(getattr(ml_dtypes, dtype, dtype))
+
+    def transposed(self, array: np.ndarray, rows: int) -> np.ndarray:
+        return array.T[:rows]
 
 
 def arrays_of(argument: str, array: Any) -> Arrays:

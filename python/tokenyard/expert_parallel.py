@@ -2,83 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, overload
 
 import _tokenyard
 
 from .arrays import Arrays, arrays_of, check_array, current_stream
 from .errors import invalid
+from .observation import Observation
+from .received import A, Combined, ExpertRows, Received, Route
+from .row_formats import ROWS, SCALES, SUMMED, cast_of, scale_order, scales_of
 from .sizes import size_of
 from .world import World
 
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
-
-BF16 = ("bfloat16",)
 IDS = ("int32", "int64")
 FP32 = ("float32",)
 
 
-class Route:
-    """Where each token of a dispatch went: what combine needs, and a repeated dispatch.
-
-    Made by `ExpertParallel.dispatch`. It and the arrays received with it share the memory that they
-    lie in, which is given back when the last of them has died.
-    """
-
-    def __init__(self, native: Any, arrays: Arrays) -> None:
-        self._native = native
-        self._arrays = arrays
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens this rank dispatched."""
-        return self._native.tokens
-
-    @property
-    def rows_received(self) -> int:
-        """How many rows this rank received."""
-        return self._native.rows_received
-
-    def __repr__(self) -> str:
-        return f"Route(tokens={self.tokens}, rows_received={self.rows_received})"
-
-
-@dataclass(frozen=True, eq=False)
-class Received(Generic[A]):
-    """What a rank received: rows in the order of their source rank, then their source token.
-
-    The arrays are views into this rank's arena and keep it alive; nothing was copied.
-    """
-
-    x: A
-    """[rows, hidden] bfloat16: the tokens."""
-    topk_idx: A
-    """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is elsewhere."""
-    topk_weights: A
-    """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
-    source_token: A
-    """[rows] int32: the token's index on its source rank."""
-    rows_from: list[int]
-    """[ranks] rows received from each rank."""
-    tokens_per_expert: list[int]
-    """[experts of this rank] rows that name each expert."""
-    route: Route
-    """For `combine`, and for dispatching again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Combined(Generic[A]):
-    """What came home from a combine with weights."""
-
-    x: A
-    """[tokens, hidden] bfloat16: the sums."""
-    topk_weights: A
-    """[tokens, topk] float32: the weights that came beside the rows."""
-
-
-class ExpertParallel:
+class ExpertParallel(Observation):
     """Moves tokens between the ranks of a world and back. Collective: all ranks make it alike.
 
     Args:
@@ -89,6 +30,7 @@ class ExpertParallel:
         topk: experts a token, 1 to 32.
         tokens_max: most tokens a rank gives to one call; bounds the memory that a call reserves.
         sms: multiprocessors (on the host: blocks) that a call may use; 0 leaves it to Tokenyard.
+        sms_max: most that a single call may ask for; 0: as many as `sms`.
 
     Raises:
         InvalidArgument: an argument cannot be right, or differs from another rank's.
@@ -114,6 +56,7 @@ class ExpertParallel:
         topk: int,
         tokens_max: int,
         sms: int = 0,
+        sms_max: int = 0,
     ) -> None:
         self._native = _tokenyard.ExpertParallel.make(
             world._native,
@@ -122,22 +65,13 @@ class ExpertParallel:
             topk=size_of("topk", topk),
             tokens_max=size_of("tokens_max", tokens_max),
             sms=size_of("sms", sms),
+            sms_max=size_of("sms_max", sms_max),
         )
         self.world = world
         self.experts, self.hidden, self.topk = experts, hidden, topk
         self.tokens_max = tokens_max
         self._device_index = world.device_index
         self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
-
-    @property
-    def sms(self) -> int:
-        """How many multiprocessors (blocks, on the host) a call uses."""
-        return self._native.sms
-
-    @overload
-    def dispatch(self, x: A, topk_idx: A, topk_weights: A) -> Received[A]: ...
-    @overload
-    def dispatch(self, x: A, *, route: Route) -> Received[A]: ...
 
     def dispatch(
         self,
@@ -146,18 +80,38 @@ class ExpertParallel:
         topk_weights: A | None = None,
         *,
         route: Route | None = None,
+        scales: A | None = None,
+        scales_by_columns: bool = False,
+        as_fp8: bool | str = False,
+        scale_channels: int = 128,
+        received_tokens_max: int = 0,
+        sms: int = 0,
     ) -> Received[A]:
         """Sends every token to the ranks that hold its experts. Collective.
 
         Waits for the counts. On a GPU the rows may still be on their way: work enqueued on torch's
-        current stream finds them there. The inputs must not change until then.
+        current stream finds them there. The inputs must not change until then. With
+        `received_tokens_max` it waits for nothing, and a CUDA graph may capture it.
 
         Args:
-            x: [tokens, hidden] bfloat16, contiguous, on this rank's device.
+            x: [tokens, hidden] bfloat16, float16, float32 or float8_e4m3fn, or [tokens, bytes]
+                uint8 of anything, contiguous, on this rank's device. Nothing is ever converted.
             topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none.
             topk_weights: [tokens, topk] float32.
             route: instead of experts and weights: those of the dispatch that made this route, with
-                as many tokens as then. Nothing is counted anew.
+                as many tokens as then. Nothing is counted anew; rows may be of another dtype.
+            scales: [tokens, words] float32 or int32, or [tokens, bytes] uint8 (multiples of 4),
+                which travel beside the rows, whatever they mean.
+            scales_by_columns: receive them (float32 or int32) by columns, each 16 bytes aligned,
+                as grouped GEMMs read them by TMA.
+            as_fp8: casts x from bfloat16 before it travels. True or "float32": a scale for each
+                group of channels, its largest magnitude over 448; "ue8m0": that rounded up to a
+                power of two, the exponents of four groups packed into an int32.
+            scale_channels: of a group of as_fp8: 16, 32, ... 512, a divisor of hidden.
+            received_tokens_max: not 0: the results have places for this many rows. Places that no
+                row comes to have -1 in topk_idx and source_token. More rows than that, on any
+                rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call.
+            sms: multiprocessors for this call, at most sms_max; 0: as the object has.
 
         Raises:
             InvalidArgument: a dtype, shape, device or layout, before anything was launched; an
@@ -167,57 +121,169 @@ class ExpertParallel:
                 `World.rebuild` goes on without that rank.
         """
         arrays = arrays_of("x", x)
+        tokens = route.tokens if isinstance(route, Route) else "tokens"
+        kind = self._check_rows(x, arrays, tokens)
+        cast = cast_of(as_fp8, scale_channels)
+        if scales is not None:
+            self._check_scales(scales, arrays, arrays.shape(x)[0], scales_by_columns)
+        common: dict[str, Any] = dict(
+            type=kind,
+            scales=None if scales is None else arrays.to_bytes(scales),
+            scale_order=scale_order(scales_by_columns),
+            cast=cast,
+            sms=size_of("sms", sms),
+            stream=self._stream(),
+        )
         if route is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise invalid("route", "no topk_idx and topk_weights beside it", "both")
+            if received_tokens_max:
+                raise invalid(
+                    "received_tokens_max", "none beside a route", str(received_tokens_max)
+                )
             _check_route(route)
-            self._check("x", x, arrays, BF16, (route.tokens, self.hidden))
-            native = self._native.dispatch_again(
-                arrays.to_native(x), route._native, stream=self._stream()
-            )
+            native = self._native.dispatch_again(arrays.to_bytes(x), route._native, **common)
         else:
-            self._check("x", x, arrays, BF16, ("tokens", self.hidden))
             tokens = arrays.shape(x)[0]
             self._check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
             self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
             native = self._native.dispatch(
-                arrays.to_native(x),
+                arrays.to_bytes(x),
                 arrays.to_native(topk_idx),
                 arrays.to_native(topk_weights),
-                stream=self._stream(),
+                received_tokens_max=size_of("received_tokens_max", received_tokens_max),
+                **common,
             )
+        if as_fp8:
+            scale_dtype = "int32" if as_fp8 == "ue8m0" else "float32"
+        else:
+            scale_dtype = "" if scales is None else arrays.dtype(scales)
+        rows = arrays.from_bytes(native.x, native.type.name)
+        count = arrays.shape(rows)[0]
         return Received(
-            x=arrays.from_native(native.x, "bfloat16"),
+            x=rows,
+            scales=scales_of(native, arrays, scale_dtype, scales_by_columns, count),
             topk_idx=arrays.from_native(native.topk_idx, "int32"),
             topk_weights=arrays.from_native(native.topk_weights, "float32"),
             source_token=arrays.from_native(native.source_token, "int32"),
             rows_from=native.rows_from,
             tokens_per_expert=native.tokens_per_expert,
+            rows_from_on_device=arrays.from_native(native.rows_from_on_device, "int32"),
+            tokens_per_expert_on_device=arrays.from_native(
+                native.tokens_per_expert_on_device, "int32"
+            ),
             route=Route(native.route, arrays),
+            native=native,
+        )
+
+    def expand(
+        self,
+        received: Received[A],
+        *,
+        alignment: int = 1,
+        rows_max: int = 0,
+        scales_by_columns: bool = False,
+        sms: int = 0,
+    ) -> ExpertRows[A]:
+        """Groups what was received by expert. Not collective; waits for nothing.
+
+        Args:
+            received: what a dispatch brought; its scales must lie by rows.
+            alignment: every expert's first row is a multiple of it; what is left is zeros.
+            rows_max: places in the result, padding included; needed after a dispatch with
+                `received_tokens_max`, which knows no counts on the host.
+            scales_by_columns, sms: as `dispatch`.
+
+        Raises:
+            InvalidArgument: too few places (where the host does not know the counts: later), and
+                as `dispatch`.
+        """
+        arrays = received.route._arrays
+        native = self._native.expand(
+            received.native,
+            alignment=size_of("alignment", alignment),
+            rows_max=size_of("rows_max", rows_max),
+            scale_order=scale_order(scales_by_columns),
+            sms=size_of("sms", sms),
+            stream=self._stream(),
+        )
+        dtype = "" if received.scales is None else arrays.dtype(received.scales)
+        if scales_by_columns and dtype == "uint8":
+            raise invalid("received", "scales of float32 or int32, to lie by columns", "of uint8")
+        x = arrays.from_bytes(native.x, received.native.type.name)
+        return ExpertRows(
+            x=x,
+            scales=scales_of(native, arrays, dtype, scales_by_columns, arrays.shape(x)[0]),
+            offsets=arrays.from_native(native.offsets, "int32"),
+            row_of=arrays.from_native(native.row_of, "int32"),
+            weights=arrays.from_native(native.weights, "float32"),
+            slots=arrays.from_native(native.slots, "int32"),
+            first_rows=native.first_rows,
+            native=native,
         )
 
     @overload
-    def combine(self, y: A, route: Route, weights: None = None, out: A | None = None) -> A: ...
+    def combine(
+        self,
+        y: A,
+        route: Route,
+        weights: None = None,
+        out: A | None = None,
+        *,
+        bias: A | tuple[A, A] | None = None,
+        by_expert: ExpertRows[A] | None = None,
+        weighted: bool = False,
+        sms: int = 0,
+    ) -> A: ...
     @overload
-    def combine(self, y: A, route: Route, weights: A, out: A | None = None) -> Combined[A]: ...
+    def combine(
+        self,
+        y: A,
+        route: Route,
+        weights: A,
+        out: A | None = None,
+        *,
+        bias: A | tuple[A, A] | None = None,
+        by_expert: ExpertRows[A] | None = None,
+        weighted: bool = False,
+        sms: int = 0,
+    ) -> Combined[A]: ...
 
     def combine(
-        self, y: A, route: Route, weights: A | None = None, out: A | None = None
+        self,
+        y: A,
+        route: Route,
+        weights: A | None = None,
+        out: A | None = None,
+        *,
+        bias: A | tuple[A, A] | None = None,
+        by_expert: ExpertRows[A] | None = None,
+        weighted: bool = False,
+        sms: int = 0,
     ) -> A | Combined[A]:
         """Brings results home: for every token the sum over the ranks it went to. Collective.
 
-        Sums are taken in float32, in the order of the ranks, and rounded once. A token that went
-        nowhere gets zeros. Row weights are yours to apply before.
+        Sums are taken in float32, in the order of the ranks, then the biases, and rounded once to
+        y's dtype. A token that went nowhere gets zeros and the biases. Row weights are yours to
+        apply before, unless y lies by expert and is to be `weighted`.
 
         Args:
-            y: [rows received, hidden] bfloat16: row i is the result for received row i. Read in
-                place if it lies in `output_buffer`, otherwise copied there first.
+            y: [rows received, hidden] bfloat16, float16 or float32: row i is the result for
+                received row i. Read in place if it lies in `output_buffer`, otherwise copied there
+                first.
             route: of the dispatch that the rows came with.
             weights: [rows received, topk] float32, to be brought home beside the rows.
-            out: [tokens, hidden] bfloat16 to write to; made anew if None.
+            out: [tokens, hidden] of y's dtype to write to; made anew if None.
+            bias: [tokens, hidden] of y's dtype, or two of them: added to the sums.
+            by_expert: y lies as these rows do, [rows, hidden]. A token's results on a rank are then
+                first added up there, in the order of its choices, in float32, and rounded to y's
+                dtype; these sums travel, and are added up as above.
+            weighted: each result times its routing weight, in that first sum.
+            sms: as `dispatch`.
 
         Returns:
-            [tokens, hidden] bfloat16; with `weights`, a `Combined` that holds it and the weights.
+            [tokens, hidden] of y's dtype; with `weights`, a `Combined` that holds it and the
+            weights.
 
         Raises:
             InvalidArgument, PeerTimeout, PeerLost: as `dispatch`.
@@ -225,33 +291,66 @@ class ExpertParallel:
         _check_route(route)
         arrays = arrays_of("y", y)
         rows, tokens = route.rows_received, route.tokens
-        self._check("y", y, arrays, BF16, (rows, self.hidden))
+        if by_expert is not None:
+            rows = arrays.shape(by_expert.x)[0]
+        self._check("y", y, arrays, SUMMED, (rows, self.hidden))
+        dtype = arrays.dtype(y)
         if weights is not None:
-            self._check("weights", weights, arrays, FP32, (rows, self.topk))
+            self._check("weights", weights, arrays, FP32, (route.rows_received, self.topk))
         if out is None:
-            out = arrays.empty((tokens, self.hidden), "bfloat16", y)
-        self._check("out", out, arrays, BF16, (tokens, self.hidden))
+            out = arrays.empty((tokens, self.hidden), dtype, y)
+        self._check("out", out, arrays, (dtype,), (tokens, self.hidden))
+        biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
+        if len(biases) > 2:
+            raise invalid("bias", "one array or two", f"{len(biases)}")
+        for one in biases:
+            self._check("bias", one, arrays, (dtype,), (tokens, self.hidden))
         home = None if weights is None else arrays.empty((tokens, self.topk), "float32", y)
         self._native.combine(
-            arrays.to_native(y),
+            arrays.to_bytes(y),
             route._native,
-            arrays.to_native(out),
-            None if weights is None else arrays.to_native(weights),
-            None if home is None else arrays.to_native(home),
+            arrays.to_bytes(out),
+            type=_tokenyard.ElementType[dtype],
+            weights=None if weights is None else arrays.to_native(weights),
+            out_weights=None if home is None else arrays.to_native(home),
+            bias=arrays.to_bytes(biases[0]) if biases else None,
+            second_bias=arrays.to_bytes(biases[1]) if len(biases) > 1 else None,
+            by_expert=None if by_expert is None else by_expert.native,
+            weighted=weighted,
+            sms=size_of("sms", sms),
             stream=self._stream(),
         )
         return out if home is None else Combined(out, home)
 
-    def output_buffer(self, route: Route) -> Any:
+    def output_buffer(self, route: Route, dtype: str = "bfloat16") -> Any:
         """Arena memory for the results of a route, which combine then reads in place.
 
         Returns:
-            [rows received, hidden] bfloat16, not initialised, of the kind of array that was
-            dispatched.
+            [rows received, hidden] of `dtype` (bfloat16, float16, float32), not initialised, of the
+            kind of array that was dispatched.
         """
         _check_route(route)
-        native = self._native.output_buffer(route._native, stream=self._stream())
-        return route._arrays.from_native(native, "bfloat16")
+        if dtype not in SUMMED:
+            raise invalid("dtype", " or ".join(SUMMED), dtype)
+        native = self._native.output_buffer(
+            route._native, type=_tokenyard.ElementType[dtype], stream=self._stream()
+        )
+        return route._arrays.from_bytes(native, dtype)
+
+    def place(self, expert_at: Sequence[int]) -> None:
+        """Says where experts live, as load balancers give it. Collective, between calls.
+
+        From now on topk_idx names experts; what is received and counted goes by places.
+
+        Args:
+            expert_at: [experts] the expert that each place holds, rank after rank; -1 for a place
+                that holds none, so ranks may hold unequal numbers. An expert may have several
+                places: tokens take them in turn. Empty: place and expert are one again.
+
+        Raises:
+            InvalidArgument: an expert without a place, or ranks that say different things.
+        """
+        self._native.place(list(expert_at))
 
     def check(self) -> None:
         """Raises the error of an enqueued call that has failed by now; does not wait."""
@@ -267,6 +366,20 @@ class ExpertParallel:
 
     def _stream(self) -> int:
         return current_stream(self._device_index)
+
+    def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
+        """Their ElementType."""
+        opaque = arrays.dtype(x) == "uint8"
+        self._check("x", x, arrays, ROWS, (tokens, "bytes" if opaque else self.hidden))
+        return _tokenyard.ElementType[arrays.dtype(x)]
+
+    def _check_scales(self, scales: Any, arrays: Arrays, tokens: int, by_columns: bool) -> None:
+        # A column is of words, so what lies in it must be.
+        dtypes = SCALES if not by_columns else SCALES[:2]
+        self._check("scales", scales, arrays, dtypes, (tokens, "words"))
+        width = arrays.shape(scales)[1]
+        if arrays.dtype(scales) == "uint8" and width % 4:
+            raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")
 
     def _check(
         self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple

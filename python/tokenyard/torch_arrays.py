@@ -44,6 +44,15 @@ class TorchArrays:
     def bits(self, array: torch.Tensor, dtype: str) -> torch.Tensor:
         return array.view(getattr(torch, dtype))
 
+    def to_bytes(self, array: torch.Tensor) -> torch.Tensor:
+        return array.detach().view(torch.uint8)
+
+    def from_bytes(self, array: Any, dtype: str) -> torch.Tensor:
+        return torch.from_dlpack(array).view(getattr(torch, dtype))
+
+    def transposed(self, array: torch.Tensor, rows: int) -> torch.Tensor:
+        return array.T[:rows]
+
 
 def current_stream_of(device_index: int) -> int:
     """torch's current stream on that GPU, as the integer that CUDA knows it by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +34,25 @@ class Configuration:
     """Whether combine brings weights home."""
     again: bool
     """Whether the route is used for a second dispatch."""
+    dtype: str
+    """Of x."""
+    y_dtype: str
+    """Of the results."""
+    scales: str
+    """dtype of the scales beside the rows, or none."""
+    scale_words: int
+    by_columns: bool
+    """How scales are received."""
+    as_fp8: str
+    """As dispatch takes it."""
+    scale_channels: int
+    spare: int
+    """Places more than rows come, where the host does not wait; -1 where it does."""
+    alignment: int
+    """Of rows by expert; 0: results are by received row."""
+    weighted: bool
+    """Whether results by expert are."""
+    biases: int
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -48,7 +68,7 @@ def draw(seed: int, ranks: int) -> Configuration:
         seed=seed,
         ranks=ranks,
         experts=experts,
-        hidden=8 * int(rng.choice([1, 2, 3, 8, 13, 32, 67])),
+        hidden=32 * int(rng.choice([1, 1, 2, 3, 5, 8, 17])),
         topk=int(rng.integers(1, min(experts, int(rng.choice([2, 8, 32]))) + 1)),
         tokens=tuple(int(count) for count in tokens),
         ids=str(rng.choice(["int32", "int64"])),
@@ -58,6 +78,27 @@ def draw(seed: int, ranks: int) -> Configuration:
         exact=bool(rng.random() < 0.5),
         weights=bool(rng.random() < 0.3),
         again=bool(rng.random() < 0.3),
+        **_rows(rng),
+    )
+
+
+def _rows(rng: np.random.Generator) -> dict[str, Any]:
+    """What is drawn of the rows' formats and layouts."""
+    cast = str(rng.choice(["", "", "", "", "float32", "ue8m0"]))
+    scales = "" if cast else str(rng.choice(["", "", "float32", "int32", "uint8"]))
+    dtypes = ["bfloat16", "bfloat16", "float16", "float32", "float8_e4m3fn", "uint8"]
+    return dict(
+        dtype="bfloat16" if cast else str(rng.choice(dtypes)),
+        y_dtype=str(rng.choice(["bfloat16", "bfloat16", "float16", "float32"])),
+        scales=scales,
+        scale_words=int(rng.choice([1, 3, 4, 8, 13])),
+        by_columns=bool(rng.random() < 0.4) and scales != "uint8",
+        as_fp8=cast,
+        scale_channels=int(rng.choice([16, 32])),
+        spare=int(rng.choice([-1, -1, -1, 0, 5])),
+        alignment=int(rng.choice([0, 0, 0, 1, 8, 32])),
+        weighted=bool(rng.random() < 0.5),
+        biases=int(rng.choice([0, 0, 0, 1, 2])),
     )
 
 
@@ -81,22 +122,43 @@ def input_of(given: Configuration, rank: int, call: int = 0) -> Input:
     tokens = given.tokens[rank]
     topk_idx = _choices(given, rng, tokens)
     topk_weights = rng.random((tokens, given.topk), np.float32)
-    bits = np.random.default_rng((given.seed, rank, 2, call)).integers(
-        0, 2**16, (tokens, given.hidden), np.uint16
-    )
+    rng = np.random.default_rng((given.seed, rank, 2, call))
+    if given.as_fp8:
+        scale = np.exp(rng.normal(0, 3, (tokens, 1)))
+        x = (rng.standard_normal((tokens, given.hidden)) * scale).astype(ml_dtypes.bfloat16)
+    else:
+        dtype = dtype_of(given.dtype)
+        bits = rng.integers(0, 256, (tokens, given.hidden * dtype.itemsize), np.uint8)
+        # Any bits at all, NaNs too: dispatch moves them and must not look at them.
+        x = bits.view(dtype)
+    scales = None
+    if given.scales:
+        bits = rng.integers(0, 256, (tokens, given.scale_words * 4), np.uint8)
+        scales = bits.view(given.scales)
     return Input(
-        # Any 16 bits at all, NaNs too: dispatch moves them and must not look at them.
-        x=bits.view(ml_dtypes.bfloat16),
+        x=x,
         topk_idx=np.ascontiguousarray(topk_idx.astype(given.ids)),
         topk_weights=topk_weights,
+        scales=scales,
     )
+
+
+def dtype_of(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def y_of(given: Configuration, rank: int, rows: int) -> np.ndarray:
-    """The results that `rank` gives to combine for the rows it received."""
+    """The results that `rank` gives to combine, for the rows it received or for those by expert."""
     rng = np.random.default_rng((given.seed, rank, 3))
     if given.exact:
-        # 16 ranks times 16 is 256, the last integer up to which bfloat16 has all of them.
-        return rng.integers(-16, 17, (rows, given.hidden)).astype(ml_dtypes.bfloat16)
-    scale = np.exp(rng.normal(0, 3, (rows, 1)))
-    return (rng.standard_normal((rows, given.hidden)) * scale).astype(ml_dtypes.bfloat16)
+        # 16 ranks times 8 and two biases of 8 are 144: up to 256 bfloat16 has all integers.
+        return rng.integers(-8, 9, (rows, given.hidden)).astype(dtype_of(given.y_dtype))
+    scale = np.exp(rng.normal(0, 1 if given.y_dtype == "float16" else 3, (rows, 1)))
+    return (rng.standard_normal((rows, given.hidden)) * scale).astype(dtype_of(given.y_dtype))
+
+
+def biases_of(given: Configuration, rank: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng((given.seed, rank, 4))
+    shape = (given.tokens[rank], given.hidden)
+    drawn = (rng.integers(-8, 9, shape) for _ in range(given.biases))
+    return tuple(bias.astype(dtype_of(given.y_dtype)) for bias in drawn)

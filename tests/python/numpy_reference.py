@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 
@@ -15,6 +16,7 @@ class Input:
     x: np.ndarray
     topk_idx: np.ndarray
     topk_weights: np.ndarray
+    scales: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Expected:
     """What one rank should receive."""
 
     x: np.ndarray
+    scales: np.ndarray | None
     topk_idx: np.ndarray
     topk_weights: np.ndarray
     source_token: np.ndarray
@@ -49,10 +52,16 @@ def dispatched(inputs: list[Input], experts: int) -> list[Expected]:
             weights = np.where(mask, given.topk_weights, 0)
             parts.append((given.x[rows], local[rows], weights[rows], rows))
         x, topk_idx, topk_weights, source_token = map(np.concatenate, zip(*parts, strict=True))
+        beside = [
+            given.scales[rows]
+            for given, (*_, rows) in zip(inputs, parts, strict=True)
+            if given.scales is not None
+        ]
         named = [(topk_idx == expert).any(axis=1) for expert in range(experts_per_rank)]
         expected.append(
             Expected(
                 x=x,
+                scales=np.concatenate(beside) if beside else None,
                 topk_idx=topk_idx.astype(np.int32),
                 topk_weights=topk_weights.astype(np.float32),
                 source_token=source_token.astype(np.int32),
@@ -92,3 +101,52 @@ def weights_home(received: list[Expected], tokens: list[int], topk: int) -> list
             home[source][expected.source_token[rows]] += expected.topk_weights[rows]
             begin += count
     return home
+
+
+def cast(x: np.ndarray, kind: str, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """bfloat16 rows as FP8, and their scales: float32 factors, or exponents packed into int32."""
+    groups = x.astype(np.float32).reshape(len(x), x.shape[1] // channels, channels)
+    largest = np.maximum(np.abs(groups).max(axis=2), np.float32(1e-4))
+    scale = largest / np.float32(448)
+    factor = np.float32(448) / largest
+    if kind == "ue8m0":
+        exponents = np.ceil(np.log2(scale.astype(np.float64))).astype(np.int64)
+        factor = (1 / np.exp2(exponents)).astype(np.float32)
+        padded = np.zeros((len(x), -(-exponents.shape[1] // 4) * 4), np.uint8)
+        padded[:, : exponents.shape[1]] = exponents + 127
+        scale = padded.view(np.int32)
+    values = (groups * factor[:, :, None]).reshape(x.shape)
+    return np.clip(values, -448, 448).astype(ml_dtypes.float8_e4m3fn), scale
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A rank's received rows by expert."""
+
+    offsets: list[int]
+    row_of: np.ndarray
+    """[rows] -1 for padding."""
+    weights: np.ndarray
+    choice: np.ndarray
+    """[rows] which of the row's choices it is, -1 for padding."""
+
+
+def grouped(expected: Expected, alignment: int) -> Grouped:
+    offsets, row_of, weights, choices = [0], [], [], []
+    for expert in range(len(expected.tokens_per_expert)):
+        rows, choice = np.nonzero(expected.topk_idx == expert)
+        padding = -len(rows) % alignment
+        row_of.append(np.pad(rows, (0, padding), constant_values=-1))
+        choices.append(np.pad(choice, (0, padding), constant_values=-1))
+        weights.append(np.pad(expected.topk_weights[rows, choice], (0, padding)))
+        offsets.append(offsets[-1] + len(rows) + padding)
+    return Grouped(offsets, *map(np.concatenate, (row_of, weights, choices)))
+
+
+def reduced(expected: Expected, by_expert: Grouped, y: np.ndarray, weighted: bool) -> np.ndarray:
+    """[rows received, hidden] float64: each row's results added up."""
+    sums = np.zeros((len(expected.source_token), y.shape[1]))
+    valid = by_expert.row_of >= 0
+    factors = by_expert.weights[valid, None] if weighted else 1
+    np.add.at(sums, by_expert.row_of[valid], y[valid].astype(np.float64) * factors)
+    return sums

@@ -124,7 +124,7 @@ def test_weights_come_home() -> None:
 def _bad_x(x: np.ndarray) -> list[tuple[Any, str, str]]:
     odd = np.zeros(x.nbytes + 2, np.uint8)[2:].view(ml_dtypes.bfloat16).reshape(x.shape)
     return [
-        (x.astype(np.float32), "dtype bfloat16", "dtype float32"),
+        (x.astype(np.float64), "dtype bfloat16", "dtype float64"),
         (x.view(np.uint16), "dtype bfloat16", "dtype uint16"),
         (x[:, :8], "[tokens, 16]", "[6, 8]"),
         (x[0], "[tokens, 16]", "[16]"),
@@ -151,7 +151,7 @@ def test_a_wrong_x_is_named_with_both_values(case: int) -> None:
         # Nothing had been launched or sent: the object still works.
         received = exchange.dispatch(x, topk_idx, topk_weights)
         with pytest.raises(tokenyard.InvalidArgument) as caught:
-            exchange.combine(received.x.astype(np.float32), received.route)
+            exchange.combine(received.x.astype(np.float64), received.route)
         assert caught.value.argument == "y"
 
     tokenyard.launch(layer, ranks=1)

@@ -1,24 +1,33 @@
-"""1,000 random configurations against the reference in NumPy: dispatch bit for bit, combine bit for
-bit where its sums are exact, and within one rounding to bfloat16 of the float64 sum elsewhere."""
+"""2,000 random configurations over all options against the reference in NumPy: dispatch bit for
+bit, combine bit for bit where its sums are exact, and within its roundings of the float64 sum
+elsewhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import pytest
-from configurations import Configuration, draw, input_of, y_of
-from numpy_reference import combined, dispatched, weights_home
+from configurations import Configuration, biases_of, draw, input_of, y_of
+from numpy_reference import (
+    Expected,
+    cast,
+    combined,
+    dispatched,
+    grouped,
+    reduced,
+    weights_home,
+)
 
 import tokenyard
 
 # Ranks and how many configurations of them; a world of 16 costs as much as ten of 2.
-SHARES = {1: 150, 2: 250, 3: 180, 4: 170, 5: 120, 8: 90, 16: 40}
-BATCH = 10
+SHARES = {1: 300, 2: 500, 3: 360, 4: 340, 5: 240, 8: 180, 16: 80}
+BATCH = 20
 """Configurations that share a world, and so meet what the one before left in its arena."""
-UNIT_ROUNDOFF = 2.0**-8
-"""Of bfloat16, which has 8 significant bits."""
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+SMALLEST = {"bfloat16": 0.0, "float16": 2.0**-25, "float32": 0.0}
+"""Half the distance between subnormal numbers, where results come near them."""
 
 BATCHES = [(ranks, first) for ranks, count in SHARES.items() for first in range(0, count, BATCH)]
 
@@ -27,14 +36,16 @@ BATCHES = [(ranks, first) for ranks, count in SHARES.items() for first in range(
 class Outcome:
     """What one rank saw of one configuration; arrays are copies."""
 
-    received: list[np.ndarray]
+    received: dict[str, np.ndarray]
     counts: tuple[list[int], list[int]]
     again: np.ndarray | None
+    by_expert: dict[str, np.ndarray]
     out: np.ndarray
     weights: np.ndarray | None
 
 
-def run(world: tokenyard.World, given: Configuration) -> Outcome:
+def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
+    """`rows`: that come to this rank."""
     exchange = tokenyard.ExpertParallel(
         world,
         experts=given.experts,
@@ -44,65 +55,167 @@ def run(world: tokenyard.World, given: Configuration) -> Outcome:
         sms=given.sms,
     )
     mine = input_of(given, world.rank)
-    got = exchange.dispatch(mine.x, mine.topk_idx, mine.topk_weights)
-    received = [array.copy() for array in (got.x, got.topk_idx, got.topk_weights, got.source_token)]
+    # Rows by expert are made of scales that lie by rows.
+    by_columns = given.by_columns and not given.alignment
+    how = dict(
+        scales_by_columns=by_columns, as_fp8=given.as_fp8, scale_channels=given.scale_channels
+    )
+    places = 0 if given.spare < 0 else max(1, rows + given.spare)
+    got = exchange.dispatch(
+        mine.x,
+        mine.topk_idx,
+        mine.topk_weights,
+        scales=mine.scales,
+        received_tokens_max=places,
+        **how,
+    )
+    exchange.wait()
+    names = ("x", "scales", "topk_idx", "topk_weights", "source_token")
+    arrays = {name: getattr(got, name) for name in names}
+    received = {name: array.copy() for name, array in arrays.items() if array is not None}
+    counts = (got.rows_from_on_device.tolist(), got.tokens_per_expert_on_device.tolist())
     again = None
     if given.again:
-        repeated = exchange.dispatch(input_of(given, world.rank, call=1).x, route=got.route)
-        again = repeated.x.copy()
-    y = y_of(given, world.rank, len(got.x))
-    if given.seed % 2:  # Half of them from the arena, half copied there by combine.
-        buffer = exchange.output_buffer(got.route)
+        second = input_of(given, world.rank, call=1)
+        repeated = exchange.dispatch(second.x, route=got.route, scales=second.scales, **how)
+        exchange.wait()
+        again = repeated.x[:rows].copy()
+    rows_by_expert = None
+    by_expert = {}
+    results = len(got.x)
+    if given.alignment:
+        bound = rows * given.topk + given.experts * given.alignment
+        rows_by_expert = exchange.expand(
+            got,
+            alignment=given.alignment,
+            rows_max=bound if places else 0,
+            scales_by_columns=given.by_columns,
+        )
+        exchange.wait()
+        names = ("x", "scales", "offsets", "row_of", "weights")
+        arrays = {name: getattr(rows_by_expert, name) for name in names}
+        by_expert = {name: array.copy() for name, array in arrays.items() if array is not None}
+        results = len(rows_by_expert.x)
+    y = y_of(given, world.rank, results)
+    if given.seed % 2 and not given.alignment:  # Half from the arena, half copied by combine.
+        buffer = exchange.output_buffer(got.route, given.y_dtype)
         buffer[:] = y
         y = buffer
-    if given.weights:
-        home = exchange.combine(y, got.route, got.topk_weights)
-        out, weights = home.x, home.topk_weights
-    else:
-        out, weights = exchange.combine(y, got.route), None
-    return Outcome(received, (got.rows_from, got.tokens_per_expert), again, out, weights)
+    home = exchange.combine(
+        y,
+        got.route,
+        got.topk_weights if given.weights else None,
+        bias=biases_of(given, world.rank),
+        by_expert=rows_by_expert,
+        weighted=given.weighted and rows_by_expert is not None,
+    )
+    exchange.wait()
+    out, weights = (home.x, home.topk_weights) if given.weights else (home, None)
+    return Outcome(received, counts, again, by_expert, out, weights)
 
 
-def run_batch(world: tokenyard.World, batch: list[Configuration]) -> list[Outcome]:
-    return [run(world, given) for given in batch]
+def run_batch(
+    world: tokenyard.World, batch: list[Configuration], rows: list[list[int]]
+) -> list[Outcome]:
+    return [run(world, given, rows[i][world.rank]) for i, given in enumerate(batch)]
+
+
+def travelled(given: Configuration, call: int = 0) -> list[Expected]:
+    """By receiving rank; rows as they travel, cast if so asked."""
+    inputs = [input_of(given, rank, call) for rank in range(given.ranks)]
+    if given.as_fp8:
+        pairs = [cast(mine.x, given.as_fp8, given.scale_channels) for mine in inputs]
+        inputs = [
+            replace(mine, x=x, scales=scales)
+            for mine, (x, scales) in zip(inputs, pairs, strict=True)
+        ]
+    return dispatched(inputs, given.experts)
 
 
 def bits(array: np.ndarray) -> np.ndarray:
     """So that a NaN equals itself, and -0 is not 0."""
-    return array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+    return np.ascontiguousarray(array).view(np.uint8)
 
 
 def assert_same(what: str, seen: np.ndarray, expected: np.ndarray) -> None:
     assert seen.shape == expected.shape, what
+    assert seen.dtype == expected.dtype, what
     wrong = np.argwhere(bits(seen) != bits(expected))
     assert not len(wrong), f"{what}: first wrong at {wrong[0]}, {len(wrong)} in all"
 
 
-def judge(given: Configuration, outcomes: list[Outcome]) -> None:
-    inputs = [input_of(given, rank) for rank in range(given.ranks)]
-    expected = dispatched(inputs, given.experts)
-    for rank, (outcome, want) in enumerate(zip(outcomes, expected, strict=True)):
-        assert outcome.counts == (want.rows_from, want.tokens_per_expert), f"rank {rank}"
-        wanted = (want.x, want.topk_idx, want.topk_weights, want.source_token)
-        names = ("x", "topk_idx", "topk_weights", "source_token")
-        for name, seen, right in zip(names, outcome.received, wanted, strict=True):
-            assert_same(f"{name} on rank {rank}", seen, right)
-    if given.again:
-        inputs = [input_of(given, rank, call=1) for rank in range(given.ranks)]
-        for rank, want in enumerate(dispatched(inputs, given.experts)):
-            assert_same(f"x again on rank {rank}", outcomes[rank].again, want.x)
+def judge_received(given: Configuration, rank: int, outcome: Outcome, want: Expected) -> None:
+    assert outcome.counts == (want.rows_from, want.tokens_per_expert), f"rank {rank}"
+    count = len(want.x)
+    names = ["x", "topk_idx", "topk_weights", "source_token"]
+    if want.scales is not None:
+        names.append("scales")
+    for name in names:
+        seen = outcome.received[name]
+        assert_same(f"{name} on rank {rank}", seen[:count], getattr(want, name))
+        if name in ("topk_idx", "source_token"):
+            assert (seen[count:] == -1).all(), f"padding of {name} on rank {rank}"
 
-    ys = [y_of(given, rank, len(want.x)) for rank, want in enumerate(expected)]
-    sums, magnitudes = combined(expected, ys, list(given.tokens))
+
+def judge_by_expert(given: Configuration, rank: int, outcome: Outcome, want: Expected) -> None:
+    rows = grouped(want, given.alignment)
+    count = rows.offsets[-1]
+    seen = outcome.by_expert
+    assert seen["offsets"].tolist() == rows.offsets
+    assert (seen["row_of"][:count] == rows.row_of).all()
+    assert (seen["row_of"][count:] == -1).all()
+    assert (seen["weights"][:count] == rows.weights).all()
+    padding = rows.row_of < 0
+    for name, source in (("x", want.x), ("scales", want.scales)):
+        if source is None or not len(source):
+            continue
+        right = source[rows.row_of]
+        right = np.ascontiguousarray(right)
+        right.view(np.uint8)[padding] = 0
+        assert_same(f"{name} by expert on rank {rank}", seen[name][:count], right)
+
+
+def judge_home(given: Configuration, outcomes: list[Outcome], expected: list[Expected]) -> None:
+    partial, sizes = [], []
+    for rank, want in enumerate(expected):
+        rows = len(want.x) if given.spare < 0 else len(outcomes[rank].received["x"])
+        if not given.alignment:
+            partial.append(y_of(given, rank, rows)[: len(want.x)].astype(np.float64))
+            sizes.append(np.abs(partial[-1]))
+            continue
+        by_expert = grouped(want, given.alignment)
+        y = y_of(given, rank, len(outcomes[rank].by_expert["x"]))[: by_expert.offsets[-1]]
+        partial.append(reduced(want, by_expert, y, given.weighted))
+        sizes.append(reduced(want, by_expert, np.abs(y), given.weighted))
+    sums, _ = combined(expected, partial, list(given.tokens))
+    magnitudes, _ = combined(expected, sizes, list(given.tokens))
+    dtype = outcomes[0].out.dtype
     for rank, outcome in enumerate(outcomes):
-        if given.exact:
-            right = sums[rank].astype(ml_dtypes.bfloat16)
-            assert_same(f"out on rank {rank}", outcome.out, right)
-        else:
-            # One rounding of the sum, and what float32 loses in adding up.
-            bound = UNIT_ROUNDOFF * np.abs(sums[rank]) + 2.0**-19 * magnitudes[rank]
-            wrong = np.argwhere(~(np.abs(outcome.out.astype(np.float64) - sums[rank]) <= bound))
-            assert not len(wrong), f"out on rank {rank}: first wrong at {wrong[0]}"
+        for bias in biases_of(given, rank):
+            sums[rank] += bias.astype(np.float64)
+            magnitudes[rank] += np.abs(bias.astype(np.float64))
+        if given.exact and not given.alignment:
+            assert_same(f"out on rank {rank}", outcome.out, (sums[rank] + 0.0).astype(dtype))
+            continue
+        # What float32 loses in adding up, and the roundings: one at home, and by expert one before.
+        roundings = 2 if given.alignment else 1
+        unit = UNIT_ROUNDOFF[dtype.name]
+        bound = unit * np.abs(sums[rank]) + (unit * (roundings - 1) + 2.0**-19) * magnitudes[rank]
+        bound = 1.01 * bound + SMALLEST[dtype.name] * 17
+        wrong = np.argwhere(~(np.abs(outcome.out.astype(np.float64) - sums[rank]) <= bound))
+        assert not len(wrong), f"out on rank {rank}: first wrong at {wrong[0]}"
+
+
+def judge(given: Configuration, outcomes: list[Outcome]) -> None:
+    expected = travelled(given)
+    for rank, (outcome, want) in enumerate(zip(outcomes, expected, strict=True)):
+        judge_received(given, rank, outcome, want)
+        if given.alignment:
+            judge_by_expert(given, rank, outcome, want)
+    if given.again:
+        for rank, want in enumerate(travelled(given, call=1)):
+            assert_same(f"x again on rank {rank}", outcomes[rank].again, want.x)
+    judge_home(given, outcomes, expected)
     if given.weights:
         for rank, right in enumerate(weights_home(expected, list(given.tokens), given.topk)):
             assert_same(f"weights home on rank {rank}", outcomes[rank].weights, right)
@@ -111,7 +224,8 @@ def judge(given: Configuration, outcomes: list[Outcome]) -> None:
 @pytest.mark.parametrize(("ranks", "first"), BATCHES)
 def test_dispatch_and_combine(ranks: int, first: int, base_seed: int) -> None:
     batch = [draw(base_seed + first + number, ranks) for number in range(BATCH)]
-    by_rank = tokenyard.launch(run_batch, ranks=ranks, args=(batch,))
+    rows = [[len(want.x) for want in travelled(given)] for given in batch]
+    by_rank = tokenyard.launch(run_batch, ranks=ranks, args=(batch, rows))
     for number, given in enumerate(batch):
         try:
             judge(given, [outcomes[number] for outcomes in by_rank])
@@ -120,8 +234,6 @@ def test_dispatch_and_combine(ranks: int, first: int, base_seed: int) -> None:
             raise
 
 
-def test_there_are_a_thousand_configurations() -> None:
-    assert len(BATCHES) * BATCH == 1000
-    assert (
-        len({draw(1 + first + n, ranks) for ranks, first in BATCHES for n in range(BATCH)}) == 1000
-    )
+def test_there_are_two_thousand_configurations() -> None:
+    drawn = {draw(1 + first + n, ranks) for ranks, first in BATCHES for n in range(BATCH)}
+    assert len(BATCHES) * BATCH == len(drawn) == 2000

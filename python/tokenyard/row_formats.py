@@ -1,0 +1,43 @@
+"""What rows and their scales are made of, as the module takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _tokenyard
+
+from .arrays import Arrays
+from .errors import invalid
+from .sizes import size_of
+
+SUMMED = ("bfloat16", "float16", "float32")
+"""What combine adds up."""
+ROWS = (*SUMMED, "float8_e4m3fn", "uint8")
+"""What dispatch moves: uint8 is rows of opaque bytes, of any width that is a multiple of 16."""
+SCALES = ("float32", "int32", "uint8")
+
+CASTS: dict[bool | str, Any] = {
+    False: _tokenyard.CastToFp8.Scales.none,
+    "": _tokenyard.CastToFp8.Scales.none,
+    True: _tokenyard.CastToFp8.Scales.fp32,
+    "float32": _tokenyard.CastToFp8.Scales.fp32,
+    "ue8m0": _tokenyard.CastToFp8.Scales.packed,
+}
+
+
+def scale_order(by_columns: bool) -> Any:
+    return _tokenyard.ScaleOrder.columns if by_columns else _tokenyard.ScaleOrder.rows
+
+
+def cast_of(as_fp8: bool | str, channels: int) -> Any:
+    if as_fp8 not in CASTS:
+        raise invalid("as_fp8", 'True, "float32", "ue8m0" or False', repr(as_fp8))
+    return _tokenyard.CastToFp8(CASTS[as_fp8], size_of("scale_channels", channels))
+
+
+def scales_of(native: Any, arrays: Arrays, dtype: str, by_columns: bool, rows: int) -> Any:
+    """Of a native Received or ExpertRows."""
+    if native.scales is None:
+        return None
+    lie = arrays.from_bytes(native.scales, dtype)
+    return arrays.transposed(lie, rows) if by_columns else lie

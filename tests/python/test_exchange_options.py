@@ -1,0 +1,190 @@
+"""The face of what ExpertParallel can be asked for beyond BF16 rows: formats, layouts, places, and
+every wrong argument by name. What it computes is judged by test_reference.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tokenyard
+
+TOKENS, HIDDEN, TOPK, EXPERTS = 6, 64, 2, 8
+
+
+def make(world: tokenyard.World, **changes: Any) -> tokenyard.ExpertParallel:
+    sizes = dict(experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS) | changes
+    return tokenyard.ExpertParallel(world, **sizes)
+
+
+def choices(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(rank)
+    topk_idx = np.ascontiguousarray(rng.random((TOKENS, EXPERTS)).argsort(axis=1)[:, :TOPK])
+    return topk_idx, rng.random((TOKENS, TOPK), np.float32)
+
+
+def values(rank: int) -> np.ndarray:
+    return np.random.default_rng(rank + 9).standard_normal((TOKENS, HIDDEN), np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_rows_come_and_go_in_their_dtype(dtype: Any) -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x = values(world.rank).astype(dtype)
+        received = exchange.dispatch(x, *choices(world.rank))
+        assert received.x.dtype == dtype
+        assert received.scales is None
+        buffer = exchange.output_buffer(received.route, np.dtype(dtype).name)
+        assert buffer.dtype == dtype
+        buffer[:] = received.x
+        home = exchange.combine(buffer, received.route, bias=(x, x))
+        ranks = np.array(
+            [len(set(ids // (EXPERTS // world.size))) for ids in choices(world.rank)[0]]
+        )
+        expected = x.astype(np.float32) * (ranks[:, None] + 2)
+        assert home.dtype == dtype
+        assert np.allclose(home.astype(np.float32), expected, rtol=2**-7)
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_scales_by_columns_are_transposed_views() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x = np.zeros((TOKENS, HIDDEN), ml_dtypes.float8_e4m3fn)
+        scales = np.arange(TOKENS * 3, dtype=np.float32).reshape(TOKENS, 3)
+        by_rows = exchange.dispatch(x, *choices(world.rank), scales=scales)
+        assert by_rows.scales is not None
+        assert by_rows.scales.shape == (len(by_rows.x), 3)
+        by_columns = exchange.dispatch(
+            x, route=by_rows.route, scales=scales, scales_by_columns=True
+        )
+        assert by_columns.scales is not None
+        assert (by_columns.scales == by_rows.scales).all()
+        assert by_columns.scales.strides[0] == 4
+        assert by_columns.scales.strides[1] % 16 == 0
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_rows_by_expert_and_home() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        received = exchange.dispatch(values(world.rank), *choices(world.rank))
+        rows = exchange.expand(received, alignment=4)
+        assert rows.first_rows == rows.offsets.tolist()
+        assert all(first % 4 == 0 for first in rows.first_rows)
+        assert (rows.x[rows.row_of < 0] == 0).all()
+        assert (rows.x[rows.row_of >= 0] == received.x[rows.row_of[rows.row_of >= 0]]).all()
+        home = exchange.combine(rows.x, received.route, by_expert=rows, weighted=True)
+        weights = choices(world.rank)[1].sum(axis=1, keepdims=True)
+        assert np.allclose(home, values(world.rank) * weights, rtol=1e-5, atol=1e-6)
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_places_are_marked_and_nobody_waits() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        exchange.trace_calls()
+        received = exchange.dispatch(
+            values(world.rank), *choices(world.rank), received_tokens_max=2 * TOKENS + 3
+        )
+        exchange.wait()
+        rows = int(received.rows_from_on_device.sum())
+        assert received.x.shape == (2 * TOKENS + 3, HIDDEN)
+        assert (received.source_token[rows:] == -1).all()
+        assert (received.source_token[:rows] >= 0).all()
+        assert exchange.load.tokens_per_expert == received.tokens_per_expert_on_device.tolist()
+        assert len(exchange.load.waited_us) == world.size
+        assert exchange.last_trace()[0].name == "begun"
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_a_trace_is_written_for_perfetto(tmp_path: Path) -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        exchange.trace_calls()
+        exchange.dispatch(values(world.rank), *choices(world.rank))
+        exchange.wait()
+        exchange.write_trace(tmp_path / f"{world.rank}.json")
+
+    tokenyard.launch(layer, ranks=2)
+    for rank in range(2):
+        events = json.loads((tmp_path / f"{rank}.json").read_text())["traceEvents"]
+        assert {event["name"] for event in events} >= {"until greeted", "until moved"}
+
+
+def test_experts_live_where_they_are_placed() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        # Four experts: 0 and 1 twice, rank 1 holds one place more than rank 0.
+        exchange.place([0, 2, 1, -1, 3, 0, 1, -1])
+        topk_idx = np.tile([0, 3], (TOKENS, 1))
+        weights = np.ones((TOKENS, TOPK), np.float32)
+        received = exchange.dispatch(values(world.rank), topk_idx, weights)
+        half, whole = TOKENS, 2 * TOKENS
+        expected = [[half, 0, 0, 0], [whole, half, 0, 0]]
+        assert received.tokens_per_expert == expected[world.rank]
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_memory_is_predicted() -> None:
+    def layer(world: tokenyard.World) -> None:
+        memory = make(world).memory(tokens=TOKENS, rows_received=5, dtype="float32")
+        assert memory["peak"] > memory["kept"] > 5 * HIDDEN * 4
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_the_number_of_multiprocessors_has_a_reason() -> None:
+    def layer(world: tokenyard.World) -> None:
+        assert str(make(world).sms) in make(world).sms_reason
+        assert make(world, sms=3).sms_reason == "3, as asked for"
+
+    tokenyard.launch(layer, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument"),
+    [
+        ({"as_fp8": "fp4"}, "as_fp8"),
+        ({"as_fp8": "float32", "scale_channels": 24}, "scale_channels"),
+        ({"scales": np.zeros((TOKENS, 3), np.uint8)}, "scales"),
+        ({"scales": np.zeros((TOKENS + 1, 3), np.float32)}, "scales"),
+        ({"scales": np.zeros((TOKENS, 3), np.float64)}, "scales"),
+        ({"sms": 1000}, "sms"),
+        ({"received_tokens_max": -1}, "received_tokens_max"),
+    ],
+)
+def test_wrong_arguments_are_named(changes: dict[str, Any], argument: str) -> None:
+    def layer(world: tokenyard.World) -> None:
+        x = values(world.rank).astype(ml_dtypes.bfloat16)
+        with pytest.raises(tokenyard.InvalidArgument) as error:
+            make(world).dispatch(x, *choices(world.rank), **changes)
+        assert error.value.argument == argument
+
+    tokenyard.launch(layer, ranks=1)
+
+
+def test_opaque_rows_are_of_any_width() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x = np.random.default_rng(world.rank).integers(0, 256, (TOKENS, 48), np.uint8)
+        received = exchange.dispatch(x, *choices(world.rank))
+        assert received.x.shape[1] == 48
+        with pytest.raises(tokenyard.InvalidArgument) as error:
+            exchange.dispatch(x[:, :40].copy(), *choices(world.rank))
+        assert error.value.argument == "row_bytes"
+        with pytest.raises(tokenyard.InvalidArgument) as error:
+            exchange.combine(received.x, received.route)
+        assert error.value.argument == "y"
+
+    tokenyard.launch(layer, ranks=2)
