@@ -17,6 +17,7 @@ Tree binomial_tree(const Team& team, uint32_t root) {
   for (bit /= 2; bit > 0; bit /= 2) {
     if (me + bit < ranks) tree.children.push_back(rank_at(me + bit));
   }
+  tree.forwards = ranks > 2;
   return tree;
 }
 
@@ -24,16 +25,20 @@ Tree chain(const Team& team, uint32_t root) {
   Tree tree;
   if (team.ranks[team.me] != root) tree.parent = team.before(1);
   if (team.after(1) != root) tree.children.push_back(team.after(1));
+  tree.forwards = team.size() > 2;
   return tree;
 }
 
 Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
   Conversation& talk = attempt.talk;
   const std::span<std::byte> all = bytes_of_array(array);
+  // Chunks, so that all have something to do at the same time. Where nobody hands them on a few are
+  // enough: over TCP each costs a packet of its own for its header.
+  const size_t few = tree.forwards ? 0 : all.size() / 8;
+  const size_t chunk = std::max(attempt.chunk_bytes, few);
   size_t at = 0;
   do {
-    const std::span<std::byte> piece =
-        all.subspan(at, std::min(attempt.chunk_bytes, all.size() - at));
+    const std::span<std::byte> piece = all.subspan(at, std::min(chunk, all.size() - at));
     if (tree.parent != Tree::nobody) {
       Receive incoming = talk.receive(tree.parent, piece, attempt.large && tree.children.empty());
       co_await incoming;

@@ -14,6 +14,7 @@ struct Tree {
   static constexpr uint32_t nobody = ~0u;
   uint32_t parent = nobody;
   std::vector<uint32_t> children;  ///< those with the most below them first
+  bool forwards = false;           ///< some rank hands on what it gets
 };
 Tree binomial_tree(const Team& team, uint32_t root);
 Tree chain(const Team& team, uint32_t root);

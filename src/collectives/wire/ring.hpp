@@ -17,6 +17,8 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/wire/prefetch.hpp"
+
 namespace tokenyard::collectives {
 
 /// Neighbouring lines are fetched together, so two make one.
@@ -38,18 +40,28 @@ class RingWriter {
  public:
   explicit RingWriter(const RingMemory& ring) : ring_(ring) {}
 
-  /// Publishes as much of `bytes` as there is room for.
-  size_t write_some(std::span<const std::byte> bytes) {
+  /// Publishes as much of `bytes` as there is room for. `from_memory`: they are not in a cache.
+  size_t write_some(std::span<const std::byte> bytes, bool from_memory = false) {
     if (room() < bytes.size()) read_seen_ = ring_.positions->read.load();
     const size_t taken = std::min(bytes.size(), room());
     if (taken == 0) return 0;
-    std::memcpy(ring_.memory + (written_ & (ring_.capacity - 1)), bytes.data(), taken);
+    copy_in(bytes.first(taken), from_memory);
     written_ += taken;
     ring_.positions->written.store(written_);  // Publishes the bytes.
     return taken;
   }
 
  private:
+  void copy_in(std::span<const std::byte> bytes, bool from_memory) {
+    std::byte* into = ring_.memory + (written_ & (ring_.capacity - 1));
+    while (from_memory && bytes.size() > kPrefetchBytes) {
+      prefetch(bytes.data() + kPrefetchBytes);
+      std::memcpy(into, bytes.data(), kPrefetchBytes);
+      into += kPrefetchBytes;
+      bytes = bytes.subspan(kPrefetchBytes);
+    }
+    if (!bytes.empty()) std::memcpy(into, bytes.data(), bytes.size());
+  }
   /// A reader that claims to have read what was not written gets nothing more.
   size_t room() const {
     const uint64_t under_way = written_ - read_seen_;

@@ -10,6 +10,8 @@ namespace {
 
 /// The two ends copy at the same time, a piece apart; it should lie in the inner cache until then.
 constexpr size_t kPieceBytes = 32 << 10;
+/// What is longer comes from memory, as a rule: chunks of large arrays.
+constexpr size_t kCachedBytes = 64 << 10;
 
 }  // namespace
 
@@ -30,10 +32,11 @@ SharedChannel::SharedChannel(Segment segment, End end, const Letterbox& letterbo
 
 size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
   if (!taken()) return 0;
+  const bool from_memory = bytes.size() > kCachedBytes;
   size_t sent = 0;
   while (sent < bytes.size()) {
     const size_t piece = std::min(kPieceBytes, bytes.size() - sent);
-    const size_t written = writer_.write_some(bytes.subspan(sent, piece));
+    const size_t written = writer_.write_some(bytes.subspan(sent, piece), from_memory);
     if (written == 0) break;
     ring_if_asleep();
     sent += written;
