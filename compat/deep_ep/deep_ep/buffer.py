@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,29 +10,34 @@ import torch.distributed as dist
 import tokenyard
 from tokenyard.errors import invalid
 
-from . import serving
 from .config import Config
-from .handles import DispatchHandle, LowLatencyHandle
+from .handles import DispatchHandle
+from .low_latency_calls import LowLatencyCalls
+from .refusal import unsupported
 from .routing import layout_of
+from .serving import Serving, arena_bytes
 from .streams import CommunicationStream
 from .throughput import Bias, Rows, Throughput
 from .utils.event import EventHandle, EventOverlap
 
 TIMEOUT_S = 100.0
 """That any wait may take, as in DeepEP."""
-ROOM_BYTES = 64 << 20
+CONTROL_BYTES = 64 << 20
 """Of the arena beside what callers ask for: control words, and the rounding of sizes."""
+RECEIVED_BYTES = 2 << 30
+"""Of the arena beside `num_nvl_bytes`: received rows, which DeepEP takes from torch, lie there."""
 DEFAULT_CHUNKS = (6, 256, 6, 256)
 """Of the configurations that are handed out; they mean nothing here."""
 
 
-class Buffer:
+class Buffer(LowLatencyCalls):
     """One rank's memory and calls. Made, and its calls made, by all ranks of a group together.
 
     Args:
         group: the ranks, as a torch.distributed process group of any backend; or a
             `tokenyard.World`, which is then the caller's to close.
-        num_nvl_bytes: for `dispatch` and `combine`; bounds the tokens of a call.
+        num_nvl_bytes: for `dispatch` and `combine`; with 2 GiB more, or in a given World without,
+            they bound the tokens of a call, and what may be kept of earlier ones.
         num_rdma_bytes: for the low-latency calls; see `get_low_latency_rdma_size_hint`.
         low_latency_mode: whether there will be any.
         explicitly_destroy: whether `destroy` will be called.
@@ -62,11 +66,11 @@ class Buffer:
         device: str | None = None,
     ) -> None:
         if comm is not None:
-            raise _unsupported("comm", "ranks meet through torch.distributed; give a group")
+            raise unsupported("comm", "ranks meet through torch.distributed; give a group")
         if group is None:
             raise invalid("group", "a process group", "None")
         if not allow_nvlink_for_low_latency_mode:
-            raise _unsupported(
+            raise unsupported(
                 "allow_nvlink_for_low_latency_mode=False", "there is no other way to a peer yet"
             )
         self.group = group
@@ -74,24 +78,25 @@ class Buffer:
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy = explicitly_destroy
         self.enable_shrink = enable_shrink
+        room = num_nvl_bytes
         self._owns_world = not isinstance(group, tokenyard.World)
-        self._world = (
-            group
-            if isinstance(group, tokenyard.World)
-            else self._meet(group, device, num_nvl_bytes + num_rdma_bytes)
-        )
+        if isinstance(group, tokenyard.World):
+            self._world = group
+        else:
+            room += RECEIVED_BYTES if num_nvl_bytes else 0
+            self._world = self._meet(group, device, room + num_rdma_bytes + CONTROL_BYTES)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
-        self._throughput = Throughput(self._world, num_nvl_bytes)
-        self._serving = serving.Serving(self._world, enable_shrink)
+        self._throughput = Throughput(self._world, room)
+        self._serving = Serving(self._world, enable_shrink)
 
     @staticmethod
-    def _meet(group: dist.ProcessGroup, device: str | None, arena_bytes: int) -> tokenyard.World:
+    def _meet(group: dist.ProcessGroup, device: str | None, size: int) -> tokenyard.World:
         chosen = device or ("cuda" if torch.cuda.is_available() else "host")
         if chosen == "cuda":
             torch.cuda.init()  # Who has not set its device yet means the first one.
         world = tokenyard.World.from_torch(
-            group, device=chosen, timeout=TIMEOUT_S, arena_bytes=arena_bytes + ROOM_BYTES
+            group, device=chosen, timeout=TIMEOUT_S, arena_bytes=size
         )
         assert world is not None  # All ranks of the group are in it.
         return world
@@ -137,12 +142,12 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
         """`num_rdma_bytes` for low-latency calls of these sizes."""
-        return serving.arena_bytes(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
+        return arena_bytes(num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts)
 
     def get_comm_stream(self) -> torch.cuda.Stream:
         """The stream of calls with `async_finish`."""
         if self._stream.stream is None:
-            raise _unsupported("get_comm_stream", "there are no streams on the host")
+            raise unsupported("get_comm_stream", "there are no streams on the host")
         return self._stream.stream
 
     def get_local_buffer_tensor(
@@ -158,7 +163,7 @@ class Buffer:
             Unsupported: a size is asked for.
         """
         if size is not None and size.numel() > 0:
-            raise _unsupported(
+            raise unsupported(
                 "get_local_buffer_tensor", "the buffer's memory is handed out call by call"
             )
         return torch.empty(0, dtype=dtype, device=self._device)
@@ -226,7 +231,7 @@ class Buffer:
             if handle is not None:
                 if topk_idx is not None or topk_weights is not None:
                     raise invalid("handle", "no topk_idx and topk_weights beside it", "both")
-                done = self._throughput.dispatch_again(x, handle)
+                done = self._throughput.dispatch_again(x, handle, chosen)
             else:
                 if num_tokens_per_expert is None:
                     raise invalid("num_tokens_per_expert", "a tensor, without a handle", "None")
@@ -270,147 +275,21 @@ class Buffer:
             [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
         """
         tokens = handle.route.tokens
+        chosen = config or Buffer.get_combine_config(self.group_size)
         with self._stream.turn(previous_event, async_finish) as turn:
             out = torch.empty((tokens, x.size(1)), dtype=x.dtype, device=x.device)
-            home = self._throughput.combine(x, handle, topk_weights, bias, out)
+            home = self._throughput.combine(x, handle, topk_weights, bias, out, chosen)
             turn.uses(x, topk_weights, *(bias if isinstance(bias, tuple) else (bias,)))
         self._caller_uses(async_finish, out, home)
         return out, home, turn.end
 
     def internode_dispatch(self, *arguments: Any, **options: Any) -> Any:
         """Not to be had: `dispatch` serves all ranks that loads and stores reach."""
-        raise _unsupported("internode_dispatch", "all ranks are those of one host; call dispatch")
+        raise unsupported("internode_dispatch", "all ranks are those of one host; call dispatch")
 
     def internode_combine(self, *arguments: Any, **options: Any) -> Any:
         """Not to be had: see `internode_dispatch`."""
-        raise _unsupported("internode_combine", "all ranks are those of one host; call combine")
-
-    def clean_low_latency_buffer(
-        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
-    ) -> None:
-        """Nothing is ever dirty here. With `enable_shrink` ranks meet, as they do in DeepEP, and
-        those that do not come are masked. Collective."""
-        if self.enable_shrink:
-            self._serving.meet()
-
-    def low_latency_dispatch(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        num_max_dispatch_tokens_per_rank: int,
-        num_experts: int,
-        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
-        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
-        use_fp8: bool = True,
-        round_scale: bool = False,
-        use_ue8m0: bool = False,
-        async_finish: bool = False,
-        return_recv_hook: bool = False,
-        **others: Any,
-    ) -> tuple[Any, torch.Tensor, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
-        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
-
-        Args:
-            x: [tokens, hidden] bfloat16, hidden a multiple of 32.
-            topk_idx: [tokens, topk] int64 or int32, topk up to 16, -1 for none.
-            cumulative_local_expert_recv_stats: [local experts] int32: received rows are added.
-            dispatch_wait_recv_cost_stats: [ranks] int64: cycles waited for each are added.
-            use_fp8, round_scale, use_ue8m0: what is delivered: E4M3 with scales; these rounded up
-                to powers of two; these as packed exponents.
-            return_recv_hook: only send; the hook receives.
-
-        Returns:
-            [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
-            of each; the handle, the event, and the hook if one was asked for.
-        """
-        _refuse(others)
-        self._require_low_latency(async_finish, return_recv_hook)
-        rows = serving.rows_of(use_fp8, round_scale, use_ue8m0)
-        with self._stream.turn(None, async_finish) as turn:
-            handle = self._serving.dispatch(
-                x,
-                topk_idx,
-                num_max_dispatch_tokens_per_rank,
-                num_experts,
-                rows,
-                cumulative_local_expert_recv_stats,
-                dispatch_wait_recv_cost_stats,
-                return_recv_hook,
-            )
-            turn.uses(x, topk_idx, cumulative_local_expert_recv_stats)
-            turn.uses(dispatch_wait_recv_cost_stats)
-        received = handle.received
-        delivered = (received.x, received.scales) if use_fp8 else received.x
-        return delivered, received.counts, handle, turn.end, received.hook
-
-    def low_latency_combine(
-        self,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        topk_weights: torch.Tensor,
-        handle: LowLatencyHandle,
-        use_logfmt: bool = False,
-        zero_copy: bool = False,
-        async_finish: bool = False,
-        return_recv_hook: bool = False,
-        out: torch.Tensor | None = None,
-        combine_wait_recv_cost_stats: torch.Tensor | None = None,
-        **others: Any,
-    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
-        """Brings results home, weighted and summed over a token's experts. Collective.
-
-        Args:
-            x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched; that of the handle is used.
-            topk_weights: [tokens, topk] float32.
-            zero_copy: results lie in `get_next_low_latency_combine_buffer`; x is not read. (Others
-                are read in place too.)
-            out: [tokens, hidden] bfloat16 to write to.
-
-        Returns:
-            [tokens, hidden] bfloat16, the event, and the hook if one was asked for.
-        """
-        _refuse(others)
-        self._require_low_latency(async_finish, return_recv_hook)
-        if out is None:
-            shape = (topk_weights.size(0), handle.exchange.hidden)
-            out = torch.empty(shape, dtype=torch.bfloat16, device=topk_weights.device)
-        with self._stream.turn(None, async_finish) as turn:
-            combined = self._serving.combine(
-                x,
-                topk_weights,
-                handle,
-                out,
-                use_logfmt,
-                zero_copy,
-                combine_wait_recv_cost_stats,
-                return_recv_hook,
-            )
-            turn.uses(x, topk_weights, out, combined.lost, combine_wait_recv_cost_stats)
-        return out, turn.end, combined.hook
-
-    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
-        """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
-        return self._serving.buffer(handle)
-
-    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Masks a rank, or unmasks it: then no rank calls anything until all have done so."""
-        self._serving.update_mask(rank_to_mask, mask)
-
-    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes 1 for masked ranks and 0 for the others. Waits for the calls before it.
-
-        Args:
-            mask_status: [ranks] int32.
-        """
-        status = [0] * self.group_size
-        for rank in self._serving.masked():
-            status[rank] = 1
-        mask_status.copy_(torch.tensor(status, dtype=mask_status.dtype, device="cpu"))
-
-    def low_latency_clean_mask_buffer(self) -> None:
-        """Unmasks all ranks; see `low_latency_update_mask_buffer`."""
-        self._serving.clear_mask()
+        raise unsupported("internode_combine", "all ranks are those of one host; call combine")
 
     @property
     def _device(self) -> torch.device:
@@ -424,20 +303,3 @@ class Buffer:
         for tensor in tensors:
             if tensor is not None:
                 tensor.record_stream(torch.cuda.current_stream())
-
-    def _require_low_latency(self, async_finish: bool, return_recv_hook: bool) -> None:
-        if not self.low_latency_mode:
-            raise invalid("low_latency_mode", "True of a buffer for low-latency calls", "False")
-        if async_finish and return_recv_hook:
-            raise invalid("async_finish", "False where a hook is asked for", "True")
-
-
-def _unsupported(asked: str, why: str) -> tokenyard.Unsupported:
-    return tokenyard.Unsupported(f"{asked}: {why}", asked=asked, why=why)
-
-
-def _refuse(options: dict[str, Any]) -> None:
-    """Options of DeepEP's forks: quantised otherwise, or overlapped with a GEMM's signals."""
-    asked = [name for name, value in options.items() if value]
-    if asked:
-        raise _unsupported(", ".join(asked), "only options of DeepEP's own Buffer are known here")

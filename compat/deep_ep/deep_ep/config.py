@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 TOKENS_HINTED = 8192
 """Tokens a rank and call for which `get_nvl_buffer_size_hint` asks for room."""
-CALLS_HELD = 2
-"""Calls of the largest size that find room at once: one that is being received, and what has been
-received, or is being combined, besides."""
+CALLS_HELD = 3
+"""Calls of the largest size that find room at once: one that is being received, what has been
+received before, and what is being combined."""
 METADATA_BYTES = 512
 """Room for the ids, weights and sources of a row: as much as 32 experts a token take."""
 
@@ -41,13 +41,13 @@ class Config:
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """`num_nvl_bytes` for calls of up to 8192 tokens a rank, each of `hidden_bytes`."""
-        return CALLS_HELD * TOKENS_HINTED * num_ranks * (hidden_bytes + METADATA_BYTES)
+        return TOKENS_HINTED * num_ranks * (hidden_bytes + METADATA_BYTES)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """0: all ranks are within reach of loads and stores."""
         return 0
 
 
-def tokens_max(num_nvl_bytes: int, hidden_bytes: int, num_ranks: int) -> int:
-    """The most tokens a rank and call that a buffer has room for."""
-    return num_nvl_bytes // (CALLS_HELD * num_ranks * (hidden_bytes + METADATA_BYTES))
+def tokens_max(room: int, hidden_bytes: int, num_ranks: int) -> int:
+    """The most tokens a rank and call that so many bytes have room for."""
+    return room // (CALLS_HELD * num_ranks * (hidden_bytes + METADATA_BYTES))

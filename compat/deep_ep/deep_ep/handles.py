@@ -23,13 +23,10 @@ class DispatchHandle(Sequence[Any]):
         exchange: tokenyard.ExpertParallel,
         received: tokenyard.Received[torch.Tensor],
         is_token_in_rank: torch.Tensor | None,
-        num_worst_tokens: int,
     ) -> None:
         self.exchange = exchange
         self.route = received.route
-        self.rows = num_worst_tokens or received.route.rows_received
-        """Of the tensors given to the caller: those received, and padding."""
-        self._rows_from = received.rows_from
+        self._rows_from = received.rows_from_on_device
         self._source_token = received.source_token
         self._is_token_in_rank = is_token_in_rank
 
@@ -52,11 +49,10 @@ class DispatchHandle(Sequence[Any]):
     def _rank_prefix_matrix(self) -> torch.Tensor:
         """[ranks, ranks] int32: in this rank's column how many rows came from ranks 0 .. row. What
         went between others it does not know: -1."""
-        ranks = len(self._rows_from)
-        matrix = torch.full((ranks, ranks), -1, dtype=torch.int32, device="cpu")
-        counts = torch.tensor(self._rows_from, dtype=torch.int32, device="cpu")
-        matrix[:, self.exchange.world.rank] = counts.cumsum(0)
-        return matrix.to(self._source_token.device)
+        ranks, rank = self.exchange.world.size, self.exchange.world.rank
+        matrix = self._rows_from.new_full((ranks, ranks), -1)
+        matrix[:, rank] = self._rows_from.cumsum(0)
+        return matrix
 
 
 class LowLatencyHandle(Sequence[Any]):

@@ -116,7 +116,8 @@ class Serving:
     def meet(self) -> None:
         """A call without tokens: whoever does not come to it is masked."""
         for exchange in self._exchanges.values():
-            device = exchange._device
+            index = self._world.device_index
+            device = torch.device("cpu") if index is None else torch.device("cuda", index)
             none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=device)
             exchange.dispatch(none, torch.empty(0, exchange.topk, dtype=torch.int64, device=device))
 

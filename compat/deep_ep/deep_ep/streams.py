@@ -1,8 +1,9 @@
 """On which stream a call's work goes, and what it waits for.
 
 A call without `async_finish` goes to the caller's current stream. One with it goes to the buffer's
-own, after `previous_event`, or after all that the current stream holds; the event that it returns
-is its end. On the host there are no streams, and a call has ended when it returns.
+own, after `previous_event` and after all that the current stream holds: that may still read arrays
+that were received before and have died since, whose memory the call may take. The event that it
+returns is its end. On the host there are no streams, and a call has ended when it returns.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class CommunicationStream:
                 before.current_stream_wait()
             yield turn
         else:
-            (before or EventHandle()).stream_wait(self.stream)
+            for event in (before, EventHandle()):
+                if event is not None:
+                    event.stream_wait(self.stream)
             with torch.cuda.stream(self.stream):
                 yield turn
             for tensor in turn._tensors:
