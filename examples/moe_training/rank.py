@@ -1,0 +1,57 @@
+"""What one rank does: its share of every step's windows, with experts that are spread over all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import tokenyard
+
+from .model import BYTES, Model, Shape
+from .shared_gradients import SharedGradients
+from .text import Text
+
+TELLS = 25
+"""Steps between two lines of progress."""
+
+
+def train(
+    world: tokenyard.World, job: dict[str, Any], text: Text, shape: Shape, steps: int
+) -> list[float]:
+    """Returns the mean loss of every step, over all ranks' windows."""
+    torch.set_num_threads(1)  # Ranks share the machine's cores as it is.
+    device = "cpu" if world.device_index is None else f"cuda:{world.device_index}"
+    share = shape.rows // world.size
+    exchange = tokenyard.ExpertParallel(
+        world,
+        experts=shape.experts,
+        hidden=shape.hidden,
+        topk=shape.topk,
+        tokens_max=share * shape.window,
+    )
+    model = Model(shape, exchange).to(device)
+    with tokenyard.Collectives.connect(rank=world.rank, size=world.size, **job) as ranks:
+        shared = SharedGradients(model.shared_parameters(), ranks.world())
+        optimizer = torch.optim.AdamW(model.parameters(), shape.rate, eps=1e-5)
+        losses = []
+        for step in range(steps):
+            letters, follows = (
+                part[world.rank * share :][:share].to(device)
+                for part in text.batch(step, shape.rows)
+            )
+            shared.clear()
+            for block in model.blocks:
+                for parameter in block.experts.expert_parameters():
+                    parameter.grad = None
+            scores = model(letters).view(-1, BYTES)
+            loss = cross_entropy(scores, follows.reshape(-1), reduction="sum")
+            loss = loss / (shape.rows * shape.window)
+            loss.backward()
+            losses.append(shared.add_up(loss))
+            optimizer.step()
+            if world.rank == 0 and (step + 1) % TELLS == 0:
+                print(f"  step {step + 1:4} of {steps}: loss {losses[-1]:.4f}", flush=True)
+    exchange.close()
+    return losses

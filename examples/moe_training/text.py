@@ -1,0 +1,37 @@
+"""A text as bytes, and what each step learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text to learn, in windows of bytes."""
+
+    content: bytes
+    window: int
+
+    def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
+        """What all ranks together learn from in a step.
+
+        Returns:
+            [rows, window] int64 bytes, and the byte that follows each.
+        """
+        generator = torch.Generator().manual_seed(step)
+        first = torch.randint(len(self.content) - self.window, (rows,), generator=generator)
+        content = torch.frombuffer(bytearray(self.content), dtype=torch.uint8).long()
+        windows = content[first[:, None] + torch.arange(self.window + 1)]
+        return windows[:, :-1], windows[:, 1:]
+
+
+def read_text(path: Path, window: int) -> Text:
+    """Raises ValueError for a text that is too short to learn from."""
+    content = path.read_bytes()
+    if len(content) < 10 * window:
+        raise ValueError(f"{path} has only {len(content)} bytes; {10 * window} are needed")
+    return Text(content, window)

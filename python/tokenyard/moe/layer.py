@@ -1,0 +1,81 @@
+"""A mixture-of-experts layer whose experts are spread over the ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..expert_parallel import ExpertParallel
+from .exchange import Dispatched, Exchange
+
+
+class MoE(nn.Module):
+    """Each token through the experts that a gate picks for it, wherever they are.
+
+    Every rank has the whole gate, and the experts that are its own. Their parameters are the same
+    for every number of ranks: each expert is drawn from the seed and its number.
+
+    Args:
+        expert_parallel: says how many experts there are, how wide a token is, and how many experts
+            it takes.
+        inner: width of an expert's hidden layer.
+        seed: of all parameters.
+        dtype: of the parameters; of the tokens too.
+    """
+
+    def __init__(
+        self,
+        expert_parallel: ExpertParallel,
+        *,
+        inner: int,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        hidden, experts = expert_parallel.hidden, expert_parallel.experts
+        self.topk = expert_parallel.topk
+        self.exchange = Exchange(expert_parallel)
+        world = expert_parallel.world
+        self.local_experts = experts // world.size
+        first = world.rank * self.local_experts
+        mine = range(first, first + self.local_experts)
+        self.gate = nn.Parameter(_drawn((hidden, experts), seed).to(device, dtype))
+        self.up = nn.Parameter(
+            torch.stack([_drawn((hidden, inner), seed + 2 * e + 1) for e in mine]).to(device, dtype)
+        )
+        self.down = nn.Parameter(
+            torch.stack([_drawn((inner, hidden), seed + 2 * e + 2) for e in mine]).to(device, dtype)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> the same shape. Collective."""
+        tokens = x.reshape(-1, x.size(-1))
+        odds = (tokens.float() @ self.gate.float()).softmax(-1)
+        weights, picks = odds.topk(self.topk, sorted=False)
+        weights = weights / weights.sum(-1, keepdim=True)
+        there = self.exchange.dispatch(tokens, picks, weights)
+        return self.exchange.combine(self._experts(there), there).view_as(x)
+
+    def expert_parameters(self) -> list[nn.Parameter]:
+        """Those that no other rank has. Their gradients are whole; those of the others are this
+        rank's part."""
+        return [self.up, self.down]
+
+    def _experts(self, there: Dispatched) -> Tensor:
+        """For every row the weighted sum over its experts of this rank."""
+        sums = torch.zeros_like(there.x)
+        for expert in range(self.local_experts):
+            rows, picks = (there.topk_idx == expert).nonzero(as_tuple=True)
+            inner = nn.functional.gelu(there.x[rows] @ self.up[expert])
+            weights = there.topk_weights[rows, picks, None].to(sums.dtype)
+            sums = sums.index_add(0, rows, inner @ self.down[expert] * weights)
+        return sums
+
+
+def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
+    """Normal, scaled so that a product with it is as large as its input."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return (
+        torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32) / shape[0] ** 0.5
+    )

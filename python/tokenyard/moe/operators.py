@@ -1,0 +1,120 @@
+"""dispatch and combine as operators of torch, with their gradients.
+
+    dispatch                rows go out            its gradient is combine_with_weights
+    combine                 sums come home         its gradient is dispatch_again
+
+A row is a copy of its token, so the token's gradient is the sum of its rows' gradients, which is
+what combine computes; a sum has each of its rows as an addend, so every row gets the gradient of
+the sum, which is what a dispatch on the same route brings. Weights travel beside the rows, and
+their gradients home the same way.
+
+All ranks of an exchange run the same operators in the same order, in the backward pass too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..expert_parallel import Combined
+from . import routes
+
+NOT_CAPTURED = tuple(
+    tag for tag in [getattr(torch.Tag, "cudagraph_unsafe", None)] if tag is not None
+)
+"""A dispatch waits for its counts, so CUDA graphs that torch makes by itself leave it out."""
+
+
+@torch.library.custom_op("tokenyard::dispatch", mutates_args=(), tags=NOT_CAPTURED)
+def dispatch(
+    x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows, their local ids and weights as received, and the ticket of their route."""
+    used = routes.exchange_of(exchange)
+    received = used.dispatch(x, topk_idx, topk_weights)
+    ticket = routes.ticket_of(used, received.route)
+    return received.x, received.topk_idx, received.topk_weights, ticket
+
+
+@dispatch.register_fake
+def _(
+    x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = torch.library.get_ctx().new_dynamic_size()
+    return (
+        x.new_empty(rows, x.size(1)),
+        topk_idx.new_empty(rows, topk_idx.size(1), dtype=torch.int32),
+        topk_weights.new_empty(rows, topk_idx.size(1)),
+        torch.empty(1, dtype=torch.int64, device="cpu"),
+    )
+
+
+@torch.library.custom_op("tokenyard::dispatch_again", mutates_args=(), tags=NOT_CAPTURED)
+def dispatch_again(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
+    """Other rows of the same tokens, on the route of a ticket."""
+    exchange, route = routes.route_of(ticket)
+    return exchange.dispatch(x, route=route).x
+
+
+@dispatch_again.register_fake
+def _(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
+    return x.new_empty(rows, x.size(1))
+
+
+@torch.library.custom_op("tokenyard::combine", mutates_args=(), tags=NOT_CAPTURED)
+def combine(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
+    """For every token the sum of its rows."""
+    exchange, route = routes.route_of(ticket)
+    return exchange.combine(y, route)
+
+
+@combine.register_fake
+def _(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
+    return y.new_empty(tokens, y.size(1))
+
+
+@torch.library.custom_op("tokenyard::combine_with_weights", mutates_args=(), tags=NOT_CAPTURED)
+def combine_with_weights(
+    y: Tensor, weights: Tensor, ticket: Tensor, tokens: int
+) -> tuple[Tensor, Tensor]:
+    """The same, and the sums of the rows' weights."""
+    exchange, route = routes.route_of(ticket)
+    home: Combined[Tensor] = exchange.combine(y, route, weights)
+    return home.x, home.topk_weights
+
+
+@combine_with_weights.register_fake
+def _(y: Tensor, weights: Tensor, ticket: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    return y.new_empty(tokens, y.size(1)), weights.new_empty(tokens, weights.size(1))
+
+
+def _keep_for_dispatch(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, ids, _, ticket = output
+    ctx.save_for_backward(ids, ticket)
+    ctx.tokens = inputs[0].size(0)
+
+
+def _dispatch_backward(
+    ctx: Any, grad_x: Tensor, grad_ids: None, grad_weights: Tensor, grad_ticket: None
+) -> tuple[Tensor | None, ...]:
+    ids, ticket = ctx.saved_tensors
+    # Weights of experts elsewhere were made 0 here, so they pass no gradient.
+    grad_weights = grad_weights.masked_fill(ids < 0, 0)
+    home = combine_with_weights(grad_x.contiguous(), grad_weights, ticket, ctx.tokens)
+    return home[0], None, home[1], None
+
+
+def _keep_for_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.rows = inputs[0].size(0)
+
+
+def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (ticket,) = ctx.saved_tensors
+    return dispatch_again(grad.contiguous(), ticket, ctx.rows), None, None
+
+
+dispatch.register_autograd(_dispatch_backward, setup_context=_keep_for_dispatch)
+combine.register_autograd(_combine_backward, setup_context=_keep_for_combine)
