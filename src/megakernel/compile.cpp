@@ -120,7 +120,7 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   check_shapes(shapes);
   Compiled compiled{.triggers = count_triggers(graphs), .placement = {}, .launches = {}};
   const bool dynamic = shapes[0].schedulers > 0;
-  const Order events_only(graphs, Order::Beside::events_only);
+  const GraphOrder events_only(graphs, GraphOrder::Beside::events_only);
   if (placement) {
     compiled.placement = std::move(*placement);
   } else if (dynamic) {
@@ -135,13 +135,15 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
     for (const Shape& shape : shapes) workers.push_back(shape.workers);
     compiled.placement = place(graphs, events_only, workers);
   }
-  const Order order(graphs, dynamic ? Order::Beside::barriers : Order::Beside::queues,
-                    &compiled.placement);
+  const GraphOrder order(graphs,
+                         dynamic ? GraphOrder::Beside::barriers : GraphOrder::Beside::queues,
+                         &compiled.placement);
   prove_acyclic(order);
   prove_counts_apart(graphs, order);
   if (dynamic) prove_arrivals_apart(graphs, compiled.triggers, order);
-  const Order visible(graphs, dynamic ? Order::Beside::barriers : Order::Beside::queues,
-                      &compiled.placement, Order::Carried::left_out);
+  const GraphOrder visible(graphs,
+                           dynamic ? GraphOrder::Beside::barriers : GraphOrder::Beside::queues,
+                           &compiled.placement, GraphOrder::Carried::left_out);
   prove_regions(graphs, order, visible);
   return compiled;
 }

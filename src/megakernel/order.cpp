@@ -9,8 +9,8 @@
 
 namespace tokenyard::megakernel {
 
-Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* placement,
-             Carried carried)
+GraphOrder::GraphOrder(std::span<const Graph> graphs, Beside beside, const Placement* placement,
+                       Carried carried)
     : graphs_(graphs) {
   for (const Graph& graph : graphs) {
     first_task_.push_back(nodes_an_iteration_);
@@ -36,7 +36,7 @@ Order::Order(std::span<const Graph> graphs, Beside beside, const Placement* plac
   sort();
 }
 
-void Order::add_events(std::vector<Pair>& edges, Carried carried) const {
+void GraphOrder::add_events(std::vector<Pair>& edges, Carried carried) const {
   for (const Graph& graph : graphs_) {
     const uint32_t rank = graph.place().rank;
     for (uint32_t i = 0; i < graph.tasks().size(); ++i) {
@@ -58,7 +58,7 @@ void Order::add_events(std::vector<Pair>& edges, Carried carried) const {
   }
 }
 
-void Order::add_barriers(std::vector<Pair>& edges) const {
+void GraphOrder::add_barriers(std::vector<Pair>& edges) const {
   for (uint32_t rank = 0; rank < graphs_.size(); ++rank)
     for (uint32_t i = 0; i < graphs_[rank].tasks().size(); ++i) {
       edges.emplace_back(task(rank, i, 0), first_barrier_ + rank);
@@ -66,7 +66,7 @@ void Order::add_barriers(std::vector<Pair>& edges) const {
     }
 }
 
-void Order::add_queues(std::vector<Pair>& edges, const Placement& placement) const {
+void GraphOrder::add_queues(std::vector<Pair>& edges, const Placement& placement) const {
   for (uint32_t rank = 0; rank < placement.queues.size(); ++rank)
     for (const std::vector<uint32_t>& queue : placement.queues[rank]) {
       if (queue.empty()) continue;
@@ -77,7 +77,7 @@ void Order::add_queues(std::vector<Pair>& edges, const Placement& placement) con
     }
 }
 
-void Order::sort() {
+void GraphOrder::sort() {
   std::vector<uint32_t> before(nodes(), 0);
   for (const Node to : targets_) ++before[to];
   for (Node node = 0; node < nodes(); ++node)
@@ -87,7 +87,7 @@ void Order::sort() {
       if (--before[to] == 0) sorted_.push_back(to);
 }
 
-std::vector<Order::Node> Order::cycle() const {
+std::vector<GraphOrder::Node> GraphOrder::cycle() const {
   if (sorted_.size() == nodes()) return {};
   std::vector<bool> done(nodes(), false);
   for (const Node node : sorted_) done[node] = true;
@@ -110,7 +110,7 @@ std::vector<Order::Node> Order::cycle() const {
   return walk;
 }
 
-std::vector<bool> Order::precedes(std::span<const Pair> pairs) const {
+std::vector<bool> GraphOrder::precedes(std::span<const Pair> pairs) const {
   // In passes: each follows as many sources as a node's set has bits.
   constexpr uint32_t kWords = 8, kSources = kWords * 64;
   std::vector<bool> answers(pairs.size(), false);
@@ -142,7 +142,7 @@ std::vector<bool> Order::precedes(std::span<const Pair> pairs) const {
   return answers;
 }
 
-std::string Order::name(Node node) const {
+std::string GraphOrder::name(Node node) const {
   const uint32_t iteration = node / nodes_an_iteration_;
   const uint32_t at = node % nodes_an_iteration_;
   const std::string of = iteration == 0 ? "" : " in the next iteration";

@@ -23,7 +23,7 @@
 
 namespace tokenyard::megakernel {
 
-class Order {
+class GraphOrder {
  public:
   using Node = uint32_t;
   using Pair = std::pair<Node, Node>;
@@ -34,8 +34,8 @@ class Order {
   /// between iterations.
   /// Without carried events it is the order in which tasks see each other's memory.
   enum class Carried : uint8_t { counts, left_out };
-  Order(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr,
-        Carried carried = Carried::counts);
+  GraphOrder(std::span<const Graph> graphs, Beside beside, const Placement* placement = nullptr,
+             Carried carried = Carried::counts);
 
   Node task(uint32_t rank, uint32_t task, uint32_t iteration = 0) const {
     return iteration * nodes_an_iteration_ + first_task_[rank] + task;

@@ -24,15 +24,15 @@ struct Costs {
   std::vector<bool> is_task;
 };
 
-Costs costs_of(std::span<const Graph> graphs, const Order& order) {
-  const uint32_t nodes = order.nodes() / Order::kIterations;
+Costs costs_of(std::span<const Graph> graphs, const GraphOrder& order) {
+  const uint32_t nodes = order.nodes() / GraphOrder::kIterations;
   Costs costs{.own = std::vector<uint64_t>(nodes, 0),
               .to_end = std::vector<uint64_t>(nodes, 0),
               .places = std::vector<Place>(nodes),
               .is_task = std::vector<bool>(nodes, false)};
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     for (uint32_t task = 0; task < graphs[rank].tasks().size(); ++task) {
-      const Order::Node node = order.task(rank, task);
+      const GraphOrder::Node node = order.task(rank, task);
       costs.own[node] = graphs[rank].tasks()[task].cost_ns;
       costs.places[node] = {rank, task};
       costs.is_task[node] = true;
@@ -40,7 +40,7 @@ Costs costs_of(std::span<const Graph> graphs, const Order& order) {
   for (auto node = order.sorted().rbegin(); node != order.sorted().rend(); ++node) {
     if (*node >= nodes) continue;
     uint64_t longest = 0;
-    for (const Order::Node to : order.after(*node))
+    for (const GraphOrder::Node to : order.after(*node))
       if (to < nodes) longest = std::max(longest, costs.to_end[to]);
     costs.to_end[*node] = costs.own[*node] + longest;
   }
@@ -56,13 +56,13 @@ uint32_t soonest(const std::vector<uint64_t>& free_ns, uint64_t ready_ns) {
 
 }  // namespace
 
-Placement place(std::span<const Graph> graphs, const Order& events_only,
+Placement place(std::span<const Graph> graphs, const GraphOrder& events_only,
                 std::span<const uint32_t> workers) {
-  const uint32_t nodes = events_only.nodes() / Order::kIterations;
+  const uint32_t nodes = events_only.nodes() / GraphOrder::kIterations;
   const Costs costs = costs_of(graphs, events_only);
   std::vector<uint32_t> before(nodes, 0);
-  for (Order::Node node = 0; node < nodes; ++node)
-    for (const Order::Node to : events_only.after(node))
+  for (GraphOrder::Node node = 0; node < nodes; ++node)
+    for (const GraphOrder::Node to : events_only.after(node))
       if (to < nodes) ++before[to];
 
   Placement placement;
@@ -75,13 +75,13 @@ Placement place(std::span<const Graph> graphs, const Order& events_only,
   using Ready = std::tuple<uint64_t, int64_t>;
   std::priority_queue<Ready> ready;
   std::vector<uint64_t> ready_ns(nodes, 0);
-  const auto offer = [&](Order::Node node) {
+  const auto offer = [&](GraphOrder::Node node) {
     ready.emplace(costs.to_end[node], -static_cast<int64_t>(node));
   };
-  for (Order::Node node = 0; node < nodes; ++node)
+  for (GraphOrder::Node node = 0; node < nodes; ++node)
     if (before[node] == 0) offer(node);
   while (!ready.empty()) {
-    const auto node = static_cast<Order::Node>(-std::get<1>(ready.top()));
+    const auto node = static_cast<GraphOrder::Node>(-std::get<1>(ready.top()));
     ready.pop();
     uint64_t end_ns = ready_ns[node];
     if (costs.is_task[node]) {
@@ -97,7 +97,7 @@ Placement place(std::span<const Graph> graphs, const Order& events_only,
       end_ns = std::max(free_ns[rank][worker], ready_ns[node]) + costs.own[node];
       free_ns[rank][worker] = end_ns;
     }
-    for (const Order::Node to : events_only.after(node)) {
+    for (const GraphOrder::Node to : events_only.after(node)) {
       if (to >= nodes) continue;
       ready_ns[to] = std::max(ready_ns[to], end_ns);
       if (--before[to] == 0) offer(to);

@@ -4,19 +4,19 @@
 
 namespace tokenyard::megakernel {
 
-void prove_acyclic(const Order& order) {
-  const std::vector<Order::Node> cycle = order.cycle();
+void prove_acyclic(const GraphOrder& order) {
+  const std::vector<GraphOrder::Node> cycle = order.cycle();
   if (cycle.empty()) return;
   std::vector<std::string> witness;
-  for (const Order::Node node : cycle) witness.push_back(order.name(node));
+  for (const GraphOrder::Node node : cycle) witness.push_back(order.name(node));
   witness.push_back(order.name(cycle.front()));
   throw InvalidGraph(GraphFault::cycle, std::move(witness),
                      "tasks that do not wait for one another, by events or by their queue");
 }
 
-void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
+void prove_counts_apart(std::span<const Graph> graphs, const GraphOrder& order) {
   if (graphs[0].is_once()) return;
-  std::vector<std::vector<std::vector<Order::Node>>> signalling(graphs.size());
+  std::vector<std::vector<std::vector<GraphOrder::Node>>> signalling(graphs.size());
   std::vector<std::vector<bool>> awaited(graphs.size());
   for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
     signalling[rank].resize(graphs[rank].events().size());
@@ -26,7 +26,7 @@ void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
   for (const Graph& graph : graphs) {
     const uint32_t rank = graph.place().rank;
     for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
-      const Order::Node next = order.task(rank, task, 1);
+      const GraphOrder::Node next = order.task(rank, task, 1);
       for (const Signal& signal : graph.tasks()[task].signals)
         signalling[signal.rank][signal.event.id].push_back(next);
       for (const Event& event : graph.tasks()[task].expects)
@@ -34,12 +34,12 @@ void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
       for (const Wait& wait : graph.tasks()[task].waits) awaited[rank][wait.event.id] = true;
     }
   }
-  std::vector<Order::Pair> pairs;
+  std::vector<GraphOrder::Pair> pairs;
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     for (uint32_t event = 0; event < signalling[rank].size(); ++event) {
       // A single task signals after itself.
       if (!awaited[rank][event] || signalling[rank][event].size() < 2) continue;
-      for (const Order::Node next : signalling[rank][event])
+      for (const GraphOrder::Node next : signalling[rank][event])
         pairs.emplace_back(order.event(rank, event), next);
     }
   const std::vector<bool> ordered = order.precedes(pairs);
@@ -53,10 +53,10 @@ void prove_counts_apart(std::span<const Graph> graphs, const Order& order) {
 }
 
 void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& triggers,
-                          const Order& order) {
+                          const GraphOrder& order) {
   if (graphs[0].is_once()) return;
   // Tasks of a rank's own next iteration come after all of this one: only others' signals matter.
-  std::vector<std::vector<std::vector<Order::Node>>> from_others(graphs.size());
+  std::vector<std::vector<std::vector<GraphOrder::Node>>> from_others(graphs.size());
   for (uint32_t rank = 0; rank < graphs.size(); ++rank)
     from_others[rank].resize(graphs[rank].events().size());
   for (const Graph& graph : graphs)
@@ -65,13 +65,13 @@ void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& trigger
         if (signal.rank != graph.place().rank)
           from_others[signal.rank][signal.event.id].push_back(
               order.task(graph.place().rank, task, 1));
-  std::vector<Order::Pair> pairs;
+  std::vector<GraphOrder::Pair> pairs;
   for (const Graph& graph : graphs) {
     const uint32_t rank = graph.place().rank;
     for (uint32_t task = 0; task < graph.tasks().size(); ++task)
       for (const Wait& wait : graph.tasks()[task].waits)
         if (wait.lag == 0 && triggers[rank][wait.event.id].remote)
-          for (const Order::Node signals : from_others[rank][wait.event.id])
+          for (const GraphOrder::Node signals : from_others[rank][wait.event.id])
             pairs.emplace_back(order.task(rank, task), signals);
   }
   const std::vector<bool> ordered = order.precedes(pairs);

@@ -90,7 +90,7 @@ GraphFault fault_of(const Access& first, const Access& second) {
 
 class RegionProof {
  public:
-  RegionProof(std::span<const Graph> graphs, const Order& order, bool words)
+  RegionProof(std::span<const Graph> graphs, const GraphOrder& order, bool words)
       : graphs_(graphs), order_(order), tensors_(accesses_of(graphs, words)) {}
 
   void run() {
@@ -193,17 +193,18 @@ class RegionProof {
   }
 
   std::span<const Graph> graphs_;
-  const Order& order_;
+  const GraphOrder& order_;
   std::vector<TensorAccesses> tensors_;
   std::vector<Conflict> conflicts_;
-  std::vector<Order::Pair> pairs_;  ///< [conflicts * kQuestions]
+  std::vector<GraphOrder::Pair> pairs_;  ///< [conflicts * kQuestions]
   std::vector<bool> answers_;
   std::map<std::pair<const TensorAccesses*, uint32_t>, std::vector<uint32_t>> produced_;
 };
 
 }  // namespace
 
-void prove_regions(std::span<const Graph> graphs, const Order& order, const Order& visible) {
+void prove_regions(std::span<const Graph> graphs, const GraphOrder& order,
+                   const GraphOrder& visible) {
   RegionProof(graphs, order, true).run();
   RegionProof(graphs, visible, false).run();
 }
