@@ -115,13 +115,14 @@ void Driver::step(Clock::time_point& last_moved, std::optional<Instant> until, b
     changed_.notify_all();
   }
   const Clock::time_point now = Clock::now();
-  if (moved) last_moved = now;
-  if (now - last_moved < options_.spin) {
-    // Whoever is waited for may want this very core. Else it is better to keep it until the sleep:
-    // who yields comes back after everybody else, who wakes comes back at once.
-    if (crowded_.load(std::memory_order_relaxed)) std::this_thread::yield();
+  if (moved) {
+    last_moved = now;
     return;
   }
+  // Whoever is waited for may want this very core: then to sleep at once is best. To yield would
+  // not do, for the system lets who yields wait for everybody else's turn to end, but runs at once
+  // who is woken.
+  if (!crowded_.load(std::memory_order_relaxed) && now - last_moved < options_.spin) return;
 
   std::chrono::nanoseconds nap = nap_max;
   if (until) nap = std::min<std::chrono::nanoseconds>(nap, *until - engine_.now());

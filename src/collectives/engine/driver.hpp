@@ -47,7 +47,8 @@ class Driver {
   void news();
   /// Called by the thread after every piece of news.
   void on_news(std::function<void()> call);
-  /// Ranks of this host outnumber its cores: others need the core that a spinning thread holds.
+  /// Ranks of this host outnumber its cores: others need the core that a spinning thread holds, so
+  /// nobody spins.
   void set_crowded(bool crowded) { crowded_ = crowded; }
 
   void stop();
