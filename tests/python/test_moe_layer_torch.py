@@ -194,7 +194,9 @@ def test_what_the_documentation_runs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     program, printed = code.rsplit("print(", 1)
-    expression, expected = re.fullmatch(r"(.*)\)  # (.*)\n", printed).groups()  # type: ignore[union-attr]
+    found = re.fullmatch(r"(.*)\)  # (.*)\n", printed)
+    assert found
+    expression, expected = found.groups()
     here: dict[str, Any] = {}
     exec(program, here)
     assert eval(expression, here) == eval(expected, here)
