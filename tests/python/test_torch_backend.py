@@ -315,17 +315,3 @@ def test_under_torchrun(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_without_a_compiler_there_is_a_sentence(tmp_path: Path) -> None:
-    environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path), CXX="no-such-compiler")
-    done = subprocess.run(
-        [sys.executable, "-c", "import tokenyard.torch"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert "tokenyard.errors.Unsupported" in done.stderr
-    assert "CXX=no-such-compiler" in done.stderr

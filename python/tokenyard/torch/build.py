@@ -94,6 +94,7 @@ def _include_folders() -> list[str]:
 
 def _build(library: Path) -> None:
     compiler = _compiler()
+    _check_python_headers()
     print(
         f"tokenyard: building its backend for torch {torch.__version__}, about half a minute, "
         f"into {library.parent}",
@@ -124,10 +125,21 @@ def _compiler() -> str:
     looked = f"CXX={chosen}" if chosen else ", ".join(COMPILERS)
     raise Unsupported(
         f"torch's backend tokenyard is compiled when it is first used, which takes a C++20 "
-        f"compiler; looked for {looked}",
+        f"compiler; looked for {looked}. Install one (apt install g++), or name it in CXX",
         asked="import tokenyard.torch",
         why="there is no C++ compiler",
     )
+
+
+def _check_python_headers() -> None:
+    folder = Path(sysconfig.get_path("include"))
+    if not (folder / "Python.h").exists():
+        raise Unsupported(
+            f"torch's backend tokenyard is compiled when it is first used, which takes Python's "
+            f"headers; there is no Python.h in {folder}. Install them (apt install python3-dev)",
+            asked="import tokenyard.torch",
+            why="there is no Python.h",
+        )
 
 
 def _run_all(commands: Iterator[list[str]] | list[list[str]]) -> None:
