@@ -9,6 +9,8 @@ Importing this registers the backend. At its first use on a machine it is compil
 that is installed, which takes a C++20 compiler and about half a minute, and is kept in
 XDG_CACHE_HOME (else ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted, or
 do as `Options.on_failure` says; `collectives` is the way to `shrink`, `replace` and `grow`.
+
+The layers of `tokenyard.moe` are here too; imported from there they need no compiler.
 """
 
 from __future__ import annotations
@@ -18,12 +20,21 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ..collectives import Collectives
+from ..moe import Dispatched, Exchange, MoE
 from . import build
 from .options import Options
 from .seat import create, job_of
 from .training import average_hook
 
-__all__ = ["Options", "average_hook", "collectives", "monitored_barrier"]
+__all__ = [
+    "Dispatched",
+    "Exchange",
+    "MoE",
+    "Options",
+    "average_hook",
+    "collectives",
+    "monitored_barrier",
+]
 
 
 def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
