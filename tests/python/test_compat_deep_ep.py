@@ -379,7 +379,10 @@ def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
     run(layer)
 
 
-def test_masks(run: Callable[..., None]) -> None:
+def test_masks(run: Callable[..., None], request: pytest.FixtureRequest) -> None:
+    if "cuda" in request.node.name and torch.cuda.device_count() < RANKS:
+        pytest.skip("ranks that share a GPU launch together, so none can stay away")
+
     def layer(world: tokenyard.World) -> None:
         buffer = serving_buffer_of(world, enable_shrink=True)
         x, topk_idx, _ = given(world)
