@@ -45,7 +45,8 @@ size_t mapped_bytes(size_t ring_bytes) {
 void check_file_size_limit(size_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) segment_failed("getrlimit");
-  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) segment_failed("RLIMIT_FSIZE", EFBIG);
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
+    segment_failed("RLIMIT_FSIZE", EFBIG);
 }
 
 void commit_pages(int descriptor, size_t bytes) {
@@ -73,7 +74,8 @@ Segment Segment::make(size_t ring_bytes) {
   FileDescriptor descriptor(memfd_create("tokenyard-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor) segment_failed("memfd_create");
   if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) segment_failed("ftruncate");
-  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) segment_failed("F_ADD_SEALS");
+  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
+    segment_failed("F_ADD_SEALS");
   commit_pages(descriptor.native(), bytes);
   struct stat facts {};
   if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
