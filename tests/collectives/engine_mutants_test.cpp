@@ -49,7 +49,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"successors_not_awaited",
                          {.engine = EngineMutant::successors_not_awaited}},
                     Case{"fence_ignored", {.engine = EngineMutant::fence_ignored}},
-                    Case{"team_kept", {.engine = EngineMutant::team_kept}},
                     Case{"mending_ignored", {.engine = EngineMutant::mending_ignored}},
                     Case{"stale_bytes_accepted", {.program = ProgramMutant::stale_bytes_accepted}},
                     Case{"shrinks_alone", {.program = ProgramMutant::shrinks_alone}}),

@@ -205,5 +205,23 @@ TEST(PointToPoint, ALostPeerIsNamed) {
   EXPECT_EQ(other, values);
 }
 
+TEST(MessagesAcrossEpochs, TheWordForAMessageMayBeLostWithItsEpoch) {
+  EngineWorld world({.ranks = 3, .ring_bytes = 1 << 20});
+  const std::vector<float> values = counted(50000, 1);
+  std::vector<float> got(values.size());
+  const auto send = world.engine(0).send(0, sent(values), 1, 5, 10s);
+  const auto receive = world.engine(1).receive(0, into(got), 0, 5, 10s);
+  // The receiver has it and says so; the sender looks no more in this epoch.
+  while (!receive->done()) {
+    world.engine(1).poll(true);
+    if (!receive->done()) world.engine(0).poll(true);
+  }
+  ASSERT_FALSE(send->done());
+  world.install(world.agree({2}));
+  run(world, {send});
+  EXPECT_EQ(error_text(*send), "");
+  EXPECT_EQ(got, values);
+}
+
 }  // namespace
 }  // namespace tokenyard::collectives::testing

@@ -11,7 +11,11 @@ namespace tokenyard::collectives {
 namespace {
 
 /// Longer than two heartbeats of whoever asks for it.
-constexpr Instant attention = std::chrono::milliseconds(250);
+constexpr Instant attentive_for = std::chrono::milliseconds(250);
+
+/// In a new epoch a sender asks again whether a message has been received, if the word for it was
+/// lost with the old one. Who has said so then has nothing to wait for.
+constexpr Instant asked_again_for = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -103,17 +107,25 @@ std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::option
   const Turn turn(*this, true);
   PointToPoint& messages = messages_.at(group);
   auto outcome = messages.receive(array, from, tag, now, timeout);
-  messages.poll(now, false);
+  messages.poll(now, PointToPoint::Attention::nobody);
   return outcome;
+}
+
+PointToPoint::Attention Engine::attention() const {
+  const Instant now = clock_();
+  if (now < attentive_until_) return PointToPoint::Attention::everybody;
+  return now < asked_again_until_ ? PointToPoint::Attention::acquainted
+                                  : PointToPoint::Attention::nobody;
 }
 
 bool Engine::poll_queues() {
   const Instant now = clock_();
   bool moved = false;
   for (auto& [id, queue] : queues_) moved = queue.poll(now) || moved;
-  const bool attentive = is_attentive();
+  const PointToPoint::Attention attended = attention();
   for (auto& [id, messages] : messages_) {
-    if (attentive || !messages.idle()) moved = messages.poll(now, attentive) || moved;
+    if (attended != PointToPoint::Attention::nobody || !messages.idle())
+      moved = messages.poll(now, attended) || moved;
   }
   look_at_farewell();
   return moved;
@@ -134,7 +146,8 @@ bool Engine::prepare_to_sleep() {
 bool Engine::busy() const {
   const std::lock_guard lock(mutex_);
   const auto works = [](const auto& entry) { return !entry.second.idle(); };
-  return is_attentive() || std::any_of(queues_.begin(), queues_.end(), works) ||
+  return attention() != PointToPoint::Attention::nobody ||
+         std::any_of(queues_.begin(), queues_.end(), works) ||
          std::any_of(messages_.begin(), messages_.end(), works);
 }
 
@@ -225,7 +238,7 @@ std::optional<Slot> Engine::unreceived_by() const {
 void Engine::attend() {
   {
     const std::lock_guard lock(mutex_);
-    attentive_until_ = clock_() + attention;
+    attentive_until_ = clock_() + attentive_for;
   }
   on_news_();
 }
@@ -316,6 +329,7 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);
       messages.install(verdict, now);
+      if (messages.has_acquaintances()) asked_again_until_ = now + asked_again_for;
     }
   }
   on_news_();

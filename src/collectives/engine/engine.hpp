@@ -92,7 +92,7 @@ class Engine final : public Participant {
  private:
   class Turn;
   bool poll_queues();
-  bool is_attentive() const { return clock_() < attentive_until_; }
+  PointToPoint::Attention attention() const;
   void look_at_farewell();
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
@@ -108,7 +108,7 @@ class Engine final : public Participant {
   std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
   View mended_;
   std::map<Slot, Epoch> came_in_;
-  Instant attentive_until_{};
+  Instant attentive_until_{}, asked_again_until_{};
   std::exception_ptr leaving_;
   std::shared_ptr<Outcome> farewell_;  // not done until all messages have been received
   std::exception_ptr ended_;

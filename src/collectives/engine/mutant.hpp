@@ -14,7 +14,6 @@ enum class EngineMutant : uint8_t {
   verdict_not_followed,    ///< takes back what a rank that is gone may have committed
   successors_not_awaited,  ///< runs again without those whose places are to be taken
   fence_ignored,           ///< goes on when the others have put it out
-  team_kept,               ///< talks to the ranks of the epoch before
   mending_ignored,         ///< groups stay broken after an epoch that mends
 };
 

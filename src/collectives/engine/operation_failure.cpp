@@ -159,7 +159,7 @@ void OperationQueue::give_up(Instant) {
 
 void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant now) {
   open_conversation();
-  if (around_.mutant != EngineMutant::team_kept) attempt_.reset();
+  attempt_.reset();
   if (failed_) return;
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 

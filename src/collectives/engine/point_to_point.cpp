@@ -116,7 +116,7 @@ void PointToPoint::say(uint32_t to, Sending& sending) {
   }
 }
 
-bool PointToPoint::poll(Instant now, bool all) {
+bool PointToPoint::poll(Instant now, Attention attention) {
   if (failed_) return false;
   bool arrived = false, moved = false;
   if (!around_.frozen) {
@@ -125,7 +125,9 @@ bool PointToPoint::poll(Instant now, bool all) {
       const bool awaited =
           std::any_of(receiving_.begin(), receiving_.end(),
                       [&](const Receiving& one) { return !one.from || *one.from == rank; });
-      if (!peers_[rank].stream && !awaited && !all) continue;
+      const bool attended = attention == Attention::everybody ||
+                            (attention == Attention::acquainted && peers_[rank].is_acquainted());
+      if (!peers_[rank].stream && !awaited && !attended) continue;
       stream(rank).push();
       while (read(rank)) arrived = true;
       moved = stream(rank).take_moved() || moved;

@@ -55,8 +55,11 @@ class PointToPoint {
                                 std::chrono::nanoseconds timeout);
   std::shared_ptr<Outcome> receive(Array array, std::optional<uint32_t> from, uint64_t tag,
                                    Instant now, std::chrono::nanoseconds timeout);
-  /// `all`: reads what anybody sends, though nobody here waits for it.
-  bool poll(Instant now, bool all);
+  /// Whose messages are read though nobody here waits for them.
+  enum class Attention : uint8_t { nobody, acquainted, everybody };
+  bool poll(Instant now, Attention attention);
+  /// Somebody's messages have been received here.
+  bool has_acquaintances() const;
   bool idle() const;
   /// Refuses calls from now on and fails receives; what has been sent stays on its way.
   void begin_to_leave(const std::exception_ptr& why);
@@ -109,6 +112,7 @@ class PointToPoint {
     std::map<Number, Arrived> arrived;
     std::vector<std::byte> eager;  // the payload that is coming in
     size_t got = 0;
+    bool is_acquainted() const { return floor > 0 || !above.empty(); }
     bool has(Number number) const { return number <= floor || above.contains(number); }
     void note(Number number);
   };

@@ -19,6 +19,11 @@ bool PointToPoint::idle() const {
          });
 }
 
+bool PointToPoint::has_acquaintances() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.is_acquainted(); });
+}
+
 bool PointToPoint::drained() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
     return peer.sending.empty() && (!peer.stream || peer.stream->drained());

@@ -107,6 +107,13 @@ class CommitChecker {
            group);
     ++aborts_;
   }
+  /// It has happened without a rank that had given up; only that rank may say so.
+  void missed(const Member& by, GroupId group, Sequence sequence) {
+    Sequence& last = last_[{by, group}];
+    expect(sequence == last + 1, "commit: slot {} has missed operation {} of group {} after {}",
+           by.slot, sequence, group, last);
+    last = sequence;
+  }
   void frozen(const Member& by, const std::vector<GroupProgress>& progress) {
     for (const GroupProgress& group : progress) frozen_[{by, group.group}] = group.committed;
   }

@@ -68,7 +68,8 @@ class DrawnCall {
     for (Numbers& part : out_) call.out.push_back({part.data(), part.size(), DataType::int64});
     call.signature.elements = total();
     if (kind_ != DrawnKind::barrier && call.signature.elements > 0) {
-      call.signature.lengths = fingerprint(std::array<uint64_t, 2>{elements_, size()});
+      call.signature.lengths =
+          fingerprint(std::array<uint64_t, 2>{elements_, in_place() ? 0 : size()});
       call.bytes = total() * sizeof(int64_t);
     }
     return call;
@@ -106,11 +107,13 @@ class DrawnCall {
 
   /// How many numbers of the results are not what `members` have brought. An attempt that was
   /// called off may have left something in the parts of others.
-  size_t wrong(const View& members) const {
+  size_t wrong(const View& members) const { return wrong(members, place_.slots); }
+  /// Where the group has grown since: `slots` are its ranks.
+  size_t wrong(const View& members, const std::vector<Slot>& slots) const {
     std::vector<Numbers> expected = blank_;
-    for (uint32_t rank = 0; rank < size(); ++rank) {
-      const auto member = members.at(place_.slots[rank]);
-      if (member) add(*member, rank, expected);
+    for (uint32_t rank = 0; rank < slots.size(); ++rank) {
+      const auto member = members.at(slots[rank]);
+      if (member && (in_place() || rank < size())) add(*member, rank, expected);
     }
     size_t wrong = 0;
     const bool by_rank = out_.size() == size() && !in_place();

@@ -104,7 +104,7 @@ class EngineProgram final : public Program {
                                         .group = id,
                                         .sequence = group.begun,
                                         .rooted = options_.rooted},
-                       view_);
+                       options_.on_failure == OnFailure::retry ? all_of(group.slots) : view_);
     group.called = outside_.clock();
     group.called_after = mended_;
     group.operation = engine_.start(id, group.call->call(), options_.timeout);
@@ -136,7 +136,11 @@ class EngineProgram final : public Program {
     }
     for (const GroupProgress& told : verdict.groups) {
       const auto found = groups_.find(told.group);
-      if (found != groups_.end()) settle(found->first, found->second, told.committed);
+      if (found == groups_.end()) continue;
+      settle(found->first, found->second, told.committed);
+      Group& group = found->second;
+      if (std::exchange(group.unsure, false) && told.committed == group.committed + 1)
+        watcher_.missed(told.group, group.committed = told.committed);
     }
     view_ = verdict.next;
     groups_.at(0).slots = world_of(view_);
@@ -183,6 +187,7 @@ class EngineProgram final : public Program {
     std::optional<DrawnCall> call;  // whose memory the engine uses
     Instant called{};
     Epoch called_after = 0;  // the last epoch that had mended
+    bool unsure = false;     // it gave up, and the others had not agreed with it on that
     std::shared_ptr<Operation> operation;
   };
   struct Control final : MembershipControl {
@@ -196,6 +201,12 @@ class EngineProgram final : public Program {
     const Outside& outside;
   };
 
+  /// Who retries waits for a root that is lost.
+  static View all_of(const std::vector<Slot>& slots) {
+    View view;
+    for (const Slot slot : slots) view.members.push_back({slot, 0});
+    return view;
+  }
   static std::vector<Slot> world_of(const View& view) {
     std::vector<Slot> slots(view.slots);
     std::iota(slots.begin(), slots.end(), 0);
@@ -242,7 +253,11 @@ class EngineProgram final : public Program {
       active.push_back(slot);
       sum += contribution(*member, id, group.begun);
     }
-    const auto wrong = static_cast<int64_t>(group.call->wrong(view_));
+    // Who retries waits until all are there again.
+    const bool lacks_ranks =
+        options_.on_failure == OnFailure::retry && active.size() < group.slots.size();
+    const auto wrong =
+        static_cast<int64_t>(group.call->wrong(view_, group.slots) + (lacks_ranks ? 1 : 0));
     watcher_.committed(id, group.begun, view_, active, sum + wrong);
     if (is_finished() && view_.epoch > 1 && mended_ < view_.epoch) put_failures_behind();
   }
@@ -255,10 +270,12 @@ class EngineProgram final : public Program {
     } catch (const OperationAborted& aborted) {
       if (raises() && !aborted.lost.empty()) put_failures_behind();
     } catch (const PeerTimeout&) {
+      group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
       watcher_.timed_out(id, group.begun, group.called_after, by_itself);
       put_failures_behind();
     } catch (const QuorumLost&) {
+      group.unsure = true;
       put_failures_behind();
     }
     outside_.failed(id);

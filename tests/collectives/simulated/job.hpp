@@ -263,27 +263,29 @@ inline Process& Job::add(Member self, const View& first) {
               }}));
   Process& added = *processes.back();
   added.engine = make_program(
-      added, {.committed =
-                  [=, this](GroupId group, Sequence sequence, const View& view,
-                            const std::vector<Slot>& active, int64_t result) {
-                    trace.event("commit", process().self.slot, static_cast<uint32_t>(group),
-                                view.epoch, sequence);
-                    commits.committed(process().self, group, sequence, view, active, result);
-                    poke(process(), group);
-                  },
-              .aborted =
-                  [=, this](GroupId group, Sequence sequence, int64_t left) {
-                    trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0,
-                                sequence);
-                    commits.aborted(process().self, group, sequence, left);
-                  },
-              .timed_out =
-                  [=, this](GroupId group, Sequence sequence, Epoch after, bool by_itself) {
-                    trace.event("timeout", process().self.slot, static_cast<uint32_t>(group),
-                                by_itself, sequence);
-                    news.timed_out(process().self, group, sequence, after, by_itself);
-                    spread_the_news(process());
-                  }});
+      added,
+      {.committed =
+           [=, this](GroupId group, Sequence sequence, const View& view,
+                     const std::vector<Slot>& active, int64_t result) {
+             trace.event("commit", process().self.slot, static_cast<uint32_t>(group), view.epoch,
+                         sequence);
+             commits.committed(process().self, group, sequence, view, active, result);
+             poke(process(), group);
+           },
+       .aborted =
+           [=, this](GroupId group, Sequence sequence, int64_t left) {
+             trace.event("abort", process().self.slot, static_cast<uint32_t>(group), 0, sequence);
+             commits.aborted(process().self, group, sequence, left);
+           },
+       .missed = [=, this](GroupId group,
+                           Sequence sequence) { commits.missed(process().self, group, sequence); },
+       .timed_out =
+           [=, this](GroupId group, Sequence sequence, Epoch after, bool by_itself) {
+             trace.event("timeout", process().self.slot, static_cast<uint32_t>(group), by_itself,
+                         sequence);
+             news.timed_out(process().self, group, sequence, after, by_itself);
+             spread_the_news(process());
+           }});
   by_member_[self] = &added;
   schedule.at(schedule.now(),
               [&added] { added.input([&added] { added.machine.tick(added.now()); }); });

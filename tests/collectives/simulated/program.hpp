@@ -27,6 +27,8 @@ class Program : public Participant {
         committed;
     /// It has not happened; `left` is what the caller's memory holds now.
     std::function<void(GroupId, Sequence, int64_t left)> aborted;
+    /// The program had given it up, and could not agree with the others on that: it is done.
+    std::function<void(GroupId, Sequence)> missed;
     /// It was aborted because a deadline has passed: its own, or that of a rank that has said so.
     /// `after`: the last epoch that had mended when it was called.
     std::function<void(GroupId, Sequence, Epoch after, bool by_itself)> timed_out;
