@@ -70,7 +70,7 @@ void SeparateStages::lay_out_packets() {
 
 void SeparateStages::enqueue(Stream stream) const {
   LaunchShape launch_shape{.blocks = 0,
-                           .warps = shape_.compute_warps + 1,
+                           .warps = shape_.warps(world_.accelerator()),
                            .extra_shared_bytes = program_.tail_bytes(shape_.compute_warps),
                            .cooperative = false,
                            .overlap_previous = true};

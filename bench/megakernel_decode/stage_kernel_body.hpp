@@ -27,12 +27,10 @@ DEVICE void run_stage(const StageParams& stage) {
   mk::Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (warp::index() < params.compute_warps) {
     mk::Worker<mk::DecoderTasks>(working).run_one();
-  } else if (warp::lane() == mk::kFeederLane) {
+  } else if (mk::loads_as(params, 1, mk::kFeederLane)) {
     bring_packet(stage, shared);
-  } else if (warp::lane() == mk::kAheadLane) {
-    mk::AheadLoader<mk::DecoderTasks>(working).run();
-  } else if (warp::lane() < params.compute_warps) {
-    mk::UnitLoader<mk::DecoderTasks>(working, warp::lane()).run();
+  } else {
+    mk::load_for_tasks<mk::DecoderTasks>(working);
   }
 }
 

@@ -22,6 +22,10 @@ struct Shape {
   uint32_t schedulers = 0;                   ///< blocks besides; 0: a static run
   uint32_t task_slots = 0, event_slots = 0;  ///< of queues; events 0: as many as are needed
   uint32_t blocks() const { return workers + schedulers; }
+  /// Of a block. On a host the loading lanes share one warp: there they keep nobody waiting.
+  uint32_t warps(const Accelerator& on) const {
+    return compute_warps + (on.kind() == AcceleratorKind::gpu ? kLoadingWarps : 1);
+  }
 };
 
 /// Everything about all ranks that can be known without a device.

@@ -7,7 +7,7 @@
 #include "megakernel/tasks/decoder.hpp"
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
-#include "megakernel/tasks/split_attention.hpp"
+#include "megakernel/tasks/project_attention.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -291,8 +291,10 @@ void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
                       .norm = weights.mlp_norm,
                       .sums = sums_of(2 * layer),
                       .carry_to = sums_of(2 * layer + 1),
-                      .inner = inner_ + size_t{layer} * shape_.inner + first,
+                      .inner = inner_ + size_t{layer} * shape_.inner + part * columns_,
                       .broken = broken_,
+                      .first = rows.begin,
+                      .columns = columns_,
                       .rows = rows.count(),
                       .hidden = shape_.hidden,
                       .terms = attention_terms(),

@@ -171,8 +171,9 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   fed = 0;
   ended_by_loop.reset();
   running = true;
-  const LaunchShape launch_shape{
-      .blocks = shape.blocks(), .warps = shape.compute_warps + 1, .extra_shared_bytes = tail_bytes};
+  const LaunchShape launch_shape{.blocks = shape.blocks(),
+                                 .warps = shape.warps(accelerator),
+                                 .extra_shared_bytes = tail_bytes};
   const KernelEntry& kernel = *graph.task_set().kernel;
   if (fed_run && accelerator.kind() == AcceleratorKind::host) {
     thread_ended = false;

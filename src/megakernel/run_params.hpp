@@ -2,11 +2,11 @@
 ///
 /// Each block is a worker with a queue of tasks, fixed when the graph was compiled. Its warps:
 ///
-///     last warp, lane 31: the feeder       brings packets into a ring in shared memory, some
+///     a loading warp, lane 31: the feeder  brings packets into a ring in shared memory, some
 ///                                          tasks ahead, iteration after iteration
-///     last warp, lane 30: ahead loader     loads what a task wants of this iteration before it
+///     another, lane 30: ahead loader       loads what a task wants of this iteration before it
 ///                                          begins (a cache), once the iteration has begun here
-///     last warp, lane w:  unit loader w    reads each packet, and loads what warp w of that task
+///     another, lane w: unit loader w       reads each packet, and loads what warp w of that task
 ///                                          streams (weights), limited by its ring and by the
 ///                                          copies it may have in flight
 ///     the other warps:    compute          take packet after packet:
@@ -63,7 +63,11 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kNoEvent = UINT32_MAX;
 inline constexpr uint32_t kComputeWarpsMax = 8;
-inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + 1) * 32;
+/// Warps that bring things, at most: one each for units, packets, and what is loaded ahead. They
+/// poll without a pause, and lanes of one warp that do so apart keep each other waiting, so a GPU
+/// gives each its own. Where there are fewer warps they share the last.
+inline constexpr uint32_t kLoadingWarps = 3;
+inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + kLoadingWarps) * 32;
 
 /// Words of a rank that all ranks reach.
 struct WindowLayout {

@@ -1,4 +1,4 @@
-/// The lanes of a worker's last warp that load what tasks stream, and what they load ahead.
+/// The lanes of a worker's loading warps that load what tasks stream, and what they load ahead.
 #pragma once
 
 #include "megakernel/loader_kernel.hpp"
@@ -138,5 +138,24 @@ class AheadLoader {
   const Working& working_;
   uint32_t loads_ = 0;
 };
+
+/// Whether the calling thread is the one, lane `lane` of loading warp `warp`, or of the last there
+/// is.
+DEVICE bool loads_as(const RunParams& params, uint32_t warp, uint32_t lane) {
+  const uint32_t last = warp::count() - params.compute_warps - 1;
+  return warp::index() == params.compute_warps + (warp < last ? warp : last) &&
+         warp::lane() == lane;
+}
+
+/// By all threads beside the compute warps.
+template <class List>
+DEVICE void load_for_tasks(const Working& working) {
+  const RunParams& params = working.params;
+  const bool unit_lane = warp::lane() < params.compute_warps;
+  if (params.ahead_bytes > 0 && loads_as(params, 2, kAheadLane))
+    AheadLoader<List>(working).run();
+  else if (params.streams.unit_bytes > 0 && unit_lane && loads_as(params, 0, warp::lane()))
+    UnitLoader<List>(working, warp::lane()).run();
+}
 
 }  // namespace tokenyard::megakernel

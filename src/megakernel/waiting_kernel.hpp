@@ -58,6 +58,8 @@ DEVICE bool meet(Working& working) {
 
 /// Whether a loader should stop because nobody needs what it loads.
 DEVICE bool ended(const Working& working) {
+  // Relaxed first: an acquire has a fence, which would slow whoever asks all the time.
+  if (load<Order::relaxed, Scope::block>(&working.shared.ended) == 0) return false;
   // Acquire: what the compute warps did last comes before what this lane does next.
   return load<Order::acquire, Scope::block>(&working.shared.ended) != 0;
 }

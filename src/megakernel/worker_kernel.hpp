@@ -257,12 +257,10 @@ DEVICE void run_graph(const RunParams& params) {
     if (thread::index() == 0 && hear_all(working)) Scheduler(working).run();
   } else if (warp::index() < params.compute_warps) {
     Worker<List>(working).run();
-  } else if (warp::lane() == kFeederLane) {
+  } else if (loads_as(params, 1, kFeederLane)) {
     Feeder(working).run();
-  } else if (warp::lane() == kAheadLane) {
-    if (params.ahead_bytes > 0) AheadLoader<List>(working).run();
-  } else if (params.streams.unit_bytes > 0 && warp::lane() < params.compute_warps) {
-    UnitLoader<List>(working, warp::lane()).run();
+  } else {
+    load_for_tasks<List>(working);
   }
 }
 

@@ -235,6 +235,47 @@ TEST(Proofs, StreamsOfWhatATaskWrites) {
   EXPECT_EQ(refused({s.graph}).fault, GraphFault::read_after_write);
 }
 
+/// One task writes a tensor, another on its own worker reads it, by an event of the data.
+Graph handed_on(const TensorOptions& tensor, uint32_t reader) {
+  Graph graph(kinds(), {});
+  const Tensor x = graph.tensor(tensor);
+  const Event come = graph.event({.name = "come", .carried = true});
+  graph.add<Nothing>({}, {.name = "write", .writes = {x.all()}, .signals = {{come}}, .worker = 0});
+  graph.add<Nothing>({}, {.name = "read", .reads = {x.all()}, .waits = {{come}}, .worker = reader});
+  graph.once();
+  return graph;
+}
+
+TEST(Proofs, ACarriedEventShowsNothingButWords) {
+  const InvalidGraph error = refused({handed_on({.name = "x", .bytes = 64}, 1)});
+  EXPECT_EQ(error.fault, GraphFault::read_after_write);
+  EXPECT_THAT(error.witness.front(), HasSubstr("tensor 'x'"));
+  compile_all({handed_on({.name = "x", .bytes = 64, .words = true}, 1)});
+  compile_all({handed_on({.name = "x", .bytes = 64}, 0)});  // The worker's queue orders it.
+}
+
+TEST(Proofs, ACarriedEventIsNotCounted) {
+  const Graph graph = handed_on({.name = "x", .bytes = 64, .words = true}, 1);
+  const Program program = make_program(std::span(&graph, 1), 0, kTwoWorkers, compile_all({graph}));
+  for (uint32_t position = 0; position < 2; ++position) {
+    const auto* const packet = reinterpret_cast<const Packet*>(
+        program.packets.data() + program.positions[position] * kPacketAlignment);
+    EXPECT_EQ(packet->waits + packet->signals, 0u);
+  }
+}
+
+TEST(Proofs, SchedulersWouldNotSeeACarriedEvent) {
+  const Graph graph = handed_on({.name = "x", .bytes = 64, .words = true}, 1);
+  const Shape scheduled{.workers = 2, .schedulers = 1, .task_slots = 2};
+  try {
+    compile(std::span(&graph, 1), std::span(&scheduled, 1));
+    FAIL() << "the graph was accepted";
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.fault, GraphFault::trigger_count);
+    EXPECT_THAT(error.fix, HasSubstr("static placement"));
+  }
+}
+
 TEST(Proofs, RanksThatDeclareDifferentEvents) {
   std::vector<Graph> graphs;
   for (uint32_t rank = 0; rank < 2; ++rank) {

@@ -7,7 +7,7 @@
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/linear.hpp"
 #include "megakernel/tasks/logits.hpp"
-#include "megakernel/tasks/split_attention.hpp"
+#include "megakernel/tasks/project_attention.hpp"
 #include "megakernel/tasks/token.hpp"
 #include "megakernel/worker_kernel.hpp"
 

@@ -75,8 +75,9 @@ struct GateUp {
     const BFloat16* norm;     ///< [hidden]
     const uint64_t* sums;     ///< [hidden] the vector
     uint64_t* carry_to;       ///< [hidden] sums after the feed-forward
-    uint32_t* inner;          ///< [rows] flagged halves
+    uint32_t* inner;          ///< [columns] flagged halves of the part, in the order of word_at
     uint32_t* broken;
+    uint32_t first, columns;  ///< element of the first row; elements of the part
     uint32_t rows, hidden, terms, part, parts, residual_event;
     float epsilon;
   };
@@ -87,6 +88,7 @@ struct GateUp {
       TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, hidden),
       TOKENYARD_FIELD(u32, terms),       TOKENYARD_FIELD(u32, part),
       TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
+      TOKENYARD_FIELD(u32, first),       TOKENYARD_FIELD(u32, columns),
       TOKENYARD_FIELD(f32, epsilon)};
   using Shared = NormedShared;
 
@@ -115,7 +117,8 @@ struct GateUp {
         gate = product * scale;
       } else if (warp::elect()) {
         const float value = gate / (1 + exponential(-gate)) * (product * scale);
-        store_flagged_half(args.inner + context.warp() + i / 2 * context.warps(), value, epoch);
+        const uint32_t element = args.first + context.warp() + i / 2 * context.warps();
+        store_flagged_half(args.inner + word_at(element, args.columns / kChunk), value, epoch);
       }
     });
   }
@@ -126,7 +129,7 @@ struct ProjectDown {
   static constexpr const char* kName = "project_down";
   struct Args {
     const BFloat16* weights;  ///< [rows] of `columns` elements, row_elements apart
-    const uint32_t* inner;    ///< [columns] flagged halves
+    const uint32_t* inner;    ///< [columns] flagged halves, in the order of word_at
     uint64_t* sums;           ///< [hidden]
     uint32_t* broken;
     uint32_t first_row, rows, columns, row_elements, hidden, inner_event;
@@ -152,7 +155,7 @@ struct ProjectDown {
     const uint32_t epoch = epoch_of(context);
     if (warp::elect() && context.warp() * kWarpLanes < held.chunks)
       context.await_carried(Event{args.inner_event}, [&] {
-        const uint32_t* const first = args.inner + context.warp() * kWarpLanes * kChunk;
+        const uint32_t* const first = args.inner + context.warp() * kWarpLanes;
         return half_has_come(load<Order::relaxed, Scope::gpu>(first), epoch);
       });
     warp::sync();
@@ -161,40 +164,32 @@ struct ProjectDown {
       read_chunk(context, args, chunk, epoch, shared);
     context.sync();
     shared.get(held);
-    const Residual sums{.sums = nullptr,
-                        .terms = 0,
-                        .event = {},
-                        .row = nullptr,
-                        .carry_to = nullptr,
-                        .part = 0,
-                        .parts = 1,
-                        .broken = nullptr,
-                        .hidden = args.hidden};
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     for_each_product<2>(context, held, rows, [&](uint32_t i, float product) {
       const uint32_t row = args.first_row + context.warp() + i * context.warps();
-      if (warp::elect()) add_term(args.sums + sums.sum_at(row), product, args.broken);
+      if (warp::elect())
+        add_term(args.sums + word_at(row, args.hidden / kChunk), product, args.broken);
     });
   }
 
  private:
   static DEVICE void read_chunk(Context& context, const Args& args, uint32_t chunk, uint32_t epoch,
                                 Shared& shared) {
-    const auto* const from = reinterpret_cast<const Bytes16*>(args.inner + chunk * kChunk);
-    Bytes16 words[2];
+    const uint32_t* const from = args.inner + chunk;
+    const uint32_t chunks = args.columns / kChunk;
+    uint32_t words[kChunk];
     context.await_carried(Event{args.inner_event}, [&] {
       bool come = true;
       UNROLL
-      for (uint32_t i = 0; i < 2; ++i) {
-        words[i] = load<Order::relaxed, Scope::gpu>(from + i);
-        UNROLL
-        for (uint32_t word : words[i].word) come &= half_has_come(word, epoch);
+      for (uint32_t i = 0; i < kChunk; ++i) {
+        words[i] = load<Order::relaxed, Scope::gpu>(from + i * chunks);
+        come &= half_has_come(words[i], epoch);
       }
       return come;
     });
     float values[kChunk];
     UNROLL
-    for (uint32_t i = 0; i < kChunk; ++i) values[i] = flagged_half_value(words[i / 4].word[i % 4]);
+    for (uint32_t i = 0; i < kChunk; ++i) values[i] = flagged_half_value(words[i]);
     shared.put(chunk, values);
   }
 };

@@ -9,7 +9,7 @@ namespace tokenyard::megakernel {
 
 /// Where a block reads the vector, and which part of it the block carries on.
 struct Residual {
-  const uint64_t* sums;  ///< [hidden], in the order of sum_at; null: the vector is a table's row
+  const uint64_t* sums;  ///< [hidden], in the order of word_at; null: the vector is a table's row
   uint32_t terms;        ///< of each sum
   Event event;           ///< that they carry
   const BFloat16* row;   ///< where there are no sums
@@ -19,11 +19,6 @@ struct Residual {
   uint32_t hidden;
 
   DEVICE uint32_t chunks() const { return hidden / kChunk; }
-  /// Element `element`: neighbours are far apart, so that threads which read a chunk each read
-  /// lines together.
-  DEVICE uint32_t sum_at(uint32_t element) const {
-    return element % kChunk * chunks() + element / kChunk;
-  }
   DEVICE bool carries(uint32_t chunk) const { return carry_to != nullptr && chunk % parts == part; }
 };
 

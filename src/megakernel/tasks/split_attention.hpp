@@ -1,5 +1,5 @@
-/// Attention of one token over a paged cache, the positions of a KV head split over several blocks,
-/// and what comes of it: partial results, which the output projection puts together.
+/// Attention of one token over a paged cache, the positions of a KV head split over several blocks.
+/// project_attention.hpp puts the parts together.
 #pragma once
 
 #include "megakernel/tasks/attention.hpp"
@@ -10,10 +10,9 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads of a KV head
 inline constexpr uint32_t kGroupColumnsMax = 256;  ///< their elements together
 inline constexpr uint32_t kScoresMax = 2048;       ///< of a block
-inline constexpr uint32_t kSplitsMax = 16;
 
 /// What a split says of a head beside its part of the weighted sum.
-struct SplitWeight {
+struct alignas(8) SplitWeight {
   float highest, total;
 };
 
@@ -82,6 +81,8 @@ struct AttendSplit {
     Shared& shared = context.shared<Shared>();
     const uint32_t position = *args.position;
     uint32_t count = rows_of(args, position).count;
+    const bool has_new = args.split + 1 == args.splits;
+    const size_t row = has_new ? element_of(args, position) : 0;  // Looked up while q is awaited.
     prepare_rotation(context, args, shared, position);
     read_qkv(context, args, shared);
     context.sync();
@@ -92,8 +93,8 @@ struct AttendSplit {
     for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
       shared.q[i] =
           scale * rotated(args, shared, shared.raw + i / args.dim * args.dim, i % args.dim);
-    if (args.split + 1 == args.splits) {
-      append(context, args, shared, position, keys + count * args.dim, values + count * args.dim);
+    if (has_new) {
+      append(context, args, shared, row, keys + count * args.dim, values + count * args.dim);
       ++count;
     }
     context.sync();
@@ -122,14 +123,19 @@ struct AttendSplit {
 
   static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
     const uint32_t epoch = epoch_of(context);
+    const uint32_t words = (args.heads + 2) * args.dim, step = context.threads();
+    // Two at a time, so that the second need not wait for the first.
     KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < (args.heads + 2) * args.dim; i += context.threads()) {
-      Stamped word{};
+    for (uint32_t i = context.thread(); i < words; i += 2 * step) {
+      const uint32_t next = i + step < words ? i + step : i;
+      Stamped word{}, next_word{};
       context.await_carried(Event{args.qkv_event}, [&] {
         word = load_flagged(args.qkv + i);
-        return word.epoch == epoch;
+        next_word = load_flagged(args.qkv + next);
+        return word.epoch == epoch && next_word.epoch == epoch;
       });
       shared.raw[i] = std::bit_cast<float>(word.value);
+      shared.raw[next] = std::bit_cast<float>(next_word.value);
     }
   }
 
@@ -140,9 +146,8 @@ struct AttendSplit {
   }
 
   /// The new token's key and value: to the cache, for later tokens, and to their place here.
-  static DEVICE void append(Context& context, const Args& args, const Shared& shared,
-                            uint32_t position, BFloat16* key, BFloat16* value) {
-    const size_t at = element_of(args, position);
+  static DEVICE void append(Context& context, const Args& args, const Shared& shared, size_t at,
+                            BFloat16* key, BFloat16* value) {
     const float* const k = shared.raw + args.heads * args.dim;
     KEEP_ROLLED
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
@@ -202,117 +207,6 @@ struct AttendSplit {
     float sum = 0;
     for (uint32_t i = 0; i < count; ++i) sum += weights[i] * to_float(values[i * dim]);
     return sum;
-  }
-};
-
-/// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
-/// sums.
-struct ProjectAttention {
-  static constexpr const char* kName = "project_attention";
-  static constexpr uint32_t kUnitRows = 8;
-  struct Args {
-    const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
-    const float* parts;                ///< [splits][columns]
-    const SplitWeight* split_weights;  ///< [splits][heads]
-    uint64_t* sums;                    ///< [hidden]
-    uint32_t* broken;
-    uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
-  };
-  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, weights),
-                                         TOKENYARD_FIELD(pointer, parts),
-                                         TOKENYARD_FIELD(pointer, split_weights),
-                                         TOKENYARD_FIELD(pointer, sums),
-                                         TOKENYARD_FIELD(pointer, broken),
-                                         TOKENYARD_FIELD(u32, heads),
-                                         TOKENYARD_FIELD(u32, dim),
-                                         TOKENYARD_FIELD(u32, splits),
-                                         TOKENYARD_FIELD(u32, first_row),
-                                         TOKENYARD_FIELD(u32, rows),
-                                         TOKENYARD_FIELD(u32, hidden)};
-  struct Shared {
-    float attended[kGroupColumnsMax];
-  };
-
-  /// Eight rows lie together: to whoever streams them they are one.
-  static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
-    const uint32_t columns = kUnitRows * args.heads * args.dim;
-    return every_nth_row(args.weights, args.rows / kUnitRows, columns, 2 * columns, warp, warps);
-  }
-
-  static DEVICE void run(Context& context, const Args& args) {
-    Shared& shared = context.shared<Shared>();
-    const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
-    KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < columns; i += context.threads())
-      shared.attended[i] = put_together(args, i);
-    context.sync();
-    float x[kChunk] = {};
-    if (mine < columns)
-      for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
-    const uint32_t units = stream(args, context.warp(), context.warps()).rows;
-    KEEP_ROLLED
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      float products[kUnitRows];
-      const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
-      UNROLL
-      for (uint32_t row = 0; row < kUnitRows; ++row)
-        products[row] =
-            mine < columns ? chunk_product(rows[row * columns / kChunk + warp::lane()], x) : 0;
-      context.release_unit();
-      const float sum = sum_of_row(products);
-      const uint32_t row =
-          args.first_row + (context.warp() + unit * context.warps()) * kUnitRows + warp::lane() / 4;
-      if (warp::lane() % 4 == 0)
-        add_term(args.sums + row % kChunk * (args.hidden / kChunk) + row / kChunk, sum,
-                 args.broken);
-    }
-  }
-
- private:
-  static DEVICE float put_together(const Args& args, uint32_t column) {
-    const uint32_t columns = args.heads * args.dim, head = column / args.dim;
-    SplitWeight weights[kSplitsMax];
-    float parts[kSplitsMax];
-    float highest = -1e30f, total = 0, sum = 0;
-    UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split) {
-      if (split >= args.splits) continue;
-      weights[split] = args.split_weights[split * args.heads + head];
-      parts[split] = args.parts[split * columns + column];
-    }
-    UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split)
-      if (split < args.splits && weights[split].highest > highest) highest = weights[split].highest;
-    UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split) {
-      if (split >= args.splits) continue;
-      const float fade = exponential(weights[split].highest - highest);
-      total += weights[split].total * fade;
-      sum += parts[split] * fade;
-    }
-    return sum / total;
-  }
-
-  static DEVICE float chunk_product(const Bytes16& weights, const float* x) {
-    float sums[4] = {};
-    add_products(weights, x, sums);
-    return total(sums);
-  }
-
-  /// Eight sums over all lanes: lanes 4 r .. 4 r + 3 get that of row r. Each of the first three
-  /// exchanges halves how many rows a lane still has to do with.
-  static DEVICE float sum_of_row(float (&products)[kUnitRows]) {
-    UNROLL
-    for (uint32_t rows = kUnitRows / 2, mask = kWarpLanes / 2; rows > 0; rows /= 2, mask /= 2)
-      UNROLL
-    for (uint32_t row = 0; row < rows; ++row) {
-      const bool upper = (warp::lane() & mask) != 0;
-      const float keep = upper ? products[row + rows] : products[row];
-      const float give = upper ? products[row] : products[row + rows];
-      products[row] = keep + warp::shuffle_xor(give, mask);
-    }
-    products[0] += warp::shuffle_xor(products[0], 2);
-    return products[0] + warp::shuffle_xor(products[0], 1);
   }
 };
 

@@ -55,6 +55,13 @@ DEVICE float flagged_half_value(uint32_t word) {
   return std::bit_cast<float>(word & 0xffff0000u);
 }
 
+/// Where the word of an element lies among those of a vector of so many chunks of eight. Neighbours
+/// are far apart, so that threads which read a chunk each, a word at a time as it was written, read
+/// lines together.
+HOST_DEVICE uint32_t word_at(uint32_t element, uint32_t chunks) {
+  return element % 8 * chunks + element / 8;
+}
+
 /// The epoch of an iteration's flagged words; 0 is what memory holds at first.
 DEVICE uint32_t epoch_of(const Context& context) {
   return static_cast<uint32_t>(context.iteration() + 1);
