@@ -20,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 try:
     import numpy as np
     from decoder.config import Config, read_config
+    from decoder.dense import DenseGraph, shape_of
     from decoder.model import UNIT_BYTES, DecodeGraph
     from decoder.reference import Reference
     from decoder.weights import Weights, random_weights, read_weights
@@ -43,7 +44,19 @@ class Job:
     count: int
     stop: int | None
     workers: int
+    schedulers: int
     trace: Path | None
+
+    def hands_on_words(self, ranks: int) -> bool:
+        """Whether the graph of `DenseDecoder` can do it: one rank, a dense model, static places."""
+        if ranks > 1 or self.config.num_local_experts or self.schedulers:
+            return False
+        try:
+            shape = shape_of(self.config)
+            shape.check(self.workers or shape.blocks_of(2 * self.config.num_key_value_heads))
+        except tokenyard.InvalidArgument:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -65,21 +78,37 @@ def weights_of(job: Job) -> Weights:
 def decode(world: tokenyard.World, job: Job) -> Decoded:
     """One rank's part."""
     steps = len(job.prompt) + job.count - 1
-    model = DecodeGraph(
-        world,
-        job.config,
-        weights_of(job),
-        prompt=job.prompt,
-        stop=job.stop,
-        tiles=max(job.workers, 1),
-    )
-    kernel = Megakernel(
-        world,
-        model.graph,
-        workers=job.workers,
-        unit_bytes=UNIT_BYTES,
-        trace_records=1 << 14 if job.trace else 0,
-    )
+    weights = weights_of(job)
+    records = 1 << 14 if job.trace else 0
+    model: DecodeGraph | DenseGraph
+    if job.hands_on_words(world.size):
+        model = DenseGraph(
+            world, job.config, weights, prompt=job.prompt, stop=job.stop, blocks=job.workers
+        )
+        kernel = Megakernel(
+            world,
+            model.graph,
+            workers=model.decoder.blocks,
+            unit_bytes=model.decoder.unit_bytes,
+            trace_records=records,
+        )
+    else:
+        model = DecodeGraph(
+            world,
+            job.config,
+            weights,
+            prompt=job.prompt,
+            stop=job.stop,
+            tiles=max(job.workers, 1),
+        )
+        kernel = Megakernel(
+            world,
+            model.graph,
+            workers=job.workers,
+            unit_bytes=UNIT_BYTES,
+            schedulers=job.schedulers,
+            trace_records=records,
+        )
     begun = time.perf_counter()
     ran = kernel.run(steps)
     seconds = time.perf_counter() - begun
@@ -126,6 +155,9 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="to decode (32)")
     parser.add_argument("--stop", type=int, metavar="TOKEN", help="ends at this token")
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="blocks a rank (4)")
+    parser.add_argument(
+        "--schedulers", type=int, default=0, metavar="N", help="give tasks out as they run (0: no)"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="for ui.perfetto.dev")
     parser.add_argument("--no-check", action="store_true", help="do not compare with NumPy")
     chosen = parser.parse_args(arguments)
@@ -150,6 +182,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
         count=chosen.tokens,
         stop=chosen.stop,
         workers=chosen.workers,
+        schedulers=chosen.schedulers,
         trace=chosen.trace,
     )
     return chosen, job
@@ -176,7 +209,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not ok:
         print("NOT the same tokens on all ranks")
     if not chosen.no_check:
-        expected = Reference(job.config, weights_of(job)).decode(job.prompt, job.count, job.stop)
+        rounds = job.hands_on_words(chosen.ranks)
+        reference = Reference(job.config, weights_of(job), rounds_inner=rounds)
+        expected = reference.decode(job.prompt, job.count, job.stop)
         ok = ok and expected == first.tokens
         print("NumPy finds", "the same" if expected == first.tokens else f"others: {expected}")
     return 0 if ok else 1

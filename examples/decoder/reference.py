@@ -9,10 +9,14 @@ from .weights import BF16, Layer, Weights
 
 
 class Reference:
-    """Decodes greedily, with a KV cache in BF16 as the tasks keep it."""
+    """Decodes greedily, with a KV cache in BF16 as the tasks keep it.
 
-    def __init__(self, config: Config, weights: Weights) -> None:
+    `rounds_inner`: the feed-forward's inner elements are BF16 too, as `DenseDecoder` has them.
+    """
+
+    def __init__(self, config: Config, weights: Weights, *, rounds_inner: bool = False) -> None:
         self.config, self.weights = config, weights
+        self.rounds_inner = rounds_inner
         shape = (config.num_hidden_layers, config.num_key_value_heads, config.positions_max)
         self.keys = np.zeros((*shape, config.head_dim), BF16)
         self.values = np.zeros((*shape, config.head_dim), BF16)
@@ -77,7 +81,10 @@ class Reference:
 
     def _expert(self, layer: Layer, expert: int, x: np.ndarray) -> np.ndarray:
         gate, up = _f32(layer.gate[expert]) @ x, _f32(layer.up[expert]) @ x
-        return _f32(layer.down[expert]) @ (gate / (1 + np.exp(-gate)) * up)
+        inner = gate / (1 + np.exp(-gate)) * up
+        if self.rounds_inner:
+            inner = _f32(inner.astype(BF16))
+        return _f32(layer.down[expert]) @ inner
 
 
 def _f32(weights: np.ndarray) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -74,31 +74,31 @@ def random_weights(config: Config, seed: int) -> Weights:
     )
 
 
-class SafeTensors:
-    """The tensors of one file, by name, without copying it whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._bytes = np.memmap(path, np.uint8, "r")
-        length = int(self._bytes[:8].view(np.uint64)[0])
-        self._header = json.loads(self._bytes[8 : 8 + length].tobytes())
-        self._data = self._bytes[8 + length :]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._header
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        entry = self._header[name]
-        begin, end = entry["data_offsets"]
-        kinds = {"BF16": BF16, "F16": np.float16, "F32": np.float32}
-        if entry["dtype"] not in kinds:
-            raise ValueError(f"{name} is {entry['dtype']}; BF16, F16 and F32 can be read")
-        array = np.frombuffer(self._data[begin:end].tobytes(), kinds[entry["dtype"]])
-        return array.reshape(entry["shape"]).astype(BF16)
-
-
 def read_weights(path: Path, config: Config) -> Weights:
     """From a file with Llama's names, whose q and k rows rotate by halves as Hugging Face's do."""
-    file = SafeTensors(path)
+    from safetensors import safe_open  # Only who has weights needs it.
+
+    with safe_open(path, framework="numpy") as file:
+        return _from_tensors(_Tensors(file), config)
+
+
+class _Tensors:
+    """The tensors of an open file, by name, each read when it is asked for."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._names = frozenset(file.keys())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self:
+            raise ValueError(f"the weights have no tensor {name}: a Llama model's are expected")
+        return self._file.get_tensor(name).astype(BF16)
+
+
+def _from_tensors(file: _Tensors, config: Config) -> Weights:
     hidden, dim = config.hidden_size, config.head_dim
     layers = []
     for i in range(config.num_hidden_layers):

@@ -11,9 +11,8 @@
 
 #include "megakernel/tasks/decoder.hpp"
 #include "registration.hpp"
+#include "tensor_memory.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
-#include "unlocked.hpp"
-#include "world.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -23,65 +22,6 @@ namespace tokenyard::python {
 namespace {
 
 namespace mk = tokenyard::megakernel;
-
-/// A place in memory that tasks reach. Python moves it about and never looks into it.
-struct Piece {
-  std::byte* address;
-  size_t bytes;
-  std::shared_ptr<mk::TensorMemory> owner;
-
-  Piece at(size_t offset) const {
-    if (offset > bytes)
-      throw InvalidArgument("offset", fmt::format("at most {}", bytes), fmt::format("{}", offset));
-    return {address + offset, bytes - offset, owner};
-  }
-};
-
-/// The memory of one rank; lives as long as a piece of it, or this.
-class Memory {
- public:
-  explicit Memory(const WorldHandle& world)
-      : world_(world.get()),
-        memory_(shared_and_destroyed_unlocked(std::make_unique<mk::TensorMemory>(*world_))) {}
-
-  Piece local(size_t bytes) {
-    nb::gil_scoped_release unlocked;
-    return {static_cast<std::byte*>(memory_->local(bytes)), bytes, memory_};
-  }
-  std::vector<Piece> shared(size_t bytes) {
-    nb::gil_scoped_release unlocked;
-    std::vector<Piece> pieces;
-    for (void* const piece : memory_->shared(bytes))
-      pieces.push_back({static_cast<std::byte*>(piece), bytes, memory_});
-    return pieces;
-  }
-  void write(const Piece& to, const nb::bytes& from) {
-    check(to, from.size());
-    const char* const begin = from.c_str();
-    const size_t bytes = from.size();
-    nb::gil_scoped_release unlocked;
-    memory_->write(to.address, begin, bytes);
-  }
-  nb::bytes read(const Piece& from, size_t bytes) {
-    check(from, bytes);
-    std::string to(bytes, '\0');
-    {
-      nb::gil_scoped_release unlocked;
-      memory_->read(to.data(), from.address, bytes);
-    }
-    return nb::bytes(to.data(), to.size());
-  }
-
- private:
-  static void check(const Piece& piece, size_t bytes) {
-    if (bytes > piece.bytes)
-      throw InvalidArgument("bytes", fmt::format("at most the piece's {}", piece.bytes),
-                            fmt::format("{}", bytes));
-  }
-
-  std::shared_ptr<World> world_;  // Outlives its memory.
-  std::shared_ptr<mk::TensorMemory> memory_;
-};
 
 /// What a task's Args are made of: every field by its name, None for null.
 std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values) {
@@ -166,11 +106,12 @@ class Kernel {
 
 std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& graph,
                                     uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
-                                    uint32_t trace_records) {
+                                    uint32_t schedulers, uint32_t trace_records) {
   return std::make_unique<Kernel>(world, graph,
                                   mk::MegakernelOptions{.workers = workers,
                                                         .compute_warps = compute_warps,
                                                         .unit_bytes = unit_bytes,
+                                                        .schedulers = schedulers,
                                                         .trace_records = trace_records});
 }
 
@@ -236,7 +177,7 @@ void register_megakernel(nb::module_& m) {
       .def("measured_costs", &mk::Trace::measured_costs);
   nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
-                  "compute_warps"_a, "unit_bytes"_a, "trace_records"_a)
+                  "compute_warps"_a, "unit_bytes"_a, "schedulers"_a, "trace_records"_a)
       .def("run", &run, "iterations"_a)
       .def("start", [](const Kernel& self) { self.get().start(); })
       .def(

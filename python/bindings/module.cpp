@@ -18,5 +18,6 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_core_table(m);
   tokenyard::python::register_store_server(m);
   tokenyard::python::register_megakernel(m);
+  tokenyard::python::register_dense_decoder(m);
   tokenyard::python::register_doctor(m);
 }

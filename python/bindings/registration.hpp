@@ -16,6 +16,7 @@ void register_group(nanobind::module_& m);
 void register_core_table(nanobind::module_& m);
 void register_store_server(nanobind::module_& m);
 void register_megakernel(nanobind::module_& m);
+void register_dense_decoder(nanobind::module_& m);
 void register_doctor(nanobind::module_& m);
 
 }  // namespace tokenyard::python

@@ -24,7 +24,11 @@ from .world import World
 Piece = _tokenyard.Piece
 """A place in memory: what `TensorMemory` gives out, and what pointers of tasks are made of."""
 
+DecoderShape = _tokenyard.DecoderShape
+"""The shape of a model for `DenseDecoder`."""
+
 THIS_RANK = 0xFFFFFFFF
+NO_TOKEN = 0xFFFFFFFF
 
 
 class TensorMemory:
@@ -148,6 +152,12 @@ class Graph:
     def __init__(self, world: World) -> None:
         self._native = _tokenyard.TaskGraph(rank=world.rank, ranks=world.size)
 
+    @classmethod
+    def _of(cls, native: Any) -> Graph:
+        graph = cls.__new__(cls)
+        graph._native = native
+        return graph
+
     def tensor(self, name: str, piece: Piece, size: int, *, given: bool = False) -> Tensor:
         """Declares a tensor of `size` bytes; `given`: it may be read before a task writes it."""
         if size > piece.bytes:
@@ -208,6 +218,92 @@ class Graph:
             self._native.set_cost(task.id, cost_ns)
 
 
+@dataclass(frozen=True)
+class LayerPieces:
+    """Where a layer's weights lie, all BF16, packed as the tasks read them."""
+
+    attention_norm: Piece
+    """[hidden]"""
+    qkv: Piece
+    """[KV heads, its query heads and K and V, dim, hidden]"""
+    out: Piece
+    """[KV heads, hidden, its query heads * dim]"""
+    mlp_norm: Piece
+    """[hidden]"""
+    gate_up: Piece
+    """[inner, gate and up, hidden]"""
+    down: Piece
+    """[hidden, inner]"""
+
+
+class DenseDecoder:
+    """A Llama-shaped step as a graph whose stages hand on words: the fastest, on one rank.
+
+    Args:
+        memory: where its tensors go.
+        shape: of the model; `shape.check(blocks)` names what the tasks cannot do.
+        embedding, final_norm, head: [vocabulary, hidden], [hidden], [vocabulary, hidden]; BF16.
+        layers: the layers' weights.
+        prompt: the first tokens.
+        stop: the token that ends the loop, if any.
+        blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
+
+    Raises:
+        InvalidArgument: a shape that the tasks cannot do, or weights of another size.
+    """
+
+    def __init__(
+        self,
+        memory: TensorMemory,
+        shape: DecoderShape,
+        *,
+        embedding: Piece,
+        final_norm: Piece,
+        head: Piece,
+        layers: Sequence[LayerPieces],
+        prompt: Sequence[int],
+        stop: int | None = None,
+        blocks: int = 0,
+    ) -> None:
+        self._native = _tokenyard.DenseDecoder.make(
+            memory._native,
+            shape,
+            outer=[embedding, final_norm, head],
+            layers=[
+                [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
+            ],
+            blocks=blocks,
+            prompt=list(prompt),
+            stop_token=NO_TOKEN if stop is None else stop,
+        )
+        self.graph = Graph._of(self._native.graph)
+
+    @property
+    def blocks(self) -> int:
+        """Workers that its megakernel needs."""
+        return self._native.blocks
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of what its tasks stream."""
+        return self._native.unit_bytes
+
+    @property
+    def logits(self) -> Piece:
+        """Of the last step: [vocabulary] float32."""
+        return self._native.logits
+
+    @property
+    def tokens(self) -> Piece:
+        """What has been decided, by position: uint32."""
+        return self._native.tokens
+
+    @property
+    def status(self) -> Piece:
+        """How the last step ended: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
+        return self._native.status
+
+
 class Megakernel:
     """A compiled graph on this rank. Collective: all ranks make it, and run it alike.
 
@@ -217,6 +313,8 @@ class Megakernel:
         workers: blocks that run tasks; 0 leaves it to Tokenyard.
         compute_warps: of a block; 0 leaves it to Tokenyard.
         unit_bytes: of what tasks stream ahead.
+        schedulers: blocks besides, which give tasks to workers while the graph runs; 0: tasks are
+            placed when the graph is compiled.
         trace_records: newest tasks of each worker that `trace` tells of.
 
     Raises:
@@ -231,6 +329,7 @@ class Megakernel:
         workers: int = 0,
         compute_warps: int = 0,
         unit_bytes: int = 4096,
+        schedulers: int = 0,
         trace_records: int = 0,
     ) -> None:
         self._native = _tokenyard.Megakernel.make(
@@ -239,6 +338,7 @@ class Megakernel:
             workers=workers,
             compute_warps=compute_warps,
             unit_bytes=unit_bytes,
+            schedulers=schedulers,
             trace_records=trace_records,
         )
 

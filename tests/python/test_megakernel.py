@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tokenyard
 from tokenyard.megakernel import Graph, Megakernel, TensorMemory
@@ -27,6 +28,7 @@ import decode
         ["--ranks", "2", "--processes"],
         ["--ranks", "4", "--processes"],
         ["--ranks", "1", "--workers", "1", "--seed", "9"],
+        ["--ranks", "2", "--workers", "2", "--schedulers", "1"],
     ],
     ids=" ".join,
 )
@@ -35,6 +37,42 @@ def test_finds_the_tokens_of_numpy(how, capsys):
     said = capsys.readouterr().out
     assert "NumPy finds the same" in said
     assert "goes on; 34 steps" in said
+
+
+def saved(path, weights, config):
+    """A file such as Hugging Face's of a Llama, written by the safetensors package."""
+    hidden = config.hidden_size
+    tensors = {
+        "model.embed_tokens.weight": weights.embedding,
+        "model.norm.weight": weights.final_norm,
+        "lm_head.weight": weights.head,
+    }
+    for index, layer in enumerate(weights.layers):
+        at = f"model.layers.{index}."
+        tensors |= {
+            at + "input_layernorm.weight": layer.attention_norm,
+            at + "self_attn.q_proj.weight": layer.q.reshape(-1, hidden),
+            at + "self_attn.k_proj.weight": layer.k.reshape(-1, hidden),
+            at + "self_attn.v_proj.weight": layer.v.reshape(-1, hidden),
+            at + "self_attn.o_proj.weight": layer.out.reshape(hidden, -1),
+            at + "post_attention_layernorm.weight": layer.mlp_norm,
+            at + "mlp.gate_proj.weight": layer.gate[0],
+            at + "mlp.up_proj.weight": layer.up[0],
+            at + "mlp.down_proj.weight": layer.down[0],
+        }
+    save_file(tensors, path)
+
+
+def test_weights_come_from_safetensors(tmp_path, capsys):
+    config = decode.Config()
+    file = tmp_path / "model.safetensors"
+    saved(file, decode.random_weights(config, 5), config)
+    assert decode.main(["--tokens", "8", "--seed", "5", "--no-check"]) == 0
+    drawn = capsys.readouterr().out.splitlines()[0]
+    assert decode.main(["--tokens", "8", "--weights", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == drawn
+    assert "NumPy finds the same" in said
 
 
 def test_ends_at_the_stop_token(capsys):

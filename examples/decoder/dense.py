@@ -1,0 +1,82 @@
+"""A dense model on one rank, through the graph whose stages hand on words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenyard.megakernel import DecoderShape, DenseDecoder, LayerPieces, Piece, TensorMemory
+from tokenyard.world import World
+
+from .config import Config
+from .weights import Layer, Weights
+
+
+def shape_of(config: Config) -> DecoderShape:
+    """What the graph must know of a model."""
+    return DecoderShape(
+        vocabulary=config.vocab_size,
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        query_heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        inner=config.intermediate_size,
+        page_tokens=config.page_tokens,
+        positions_max=config.positions_max,
+        epsilon=config.rms_norm_eps,
+        rope_base=config.rope_theta,
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor that the host reads."""
+
+    piece: Piece
+
+
+class DenseGraph:
+    """The graph, and the memory of everything in it."""
+
+    def __init__(
+        self,
+        world: World,
+        config: Config,
+        weights: Weights,
+        *,
+        prompt: list[int],
+        stop: int | None,
+        blocks: int,
+    ) -> None:
+        self.memory = TensorMemory(world)
+        self.decoder = DenseDecoder(
+            self.memory,
+            shape_of(config),
+            embedding=self.memory.local(weights.embedding),
+            final_norm=self.memory.local(weights.final_norm),
+            head=self.memory.local(weights.head),
+            layers=[self._packed(config, layer) for layer in weights.layers],
+            prompt=prompt,
+            stop=stop,
+            blocks=blocks,
+        )
+        self.graph = self.decoder.graph
+        self.status = Place(self.decoder.status)
+        self.tokens = Place(self.decoder.tokens)
+        self.logits = Place(self.decoder.logits)
+
+    def _packed(self, config: Config, layer: Layer) -> LayerPieces:
+        heads, hidden = config.num_key_value_heads, config.hidden_size
+        q = layer.q.reshape(heads, -1, hidden)
+        k, v = (rows.reshape(heads, -1, hidden) for rows in (layer.k, layer.v))
+        out = layer.out.reshape(hidden, heads, -1).transpose(1, 0, 2)
+        return LayerPieces(
+            attention_norm=self.memory.local(layer.attention_norm),
+            qkv=self.memory.local(np.concatenate([q, k, v], axis=1)),
+            out=self.memory.local(np.ascontiguousarray(out)),
+            mlp_norm=self.memory.local(layer.mlp_norm),
+            gate_up=self.memory.local(np.stack([layer.gate[0], layer.up[0]], axis=1)),
+            down=self.memory.local(layer.down[0]),
+        )

@@ -1,0 +1,144 @@
+/// A dense decoder's graph, for Python; the words are those of tokenyard.megakernel.DenseDecoder.
+#include "megakernel/dense_decoder.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "device/accelerator.hpp"
+#include "registration.hpp"
+#include "tensor_memory.hpp"
+
+using namespace nanobind::literals;
+
+namespace tokenyard::python {
+
+namespace {
+
+const BFloat16* matrix(const Piece& piece, size_t elements, const char* what) {
+  if (piece.bytes != elements * sizeof(BFloat16))
+    throw InvalidArgument(what, fmt::format("{} elements of BF16", elements),
+                          fmt::format("{} bytes", piece.bytes));
+  return reinterpret_cast<const BFloat16*>(piece.address);
+}
+
+/// With all memory that its tasks use.
+class Decoder {
+ public:
+  Decoder(const Memory& memory, const mk::DecoderShape& shape, std::vector<Piece> outer,
+          std::vector<std::vector<Piece>> layers, const mk::DecoderOptions& options)
+      : memory_(memory.native()), outer_(std::move(outer)), layers_(std::move(layers)) {
+    shape_ = shape;
+    blocks_ = options.blocks;
+    const mk::DecoderWeights weights = weights_of();
+    nb::gil_scoped_release unlocked;
+    decoder_ = std::make_unique<mk::DenseDecoder>(*memory_, shape, weights, options);
+  }
+
+  const mk::DenseDecoder& get() const { return *decoder_; }
+  const mk::DecoderShape& shape() const { return shape_; }
+  uint32_t blocks() const { return blocks_; }
+  Piece piece(void* at, size_t bytes) const {
+    return {static_cast<std::byte*>(at), bytes, memory_};
+  }
+
+ private:
+  mk::DecoderWeights weights_of() const {
+    const size_t hidden = shape_.hidden, inner = shape_.inner;
+    const size_t columns = size_t{shape_.query_heads} * shape_.head_dim;
+    const size_t rows = columns + 2 * size_t{shape_.kv_heads} * shape_.head_dim;
+    if (outer_.size() != 3 || layers_.size() != shape_.layers)
+      throw InvalidArgument("weights", fmt::format("3 and those of {} layers", shape_.layers),
+                            fmt::format("{} and {}", outer_.size(), layers_.size()));
+    mk::DecoderWeights weights{
+        .embedding = matrix(outer_[0], shape_.vocabulary * hidden, "embedding"),
+        .layers = {},
+        .final_norm = matrix(outer_[1], hidden, "final_norm"),
+        .head = matrix(outer_[2], shape_.vocabulary * hidden, "head")};
+    for (const std::vector<Piece>& layer : layers_) {
+      if (layer.size() != 6)
+        throw InvalidArgument("weights of a layer", "6", fmt::format("{}", layer.size()));
+      weights.layers.push_back({.attention_norm = matrix(layer[0], hidden, "attention_norm"),
+                                .qkv = matrix(layer[1], rows * hidden, "qkv"),
+                                .out = matrix(layer[2], hidden * columns, "out"),
+                                .mlp_norm = matrix(layer[3], hidden, "mlp_norm"),
+                                .gate_up = matrix(layer[4], 2 * inner * hidden, "gate_up"),
+                                .down = matrix(layer[5], hidden * inner, "down")});
+    }
+    return weights;
+  }
+
+  std::shared_ptr<mk::TensorMemory> memory_;
+  mk::DecoderShape shape_{};
+  uint32_t blocks_ = 0;
+  std::vector<Piece> outer_;
+  std::vector<std::vector<Piece>> layers_;
+  std::unique_ptr<mk::DenseDecoder> decoder_;
+};
+
+/// As many as were asked for; else what the device has room for, on hosts two a KV head.
+uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked) {
+  if (asked != 0) return asked;
+  const Accelerator& accelerator = memory.world().accelerator();
+  return accelerator.kind() == AcceleratorKind::gpu
+             ? shape.blocks_of(accelerator.capacity().multiprocessors)
+             : shape.blocks_of(2 * shape.kv_heads);
+}
+
+std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderShape& shape,
+                                      const std::vector<Piece>& outer,
+                                      const std::vector<std::vector<Piece>>& layers,
+                                      uint32_t blocks, const std::vector<uint32_t>& prompt,
+                                      uint32_t stop_token) {
+  return std::make_unique<Decoder>(
+      memory, shape, outer, layers,
+      mk::DecoderOptions{
+          .blocks = blocks_for(memory, shape, blocks), .prompt = prompt, .stop_token = stop_token});
+}
+
+}  // namespace
+
+void register_dense_decoder(nb::module_& m) {
+  nb::class_<mk::DecoderShape>(m, "DecoderShape", "The shape of a dense decoder.")
+      .def(
+          "__init__",
+          [](mk::DecoderShape* self, uint32_t vocabulary, uint32_t hidden, uint32_t layers,
+             uint32_t query_heads, uint32_t kv_heads, uint32_t head_dim, uint32_t inner,
+             uint32_t page_tokens, uint32_t positions_max, float epsilon, float rope_base) {
+            *self = {.vocabulary = vocabulary,
+                     .hidden = hidden,
+                     .layers = layers,
+                     .query_heads = query_heads,
+                     .kv_heads = kv_heads,
+                     .head_dim = head_dim,
+                     .inner = inner,
+                     .page_tokens = page_tokens,
+                     .positions_max = positions_max,
+                     .epsilon = epsilon,
+                     .rope_base = rope_base};
+          },
+          nb::kw_only(), "vocabulary"_a, "hidden"_a, "layers"_a, "query_heads"_a, "kv_heads"_a,
+          "head_dim"_a, "inner"_a, "page_tokens"_a, "positions_max"_a, "epsilon"_a, "rope_base"_a)
+      .def("blocks_of", &mk::DecoderShape::blocks_of, "multiprocessors"_a)
+      .def("check", &mk::DecoderShape::check, "blocks"_a);
+  nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")
+      .def_static("make", &make_decoder, "memory"_a, "shape"_a, nb::kw_only(), "outer"_a,
+                  "layers"_a, "blocks"_a, "prompt"_a, "stop_token"_a)
+      .def_prop_ro("graph", [](const Decoder& self) { return self.get().graph(); })
+      .def_prop_ro("blocks", &Decoder::blocks)
+      .def_prop_ro("unit_bytes", [](const Decoder& self) { return self.get().unit_bytes(); })
+      .def_prop_ro("logits",
+                   [](const Decoder& self) {
+                     return self.piece(self.get().logits, self.shape().vocabulary * sizeof(float));
+                   })
+      .def_prop_ro("tokens",
+                   [](const Decoder& self) {
+                     return self.piece(self.get().tokens,
+                                       (self.shape().positions_max + 1) * sizeof(uint32_t));
+                   })
+      .def_prop_ro("status", [](const Decoder& self) {
+        return self.piece(self.get().status, sizeof(uint32_t));
+      });
+}
+
+}  // namespace tokenyard::python
