@@ -25,7 +25,7 @@ TEST_P(NumberWords, NumbersAreMadeAlikeEverywhere) {
       values.push_back(std::bit_cast<float>(high << 16 | low));
   }
   const auto count = static_cast<uint32_t>(values.size());
-  DeviceArray<float> in(*accelerator, values), back(*accelerator, 4 * values.size());
+  DeviceArray<float> in(*accelerator, values), back(*accelerator, 5 * values.size());
   DeviceArray<Numbers> made(*accelerator, values.size());
   launch(*accelerator, numbers_kernel, {.blocks = 2, .warps = 1}, {},
          {.count = count, .values = in.data(), .made = made.data(), .back = back.data()});
@@ -39,16 +39,19 @@ TEST_P(NumberWords, NumbersAreMadeAlikeEverywhere) {
     SCOPED_TRACE(::testing::Message() << std::hexfloat << values[i]);
     ASSERT_EQ(numbers[i].bf16, expected.bf16);
     ASSERT_EQ(numbers[i].bf16_pair, expected.bf16_pair);
+    ASSERT_EQ(numbers[i].fp16_pair, expected.fp16_pair);
     ASSERT_EQ(numbers[i].e4m3, expected.e4m3);
     ASSERT_EQ(numbers[i].e5m2, expected.e5m2);
     ASSERT_EQ(numbers[i].e4m3_quad, expected.e4m3_quad);
     if (values[i] > 0 && std::isfinite(values[i])) {  // All that a scale is promised for.
       ASSERT_EQ(numbers[i].e8m0, expected.e8m0);
     }
-    ASSERT_EQ(bits(floats[4 * i]), bits(to_float(BFloat16{expected.bf16})));
-    ASSERT_EQ(bits(floats[4 * i + 1]), bits(to_float(Float8E4M3{expected.e4m3})));
-    ASSERT_EQ(bits(floats[4 * i + 2]), bits(to_float(Float8E5M2{expected.e5m2})));
-    ASSERT_EQ(bits(floats[4 * i + 3]), bits(to_float(ScaleE8M0{numbers[i].e8m0})));
+    ASSERT_EQ(bits(floats[5 * i]), bits(to_float(BFloat16{expected.bf16})));
+    ASSERT_EQ(bits(floats[5 * i + 1]), bits(to_float(Float8E4M3{expected.e4m3})));
+    ASSERT_EQ(bits(floats[5 * i + 2]), bits(to_float(Float8E5M2{expected.e5m2})));
+    ASSERT_EQ(bits(floats[5 * i + 3]), bits(to_float(ScaleE8M0{numbers[i].e8m0})));
+    ASSERT_EQ(bits(floats[5 * i + 4]),
+              bits(to_float(Float16{static_cast<uint16_t>(expected.fp16_pair)})));
   }
 }
 
@@ -120,6 +123,35 @@ TEST(Numbers, Float8IsTheNearestCodeAndTheEvenOneOfTwo) {
       ASSERT_EQ(to_float8_e5m2(value).bits, nearest(finite, e5m2)) << std::hexfloat << value;
     }
   }
+}
+
+/// Sign, exponent and fraction as the format's definition says, in double.
+double fp16(uint32_t code) {
+  const int exponent = static_cast<int>(code >> 10 & 31), fraction = static_cast<int>(code & 1023);
+  return exponent ? (1 + fraction / 1024.0) * std::pow(2.0, exponent - 15)
+                  : fraction * std::pow(2.0, -24);
+}
+
+TEST(Numbers, Float16IsTheNearerOfItsNeighboursAndTheEvenOneOfTwo) {
+  const auto of = [](double value) {
+    return to_float16_pair(static_cast<float>(value), 0) & 0xffff;
+  };
+  for (uint32_t code = 0; code < 0x7c00; ++code) {
+    const double here = fp16(code), next = code == 0x7bff ? 65536 : fp16(code + 1);
+    ASSERT_EQ(to_float(Float16{static_cast<uint16_t>(code)}), here);
+    ASSERT_EQ(to_float(Float16{static_cast<uint16_t>(code | 0x8000)}), -here);
+    // Quarters of the distance are exact in fp32.
+    ASSERT_EQ(of(here), code);
+    ASSERT_EQ(of(here + (next - here) / 4), code);
+    ASSERT_EQ(of(here + (next - here) / 2), code % 2 == 0 ? code : code + 1);
+    ASSERT_EQ(of(here + (next - here) * 3 / 4), code + 1);
+    ASSERT_EQ(of(-(here + (next - here) * 3 / 4)), (code + 1) | 0x8000);
+  }
+  EXPECT_EQ(of(INFINITY), 0x7c00u);
+  EXPECT_EQ(of(-INFINITY), 0xfc00u);
+  EXPECT_EQ(of(NAN), 0x7fffu);
+  EXPECT_EQ(to_float(Float16{0x7c00}), INFINITY);
+  EXPECT_TRUE(std::isnan(to_float(Float16{0x7e00})));
 }
 
 TEST(Numbers, Bfloat16IsTheNearerOfItsNeighboursAndTheEvenOneOfTwo) {
