@@ -60,7 +60,7 @@ nb::object batch_array(const HeldBatch& batch, const void* data,
   return nb::cast(array);
 }
 
-nb::object x(const HeldBatch& self) {
+nb::object batch_x(const HeldBatch& self) {
   if (self.received.scales == nullptr)
     return batch_array<uint16_t>(self, self.received.x,
                                  {self.local_experts, self.slots, self.hidden});
@@ -223,7 +223,7 @@ void register_low_latency(nb::module_& m) {
       .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.");
   nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
-      .def_prop_ro("x", &x, "[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits.")
+      .def_prop_ro("x", &batch_x, "[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits.")
       .def_prop_ro("scales", &scales, "[local experts, words, slots] int32 bits, or None.")
       .def_prop_ro("counts",
                    [](const HeldBatch& self) {

@@ -63,7 +63,7 @@ size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
   }
 }
 
-nb::object x(const HeldReceived& self) {
+nb::object received_x(const HeldReceived& self) {
   return rows_of<uint8_t>(self, self.received.x, row_bytes(*self.exchange, self.received.format));
 }
 
@@ -122,7 +122,7 @@ void register_received(nb::module_& m) {
                    [](const HeldRoute& self) { return self.route.rows_received(); });
   nb::class_<HeldReceived>(m, "Received",
                            "What a dispatch received; arrays lie in the arena, for DLPack.")
-      .def_prop_ro("x", &x, "[rows, row bytes] uint8.")
+      .def_prop_ro("x", &received_x, "[rows, row bytes] uint8.")
       .def_prop_ro(
           "scales", [](const HeldReceived& self) { return scales_of(self, self.received); },
           "[rows, 4 * words] or [words, 4 * stride] uint8, or None.")
