@@ -1,0 +1,251 @@
+"""Dispatch and combine in the terms of Mooncake: every call takes the ranks that are active, and
+how long to wait for them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import tokenyard
+from tokenyard.errors import invalid
+
+TOPK_MAX = 16
+"""Picks a token that memory is reckoned for: the most that an exchange takes."""
+CONTROL_BYTES = 4 << 20
+TIMEOUT_S = 100.0
+"""Of a World that a Buffer makes, and so of calls with a `timeout_us` of -1."""
+
+
+class Handle(NamedTuple):
+    """What a combine must know of its dispatch. The first five fields are Mooncake's."""
+
+    src_info: torch.Tensor
+    """[local experts, slots] int32: a row's token on its source rank."""
+    layout_range: torch.Tensor
+    """[local experts, ranks, 2] int32: a source's first row, and how many it has."""
+    num_max_dispatch_tokens_per_rank: int
+    hidden: int
+    num_experts: int
+    exchange: tokenyard.LowLatency
+    received: tokenyard.LowLatencyReceived[torch.Tensor]
+
+
+class EventOverlap:
+    """The end of a call. Its work is on the stream that was current, so waiting for it there is
+    nothing; it brings the news of ranks that did not answer."""
+
+    def __init__(self, news: Callable[[], None]) -> None:
+        self._news = news
+
+    def current_stream_wait(self) -> None:
+        """Waits, and writes 0 to `active_ranks` for ranks that did not answer."""
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        self._news()
+
+    def __enter__(self) -> EventOverlap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.current_stream_wait()
+
+
+class Buffer:
+    """One rank's end. Made, and its calls made, by all ranks of the group together.
+
+    Args:
+        group: a process group of any backend, or a `tokenyard.World`.
+        num_ep_buffer_bytes: memory that peers reach; see `get_ep_buffer_size_hint`. Of a World its
+            arena is used, whatever this says.
+        device: "cuda" or "host"; without one, GPUs where there are any.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | tokenyard.World,
+        num_ep_buffer_bytes: int = 0,
+        device: str | None = None,
+    ) -> None:
+        self.group, self.num_ep_buffer_bytes = group, num_ep_buffer_bytes
+        if isinstance(group, tokenyard.World):
+            self._world = group
+        else:
+            chosen = device or ("cuda" if torch.cuda.is_available() else "host")
+            if chosen == "cuda":
+                torch.cuda.init()  # Who has not set its device yet means the first one.
+            world = tokenyard.World.from_torch(
+                group,
+                device=chosen,
+                timeout=TIMEOUT_S,
+                arena_bytes=num_ep_buffer_bytes + CONTROL_BYTES,
+            )
+            assert world is not None  # All ranks of the group are in it.
+            self._world = world
+        self.rank, self.group_size = self._world.rank, self._world.size
+        self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
+
+    @staticmethod
+    def get_ep_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes for calls of this shape with up to 16 picks a token."""
+        return tokenyard.LowLatency.memory(
+            experts=num_experts,
+            hidden=hidden,
+            topk=TOPK_MAX,
+            tokens_max=num_max_dispatch_tokens_per_rank,
+            ranks=num_ranks,
+        ).arena_bytes
+
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        active_ranks: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        timeout_us: int,
+        use_fp8: bool = True,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[
+        torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        torch.Tensor,
+        Handle,
+        EventOverlap,
+        Callable[[], None] | None,
+    ]:
+        """Sends every token to the ranks that hold its experts, as rows of each. Collective.
+
+        Args:
+            x: [tokens, hidden] bfloat16.
+            topk_idx: [tokens, topk] int64 or int32, -1 for none.
+            active_ranks: [ranks] int32: 0 leaves a rank out. Ranks that do not answer become 0.
+            timeout_us: how long to wait; -1: as long as the World does.
+            return_recv_hook: only send; the hook receives.
+
+        Returns:
+            [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
+            of each; the handle, the event, and the hook if one was asked for.
+        """
+        exchange = self._exchange(
+            (num_max_dispatch_tokens_per_rank, x.size(1), num_experts, topk_idx.size(1))
+        )
+        news = self._news(exchange, active_ranks)
+        news()
+        received = exchange.dispatch(
+            x,
+            topk_idx,
+            rows="fp8" if use_fp8 else "bf16",
+            active_ranks=self._active(active_ranks),
+            timeout=_seconds(timeout_us),
+            return_recv_hook=return_recv_hook,
+        )
+        handle = Handle(
+            received.source_token,
+            received.ranges,
+            num_max_dispatch_tokens_per_rank,
+            x.size(1),
+            num_experts,
+            exchange,
+            received,
+        )
+        delivered = received.x if received.scales is None else (received.x, received.scales)
+        hook = _followed_by(received.hook, news)
+        return delivered, received.counts, handle, EventOverlap(news), hook
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        active_ranks: torch.Tensor,
+        timeout_us: int,
+        handle: Handle,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
+        """Brings results home, weighted and summed over a token's experts. Collective.
+
+        Args:
+            x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
+            topk_idx: as dispatched; that of the handle is used.
+            topk_weights: [tokens, topk] float32.
+            active_ranks, timeout_us, return_recv_hook: as `dispatch`.
+            zero_copy: results lie in `get_next_combine_buffer`; x is not read.
+            out: [tokens, hidden] bfloat16 to write to.
+
+        Returns:
+            [tokens, hidden] bfloat16, which lacks the experts of ranks that did not answer; the
+            event, and the hook if one was asked for.
+        """
+        news = self._news(handle.exchange, active_ranks)
+        news()
+        combined = handle.exchange.combine(
+            self.get_next_combine_buffer(handle) if zero_copy else x,
+            topk_weights,
+            handle.received,
+            out=out,
+            active_ranks=self._active(active_ranks),
+            timeout=_seconds(timeout_us),
+            return_recv_hook=return_recv_hook,
+        )
+        return combined.x, EventOverlap(news), _followed_by(combined.hook, news)
+
+    def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
+        """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
+        return handle.exchange.combine_buffer(handle.received)
+
+    def update_ep_member(self) -> None:
+        """Everybody is spoken with again. Collective: all ranks are there, and none has a call or a
+        batch under way."""
+        for exchange in self._exchanges.values():
+            exchange.wait()
+            epochs = self._world.all_gather(struct.pack("I", exchange.epoch()), "epochs")
+            exchange.restart(max(struct.unpack("I", epoch)[0] for epoch in epochs))
+        self._world.barrier("members are updated")
+
+    def _exchange(self, shape: tuple[int, int, int, int]) -> tokenyard.LowLatency:
+        """Made by all ranks together, when the first call of its shape comes."""
+        if shape not in self._exchanges:
+            tokens_max, hidden, experts, topk = shape
+            self._exchanges[shape] = tokenyard.LowLatency(
+                self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+            )
+        return self._exchanges[shape]
+
+    def _active(self, active_ranks: torch.Tensor) -> list[bool]:
+        if active_ranks.shape != (self.group_size,):
+            raise invalid("active_ranks", f"[{self.group_size}]", str(list(active_ranks.shape)))
+        return [bool(active) for active in active_ranks.tolist()]
+
+    @staticmethod
+    def _news(exchange: tokenyard.LowLatency, active_ranks: torch.Tensor) -> Callable[[], None]:
+        def tell() -> None:
+            for masked in exchange.masked():
+                active_ranks[masked.rank] = 0
+
+        return tell
+
+
+def _seconds(timeout_us: int) -> float | None:
+    return None if timeout_us < 0 else timeout_us * 1e-6
+
+
+def _followed_by(
+    hook: Callable[[], None] | None, news: Callable[[], None]
+) -> Callable[[], None] | None:
+    if hook is None:
+        return None
+
+    def receive() -> None:
+        hook()
+        news()
+
+    return receive

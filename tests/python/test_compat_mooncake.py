@@ -1,0 +1,165 @@
+"""The mooncake package: its Buffer's calls in their order, against what they must give."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tokenyard
+
+PACKAGE = Path(__file__).parents[2] / "compat" / "mooncake"
+
+try:
+    import torch
+except ModuleNotFoundError:
+    torch = None  # Skipped test by test: a file without any would count as a failure.
+else:
+    sys.path.insert(0, str(PACKAGE))
+    from mooncake.mooncake_ep_buffer import Buffer
+
+pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
+
+RANKS, EXPERTS, TOPK, HIDDEN, LARGEST = 3, 6, 2, 256, 12
+LOCAL = EXPERTS // RANKS
+SHAPE = dict(num_max_dispatch_tokens_per_rank=LARGEST, num_experts=EXPERTS)
+
+
+def inputs(rank: int, seed: int = 0) -> tuple[Any, Any, Any]:
+    generator = torch.Generator("cpu").manual_seed(10 * seed + rank)
+    tokens = LARGEST - 4 * rank
+    x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
+    picks = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :TOPK].contiguous()
+    return x, picks, torch.full((tokens, TOPK), 0.5)
+
+
+def everybody() -> Any:
+    return torch.ones(RANKS, dtype=torch.int32)
+
+
+def there_and_back(buffer: Any, active: Any, seed: int, timeout_us: int, **how: Any) -> Any:
+    """Experts that change nothing, each weighing one half."""
+    x, picks, weights = inputs(buffer.rank, seed)
+    rows, counts, handle, event, hook = buffer.dispatch(
+        x,
+        picks,
+        active,
+        timeout_us=timeout_us,
+        use_fp8=False,
+        return_recv_hook=how.get("hooks", False),
+        **SHAPE,
+    )
+    (event.current_stream_wait if hook is None else hook)()
+    y = rows
+    if how.get("zero_copy"):
+        buffer.get_next_combine_buffer(handle).copy_(rows)
+        y = torch.empty(0)
+    home, event, hook = buffer.combine(
+        y,
+        picks,
+        weights,
+        active,
+        timeout_us,
+        handle,
+        zero_copy=how.get("zero_copy", False),
+        return_recv_hook=how.get("hooks", False),
+        out=torch.empty_like(x),
+    )
+    (event.current_stream_wait if hook is None else hook)()
+    return home, counts
+
+
+def program_healthy(world: tokenyard.World, how: dict[str, bool]) -> None:
+    buffer = Buffer(world)
+    active = everybody()
+    for seed in range(3):
+        home, _ = there_and_back(buffer, active, seed, -1, **how)
+        assert torch.equal(home, inputs(world.rank, seed)[0])
+    assert active.tolist() == [1] * RANKS
+
+
+@pytest.mark.parametrize("how", [{}, {"hooks": True}, {"zero_copy": True}], ids=str)
+def test_what_goes_out_comes_home(how: dict[str, bool]) -> None:
+    tokenyard.launch(program_healthy, ranks=RANKS, args=(how,))
+
+
+def test_fp8_rows_come_with_scales_and_ranges() -> None:
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, _ = inputs(world.rank)
+        (rows, scales), counts, handle, event, hook = buffer.dispatch(
+            x, picks, everybody(), timeout_us=-1, **SHAPE
+        )
+        event.current_stream_wait()
+        assert hook is None
+        assert rows.shape == (LOCAL, RANKS * LARGEST, HIDDEN)
+        assert scales.shape == (LOCAL, RANKS * LARGEST, HIDDEN // 128)
+        src_info, layout_range, *_ = handle
+        for local in range(LOCAL):
+            assert counts[local] == layout_range[local, :, 1].sum()
+            for source in range(RANKS):
+                sent, idx, _ = inputs(source)
+                begin, count = layout_range[local, source].tolist()
+                tokens = (idx == world.rank * LOCAL + local).any(1).nonzero().flatten()
+                assert src_info[local, begin : begin + count].tolist() == tokens.tolist()
+                row_scales = scales[local, begin : begin + count].repeat_interleave(128, 1)
+                seen = rows[local, begin : begin + count].float() * row_scales
+                if count:
+                    assert (seen - sent[tokens].float()).abs().max() <= 0.5
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+def test_a_silent_rank_becomes_inactive_and_the_rest_is_exact() -> None:
+    """Rank 1 speaks with nobody; the others do not know."""
+
+    def program(world: tokenyard.World) -> list[int]:
+        buffer = Buffer(world)
+        silent = world.rank == 1
+        active = torch.tensor([0, 1, 0], dtype=torch.int32) if silent else everybody()
+        home, _ = there_and_back(buffer, active, 0, 300_000)
+        x, picks, _ = inputs(world.rank)
+        there = picks.div(LOCAL, rounding_mode="floor")
+        spoken = active.bool()[there].float().mean(1, keepdim=True)
+        assert torch.equal(home.float(), x.float() * spoken)
+        seen = active.tolist()
+        # Members are updated, and everybody is there again.
+        world.barrier("no call is under way")
+        buffer.update_ep_member()
+        active = everybody()
+        home, _ = there_and_back(buffer, active, 1, -1)
+        assert torch.equal(home, inputs(world.rank, 1)[0])
+        assert active.tolist() == [1] * RANKS
+        return seen
+
+    assert tokenyard.launch(program, ranks=RANKS) == [[1, 0, 1], [0, 1, 0], [1, 0, 1]]
+
+
+def test_what_cannot_be_is_named() -> None:
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(0)
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            buffer.dispatch(x, picks, torch.ones(2, dtype=torch.int32), timeout_us=-1, **SHAPE)
+        assert caught.value.argument == "active_ranks"
+        rows, _, handle, _, _ = buffer.dispatch(
+            x, picks % EXPERTS, torch.ones(1), timeout_us=-1, use_fp8=False, **SHAPE
+        )
+        arguments = (rows, picks, weights, torch.ones(1), -1, handle)
+        buffer.combine(*arguments)
+        with pytest.raises(tokenyard.InvalidArgument):
+            buffer.combine(*arguments)
+
+    tokenyard.launch(program, ranks=1)
+
+
+def test_the_hint_is_what_peers_reach() -> None:
+    hint = Buffer.get_ep_buffer_size_hint(128, 7168, 4, 288)
+    assert (
+        hint
+        == tokenyard.LowLatency.memory(
+            experts=288, hidden=7168, topk=16, tokens_max=128, ranks=4
+        ).arena_bytes
+    )
