@@ -52,8 +52,6 @@ class DecodeGraph:
         self.inner = config.intermediate_size // self.ranks
         picks = config.num_experts_per_tok if config.num_local_experts else 1
         self.h = self._scratch("h", picks * self.inner)
-        if self.ranks > 1:
-            self.partial = self._scratch("partial sums", hidden)
 
         ready = self._embed(weights)
         for index, layer in enumerate(weights.layers):
@@ -345,7 +343,9 @@ class DecodeGraph:
         if self.ranks == 1:
             return product(y, residual)
         hidden = self.config.hidden_size
-        mine = product(self.partial, None)
+        # Of this sum alone: no later one may write it while a copy to another rank still reads.
+        partial = self._scratch(f"{name} partial sums", hidden)
+        mine = product(partial, None)
         pieces = self.memory.shared(self.ranks * hidden * F32)
         parts = self.graph.tensor(f"{name} parts", pieces[self.rank], self.ranks * hidden * F32)
         arrived, summed = self.graph.event(f"{name} arrived"), self.graph.event(f"{name} summed")
@@ -354,11 +354,11 @@ class DecodeGraph:
             self.graph.task(
                 "copy_to_peer",
                 name=f"{name} to rank {rank}",
-                reads=[self.partial.all()],
+                reads=[partial.all()],
                 writes=[to.of(rank)],
                 waits=[mine],
                 signals=[arrived.on(rank)],
-                **{"from": self.partial.piece},
+                **{"from": partial.piece},
                 to=pieces[rank].at(self.rank * hidden * F32),
                 words=hidden,
             )

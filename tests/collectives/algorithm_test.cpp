@@ -14,7 +14,6 @@
 namespace tokenyard::collectives::testing {
 namespace {
 
-constexpr uint32_t ranks_max = 6;
 const DataType all_types[] = {DataType::boolean, DataType::uint8,     DataType::int8,
                               DataType::uint16,  DataType::int16,     DataType::uint32,
                               DataType::int32,   DataType::uint64,    DataType::int64,
