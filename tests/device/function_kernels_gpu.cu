@@ -1,0 +1,1 @@
+#include "device/function_kernels.hpp"
