@@ -10,7 +10,7 @@ namespace tokenyard::collectives {
 
 namespace {
 
-constexpr size_t kAcceptsMax = 64;  ///< of one look
+constexpr size_t kAcceptsMax = 64;          ///< of one look
 constexpr size_t kEarlyVisitorsMax = 4096;  ///< only members can be early
 
 }  // namespace
