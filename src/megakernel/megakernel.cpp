@@ -267,7 +267,15 @@ void Megakernel::Parts::throw_failure() {
     throw InvalidArgument("iterations of a run", fmt::format("{}", report.expected),
                           fmt::format("{}", report.seen), report.rank);
   } catch (const PeerTimeout& timeout) {
-    failure = std::make_exception_ptr(TaskTimeout(timeout.facts, dump(graph, stalls)));
+    WaitFacts facts = timeout.facts;
+    const StallRecord* const cause = cause_of(stalls);
+    if (report.phase >= graph.tasks().size() && cause != nullptr) {
+      facts.phase = phase_of(graph, *cause);
+      facts.rank = cause->rank;
+      facts.expected = cause->need;
+      facts.seen = cause->have;
+    }
+    failure = std::make_exception_ptr(TaskTimeout(std::move(facts), dump(graph, stalls)));
   } catch (const std::exception&) {
     failure = std::current_exception();
   }

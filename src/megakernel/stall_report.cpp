@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tokenyard::megakernel {
 
 namespace {
@@ -55,16 +57,28 @@ std::string dump(const Graph& graph, std::span<const StallRecord> stalls) {
   return all;
 }
 
+const StallRecord* cause_of(std::span<const StallRecord> stalls) {
+  const auto found = std::find_if(stalls.begin(), stalls.end(), [](const StallRecord& stall) {
+    return stall.what == Stalled::event || stall.what == Stalled::carried ||
+           stall.what == Stalled::units;
+  });
+  return found == stalls.end() ? nullptr : &*found;
+}
+
+std::string phase_of(const Graph& graph, const StallRecord& stall) {
+  return "megakernel: " + text(graph, stall);
+}
+
 std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const StallRecord& stall) {
   std::vector<std::string> names(graph.tasks().size(), "megakernel: a task");
-  if (task < names.size()) names[task] = "megakernel: " + text(graph, stall);
+  if (task < names.size()) names[task] = phase_of(graph, stall);
   const size_t iteration = names.size() + static_cast<size_t>(RunPhase::iteration);
   for (const char* name :
        {"a rank begins the run", "the end of an iteration", "the next task", "what a task streams",
         "the host", "a free place in a queue", "tasks of an iteration"})
     names.push_back(fmt::format("megakernel: {}", name));
   // A dynamic run's leader says which task it is that cannot begin.
-  if (task == iteration) names[iteration] = "megakernel: " + text(graph, stall);
+  if (task == iteration) names[iteration] = phase_of(graph, stall);
   return names;
 }
 

@@ -13,6 +13,12 @@ namespace tokenyard::megakernel {
 /// "worker 2: task 'down 3' awaits event 'gate/up 3' of iteration 7: has 3 of 4", a line a worker.
 std::string dump(const Graph& graph, std::span<const StallRecord> stalls);
 
+/// The first worker's task whose input does not come; null if no task awaits any. Whoever awaits
+/// the end of an iteration awaits such a task, and its time may be the first to be up.
+const StallRecord* cause_of(std::span<const StallRecord> stalls);
+/// "megakernel: task 'down 3' awaits ...".
+std::string phase_of(const Graph& graph, const StallRecord& stall);
+
 /// The phases that a report of the run can name: [tasks + kRunPhases]. The one of `task` says what
 /// `stall` knows of it.
 std::vector<std::string> phase_names(const Graph& graph, uint32_t task, const StallRecord& stall);

@@ -5,11 +5,23 @@
 #include "fabric/alarm_bell.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/hold_kernel_body.hpp"
+#include "megakernel/stall_report.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
 
 using testing::HasSubstr;
+
+/// On a GPU the deadlines of both may pass at once.
+TEST(StallReport, ATaskIsTheCauseAndNotWhoeverAwaitsTheLoop) {
+  const StallRecord loop{.what = Stalled::loop};
+  const StallRecord task{.what = Stalled::event, .task = 7, .need = 8, .have = 6};
+  const StallRecord next{.what = Stalled::packet};
+  const StallRecord records[] = {loop, next, task};
+  ASSERT_NE(cause_of(records), nullptr);
+  EXPECT_EQ(cause_of(records)->task, 7u);
+  EXPECT_EQ(cause_of(std::span(records).first(2)), nullptr);
+}
 
 class RunTrouble : public OnDevices {};
 INSTANTIATE_ON_DEVICES(RunTrouble);
