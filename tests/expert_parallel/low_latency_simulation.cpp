@@ -27,7 +27,8 @@ struct Drawn {
   bool all_ones = false;  ///< in the payload
 };
 
-constexpr std::chrono::milliseconds kTimeout{20};
+/// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
+constexpr std::chrono::milliseconds kTimeout{100};
 
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
