@@ -379,7 +379,8 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     majority.decided(ended, verdict);
     admission.decided(ended, verdict);
     mending.decided(ended, verdict);
-    if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
+    // With the engine a rank that has put a failure behind it keeps others waiting, and is blamed.
+    if (options.only_stuck_are_blamed && !make_program_) blame.decided(verdict, schedule.now());
   }
   if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);
   process.engine->install(verdict, {});
