@@ -124,7 +124,6 @@ class EngineProgram final : public Program {
   std::vector<GroupProgress> freeze(Epoch epoch) override { return engine_.freeze(epoch); }
   void install(const Verdict& verdict, const Contacts& contacts) override {
     const bool newcomer = view_.epoch == 0;
-    if (newcomer) came_in_ = verdict.next.epoch;
     channels_of_ = verdict.next;
     engine_.install(verdict, contacts);
     if (newcomer) {
@@ -273,9 +272,7 @@ class EngineProgram final : public Program {
     } catch (const PeerTimeout&) {
       group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
-      // A newcomer's deadlines are no older than the epoch it came in.
-      const Epoch after = by_itself ? std::max(group.called_after, came_in_) : group.called_after;
-      watcher_.timed_out(id, group.begun, after, by_itself);
+      watcher_.timed_out(id, group.begun, group.called_after, by_itself);
       put_failures_behind();
     } catch (const QuorumLost&) {
       group.unsure = true;
@@ -294,7 +291,6 @@ class EngineProgram final : public Program {
   Control control_;
   View view_, channels_of_;
   Epoch mended_ = 0;  // the last epoch that has mended
-  Epoch came_in_ = 0;
   Epoch mended_with_it_ = 0;            // the last that it has asked for, or come with
   std::optional<Epoch> mending_since_;  // it waits for another one since then
   bool over_ = false;
