@@ -290,7 +290,7 @@ class EngineProgram final : public Program {
   Engine engine_;
   Control control_;
   View view_, channels_of_;
-  Epoch mended_ = 0;  // the last epoch that has mended
+  Epoch mended_ = 0;                    // the last epoch that has mended
   Epoch mended_with_it_ = 0;            // the last that it has asked for, or come with
   std::optional<Epoch> mending_since_;  // it waits for another one since then
   bool over_ = false;
