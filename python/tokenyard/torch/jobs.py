@@ -47,8 +47,10 @@ class Job:
             self._groups -= 1
             last = self._groups == 0
         if last and self._forget():
-            self.collectives.leave()
-            self.collectives.close()
+            try:
+                self.collectives.leave()  # Raises if somebody has not taken a message of ours.
+            finally:
+                self.collectives.close()
 
     def abandon(self) -> None:
         """Ends the job at once: whatever waits in any of its groups fails with Cancelled."""
