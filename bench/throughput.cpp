@@ -22,6 +22,7 @@
 #include <map>
 #include <string>
 
+#include "bench/harness/device_memory.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
@@ -47,9 +48,9 @@ struct Settings {
 };
 
 /// One rank's inputs and outputs in memory that its kernels read.
-class Tensors {
+class Tensors : public DeviceMemory {
  public:
-  Tensors(World& world, const Shape& shape) : accelerator_(world.accelerator()) {
+  Tensors(World& world, const Shape& shape) : DeviceMemory(world.accelerator()) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = make_workload(shape, world.rank(), set);
       inputs_.push_back({.x = upload(made.x),
@@ -60,10 +61,6 @@ class Tensors {
     out = reserve(size_t{shape.tokens} * shape.hidden * 2);
     y = reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2);
   }
-  ~Tensors() {
-    for (void* memory : owned_) accelerator_.free(memory);
-  }
-  Tensors(const Tensors&) = delete;
   const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
   /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
   DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
@@ -75,27 +72,7 @@ class Tensors {
   void* out;  ///< [tokens, hidden] bf16
   void* y;    ///< ordinary memory for results, of as many rows as can come
 
-  template <class T>
-  std::vector<T> download(const void* from, size_t count, Stream stream) const {
-    std::vector<T> to(count);
-    accelerator_.copy(to.data(), from, count * sizeof(T), stream);
-    const Event event = accelerator_.record(stream);
-    accelerator_.wait_until(accelerator_.now() + std::chrono::seconds(30),
-                            [&] { return accelerator_.done(event); });
-    accelerator_.free_event(event);
-    return to;
-  }
-
  private:
-  void* reserve(size_t bytes) { return owned_.emplace_back(accelerator_.allocate(bytes)); }
-  template <class T>
-  const T* upload(const std::vector<T>& from) {
-    void* to = reserve(from.size() * sizeof(T));
-    accelerator_.copy(to, from.data(), from.size() * sizeof(T), Stream{});
-    return static_cast<const T*>(to);
-  }
-  Accelerator& accelerator_;
-  std::vector<void*> owned_;
   std::vector<DispatchInput> inputs_;
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bench/harness/device_memory.hpp"
 #include "bench/harness/workload.hpp"
 #include "device/accelerator.hpp"
 #include "tokenyard/low_latency.hpp"
@@ -70,9 +71,9 @@ inline double busiest_remote_rows(const Batch& of) {
 }
 
 /// One rank's inputs and outputs in memory that its kernels read.
-class Tensors {
+class Tensors : public DeviceMemory {
  public:
-  Tensors(World& world, const Batch& of) : accelerator_(world.accelerator()) {
+  Tensors(World& world, const Batch& of) : DeviceMemory(world.accelerator()) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = draw(of, world.rank(), set);
       inputs_.push_back(
@@ -81,10 +82,6 @@ class Tensors {
     }
     out = reserve(size_t{of.shape.tokens} * of.shape.hidden * 2);
   }
-  ~Tensors() {
-    for (void* memory : owned_) accelerator_.free(memory);
-  }
-  Tensors(const Tensors&) = delete;
   LowLatencyInput input(uint32_t call, LowLatencyRows rows) const {
     LowLatencyInput input = inputs_[call % kSets];
     input.rows = rows;
@@ -93,27 +90,7 @@ class Tensors {
   const float* weights(uint32_t call) const { return weights_[call % kSets]; }
   void* out;  ///< [tokens, hidden] bf16
 
-  void* reserve(size_t bytes) { return owned_.emplace_back(accelerator_.allocate(bytes)); }
-  template <class T>
-  std::vector<T> download(const void* from, size_t count, Stream stream) const {
-    std::vector<T> to(count);
-    accelerator_.copy(to.data(), from, count * sizeof(T), stream);
-    const Event event = accelerator_.record(stream);
-    accelerator_.wait_until(accelerator_.now() + std::chrono::seconds(30),
-                            [&] { return accelerator_.done(event); });
-    accelerator_.free_event(event);
-    return to;
-  }
-
  private:
-  template <class T>
-  const T* upload(const std::vector<T>& from) {
-    void* to = reserve(from.size() * sizeof(T));
-    accelerator_.copy(to, from.data(), from.size() * sizeof(T), Stream{});
-    return static_cast<const T*>(to);
-  }
-  Accelerator& accelerator_;
-  std::vector<void*> owned_;
   std::vector<LowLatencyInput> inputs_;
   std::vector<const float*> weights_;
 };
