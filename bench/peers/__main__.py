@@ -1,0 +1,127 @@
+"""Tokenyard beside other libraries on the same GPUs, with the same tokens, in one run.
+
+    python bench/peers --site deep_ep_v1=FOLDER --out bench/results
+    python bench/peers --site deep_ep_v2=FOLDER --nccl FOLDER
+    python bench/peers --page    # docs/against_deep_ep.md from bench/results
+
+A site is what bench/peers/build.sh makes of a peer's sources. Peers have packages of one name, so
+each has its own scene: a process a GPU, in which ours and the peer's calls take turns. Both are
+checked before anything is timed. Figures are in us; of each call the slowest rank counts.
+
+Needs GPUs, torch, and tokenyard's package and module on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from page import write_page
+from scene import Place, SceneError, play
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = {
+    "deep_ep_v1": ("throughput", "low_latency"),
+    "deep_ep_v2": ("throughput",),
+    "hybrid_ep": ("throughput",),
+}
+"""What each is measured at."""
+MANY = dict(tokens=4096, hidden=7168, topk=8, experts=256)
+FEW = dict(tokens=128, hidden=7168, topk=8, experts=288)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--site", action="append", default=[], metavar="PEER=FOLDER")
+    parser.add_argument("--nccl", type=Path, help="the NCCL that deep_ep_v2 was built with")
+    parser.add_argument("--ranks", type=int, default=2, help="GPUs")
+    parser.add_argument("--sms", default="16,24", help="multiprocessors a throughput call")
+    parser.add_argument("--tokens", default="128,64,16,1", help="of low-latency batches")
+    parser.add_argument("--seconds", type=float, default=100, help="that a scene may take")
+    parser.add_argument("--commit", default="", help="where this is no checkout")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write NAME_peers.json")
+    parser.add_argument("--page", action="store_true", help="only write the page of the docs")
+    chosen = parser.parse_args()
+    if chosen.page:
+        write_page(ROOT / "bench/results", ROOT / "docs")
+        return 0
+    sites = dict(site.split("=", 1) for site in chosen.site)
+    unknown = sites.keys() - PEERS.keys()
+    if unknown or not sites:
+        print(
+            f"There is no peer to measure beside: give --site PEER=FOLDER, made by "
+            f"bench/peers/build.sh; peers are {', '.join(PEERS)}."
+            + (f" Unknown: {', '.join(sorted(unknown))}." if unknown else ""),
+            file=sys.stderr,
+        )
+        return 2
+
+    rows: dict[str, list[dict[str, Any]]] = {"throughput": [], "low_latency": []}
+    failed = False
+    for peer, site in sites.items():
+        for kind in PEERS[peer]:
+            many = kind == "throughput"
+            place = Place(
+                kind=kind,
+                peer=peer,
+                site=str(Path(site).resolve()),
+                shape=MANY if many else FEW,
+                values=numbers(chosen.sms if many else chosen.tokens),
+                ranks=chosen.ranks,
+            )
+            print(f"\n{kind} beside {peer}", flush=True)
+            begun = time.monotonic()
+            try:
+                for row in play(place, chosen.seconds, environment_of(peer, chosen.nccl)):
+                    print(line_of(row), flush=True)
+                    rows[kind].append(row)
+            except SceneError as error:
+                print(f"failed: {error}", flush=True)
+                failed = True
+            print(f"({time.monotonic() - begun:.0f} s)", flush=True)
+    if chosen.out is not None:
+        facts = environment(chosen.ranks, chosen.commit)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        for kind, measured in rows.items():
+            if measured:
+                text = json.dumps(dict(environment=facts, rows=measured), indent=1)
+                (chosen.out / f"{kind}_peers.json").write_text(text + "\n")
+    return 1 if failed else 0
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def environment_of(peer: str, nccl: Path | None) -> dict[str, str]:
+    """Variables that a peer's processes want beside the usual ones."""
+    if peer != "deep_ep_v2":
+        return {}
+    if nccl is None:
+        return dict(EP_DISABLE_GIN="1")
+    library = nccl.resolve() / "lib" / "libnccl.so.2"
+    return dict(EP_DISABLE_GIN="1", EP_NCCL_ROOT_DIR=str(nccl.resolve()), LD_PRELOAD=str(library))
+
+
+def line_of(row: dict[str, Any]) -> str:
+    ours, peer = row["ours"], row["peer"]
+    text = (
+        f"  {row['case']:28} {row['tokens']:5} tokens {row['sms']:3} SMs  "
+        f"{ours['median']:8.1f} ({ours['min']:.1f} to {ours['max']:.1f}), {peer['name']} "
+        f"{peer['median']:8.1f} ({peer['min']:.1f} to {peer['max']:.1f}), "
+        f"{peer['median'] / ours['median']:.2f}x"
+    )
+    if "ours_call" in row:
+        text += f"; calls {row['ours_call']['median']:.1f}, {row['peer_call']['median']:.1f}"
+    return text + (f"; floor {row['floor']:.1f}" if row["floor"] else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

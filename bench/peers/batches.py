@@ -1,0 +1,96 @@
+"""What is sent, drawn alike on every rank, and what should come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+SETS = 3
+"""Input sets taken in turn, so that no call finds its rows in a cache."""
+GROUP = 128
+"""Channels that share a scale."""
+DIGITS = 4
+"""A row's first channels hold its rank and its token, by digits that FP8 keeps exactly."""
+BASE = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    ranks: int
+    tokens: int
+    hidden: int
+    topk: int
+    experts: int
+
+    @property
+    def local_experts(self) -> int:
+        return self.experts // self.ranks
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's tokens of one set."""
+
+    shape: Shape
+    x: torch.Tensor
+    """[tokens, hidden] bfloat16."""
+    x_fp8: torch.Tensor
+    """[tokens, hidden] float8_e4m3fn."""
+    scales: torch.Tensor
+    """[tokens, hidden / 128] float32."""
+    topk_idx: torch.Tensor
+    """[tokens, topk] int64, distinct in a row, uniform over the experts."""
+    topk_weights: torch.Tensor
+    """[tokens, topk] float32, of sum 1."""
+
+    def goes_to(self, rank: int) -> torch.Tensor:
+        """[tokens] bool: who has an expert there."""
+        return (self.topk_idx // self.shape.local_experts == rank).any(dim=1)
+
+    def ranks_of_each(self) -> torch.Tensor:
+        """[tokens] how many ranks a token goes to."""
+        return sum(self.goes_to(rank).int() for rank in range(self.shape.ranks))  # type: ignore
+
+
+def draw(shape: Shape, rank: int, number: int, device: str = "cuda") -> Batch:
+    """The same wherever it is drawn, as long as the devices are of one kind."""
+    random = torch.Generator(device).manual_seed(1000 * number + rank + 1)
+    x = torch.randn(
+        shape.tokens, shape.hidden, dtype=torch.bfloat16, device=device, generator=random
+    )
+    groups = x.float().view(shape.tokens, -1, GROUP)
+    scales = groups.abs().amax(dim=2).clamp(1e-4) / 448
+    x_fp8 = (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn)
+    token = torch.arange(shape.tokens, device=device)
+    for place in range(DIGITS):
+        digit = token // BASE ** (DIGITS - 1 - place) % BASE if place else token * 0 + rank
+        x[:, place] = digit.to(x.dtype)
+        x_fp8[:, place] = digit.to(x_fp8.dtype)
+    scores = torch.rand(shape.tokens, shape.experts, device=device, generator=random)
+    topk_idx = scores.topk(shape.topk, dim=1, sorted=False).indices
+    weights = torch.rand(shape.tokens, shape.topk, device=device, generator=random) + 0.1
+    return Batch(shape, x, x_fp8, scales, topk_idx, weights / weights.sum(dim=1, keepdim=True))
+
+
+def draw_sets(shape: Shape, device: str = "cuda") -> list[list[Batch]]:
+    """Every set, of every rank."""
+    return [
+        [draw(shape, rank, number, device) for rank in range(shape.ranks)] for number in range(SETS)
+    ]
+
+
+def names_of(x: torch.Tensor) -> torch.Tensor:
+    """[rows] rank * 4096 + token of each row, read from its first channels."""
+    digits = x[:, :DIGITS].float().long()
+    powers = torch.tensor([BASE**place for place in reversed(range(DIGITS))], device=x.device)
+    return (digits * powers).sum(dim=1)
+
+
+def busiest_remote_rows(everybody: list[Batch]) -> int:
+    """The most rows that any rank sends to, or receives from, all others together."""
+    ranks = range(len(everybody))
+    rows = [[int(batch.goes_to(rank).sum()) for rank in ranks] for batch in everybody]
+    out = [sum(rows[rank]) - rows[rank][rank] for rank in ranks]
+    into = [sum(row[rank] for row in rows) - rows[rank][rank] for rank in ranks]
+    return max(out + into)

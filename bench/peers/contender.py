@@ -1,0 +1,71 @@
+"""What a contender can do, whoever made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from batches import Batch
+
+
+@dataclass
+class Rows:
+    """What a rank received."""
+
+    x: torch.Tensor
+    """[rows, hidden]"""
+    handle: Any
+    """For combine, and for a dispatch over the same route."""
+    scales: torch.Tensor | None = None
+    """[rows, hidden / 128] float32, of FP8 rows."""
+
+
+class Throughput(Protocol):
+    """Many tokens a call."""
+
+    name: str
+    lacks: frozenset[str]
+    """Cases that it has no call for."""
+
+    def use(self, sms: int, batch: Batch) -> None:
+        """From now on calls take that many multiprocessors. Collective."""
+
+    def dispatch(self, batch: Batch, fp8: bool = False) -> Rows: ...
+
+    def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
+        """Other tokens over the same route: nothing is counted."""
+
+    def dispatch_by_expert(self, batch: Batch) -> Rows:
+        """Grouped by expert, each group padded to a multiple of 128 rows."""
+
+    def experts_of(self, rows: Rows) -> list[tuple[int, int]]:
+        """Of rows grouped by expert: the first and the end of each local expert's. May wait."""
+
+    def output(self, rows: Rows) -> torch.Tensor:
+        """Where results are best written to for combine: [rows, hidden] bfloat16."""
+
+    def combine(self, y: torch.Tensor, rows: Rows) -> torch.Tensor: ...
+
+    def combine_by_expert(self, y: torch.Tensor, rows: Rows) -> torch.Tensor: ...
+
+    def wait(self) -> None:
+        """Until what was enqueued is done."""
+
+    def close(self) -> None: ...
+
+
+class LowLatency(Protocol):
+    """Few tokens a call, in buffers that stay."""
+
+    name: str
+
+    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """[local experts, slots, hidden] FP8, their scales, and what combine needs."""
+
+    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor: ...
+
+    def wait(self) -> None:
+        """Until what was enqueued is done."""
+
+    def close(self) -> None: ...

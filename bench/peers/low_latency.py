@@ -1,0 +1,129 @@
+"""Dispatch and combine of few tokens: ours and a peer's, in trains that take turns.
+
+A train is some pairs of dispatch and combine behind a pause, so that the host is ahead of the
+device throughout. Its first pair only brings the ranks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from batches import SETS, Batch, Shape, busiest_remote_rows, draw_sets
+from checks import check_low_latency
+from contender import LowLatency
+from throughput import LINK_BYTES_PER_US
+from timing import Meeting, kernel_times, slowest, spread
+
+PAIRS, TRAINS, PROFILED = 20, 10, 5
+PAUSE_US = 8000
+HALVES = ("dispatch sends", "dispatch receives", "combine sends", "combine receives")
+
+Run = list[tuple[str, float]]
+
+
+class Trains:
+    """One contender's."""
+
+    def __init__(self, contender: LowLatency, mine: list[Batch], y: torch.Tensor) -> None:
+        self._contender, self._mine, self._y = contender, mine, y
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def run(self, hooks: bool) -> None:
+        for pair in range(PAIRS + 1):
+            if pair == 1:
+                self._events[0].record()
+            batch = self._mine[pair % SETS]
+            _, _, handle = self._contender.dispatch(batch, hooks)
+            self._contender.combine(self._y, batch, handle, hooks)
+        self._events[1].record()
+
+    def us_a_pair(self) -> float:
+        """Of the last train, which has ended."""
+        return self._events[0].elapsed_time(self._events[1]) * 1e3 / PAIRS
+
+
+def measure(
+    ours: LowLatency, peer: LowLatency, shape: Shape, rank: int, tokens: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the result, alike on all ranks. Checks first. Collective."""
+    slots = shape.ranks * shape.tokens
+    y = torch.randn(shape.local_experts, slots, shape.hidden, device="cuda").bfloat16()
+    meeting = Meeting()
+    for count in tokens:
+        now = Shape(shape.ranks, count, shape.hidden, shape.topk, shape.experts)
+        everybody = draw_sets(now)
+        mine = [batches[rank] for batches in everybody]
+        for contender in (ours, peer):
+            for hooks in (False, True):
+                check_low_latency(contender, mine[0], hooks)
+        trains = [Trains(contender, mine, y) for contender in (ours, peer)]
+
+        pairs: list[list[float]] = [[], []]
+        for turn in range(TRAINS + 1):
+            for train, us in zip(trains, pairs, strict=True):
+                meeting.hold(PAUSE_US)
+                train.run(hooks=False)
+                torch.cuda.synchronize()
+                if turn:
+                    us.append(train.us_a_pair())
+        whole = [[phases(run) for run in of_one] for of_one in profiled(meeting, trains, False)]
+        halves = [[phases(run) for run in of_one] for of_one in profiled(meeting, trains, True)]
+        times = {
+            "dispatch fp8, in kernel": [[run[0] for run in of_one] for of_one in whole],
+            "combine bf16, in kernel": [[run[1] for run in of_one] for of_one in whole],
+            "both, per pair": pairs,
+        }
+        for place, half in enumerate(HALVES):
+            times[f"hooks: {half}"] = [[run[place] for run in of_one] for of_one in halves]
+        floors = floors_of(everybody)
+        for case, (of_ours, of_peer) in times.items():
+            yield dict(
+                case=case,
+                gpus=shape.ranks,
+                ranks=shape.ranks,
+                tokens=count,
+                hidden=shape.hidden,
+                sms=0,
+                unit="us",
+                ours=spread(slowest(of_ours)),
+                peer=dict(name=peer.name, **spread(slowest(of_peer))),
+                floor=floors.get(case),
+            )
+
+
+def profiled(meeting: Meeting, trains: list[Trains], hooks: bool) -> list[list[Run]]:
+    calls = [lambda _, train=train: train.run(hooks) for train in trains]
+    return kernel_times(meeting, calls, PROFILED, 1, PAUSE_US)
+
+
+def phases(run: Run) -> list[float]:
+    """Mean us of each of a pair's kernels, in order, over a train without its first pair.
+
+    Whatever else the device did is counted with the kernel before it.
+    """
+    kernels: list[float] = []
+    for name, us in run:
+        if "dispatch" in name or "combine" in name:
+            kernels.append(us)
+        elif kernels:
+            kernels[-1] += us
+    each, left = divmod(len(kernels), PAIRS + 1)
+    if left or each not in (2, 4):
+        names = sorted({name for name, _ in run})
+        raise RuntimeError(f"{len(kernels)} kernels in a train of {PAIRS + 1} pairs: {names}")
+    return [sum(kernels[each + k :: each]) / PAIRS for k in range(each)]
+
+
+def floors_of(everybody: list[list[Batch]]) -> dict[str, float]:
+    """us that the busiest rank's bytes take on its links, without a latency."""
+    hidden = everybody[0][0].shape.hidden
+    rows = sum(busiest_remote_rows(of_set) for of_set in everybody) / len(everybody)
+    fp8, bf16 = hidden * (1 + 1 / 32), hidden * 2
+    lengths = {
+        "dispatch fp8, in kernel": fp8,
+        "combine bf16, in kernel": bf16,
+        "both, per pair": fp8 + bf16,
+    }
+    return {case: round(rows * length / LINK_BYTES_PER_US, 2) for case, length in lengths.items()}

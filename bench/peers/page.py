@@ -1,0 +1,138 @@
+"""docs/against_deep_ep.md and its plots, made from what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- measured: bench/peers --page -->", "<!-- end of what was measured -->"
+PLOTTED = ("dispatch bf16", "dispatch fp8", "combine bf16", "combine bf16, ordinary y")
+
+Row = dict[str, Any]
+
+
+def write_page(results: Path, docs: Path) -> None:
+    """Puts tables between the page's two marks, and a plot beside it."""
+    parts = [BEGIN, ""]
+    for name, section in (("throughput", throughput_of), ("low_latency", low_latency_of)):
+        path = results / f"{name}_peers.json"
+        if path.exists():
+            measured = json.loads(path.read_text())
+            parts += section(measured["environment"], measured["rows"])
+            if name == "throughput":
+                plot(measured["rows"], docs / "against_deep_ep.svg")
+                parts += ["![](against_deep_ep.svg)", ""]
+        else:
+            parts += [f"bench/results/{path.name} is not there: not measured.", ""]
+    page = docs / "against_deep_ep.md"
+    text = page.read_text()
+    before, after = text.index(BEGIN), text.index(END)
+    page.write_text(text[:before] + "\n".join([*parts, ""]) + text[after:])
+
+
+def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
+    shape = rows[0]
+    parts = [
+        "## Throughput",
+        "",
+        f"{shape['tokens']} tokens a rank, hidden {shape['hidden']}, top-8 of 256 experts. "
+        f"{machine(facts)} Kernels: the time that the kernels of a call take on the device, added "
+        "up. Call: from before it to after it, with whatever the device waits for its host.",
+        "",
+    ]
+    for peer in dict.fromkeys(row["peer"]["name"] for row in rows):
+        parts += [
+            f"| us, kernels (call) | SMs | Tokenyard | {peer} | ratio | wire |",
+            "|---|---|---|---|---|---|",
+        ]
+        parts += [
+            f"| {row['case']} | {row['sms']} | {both(row['ours'], row['ours_call'])} "
+            f"| {both(row['peer'], row['peer_call'])} | {ratio(row)} | {row['floor']:.0f} |"
+            for row in rows
+            if row["peer"]["name"] == peer
+        ]
+        parts.append("")
+    return parts
+
+
+def low_latency_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
+    parts = [
+        "## Low latency",
+        "",
+        f"Hidden {rows[0]['hidden']}, top-8 of 288 experts, FP8 out and BF16 back, buffers for 128 "
+        f"tokens a rank. {machine(facts)} In the mean over trains of 20 pairs, by the profiler; "
+        '"per pair" between events. Of a call with hooks, its two kernels.',
+        "",
+    ]
+    for peer in dict.fromkeys(row["peer"]["name"] for row in rows):
+        parts += [
+            f"| us | tokens | Tokenyard | {peer} | ratio | wire |",
+            "|---|---|---|---|---|---|",
+        ]
+        parts += [
+            f"| {row['case']} | {row['tokens']} | {row['ours']['median']:.1f} "
+            f"| {row['peer']['median']:.1f} | {ratio(row)} "
+            f"| {'' if row['floor'] is None else format(row['floor'], '.1f')} |"
+            for row in rows
+            if row["peer"]["name"] == peer
+        ]
+        parts.append("")
+    return parts
+
+
+def machine(facts: dict[str, Any]) -> str:
+    return (
+        f"{facts['gpus']} x {facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, "
+        f"commit {facts['commit']}, {facts['date']}; medians."
+    )
+
+
+def both(kernels: Row, call: Row) -> str:
+    return f"{kernels['median']:.0f} ({call['median']:.0f})"
+
+
+def ratio(row: Row) -> str:
+    return f"{row['peer']['median'] / row['ours']['median']:.2f}"
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Bars of the kernels' times, a group a case, on the smallest number of multiprocessors."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "tokenyard"  # The same figures make the same file.
+    from matplotlib import pyplot
+
+    fewest = min(row["sms"] for row in rows)
+    chosen = [row for row in rows if row["sms"] == fewest and row["case"] in PLOTTED]
+    peers = list(dict.fromkeys(row["peer"]["name"] for row in chosen))
+    figure, axes = pyplot.subplots(figsize=(8, 3.5))
+    width = 0.8 / (len(peers) + 1)
+    for place, contender in enumerate(["Tokenyard", *peers]):
+        heights = [height(chosen, case, contender) for case in PLOTTED]
+        starts = [group + place * width for group in range(len(PLOTTED))]
+        bars = axes.bar(starts, heights, width * 0.95, label=contender)
+        axes.bar_label(bars, fmt="%.0f", fontsize=8)
+    for group, case in enumerate(PLOTTED):
+        floors = [row["floor"] for row in chosen if row["case"] == case]
+        if floors:
+            ends = group - width / 2, group + (len(peers) + 0.5) * width
+            axes.hlines(floors[0], *ends, colors="black", linestyles="dotted")
+    axes.set_xticks([group + len(peers) * width / 2 for group in range(len(PLOTTED))], PLOTTED)
+    axes.set_ylabel(f"us, {fewest} SMs (dotted: the wire)")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata=dict(Date=None))
+    pyplot.close(figure)
+
+
+def height(rows: list[Row], case: str, contender: str) -> float:
+    """Ours is measured beside every peer: the median of those medians."""
+    of_case = [row for row in rows if row["case"] == case]
+    if contender == "Tokenyard":
+        medians = sorted(row["ours"]["median"] for row in of_case)
+    else:
+        medians = [row["peer"]["median"] for row in of_case if row["peer"]["name"] == contender]
+    return medians[len(medians) // 2] if medians else 0.0

@@ -1,0 +1,79 @@
+"""One rank of a scene: measures ours beside one peer, and prints a JSON line a row on rank 0.
+
+Started by `python bench/peers` with a Place as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from scene import Place
+
+
+def main() -> None:
+    place = Place(**json.loads(sys.argv[1]))
+    sys.path.insert(0, place.site)
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(place.rank)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"tcp://127.0.0.1:{place.ports[0]}",
+        rank=place.rank,
+        world_size=place.ranks,
+        timeout=timedelta(seconds=60),
+        device_id=torch.device("cuda", place.rank),
+    )
+    try:
+        for row in rows_of(place):
+            if place.rank == 0:
+                print(json.dumps(row), flush=True)
+    except BaseException:
+        # Leaves at once: the other ranks may wait for this one, and it must not wait for them.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def rows_of(place: Place) -> Iterator[dict[str, Any]]:
+    import low_latency
+    import ours
+    import throughput
+    from batches import Shape
+
+    import tokenyard
+
+    shape = Shape(place.ranks, **place.shape)
+    world = tokenyard.World.connect(
+        "127.0.0.1",
+        place.ports[1],
+        rank=place.rank,
+        size=place.ranks,
+        device="cuda",
+        arena_bytes=8 << 30,
+    )
+    peer = importlib.import_module(place.peer)
+    if place.kind == "throughput":
+        contenders = ours.Throughput(world, shape, max(place.values)), peer.Throughput(shape)
+        yield from throughput.measure(*contenders, shape, place.rank, place.values)
+    else:
+        few = ours.LowLatency(world, shape), peer.LowLatency(shape)
+        yield from low_latency.measure(*few, shape, place.rank, place.values)
+        contenders = few
+    for contender in contenders:
+        contender.close()
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
