@@ -33,6 +33,11 @@ def run(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
         pytest.skip("needs a GPU")
 
     def run(program: Callable[[tokenyard.World], Any], ranks: int) -> list[Any]:
+        if request.param == "cuda" and ranks > torch.cuda.device_count():
+            # A GPU's backward passes share a thread of torch's: the first would wait there for the
+            # others, which come after it.
+            pytest.skip("ranks that go backward need a GPU each")
+
         def rank_main(world: tokenyard.World) -> Any:
             index = world.device_index
             if index is not None:
@@ -97,7 +102,9 @@ def test_gradients_are_those_of_a_dense_layer(run: Callable[..., Any], ranks: in
         torch.cat(seen[4]),
     ]
     for mine, theirs in zip(together, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        # Sums of large terms may cancel, so what counts is how large the terms are.
+        atol = 1e-5 * theirs.abs().max().item()
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=atol)
 
 
 def test_weights_and_picks_of_nobody(run: Callable[..., Any]) -> None:
