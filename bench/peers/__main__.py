@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,48 +53,56 @@ def main() -> int:
     if chosen.page:
         write_page(ROOT / "bench/results", ROOT / "docs")
         return 0
-    sites = dict(site.split("=", 1) for site in chosen.site)
-    unknown = sites.keys() - PEERS.keys()
+    sites = dict(site.partition("=")[::2] for site in chosen.site)
+    unknown = sorted(sites.keys() - PEERS.keys())
     if unknown or not sites:
         print(
-            f"There is no peer to measure beside: give --site PEER=FOLDER, made by "
+            "There is no peer to measure beside: give --site PEER=FOLDER, made by "
             f"bench/peers/build.sh; peers are {', '.join(PEERS)}."
-            + (f" Unknown: {', '.join(sorted(unknown))}." if unknown else ""),
+            + (f" Unknown: {', '.join(unknown)}." if unknown else ""),
             file=sys.stderr,
         )
         return 2
-
     rows: dict[str, list[dict[str, Any]]] = {"throughput": [], "low_latency": []}
     failed = False
+    for place in scenes(sites, chosen):
+        of_kind = rows[place.kind]
+        try:
+            for row in play(place, chosen.seconds, environment_of(place.peer, chosen.nccl)):
+                print(line_of(row), flush=True)
+                of_kind.append(row)
+        except SceneError as error:
+            print(f"failed: {error}", flush=True)
+            failed = True
+        if chosen.out is not None and of_kind:
+            facts = environment(chosen.ranks, chosen.commit)
+            text = json.dumps(dict(environment=facts, rows=of_kind), indent=1)
+            chosen.out.mkdir(parents=True, exist_ok=True)
+            (chosen.out / f"{place.kind}_peers.json").write_text(text + "\n")
+    return 1 if failed else 0
+
+
+def scenes(sites: dict[str, str], chosen: argparse.Namespace) -> Iterator[Place]:
+    """Says, of each, what it is and how long it took."""
     for peer, site in sites.items():
         for kind in PEERS[peer]:
+            print(f"\n{kind} beside {peer}", flush=True)
+            begun = time.monotonic()
             many = kind == "throughput"
-            place = Place(
+            yield Place(
                 kind=kind,
                 peer=peer,
                 site=str(Path(site).resolve()),
                 shape=MANY if many else FEW,
-                values=numbers(chosen.sms if many else chosen.tokens),
+                values=values_of(peer, numbers(chosen.sms if many else chosen.tokens)),
                 ranks=chosen.ranks,
             )
-            print(f"\n{kind} beside {peer}", flush=True)
-            begun = time.monotonic()
-            try:
-                for row in play(place, chosen.seconds, environment_of(peer, chosen.nccl)):
-                    print(line_of(row), flush=True)
-                    rows[kind].append(row)
-            except SceneError as error:
-                print(f"failed: {error}", flush=True)
-                failed = True
             print(f"({time.monotonic() - begun:.0f} s)", flush=True)
-    if chosen.out is not None:
-        facts = environment(chosen.ranks, chosen.commit)
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        for kind, measured in rows.items():
-            if measured:
-                text = json.dumps(dict(environment=facts, rows=measured), indent=1)
-                (chosen.out / f"{kind}_peers.json").write_text(text + "\n")
-    return 1 if failed else 0
+
+
+def values_of(peer: str, values: list[int]) -> list[int]:
+    """HybridEP compiles its kernels anew for each number of multiprocessors, so it gets one."""
+    return values[:1] if peer == "hybrid_ep" else values
 
 
 def numbers(text: str) -> list[int]:
