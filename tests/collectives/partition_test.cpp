@@ -22,7 +22,7 @@ class Partition : public ::testing::Test {
     } catch (const std::runtime_error& error) {
       GTEST_SKIP() << "no network namespaces here: " << error.what();
     }
-    job_.emplace(kRanks, [this](CollectivesOptions& options) {
+    job_.emplace(kRanks, [](CollectivesOptions& options) {
       options.address = NetworkNamespaces::address(options.rank);
       options.silence = 1s;
     });
