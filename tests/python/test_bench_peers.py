@@ -1,0 +1,135 @@
+"""What of bench/peers needs no GPU: reading traces, checking contenders, writing the page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / "bench/peers"
+
+
+@pytest.fixture(autouse=True)
+def _peers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PEERS))
+
+
+def test_without_a_peer_it_says_so() -> None:
+    run = subprocess.run(
+        [sys.executable, str(PEERS)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 2
+    assert "There is no peer to measure beside" in run.stderr
+
+
+def test_a_scene_whose_ranks_fail_is_named(tmp_path: Path) -> None:
+    from scene import Place, SceneError, play
+
+    place = Place("throughput", "nobody", str(tmp_path), {}, [16], ranks=2)
+    with pytest.raises(SceneError, match="throughput beside nobody: a rank failed"):
+        list(play(place, 60, {"CUDA_VISIBLE_DEVICES": ""}))
+
+
+def test_a_trace_is_parted_at_the_meetings_of_ranks() -> None:
+    pytest.importorskip("torch")
+    from timing import parted
+
+    def event(ts: float, dur: float, name: str, cat: str = "kernel") -> dict[str, Any]:
+        return dict(ts=ts, dur=dur, name=name, cat=cat)
+
+    trace = [
+        event(0, 9, "void before()"),
+        event(10, 400, "at::native::spin_kernel(long)"),
+        event(500, 30, "ncclDevKernel_AllReduce_Max_f32_RING_LL"),
+        event(560, 7, "copy", "gpu_memcpy"),
+        event(540, 20, "dispatch_kernel"),
+        event(541, 5, "cudaLaunchKernel", "cuda_runtime"),
+        event(900, 400, "at::native::spin_kernel(long)"),
+        event(1400, 30, "ncclDevKernel_AllReduce_Max_f32_RING_LL"),
+        event(1440, 21, "dispatch_kernel"),
+    ]
+    assert parted(dict(traceEvents=trace)) == [
+        [("dispatch_kernel", 20.0), ("copy", 7.0)],
+        [("dispatch_kernel", 21.0)],
+    ]
+
+
+def test_a_train_counts_everything_but_its_first_pair() -> None:
+    pytest.importorskip("torch")
+    from low_latency import PAIRS, phases
+
+    first = [("dispatch", 1000.0), ("combine", 1000.0)]
+    pair = [("dispatch", 10.0), ("combine", 4.0), ("memset", 2.0)]
+    assert phases(first + pair * PAIRS) == [10.0, 6.0]
+    halves = [("dispatch", 1.0), ("dispatch", 2.0), ("combine", 3.0), ("combine", 4.0)]
+    assert phases(halves * (PAIRS + 1)) == [1.0, 2.0, 3.0, 4.0]
+    with pytest.raises(RuntimeError, match="kernels in a train"):
+        phases(first)
+
+
+def test_ours_passes_the_checks_and_a_wrong_sum_does_not() -> None:
+    pytest.importorskip("torch")
+    import checks
+    import ours
+    from batches import Shape, draw
+
+    import tokenyard
+
+    shape = Shape(ranks=2, tokens=48, hidden=256, topk=3, experts=8)
+
+    def program(world: tokenyard.World) -> str:
+        everybody = [draw(shape, rank, 0, "cpu") for rank in range(shape.ranks)]
+        contender = ours.Throughput(world, shape, sms_max=2)
+        contender.use(2, everybody[world.rank])
+        checks.check_throughput(contender, everybody, world.rank)
+        few = ours.LowLatency(world, shape)
+        for hooks in (False, True):
+            checks.check_low_latency(few, everybody[world.rank], hooks)
+        few.close()
+
+        home = contender.combine
+        contender.combine = lambda y, rows: home(y, rows) * 1.25
+        try:
+            checks.check_throughput(contender, everybody, world.rank)
+        except checks.WrongResultError as error:
+            return str(error).partition(" by")[0]
+        finally:
+            contender.close()
+        return "not noticed"
+
+    assert tokenyard.launch(program, ranks=2) == ["tokenyard: sums are off"] * 2
+
+
+def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from page import BEGIN, END, write_page
+
+    def row(case: str, ours: float, peer: float, **more: Any) -> dict[str, Any]:
+        spread = dict(median=ours, min=ours, max=ours)
+        theirs = dict(name="peer 1", median=peer, min=peer, max=peer)
+        return dict(case=case, hidden=64, floor=50.0, ours=spread, peer=theirs, **more)
+
+    facts = dict(gpus=2, gpu="a GPU", driver="1", cuda="2", commit="abc", date="2026-01-01")
+    call = dict(ours_call=dict(median=120.0), peer_call=dict(median=260.0))
+    many = [row("dispatch bf16", 100.0, 250.0, tokens=4096, sms=16, **call)]
+    few = [row("dispatch fp8, in kernel", 10.0, 34.0, tokens=128, sms=0)]
+    for name, rows in (("throughput", many), ("low_latency", few)):
+        text = json.dumps(dict(environment=facts, rows=rows))
+        (tmp_path / f"{name}_peers.json").write_text(text)
+    page = tmp_path / "against_deep_ep.md"
+    page.write_text(f"# Kept\n\n{BEGIN}\nold\n{END}\nkept too\n")
+    write_page(tmp_path, tmp_path)
+    text = page.read_text()
+    assert "| dispatch bf16 | 16 | 100 (120) | 250 (260) | 2.50 | 50 |" in text
+    assert "| dispatch fp8, in kernel | 128 | 10.0 | 34.0 | 3.40 | 50.0 |" in text
+    assert "old" not in text
+    assert text.startswith("# Kept")
+    assert text.endswith("kept too\n")
+    assert (tmp_path / "against_deep_ep.svg").stat().st_size > 1000
+    write_page(tmp_path, tmp_path)
+    assert page.read_text() == text
