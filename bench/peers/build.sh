@@ -40,9 +40,12 @@ hybrid_ep)
   sed -i '/^ *get_extension_deep_ep_cpp(),$/d' setup.py
   printf 'from .hybrid_ep_buffer import HybridEPBuffer\n' >deep_ep/__init__.py
   if [ ! -e "$cuda/lib64/libnvtx3interop.so" ]; then
-    interop=$(find / -name 'libnvtx3interop.so*' -not -path '/proc/*' 2>/dev/null | head -1)
-    [ -n "$interop" ] && mkdir -p interop && ln -s "$interop" interop/libnvtx3interop.so &&
+    interop=$(find / -xdev -name 'libnvtx3interop.so*' -print -quit 2>/dev/null || true)
+    if [ -n "$interop" ]; then
+      mkdir -p interop
+      ln -s "$interop" interop/libnvtx3interop.so
       export LIBRARY_PATH=$tree/interop
+    fi
   fi
   ;;
 *)
