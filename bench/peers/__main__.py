@@ -28,7 +28,7 @@ from scene import Place, SceneError, play
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = {
     "deep_ep_v1": ("throughput", "low_latency"),
-    "deep_ep_v2": ("throughput",),
+    "deep_ep_v2": ("throughput", "low_latency"),
     "hybrid_ep": ("throughput",),
 }
 """What each is measured at."""

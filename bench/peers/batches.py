@@ -59,14 +59,14 @@ def draw(shape: Shape, rank: int, number: int, device: str = "cuda") -> Batch:
     x = torch.randn(
         shape.tokens, shape.hidden, dtype=torch.bfloat16, device=device, generator=random
     )
+    token = torch.arange(shape.tokens, device=device)
+    x[:, 0] = rank
+    for place in range(1, DIGITS):
+        x[:, place] = (token // BASE ** (DIGITS - 1 - place) % BASE).to(x.dtype)
     groups = x.float().view(shape.tokens, -1, GROUP)
     scales = groups.abs().amax(dim=2).clamp(1e-4) / 448
+    scales[:, 0] = 1  # So that the digits stay what they are.
     x_fp8 = (groups / scales[..., None]).view_as(x).to(torch.float8_e4m3fn)
-    token = torch.arange(shape.tokens, device=device)
-    for place in range(DIGITS):
-        digit = token // BASE ** (DIGITS - 1 - place) % BASE if place else token * 0 + rank
-        x[:, place] = digit.to(x.dtype)
-        x_fp8[:, place] = digit.to(x_fp8.dtype)
     scores = torch.rand(shape.tokens, shape.experts, device=device, generator=random)
     topk_idx = scores.topk(shape.topk, dim=1, sorted=False).indices
     weights = torch.rand(shape.tokens, shape.topk, device=device, generator=random) + 0.1

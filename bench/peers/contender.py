@@ -56,12 +56,16 @@ class Throughput(Protocol):
 
 
 class LowLatency(Protocol):
-    """Few tokens a call, in buffers that stay."""
+    """Few tokens a call, in buffers that stay. The host waits for nothing."""
 
     name: str
+    hooks: bool
+    """Whether a call may be had in two halves: it sends, and its hook receives."""
+    weighted: bool
+    """Whether combine weighs; if not, it only sums."""
 
     def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """[local experts, slots, hidden] FP8, their scales, and what combine needs."""
+        """Rows by expert [..., hidden] FP8, their scales, and what combine needs."""
 
     def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import deep_ep
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ from batches import Batch, Shape
 from contender import Rows
 
 ALIGNMENT = 128
+LOW_LATENCY_SMS = 64
 
 
 class Throughput:
@@ -65,6 +68,46 @@ class Throughput:
 
     def combine_by_expert(self, y: torch.Tensor, rows: Rows) -> torch.Tensor:
         return self._buffer.combine(y, rows.handle, num_sms=self._sms)[0]
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+    def close(self) -> None:
+        self._buffer.destroy()
+
+
+class LowLatency:
+    """The same calls without the host's wait. They take rows in FP8 already and do not weigh."""
+
+    name = f"deep_ep {deep_ep.__version__}, {LOW_LATENCY_SMS} SMs"
+    hooks = weighted = False
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._buffer = deep_ep.ElasticBuffer(
+            dist.group.WORLD,
+            num_max_tokens_per_rank=shape.tokens,
+            hidden=shape.hidden,
+            sl_idx=0,
+            explicitly_destroy=True,
+        )
+
+    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        (x, scales), _, _, handle, _ = self._buffer.dispatch(
+            (batch.x_fp8, batch.scales),
+            topk_idx=batch.topk_idx,
+            topk_weights=batch.topk_weights,
+            num_experts=self._shape.experts,
+            num_max_tokens_per_rank=self._shape.tokens,
+            num_sms=LOW_LATENCY_SMS,
+            do_handle_copy=False,
+            do_cpu_sync=False,
+            do_expand=True,
+        )
+        return x, scales, handle
+
+    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor:
+        return self._buffer.combine(y, handle, num_sms=LOW_LATENCY_SMS)[0]
 
     def wait(self) -> None:
         torch.cuda.synchronize()

@@ -26,8 +26,12 @@ Run = list[tuple[str, float]]
 class Trains:
     """One contender's."""
 
-    def __init__(self, contender: LowLatency, mine: list[Batch], y: torch.Tensor) -> None:
-        self._contender, self._mine, self._y = contender, mine, y
+    def __init__(self, contender: LowLatency, mine: list[Batch]) -> None:
+        self._contender, self._mine = contender, mine
+        x, _, handle = contender.dispatch(mine[0], hooks=False)
+        # What y holds does not change the time.
+        self._y = torch.randn(x.shape, dtype=torch.bfloat16, device=x.device)
+        contender.combine(self._y, mine[0], handle, hooks=False)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def run(self, hooks: bool) -> None:
@@ -48,17 +52,15 @@ def measure(
     ours: LowLatency, peer: LowLatency, shape: Shape, rank: int, tokens: list[int]
 ) -> Iterator[dict[str, Any]]:
     """Rows of the result, alike on all ranks. Checks first. Collective."""
-    slots = shape.ranks * shape.tokens
-    y = torch.randn(shape.local_experts, slots, shape.hidden, device="cuda").bfloat16()
     meeting = Meeting()
     for count in tokens:
         now = Shape(shape.ranks, count, shape.hidden, shape.topk, shape.experts)
         everybody = draw_sets(now)
         mine = [batches[rank] for batches in everybody]
         for contender in (ours, peer):
-            for hooks in (False, True):
+            for hooks in (False, True) if contender.hooks else (False,):
                 check_low_latency(contender, mine[0], hooks)
-        trains = [Trains(contender, mine, y) for contender in (ours, peer)]
+        trains = [Trains(contender, mine) for contender in (ours, peer)]
 
         pairs: list[list[float]] = [[], []]
         for turn in range(TRAINS + 1):
@@ -68,15 +70,18 @@ def measure(
                 torch.cuda.synchronize()
                 if turn:
                     us.append(train.us_a_pair())
-        whole = [[phases(run) for run in of_one] for of_one in profiled(meeting, trains, False)]
-        halves = [[phases(run) for run in of_one] for of_one in profiled(meeting, trains, True)]
+        whole = [
+            [halved(phases(run)) for run in of_one] for of_one in profiled(meeting, trains, False)
+        ]
         times = {
             "dispatch fp8, in kernel": [[run[0] for run in of_one] for of_one in whole],
             "combine bf16, in kernel": [[run[1] for run in of_one] for of_one in whole],
             "both, per pair": pairs,
         }
-        for place, half in enumerate(HALVES):
-            times[f"hooks: {half}"] = [[run[place] for run in of_one] for of_one in halves]
+        if peer.hooks:
+            halves = [[phases(run) for run in of_one] for of_one in profiled(meeting, trains, True)]
+            for place, half in enumerate(HALVES):
+                times[f"hooks: {half}"] = [[run[place] for run in of_one] for of_one in halves]
         floors = floors_of(everybody)
         for case, (of_ours, of_peer) in times.items():
             yield dict(
@@ -114,6 +119,12 @@ def phases(run: Run) -> list[float]:
         names = sorted({name for name, _ in run})
         raise RuntimeError(f"{len(kernels)} kernels in a train of {PAIRS + 1} pairs: {names}")
     return [sum(kernels[each + k :: each]) / PAIRS for k in range(each)]
+
+
+def halved(kernels: list[float]) -> tuple[float, float]:
+    """Dispatch and combine, of one kernel each or two."""
+    middle = len(kernels) // 2
+    return sum(kernels[:middle]), sum(kernels[middle:])
 
 
 def floors_of(everybody: list[list[Batch]]) -> dict[str, float]:

@@ -77,6 +77,7 @@ class Throughput:
 
 class LowLatency:
     name = "tokenyard"
+    hooks = weighted = True
 
     def __init__(self, world: tokenyard.World, shape: Shape) -> None:
         self._exchange = tokenyard.LowLatency(
