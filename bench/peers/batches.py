@@ -53,7 +53,7 @@ class Batch:
         return sum(self.goes_to(rank).int() for rank in range(self.shape.ranks))  # type: ignore
 
 
-def draw(shape: Shape, rank: int, number: int, device: str = "cuda") -> Batch:
+def draw(shape: Shape, rank: int, number: int, device: torch.device) -> Batch:
     """The same wherever it is drawn, as long as the devices are of one kind."""
     random = torch.Generator(device).manual_seed(1000 * number + rank + 1)
     x = torch.randn(
@@ -73,8 +73,9 @@ def draw(shape: Shape, rank: int, number: int, device: str = "cuda") -> Batch:
     return Batch(shape, x, x_fp8, scales, topk_idx, weights / weights.sum(dim=1, keepdim=True))
 
 
-def draw_sets(shape: Shape, device: str = "cuda") -> list[list[Batch]]:
-    """Every set, of every rank."""
+def draw_sets(shape: Shape) -> list[list[Batch]]:
+    """Every set, of every rank, on the current GPU."""
+    device = torch.device("cuda", torch.cuda.current_device())
     return [
         [draw(shape, rank, number, device) for rank in range(shape.ranks)] for number in range(SETS)
     ]

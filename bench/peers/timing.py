@@ -16,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-MARK = "ncclDevKernel"
+MARK = "nccl"
+"""What the name of the all-reduce's kernel begins with."""
 PAUSE = "spin_kernel"
 CLOCK_MHZ = 1980
 """Of an H200's multiprocessors; elsewhere the pause is a little longer or shorter."""

@@ -73,7 +73,7 @@ def test_a_train_counts_everything_but_its_first_pair() -> None:
 
 
 def test_ours_passes_the_checks_and_a_wrong_sum_does_not() -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     import checks
     import ours
     from batches import Shape, draw
@@ -83,7 +83,7 @@ def test_ours_passes_the_checks_and_a_wrong_sum_does_not() -> None:
     shape = Shape(ranks=2, tokens=48, hidden=256, topk=3, experts=8)
 
     def program(world: tokenyard.World) -> str:
-        everybody = [draw(shape, rank, 0, "cpu") for rank in range(shape.ranks)]
+        everybody = [draw(shape, rank, 0, torch.device("cpu")) for rank in range(shape.ranks)]
         contender = ours.Throughput(world, shape, sms_max=2)
         contender.use(2, everybody[world.rank])
         checks.check_throughput(contender, everybody, world.rank)
