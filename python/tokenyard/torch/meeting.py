@@ -43,4 +43,5 @@ def meet(
         witness=options.witness,
         address=options.address,
         host=options.host,
+        interconnect=options.interconnect,
     )

@@ -28,3 +28,6 @@ class Options:
     """Where others reach this rank; found out if empty."""
     host: str = ""
     """Ranks with equal names share memory; found out if empty."""
+    interconnect: str = ""
+    """A plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for one, alike on all
+    ranks; none if empty."""
