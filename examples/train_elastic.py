@@ -107,5 +107,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
-    except tokenyard.Error as error:
+    except (tokenyard.Error, RuntimeError) as error:
         sys.exit(f"{type(error).__name__}: {error}")

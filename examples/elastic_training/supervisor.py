@@ -8,6 +8,7 @@ import secrets
 import signal
 import time
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -81,7 +82,13 @@ class Supervisor:
         process = self._context.Process(
             target=run_rank, args=(theirs, {**self._job, "rank": rank}, join, *self._work)
         )
-        process.start()
+        # Ctrl-C is for this process alone, which ends the others: they keep what is masked here.
+        resource_tracker.ensure_running()  # It would unmask it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._ranks[ours] = (rank, process)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,31 @@ def test_wrong_arguments_get_one_sentence(
     assert done.returncode == 2
     assert complaint in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> None:
+    program = subprocess.Popen(
+        [sys.executable, PROGRAM, "--out", tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    assert "undisturbed" in program.stdout.readline()
+    os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 1
+    assert errors == "Interrupted.\n"
+    until = time.monotonic() + 20
+    while any_left(program.pid):
+        assert time.monotonic() < until, "a rank is left"
+        time.sleep(0.05)
+
+
+def any_left(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
