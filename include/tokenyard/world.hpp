@@ -93,8 +93,9 @@ class World {
   /// Ranks whose control connection has closed, ascending.
   std::vector<uint32_t> lost() const;
   /// Collective among the ranks not in `without`: a new World (new memory, ranks renumbered in
-  /// order) over the surviving connections. This one must not be used afterwards.
-  std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without);
+  /// order) over the surviving connections. This one must not be used afterwards. `arena_bytes`: of
+  /// the new one, alike on all ranks; 0: as this one was made with.
+  std::unique_ptr<World> rebuild(const std::vector<uint32_t>& without, size_t arena_bytes = 0);
 
   // For the parts of the library that launch kernels.
   Accelerator& accelerator() const;

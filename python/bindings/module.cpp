@@ -10,6 +10,7 @@ NB_MODULE(_tokenyard, m) {
   tokenyard::python::register_errors(m);
   tokenyard::python::register_topology(m);
   tokenyard::python::register_world(m);
+  tokenyard::python::register_arena_lending(m);
   tokenyard::python::register_received(m);
   tokenyard::python::register_expert_parallel(m);
   tokenyard::python::register_low_latency(m);

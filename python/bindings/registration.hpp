@@ -8,6 +8,7 @@ namespace tokenyard::python {
 void register_errors(nanobind::module_& m);
 void register_topology(nanobind::module_& m);
 void register_world(nanobind::module_& m);
+void register_arena_lending(nanobind::module_& m);
 void register_received(nanobind::module_& m);
 void register_expert_parallel(nanobind::module_& m);
 void register_low_latency(nanobind::module_& m);

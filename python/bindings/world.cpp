@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "device/accelerator.hpp"
+#include "fabric/arena.hpp"
 #include "interrupt.hpp"
 #include "registration.hpp"
 #include "unlocked.hpp"
@@ -75,12 +76,13 @@ void barrier(const WorldHandle& self, const std::string& what) {
   world->barrier(what);
 }
 
-std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32_t>& without) {
+std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32_t>& without,
+                                     size_t arena_bytes) {
   const std::shared_ptr<World> world = self.get();
   std::unique_ptr<WorldHandle> rebuilt;
   {
     nb::gil_scoped_release unlocked;
-    rebuilt = std::make_unique<WorldHandle>(world->rebuild(without));
+    rebuilt = std::make_unique<WorldHandle>(world->rebuild(without, arena_bytes));
   }
   self.close();
   return rebuilt;
@@ -114,7 +116,12 @@ void register_world(nb::module_& m) {
       .def("barrier", &barrier, nb::kw_only(), "what"_a)
       .def("cancel", [](const WorldHandle& self) { self.get()->cancel(); })
       .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
-      .def("rebuild", &rebuild, "without"_a)
+      .def("rebuild", &rebuild, "without"_a, nb::kw_only(), "arena_bytes"_a)
+      .def_prop_ro("arena_bytes",
+                   [](const WorldHandle& self) { return self.get()->arena().capacity(); })
+      .def_prop_ro(
+          "users", [](const WorldHandle& self) { return self.get().use_count() - 1; },
+          "Exchanges and arrays that need the world.")
       .def("close", &WorldHandle::close);
 }
 

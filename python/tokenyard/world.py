@@ -17,6 +17,8 @@ DEFAULT_TIMEOUT = 30.0
 """Seconds that any wait may take, unless told."""
 DEFAULT_ARENA_BYTES = 1 << 30
 """Peer-visible memory of a rank, unless told; on the host it is taken as it is touched."""
+RELEASED_ARENA_BYTES = 1 << 16
+"""What is left of an arena that has been released: a world has one."""
 
 
 class World:
@@ -36,6 +38,7 @@ class World:
         """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
         self._native = native
         self._device = device
+        self._kept_bytes: int | None = None  # Of an arena that has been released.
 
     @classmethod
     def connect(
@@ -217,7 +220,52 @@ class World:
             InvalidArgument: the survivors name different ranks.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
-        return World(self._native.rebuild(gone), self._device)
+        return World(self._native.rebuild(gone, arena_bytes=0), self._device)
+
+    def release_arena(self) -> None:
+        """Gives the arena's memory back while nothing is exchanged: for a trainer that sleeps.
+        Collective. The ranks stay connected.
+
+        Raises:
+            InvalidArgument: an exchange is open, or an array that lies in the arena lives.
+        """
+        if self._kept_bytes is not None:
+            raise invalid("arena", "memory to give back", "none: it has been released")
+        if self._native.users:
+            raise invalid(
+                "arena",
+                "no open exchange and no array in its memory",
+                f"{self._native.users} that need it",
+            )
+        kept = self._native.arena_bytes
+        self._native = self._native.rebuild([], arena_bytes=RELEASED_ARENA_BYTES)
+        self._kept_bytes = kept
+
+    def restore_arena(self) -> None:
+        """Takes as much memory as `release_arena` has given back. Collective. Exchanges are to be
+        made anew.
+
+        Raises:
+            InvalidArgument: it has not been released.
+        """
+        if self._kept_bytes is None:
+            raise invalid("arena", "one that was released", "one in use")
+        self._native = self._native.rebuild([], arena_bytes=self._kept_bytes)
+        self._kept_bytes = None
+
+    def mem_pool(self) -> Any:
+        """A `torch.cuda.MemPool` over this rank's arena: what a GEMM writes to memory of it is read
+        in place by a combine, and by peers.
+
+        One world a GPU and process lends its arena at a time: the one that was asked last. What
+        torch takes from the pool it keeps until the pool dies.
+
+        Raises:
+            Unsupported: the world is on the host.
+        """
+        from . import mem_pool
+
+        return mem_pool.over_arena(self)
 
     def close(self) -> None:
         """Leaves the world. Arrays that lie in its arena stay valid until they die."""

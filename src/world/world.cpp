@@ -101,11 +101,13 @@ std::vector<uint32_t> World::lost() const {
   return parts_->alarm->gone_ranks();
 }
 
-std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without) {
+std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size_t arena_bytes) {
   const TimePoint until = parts_->accelerator->now() + timeout();
   const Membership next = parts_->bootstrap->agree_without(without, until);
-  return join_as(next, parts_->bootstrap->mesh(), parts_->accelerator, parts_->fabric,
-                 parts_->options, parts_->run_aside);
+  WorldOptions options = parts_->options;
+  if (arena_bytes != 0) options.arena_bytes = arena_bytes;
+  return join_as(next, parts_->bootstrap->mesh(), parts_->accelerator, parts_->fabric, options,
+                 parts_->run_aside);
 }
 
 Accelerator& World::accelerator() const {

@@ -1,0 +1,87 @@
+/// The arena as an allocator that torch can be given (torch.cuda.MemPool): a GEMM then writes
+/// straight to where peers read. torch calls two C functions by their names, and tells them a
+/// device and nothing else; so which World lends its arena is known to the process, by device.
+#include <sys/types.h>
+
+#include <map>
+#include <mutex>
+
+#include "device/accelerator.hpp"
+#include "fabric/arena.hpp"
+#include "registration.hpp"
+#include "world.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace tokenyard::python {
+namespace {
+
+class Lending {
+ public:
+  static Lending& of_this_process() {
+    static Lending lending;
+    return lending;
+  }
+
+  /// Takes the place of whoever lent this device before.
+  void lend(const std::shared_ptr<World>& world) {
+    const std::lock_guard lock(mutex_);
+    lenders_[world->accelerator().device_index()] = world;
+  }
+
+  /// Null if nobody lends this device, or not so much: torch then says that memory is short.
+  void* allocate(ssize_t bytes, int device, uintptr_t stream) {
+    const std::lock_guard lock(mutex_);
+    const auto lender = lenders_.find(device);
+    const std::shared_ptr<World> world = lender == lenders_.end() ? nullptr : lender->second.lock();
+    if (world == nullptr || bytes <= 0) return nullptr;
+    try {
+      ArenaBlock block = world->arena().allocate(static_cast<size_t>(bytes), Stream{stream});
+      void* const memory = block.data();
+      lent_.emplace(memory, std::move(block));
+      return memory;
+    } catch (const Error&) {
+      return nullptr;
+    }
+  }
+
+  /// A piece keeps its memory mapped, whatever became of its World.
+  void free(void* memory, uintptr_t stream) {
+    const std::lock_guard lock(mutex_);
+    const auto block = lent_.find(memory);
+    if (block == lent_.end()) return;
+    block->second.record_stream(Stream{stream});
+    lent_.erase(block);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::weak_ptr<World>> lenders_;  // By device.
+  std::map<void*, ArenaBlock> lent_;
+};
+
+}  // namespace
+
+void register_arena_lending(nb::module_& m) {
+  m.def(
+      "lend_arena", [](const WorldHandle& world) { Lending::of_this_process().lend(world.get()); },
+      "world"_a,
+      "tokenyard_allocate and tokenyard_free of this library take memory of its device from now on "
+      "from this world's arena.");
+}
+
+}  // namespace tokenyard::python
+
+// As torch.cuda.memory.CUDAPluggableAllocator wants them.
+extern "C" {
+__attribute__((visibility("default"), used)) void* tokenyard_allocate(ssize_t bytes, int device,
+                                                                      void* stream) {
+  return tokenyard::python::Lending::of_this_process().allocate(
+      bytes, device, reinterpret_cast<uintptr_t>(stream));
+}
+__attribute__((visibility("default"), used)) void tokenyard_free(void* memory, ssize_t, int,
+                                                                 void* stream) {
+  tokenyard::python::Lending::of_this_process().free(memory, reinterpret_cast<uintptr_t>(stream));
+}
+}
