@@ -81,9 +81,21 @@ class World:
 
     def lost(self) -> list[int]: ...
 
-    def rebuild(self, without: Sequence[int]) -> World: ...
+    def rebuild(self, without: Sequence[int], *, arena_bytes: int) -> World: ...
+
+    @property
+    def arena_bytes(self) -> int: ...
+
+    @property
+    def users(self) -> int:
+        """Exchanges and arrays that need the world."""
 
     def close(self) -> None: ...
+
+def lend_arena(world: World) -> None:
+    """
+    tokenyard_allocate and tokenyard_free of this library take memory of its device from now on from this world's arena.
+    """
 
 class Route:
     """Where each token of a call went; see tokenyard.Route."""
@@ -94,8 +106,14 @@ class Route:
     @property
     def rows_received(self) -> int: ...
 
+    @property
+    def row_on(self) -> object:
+        """[tokens, ranks] int32."""
+
 class Received:
     """What a dispatch received; arrays lie in the arena, for DLPack."""
+
+    def record_stream(self, stream: int) -> None: ...
 
     @property
     def x(self) -> object:
@@ -115,6 +133,14 @@ class Received:
     @property
     def tokens_per_expert_on_device(self) -> object:
         """[experts of this rank] int32."""
+
+    @property
+    def sources_ready(self) -> object:
+        """[ranks] int32, or None."""
+
+    @property
+    def experts_ready(self) -> object:
+        """[experts of this rank] int32, or None."""
 
     @property
     def topk_idx(self) -> object:
@@ -139,6 +165,8 @@ class Received:
 
 class ExpertRows:
     """Received rows by expert; see tokenyard.ExpertRows."""
+
+    def record_stream(self, stream: int) -> None: ...
 
     @property
     def x(self) -> object:
@@ -214,16 +242,16 @@ class ExpertParallel:
     def sms_reason(self) -> str: ...
 
     @overload
-    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, sms: int, stream: int) -> Received: ...
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
 
     @overload
-    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, sms: int, stream: int) -> Received: ...
+    def dispatch(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', writable=False)], topk_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)], *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, received_tokens_max: int, watcher: int | None, sms: int, stream: int) -> Received: ...
 
-    def dispatch_again(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, sms: int, stream: int) -> Received: ...
+    def dispatch_again(self, x: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, *, type: ElementType, scales: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, scale_order: ScaleOrder, cast: CastToFp8, watcher: int | None, sms: int, stream: int) -> Received: ...
 
     def expand(self, received: Received, *, alignment: int, rows_max: int, scale_order: ScaleOrder, sms: int, stream: int) -> ExpertRows: ...
 
-    def combine(self, y: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C')], *, type: ElementType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, stream: int) -> None: ...
+    def combine(self, y: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)], route: Route, out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C')], *, type: ElementType, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', writable=False)] | None, out_weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')] | None, bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, second_bias: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', writable=False)] | None, rank_order: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', writable=False)] | None, by_expert: ExpertRows | None, weighted: bool, sms: int, stream: int) -> None: ...
 
     def output_buffer(self, route: Route, *, type: ElementType, stream: int) -> object: ...
 

@@ -80,6 +80,11 @@ struct DispatchInput {
   /// comes to are marked by -1 in topk_idx and source_token; what lies in their x is not said. If
   /// more rows come to any rank than it has places for, all ranks fail with InvalidArgument.
   uint32_t received_tokens_max = 0;
+  /// A stream whose kernels may wait for rows as they arrive: Received then has `sources_ready` and
+  /// `experts_ready`. It is made to come after these have been cleared, and so may begin while the
+  /// call is under way; where no host waits for the counts, with fewer blocks than would keep the
+  /// call from beginning.
+  std::optional<uint64_t> watcher = {};
   uint32_t sms = 0;  ///< for this call; 0: as many as the object has. May differ between ranks
 };
 
@@ -104,8 +109,11 @@ struct CombineInput {
   const ExpertRows* by_expert = nullptr;
   bool weighted = false;
   const float* weights = nullptr;  ///< [rows received, topk], or null
-  const void* biases[2] = {};      ///< [tokens, hidden] of `type` or null: added to the sums
-  uint32_t sms = 0;                ///< as DispatchInput's
+  const void* biases[2] = {};      ///< [tokens, hidden] of `type` or null: sums begin with them
+  /// [tokens, ranks] the order in which a token's rows are added, each rank once; null: that of the
+  /// ranks.
+  const uint32_t* rank_order = nullptr;
+  uint32_t sms = 0;  ///< as DispatchInput's
 };
 
 /// Where a combine writes, in memory of this rank.
@@ -147,11 +155,11 @@ class ExpertParallel {
 
   /// Collective. `input.y`: row i is the result for received row i; in arena memory (see
   /// output_buffer) it is read in place, else copied there first. `output.x`: for every token the
-  /// fp32 sum, in rank order, over the ranks it went to, then the biases, rounded once; zeros and
-  /// the biases for a token that went nowhere. Weights, on all ranks or on none, are brought home
-  /// beside the rows, summed over the ranks in their order (what dispatch delivered is 0 on all but
-  /// one of them). Blocks as little as its stream does; what is read and written must stay until
-  /// its work has ended.
+  /// fp32 sum of the biases, then, in rank order, over the ranks it went to, rounded once; zeros
+  /// and the biases for a token that went nowhere. Weights, on all ranks or on none, are brought
+  /// home beside the rows, summed over the ranks in their order (what dispatch delivered is 0 on
+  /// all but one of them). Blocks as little as its stream does; what is read and written must stay
+  /// until its work has ended.
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
                uint64_t stream = 0);
   /// The same of bf16 rows.
@@ -225,6 +233,9 @@ class Route {
  public:
   uint32_t tokens() const;         ///< of this rank
   uint32_t rows_received() const;  ///< by this rank; where no host waited, places for rows
+  /// [tokens, ranks] the row that each token became on each rank, or -1; on the device, once the
+  /// dispatch's work is done.
+  const int32_t* row_on() const;
   struct State;
   explicit Route(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const { return state_; }
@@ -235,6 +246,10 @@ class Route {
 
 class Received {
  public:
+  /// Also used on `stream`: the memory goes to nobody else before what is enqueued there now has
+  /// ended. For streams other than the call's own.
+  void record_stream(uint64_t stream) const;
+
   uint32_t rows = 0;        ///< where no host waited for the counts, places for rows
   const void* x = nullptr;  ///< [rows, hidden], or [rows, row_bytes] of `bytes`
   RowFormat format;
@@ -247,12 +262,21 @@ class Received {
   std::vector<uint32_t> tokens_per_expert;  ///< [local experts]; empty if not waited for
   const uint32_t* rows_from_on_device = nullptr;          ///< [ranks], once the call's work is done
   const uint32_t* tokens_per_expert_on_device = nullptr;  ///< [local experts], likewise
+  /// Where the call has a watcher: [ranks] and [local experts], 1 once all rows of a source, or all
+  /// that name an expert, are here. A kernel that has read a 1 with acquire at gpu scope may read
+  /// those rows. A failed call leaves words at 0: wait with a deadline.
+  const uint32_t* sources_ready = nullptr;
+  const uint32_t* experts_ready = nullptr;
   std::optional<Route> route;
-  std::shared_ptr<void> owner;  ///< keeps the memory
+  std::shared_ptr<void> owner;    ///< keeps the memory
+  std::shared_ptr<void> watched;  ///< keeps these words
 };
 
 class ExpertRows {
  public:
+  /// As Received's.
+  void record_stream(uint64_t stream) const;
+
   uint32_t rows = 0;        ///< padding included; places, where the host does not know the counts
   const void* x = nullptr;  ///< [rows, hidden], or [rows, row_bytes] of `bytes`
   RowFormat format;

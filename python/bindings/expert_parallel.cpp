@@ -56,7 +56,8 @@ class ExchangeHandle {
 
 /// What the forms of dispatch have in common.
 DispatchInput input_of(const Bytes& x, ElementType type, const std::optional<Bytes>& scales,
-                       ScaleOrder scale_order, const CastToFp8& cast, uint32_t sms) {
+                       ScaleOrder scale_order, const CastToFp8& cast,
+                       std::optional<uint64_t> watcher, uint32_t sms) {
   DispatchInput input;
   input.x = x.data();
   input.tokens = static_cast<uint32_t>(x.shape(0));
@@ -66,6 +67,7 @@ DispatchInput input_of(const Bytes& x, ElementType type, const std::optional<Byt
   if (scales) input.format.scale_words = static_cast<uint32_t>(scales->shape(1) / 4);
   input.scales = data_of(scales);
   input.cast = cast;
+  input.watcher = watcher;
   input.sms = sms;
   return input;
 }
@@ -75,9 +77,10 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Bytes& x,
                            const Matrix<const Id>& topk_idx, const Weights& topk_weights,
                            ElementType type, const std::optional<Bytes>& scales,
                            ScaleOrder scale_order, const CastToFp8& cast,
-                           uint32_t received_tokens_max, uint32_t sms, uint64_t stream) {
+                           uint32_t received_tokens_max, std::optional<uint64_t> watcher,
+                           uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
-  DispatchInput input = input_of(x, type, scales, scale_order, cast, sms);
+  DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   input.topk_idx = topk_idx.data();
   input.idx_is_int64 = sizeof(Id) == sizeof(int64_t);
   input.topk_weights = topk_weights.data();
@@ -88,10 +91,10 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Bytes& x,
 
 HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Bytes& x, const HeldRoute& route,
                                  ElementType type, const std::optional<Bytes>& scales,
-                                 ScaleOrder scale_order, const CastToFp8& cast, uint32_t sms,
-                                 uint64_t stream) {
+                                 ScaleOrder scale_order, const CastToFp8& cast,
+                                 std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
-  const DispatchInput input = input_of(x, type, scales, scale_order, cast, sms);
+  const DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   nb::gil_scoped_release unlocked;
   return {exchange, exchange->expert_parallel.dispatch(input, route.route, stream)};
 }
@@ -100,8 +103,9 @@ void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& r
                   const Matrix<uint8_t>& out, ElementType type,
                   const std::optional<Weights>& weights,
                   const std::optional<Matrix<float>>& out_weights, const std::optional<Bytes>& bias,
-                  const std::optional<Bytes>& second_bias, const HeldExpertRows* by_expert,
-                  bool weighted, uint32_t sms, uint64_t stream) {
+                  const std::optional<Bytes>& second_bias,
+                  const std::optional<Matrix<const int32_t>>& rank_order,
+                  const HeldExpertRows* by_expert, bool weighted, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const CombineInput input{.y = y.data(),
                            .type = type,
@@ -109,6 +113,8 @@ void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& r
                            .weighted = weighted,
                            .weights = data_of(weights),
                            .biases = {data_of(bias), data_of(second_bias)},
+                           // The kernel takes what is no rank for one that has no row.
+                           .rank_order = reinterpret_cast<const uint32_t*>(data_of(rank_order)),
                            .sms = sms};
   const CombineOutput output{.x = out.data(), .topk_weights = data_of(out_weights)};
   nb::gil_scoped_release unlocked;
@@ -214,7 +220,7 @@ void register_expert_parallel(nb::module_& m) {
     exchange.def("dispatch", function, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
                  "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a,
                  "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "received_tokens_max"_a,
-                 "sms"_a, "stream"_a);
+                 "watcher"_a.none(), "sms"_a, "stream"_a);
   };
   nb::class_<ExchangeHandle> exchange(m, "ExpertParallel", "See tokenyard.ExpertParallel.");
   exchange
@@ -229,14 +235,15 @@ void register_expert_parallel(nb::module_& m) {
   add_dispatch(exchange, &dispatch_rows<int64_t>);
   exchange
       .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
-           "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "sms"_a, "stream"_a)
+           "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "watcher"_a.none(),
+           "sms"_a, "stream"_a)
       .def("expand", &expand, "received"_a, nb::kw_only(), "alignment"_a, "rows_max"_a,
            "scale_order"_a, "sms"_a, "stream"_a)
       .def("combine", &combine_rows, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),
            nb::kw_only(), "type"_a, "weights"_a.noconvert().none(),
            "out_weights"_a.noconvert().none(), "bias"_a.noconvert().none(),
-           "second_bias"_a.noconvert().none(), "by_expert"_a.none(), "weighted"_a, "sms"_a,
-           "stream"_a)
+           "second_bias"_a.noconvert().none(), "rank_order"_a.noconvert().none(),
+           "by_expert"_a.none(), "weighted"_a, "sms"_a, "stream"_a)
       .def("output_buffer", &rows_output_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
       .def("memory", &memory_of, nb::kw_only(), "type"_a, "row_bytes"_a, "scale_words"_a,
            "tokens"_a, "rows_received"_a)

@@ -7,6 +7,7 @@
 #include "registration.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace tokenyard::python {
 namespace {
@@ -83,6 +84,12 @@ nb::object device_counts(const HeldReceived& self, const uint32_t* counts, size_
                      reinterpret_cast<const int32_t*>(counts), {count});
 }
 
+nb::object ready_words(const HeldReceived& self, const uint32_t* words, size_t count) {
+  if (words == nullptr) return nb::none();
+  return arena_array(self.exchange, self.received.watched, reinterpret_cast<const int32_t*>(words),
+                     {count});
+}
+
 nb::object expert_x(const HeldExpertRows& self) {
   return arena_array(self.exchange, self.rows.owner, static_cast<const uint8_t*>(self.rows.x),
                      {self.rows.rows, row_bytes(*self.exchange, self.rows.format)});
@@ -119,9 +126,20 @@ void register_received(nb::module_& m) {
   nb::class_<HeldRoute>(m, "Route", "Where each token of a call went; see tokenyard.Route.")
       .def_prop_ro("tokens", [](const HeldRoute& self) { return self.route.tokens(); })
       .def_prop_ro("rows_received",
-                   [](const HeldRoute& self) { return self.route.rows_received(); });
+                   [](const HeldRoute& self) { return self.route.rows_received(); })
+      .def_prop_ro(
+          "row_on",
+          [](const HeldRoute& self) {
+            return arena_array(self.exchange, self.route.state(), self.route.row_on(),
+                               {self.route.tokens(), self.exchange->world->size()});
+          },
+          "[tokens, ranks] int32.");
   nb::class_<HeldReceived>(m, "Received",
                            "What a dispatch received; arrays lie in the arena, for DLPack.")
+      .def(
+          "record_stream",
+          [](const HeldReceived& self, uint64_t stream) { self.received.record_stream(stream); },
+          "stream"_a)
       .def_prop_ro("x", &received_x, "[rows, row bytes] uint8.")
       .def_prop_ro(
           "scales", [](const HeldReceived& self) { return scales_of(self, self.received); },
@@ -142,6 +160,20 @@ void register_received(nb::module_& m) {
                 self.exchange->expert_parallel.options().experts / self.exchange->world->size());
           },
           "[experts of this rank] int32.")
+      .def_prop_ro(
+          "sources_ready",
+          [](const HeldReceived& self) {
+            return ready_words(self, self.received.sources_ready, self.exchange->world->size());
+          },
+          "[ranks] int32, or None.")
+      .def_prop_ro(
+          "experts_ready",
+          [](const HeldReceived& self) {
+            return ready_words(
+                self, self.received.experts_ready,
+                self.exchange->expert_parallel.options().experts / self.exchange->world->size());
+          },
+          "[experts of this rank] int32, or None.")
       .def_prop_ro("topk_idx", &topk_idx, "[rows, topk] int32.")
       .def_prop_ro("topk_weights", &topk_weights, "[rows, topk] float32.")
       .def_prop_ro("source_token", &source_token, "[rows] int32.")
@@ -150,6 +182,10 @@ void register_received(nb::module_& m) {
                    [](const HeldReceived& self) { return self.received.tokens_per_expert; })
       .def_prop_ro("route", &route);
   nb::class_<HeldExpertRows>(m, "ExpertRows", "Received rows by expert; see tokenyard.ExpertRows.")
+      .def(
+          "record_stream",
+          [](const HeldExpertRows& self, uint64_t stream) { self.rows.record_stream(stream); },
+          "stream"_a)
       .def_prop_ro("x", &expert_x, "[rows, row bytes] uint8.")
       .def_prop_ro(
           "scales", [](const HeldExpertRows& self) { return scales_of(self, self.rows); },

@@ -136,3 +136,8 @@ def current_stream(device_index: int | None) -> int:
     from .torch_arrays import current_stream_of
 
     return current_stream_of(device_index)
+
+
+def stream_number(stream: Any) -> int:
+    """A torch stream as the integer that CUDA knows it by; an integer is one already."""
+    return stream if isinstance(stream, int) else stream.cuda_stream

@@ -7,11 +7,11 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import Arrays, arrays_of, check_array, current_stream
+from .arrays import Arrays, arrays_of, check_array, current_stream, stream_number
 from .errors import invalid
 from .observation import Observation
 from .received import A, Combined, ExpertRows, Received, Route
-from .row_formats import ROWS, SCALES, SUMMED, cast_of, scale_order, scales_of
+from .row_formats import ROWS, SCALES, SUMMED, RowForm, cast_of, scale_order
 from .sizes import size_of
 from .world import World
 
@@ -85,6 +85,7 @@ class ExpertParallel(Observation):
         as_fp8: bool | str = False,
         scale_channels: int = 128,
         received_tokens_max: int = 0,
+        watcher: Any = None,
         sms: int = 0,
     ) -> Received[A]:
         """Sends every token to the ranks that hold its experts. Collective.
@@ -111,6 +112,10 @@ class ExpertParallel(Observation):
             received_tokens_max: not 0: the results have places for this many rows. Places that no
                 row comes to have -1 in topk_idx and source_token. More rows than that, on any
                 rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call.
+            watcher: a torch stream whose kernels may start on rows as they arrive: the result then
+                has `sources_ready` and `experts_ready`. The stream is made to come after these have
+                been cleared, and not after the call. (On the host, where a call has ended when it
+                returns, anything but None.)
             sms: multiprocessors for this call, at most sms_max; 0: as the object has.
 
         Raises:
@@ -131,6 +136,7 @@ class ExpertParallel(Observation):
             scales=None if scales is None else arrays.to_bytes(scales),
             scale_order=scale_order(scales_by_columns),
             cast=cast,
+            watcher=self._watching(watcher),
             sms=size_of("sms", sms),
             stream=self._stream(),
         )
@@ -158,23 +164,8 @@ class ExpertParallel(Observation):
             scale_dtype = "int32" if as_fp8 == "ue8m0" else "float32"
         else:
             scale_dtype = "" if scales is None else arrays.dtype(scales)
-        rows = arrays.from_bytes(native.x, native.type.name)
-        count = arrays.shape(rows)[0]
-        return Received(
-            x=rows,
-            scales=scales_of(native, arrays, scale_dtype, scales_by_columns, count),
-            topk_idx=arrays.from_native(native.topk_idx, "int32"),
-            topk_weights=arrays.from_native(native.topk_weights, "float32"),
-            source_token=arrays.from_native(native.source_token, "int32"),
-            rows_from=native.rows_from,
-            tokens_per_expert=native.tokens_per_expert,
-            rows_from_on_device=arrays.from_native(native.rows_from_on_device, "int32"),
-            tokens_per_expert_on_device=arrays.from_native(
-                native.tokens_per_expert_on_device, "int32"
-            ),
-            route=Route(native.route, arrays),
-            native=native,
-        )
+        dtype = "float8_e4m3fn" if as_fp8 else arrays.dtype(x)
+        return Received(native, arrays, RowForm(dtype, scale_dtype, scales_by_columns))
 
     def expand(
         self,
@@ -198,7 +189,9 @@ class ExpertParallel(Observation):
             InvalidArgument: too few places (where the host does not know the counts: later), and
                 as `dispatch`.
         """
-        arrays = received.route._arrays
+        arrays, form = received._arrays, received._form
+        if scales_by_columns and form.scale_dtype == "uint8":
+            raise invalid("received", "scales of float32 or int32, to lie by columns", "of uint8")
         native = self._native.expand(
             received.native,
             alignment=size_of("alignment", alignment),
@@ -207,20 +200,7 @@ class ExpertParallel(Observation):
             sms=size_of("sms", sms),
             stream=self._stream(),
         )
-        dtype = "" if received.scales is None else arrays.dtype(received.scales)
-        if scales_by_columns and dtype == "uint8":
-            raise invalid("received", "scales of float32 or int32, to lie by columns", "of uint8")
-        x = arrays.from_bytes(native.x, received.native.type.name)
-        return ExpertRows(
-            x=x,
-            scales=scales_of(native, arrays, dtype, scales_by_columns, arrays.shape(x)[0]),
-            offsets=arrays.from_native(native.offsets, "int32"),
-            row_of=arrays.from_native(native.row_of, "int32"),
-            weights=arrays.from_native(native.weights, "float32"),
-            slots=arrays.from_native(native.slots, "int32"),
-            first_rows=native.first_rows,
-            native=native,
-        )
+        return ExpertRows(native, arrays, form._replace(by_columns=scales_by_columns))
 
     @overload
     def combine(
@@ -231,6 +211,7 @@ class ExpertParallel(Observation):
         out: A | None = None,
         *,
         bias: A | tuple[A, A] | None = None,
+        rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
@@ -244,6 +225,7 @@ class ExpertParallel(Observation):
         out: A | None = None,
         *,
         bias: A | tuple[A, A] | None = None,
+        rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
@@ -257,15 +239,16 @@ class ExpertParallel(Observation):
         out: A | None = None,
         *,
         bias: A | tuple[A, A] | None = None,
+        rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
     ) -> A | Combined[A]:
         """Brings results home: for every token the sum over the ranks it went to. Collective.
 
-        Sums are taken in float32, in the order of the ranks, then the biases, and rounded once to
-        y's dtype. A token that went nowhere gets zeros and the biases. Row weights are yours to
-        apply before, unless y lies by expert and is to be `weighted`.
+        Sums are taken in float32, of the biases first, then in the order of the ranks, and rounded
+        once to y's dtype. A token that went nowhere gets zeros and the biases. Weights are yours to
+        apply to rows before, unless y lies by expert and is to be `weighted`.
 
         Args:
             y: [rows received, hidden] bfloat16, float16 or float32: row i is the result for
@@ -274,7 +257,9 @@ class ExpertParallel(Observation):
             route: of the dispatch that the rows came with.
             weights: [rows received, topk] float32, to be brought home beside the rows.
             out: [tokens, hidden] of y's dtype to write to; made anew if None.
-            bias: [tokens, hidden] of y's dtype, or two of them: added to the sums.
+            bias: [tokens, hidden] of y's dtype, or two of them: the sums begin with them.
+            rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each of
+                them once; None: as they are numbered.
             by_expert: y lies as these rows do, [rows, hidden]. A token's results on a rank are then
                 first added up there, in the order of its choices, in float32, and rounded to y's
                 dtype; these sums travel, and are added up as above.
@@ -305,6 +290,8 @@ class ExpertParallel(Observation):
             raise invalid("bias", "one array or two", f"{len(biases)}")
         for one in biases:
             self._check("bias", one, arrays, (dtype,), (tokens, self.hidden))
+        if rank_order is not None:
+            self._check("rank_order", rank_order, arrays, ("int32",), (tokens, self.world.size))
         home = None if weights is None else arrays.empty((tokens, self.topk), "float32", y)
         self._native.combine(
             arrays.to_bytes(y),
@@ -313,6 +300,7 @@ class ExpertParallel(Observation):
             type=_tokenyard.ElementType[dtype],
             weights=None if weights is None else arrays.to_native(weights),
             out_weights=None if home is None else arrays.to_native(home),
+            rank_order=None if rank_order is None else arrays.to_native(rank_order),
             bias=arrays.to_bytes(biases[0]) if biases else None,
             second_bias=arrays.to_bytes(biases[1]) if len(biases) > 1 else None,
             by_expert=None if by_expert is None else by_expert.native,
@@ -366,6 +354,12 @@ class ExpertParallel(Observation):
 
     def _stream(self) -> int:
         return current_stream(self._device_index)
+
+    def _watching(self, watcher: Any) -> int | None:
+        """The stream, as the module takes it."""
+        if watcher is None:
+            return None
+        return 0 if self._device_index is None else stream_number(watcher)
 
     def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
         """Their ElementType."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .arrays import Arrays
+from .arrays import Arrays, stream_number
+from .row_formats import RowForm
 
 A = TypeVar("A")
 """A NumPy array, or a torch tensor: results are of the kind that came in."""
@@ -32,65 +34,146 @@ class Route:
         """How many rows this rank received."""
         return self._native.rows_received
 
+    @property
+    def row_on(self) -> Any:
+        """[tokens, ranks] int32: the row that each token became on each rank, or -1; on the device,
+        once the dispatch's work is done."""
+        return self._arrays.from_native(self._native.row_on, "int32")
+
     def __repr__(self) -> str:
         return f"Route(tokens={self.tokens}, rows_received={self.rows_received})"
 
 
-@dataclass(frozen=True, eq=False)
 class ExpertRows(Generic[A]):
     """Received rows grouped by expert, ready for a grouped GEMM: `ExpertParallel.expand`.
 
-    The arrays are views into this rank's arena and keep it alive.
+    The arrays are views into this rank's arena and keep it alive; each is made when it is asked
+    for.
     """
 
-    x: A
-    """[rows, hidden]: an expert's rows together, in the order received, then zeros."""
-    scales: A | None
-    """[rows, words] as received, or a transposed view if asked for by columns."""
-    offsets: A
-    """[experts of this rank + 1] int32: each expert's first row, on the device."""
-    row_of: A
-    """[rows] int32: which received row it is, -1 for padding."""
-    weights: A
-    """[rows] float32: its routing weight, 0 for padding."""
-    slots: A
-    """[rows received, topk] int32: where each choice's row lies, -1 where it is elsewhere."""
-    first_rows: list[int]
-    """`offsets` for the host; empty where it has not waited for the counts."""
-    native: Any
-    """For `combine`."""
+    def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
+        """Not for callers."""
+        self.native = native
+        self._arrays, self._form = arrays, form
+
+    def record_stream(self, stream: Any) -> None:
+        """As `Received.record_stream`."""
+        self.native.record_stream(stream_number(stream))
+
+    @cached_property
+    def x(self) -> A:
+        """[rows, hidden]: an expert's rows together, in the order received, then zeros."""
+        return self._arrays.from_bytes(self.native.x, self._form.dtype)
+
+    @cached_property
+    def scales(self) -> A | None:
+        """[rows, words] as received, or a transposed view if asked for by columns."""
+        return self._form.scales_of(self.native, self._arrays, self.x)
+
+    @cached_property
+    def offsets(self) -> A:
+        """[experts of this rank + 1] int32: each expert's first row, on the device."""
+        return self._arrays.from_native(self.native.offsets, "int32")
+
+    @cached_property
+    def row_of(self) -> A:
+        """[rows] int32: which received row it is, -1 for padding."""
+        return self._arrays.from_native(self.native.row_of, "int32")
+
+    @cached_property
+    def weights(self) -> A:
+        """[rows] float32: its routing weight, 0 for padding."""
+        return self._arrays.from_native(self.native.weights, "float32")
+
+    @cached_property
+    def slots(self) -> A:
+        """[rows received, topk] int32: where each choice's row lies, -1 where it is elsewhere."""
+        return self._arrays.from_native(self.native.slots, "int32")
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """`offsets` for the host; empty where it has not waited for the counts."""
+        return self.native.first_rows
 
 
-@dataclass(frozen=True, eq=False)
 class Received(Generic[A]):
     """What a rank received: rows in the order of their source rank, then their source token.
 
-    The arrays are views into this rank's arena and keep it alive; nothing was copied.
+    The arrays are views into this rank's arena and keep it alive; nothing was copied. Each is made
+    when it is asked for.
     """
 
-    x: A
-    """[rows, hidden] of the dtype that was sent: the tokens."""
-    scales: A | None
-    """[rows, words]: the tokens' scales. By columns it is a transposed view, whose columns lie
-    together and begin 16 bytes aligned. None if there are none."""
-    topk_idx: A
-    """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is elsewhere."""
-    topk_weights: A
-    """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
-    source_token: A
-    """[rows] int32: the token's index on its source rank."""
-    rows_from: list[int]
-    """[ranks] rows received from each rank; empty with `received_tokens_max`."""
-    tokens_per_expert: list[int]
-    """[experts of this rank] rows that name each expert; empty with `received_tokens_max`."""
-    rows_from_on_device: A
-    """[ranks] int32: the same on the device, once the call's work is done."""
-    tokens_per_expert_on_device: A
-    """[experts of this rank] int32: likewise."""
-    route: Route
-    """For `combine`, and for dispatching again."""
-    native: Any
-    """For `expand`."""
+    def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
+        """Not for callers."""
+        self.native = native
+        self._arrays, self._form = arrays, form
+        self.route = Route(native.route, arrays)
+        """For `combine`, and for dispatching again."""
+
+    def record_stream(self, stream: Any) -> None:
+        """Also used on this torch stream: when the arrays have died, their memory goes to nobody
+        else before what the stream holds then has ended. On the stream of the call it always is
+        so."""
+        self.native.record_stream(stream_number(stream))
+
+    @cached_property
+    def x(self) -> A:
+        """[rows, hidden] of the dtype that was sent: the tokens."""
+        return self._arrays.from_bytes(self.native.x, self._form.dtype)
+
+    @cached_property
+    def scales(self) -> A | None:
+        """[rows, words]: the tokens' scales. By columns it is a transposed view, whose columns lie
+        together and begin 16 bytes aligned. None if there are none."""
+        return self._form.scales_of(self.native, self._arrays, self.x)
+
+    @cached_property
+    def topk_idx(self) -> A:
+        """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is
+        elsewhere."""
+        return self._arrays.from_native(self.native.topk_idx, "int32")
+
+    @cached_property
+    def topk_weights(self) -> A:
+        """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
+        return self._arrays.from_native(self.native.topk_weights, "float32")
+
+    @cached_property
+    def source_token(self) -> A:
+        """[rows] int32: the token's index on its source rank."""
+        return self._arrays.from_native(self.native.source_token, "int32")
+
+    @cached_property
+    def rows_from(self) -> list[int]:
+        """[ranks] rows received from each rank; empty with `received_tokens_max`."""
+        return self.native.rows_from
+
+    @cached_property
+    def tokens_per_expert(self) -> list[int]:
+        """[experts of this rank] rows that name each expert; empty with `received_tokens_max`."""
+        return self.native.tokens_per_expert
+
+    @cached_property
+    def rows_from_on_device(self) -> A:
+        """[ranks] int32: the same on the device, once the call's work is done."""
+        return self._arrays.from_native(self.native.rows_from_on_device, "int32")
+
+    @cached_property
+    def tokens_per_expert_on_device(self) -> A:
+        """[experts of this rank] int32: likewise."""
+        return self._arrays.from_native(self.native.tokens_per_expert_on_device, "int32")
+
+    @cached_property
+    def sources_ready(self) -> A | None:
+        """[ranks] int32: 1 once all rows of that source are here; None without a `watcher`."""
+        words = self.native.sources_ready
+        return None if words is None else self._arrays.from_native(words, "int32")
+
+    @cached_property
+    def experts_ready(self) -> A | None:
+        """[experts of this rank] int32: 1 once all rows that name it are; None likewise."""
+        words = self.native.experts_ready
+        return None if words is None else self._arrays.from_native(words, "int32")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import _tokenyard
 
@@ -35,9 +35,21 @@ def cast_of(as_fp8: bool | str, channels: int) -> Any:
     return _tokenyard.CastToFp8(CASTS[as_fp8], size_of("scale_channels", channels))
 
 
-def scales_of(native: Any, arrays: Arrays, dtype: str, by_columns: bool, rows: int) -> Any:
-    """Of a native Received or ExpertRows."""
-    if native.scales is None:
-        return None
-    lie = arrays.from_bytes(native.scales, dtype)
-    return arrays.transposed(lie, rows) if by_columns else lie
+class RowForm(NamedTuple):
+    """How rows that have come are to be read."""
+
+    dtype: str
+    scale_dtype: str
+    """Empty if there are no scales."""
+    by_columns: bool
+    """How the scales lie."""
+
+    def scales_of(self, native: Any, arrays: Arrays, rows: Any) -> Any:
+        """Of a native Received or ExpertRows, whose `rows` are given."""
+        if not self.scale_dtype:
+            return None
+        words = native.scales
+        if words is None:
+            return None
+        lie = arrays.from_bytes(words, self.scale_dtype)
+        return arrays.transposed(lie, arrays.shape(rows)[0]) if self.by_columns else lie

@@ -119,6 +119,8 @@ void ExpertParallel::Parts::check_combine(const CombineInput& input, const Route
   require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);
   for (const void* const bias : input.biases)
     if (bias != nullptr) require_pointer(bias, "biases", route.tokens * bytes, kRowAlignment);
+  if (input.rank_order != nullptr)
+    require_pointer(input.rank_order, "rank_order", uint64_t{route.tokens} * world.size(), 4);
   check_sms(input.sms);
 }
 

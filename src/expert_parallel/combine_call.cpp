@@ -67,6 +67,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
         input.weights, size_t{state.rows} * options.topk * sizeof(float), stream, state, copies);
   const CombineParams params{.call = call,
                              .route = table.rows(),
+                             .order = input.rank_order,
                              .biases = {static_cast<const std::byte*>(input.biases[0]),
                                         static_cast<const std::byte*>(input.biases[1])},
                              .out = static_cast<std::byte*>(output.x),

@@ -75,12 +75,29 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                         .table = table,
                         .route = table.rows(),
                         .awaited = input.received_tokens_max == 0,
-                        .record = record_};
+                        .record = record_,
+                        .readiness = {}};
   params.call.format = throughput::FormatWord::of(input.format.type, params.row_bytes);
   params.call.scales =
       throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order);
   params.call.places = route.places;
   return params;
+}
+
+throughput::Readiness ExpertParallel::Parts::readiness(const DispatchInput& input, Stream stream,
+                                                       std::shared_ptr<CallMemory>& memory) {
+  throughput::Readiness words{
+      .words = nullptr, .ranks = world.size(), .local_experts = control_.local_experts};
+  if (!input.watcher) return words;
+  memory = reserve(words.bytes(), stream);
+  words.words = reinterpret_cast<uint32_t*>(memory->block().data());
+  accelerator_.fill(words.words, 0, words.bytes(), stream);
+  const Stream watcher{*input.watcher};
+  memory->block().record_stream(watcher);
+  const Event cleared = accelerator_.record(stream);
+  accelerator_.wait(watcher, cleared);
+  accelerator_.free_event(cleared);
+  return words;
 }
 
 void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
@@ -105,11 +122,14 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& given, Stream stre
       placed(cast(given, alone, stream, *route, cast_rows), alone, stream, *route, places);
   const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
   route->table = reserve(table_of(*route).bytes(input.tokens), stream);
+  route->row_on = table_of(*route).rows();
   DispatchParams params = dispatch_params(CallKind::dispatch, input, *route, plan);
   route->rows = waits ? world.size() * options.tokens_max : route->places;  // At most.
   route->layout = params.received(route->rows);
   route->received = reserve(route->layout.bytes(), stream);
   params.call.rows_at = units_of(*route->received);
+  std::shared_ptr<CallMemory> watched;
+  params.readiness = readiness(input, stream, watched);
 
   const uint32_t epoch_before = waits ? told(record_->epoch) : 0;
   guard([&] {
@@ -125,7 +145,7 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& given, Stream stre
   } else {
     check();
   }
-  return received(route, input.format, route->layout, route->received);
+  return received(route, input.format, route->layout, route->received, params.readiness, watched);
 }
 
 void ExpertParallel::Parts::take_counts(Route::State& route) {
@@ -174,15 +194,19 @@ Received ExpertParallel::Parts::dispatch_again(const DispatchInput& given, const
   state->table->block().record_stream(stream);
   params.call.rows_at = units_of(*memory);
   params.call.route = &table_of(*state).epoch();
+  std::shared_ptr<CallMemory> watched;
+  params.readiness = readiness(input, stream, watched);
   guard([&] { launch_dispatch(params, plan, stream); });
   check();
-  return received(state, input.format, layout, memory);
+  return received(state, input.format, layout, memory, params.readiness, watched);
 }
 
 Received ExpertParallel::Parts::received(const std::shared_ptr<Route::State>& route,
                                          const RowFormat& format,
                                          const throughput::ReceivedLayout& layout,
-                                         std::shared_ptr<CallMemory> owner) const {
+                                         std::shared_ptr<CallMemory> owner,
+                                         const throughput::Readiness& readiness,
+                                         std::shared_ptr<CallMemory> watched) const {
   const std::byte* const begin = owner->block().data();
   const std::byte* const metadata = route->received->block().data();
   const throughput::RouteTable table = table_of(*route);
@@ -201,6 +225,11 @@ Received ExpertParallel::Parts::received(const std::shared_ptr<Route::State>& ro
   received.tokens_per_expert_on_device = table.tokens_per_expert();
   received.route = Route(route);
   received.owner = std::move(owner);
+  if (readiness.words != nullptr) {
+    received.sources_ready = &readiness.source(0);
+    received.experts_ready = &readiness.expert(0);
+  }
+  received.watched = std::move(watched);
   return received;
 }
 

@@ -24,6 +24,7 @@ struct Route::State {
   std::shared_ptr<CallMemory> received;   ///< ReceivedLayout
   throughput::ReceivedLayout layout{};    ///< of it
   std::shared_ptr<CallMemory> table;      ///< RouteTable
+  const int32_t* row_on = nullptr;        ///< its rows
   uint32_t tokens = 0;
   uint32_t rows = 0;    ///< that came, or places for them
   uint32_t places = 0;  ///< as the caller bounded them, or 0
@@ -88,6 +89,9 @@ struct ExpertParallel::Parts {
   throughput::DispatchParams dispatch_params(throughput::CallKind kind, const DispatchInput& input,
                                              const Route::State& route,
                                              const throughput::Plan& plan) const;
+  /// Cleared words for a call's watcher, if it has one; `memory` keeps them.
+  throughput::Readiness readiness(const DispatchInput& input, Stream stream,
+                                  std::shared_ptr<CallMemory>& memory);
   void launch_dispatch(const throughput::DispatchParams& params, const throughput::Plan& plan,
                        Stream stream);
   /// After await_counts: what the record says of the route.
@@ -110,8 +114,9 @@ struct ExpertParallel::Parts {
   void throw_refusal() const;
   void throw_mismatch() const;
   Received received(const std::shared_ptr<Route::State>& route, const RowFormat& format,
-                    const throughput::ReceivedLayout& layout,
-                    std::shared_ptr<CallMemory> owner) const;
+                    const throughput::ReceivedLayout& layout, std::shared_ptr<CallMemory> owner,
+                    const throughput::Readiness& readiness,
+                    std::shared_ptr<CallMemory> watched) const;
   /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy that
   /// `copies` keeps.
   uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream, Route::State& route,

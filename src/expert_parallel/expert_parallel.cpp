@@ -98,11 +98,40 @@ const char* name_of(ElementType type) {
   return "unknown";
 }
 
+namespace {
+
+void record(const std::shared_ptr<void>& memory, uint64_t stream) {
+  if (memory != nullptr)
+    std::static_pointer_cast<CallMemory>(memory)->block().record_stream(Stream{stream});
+}
+
+void record(const std::optional<Route>& route, uint64_t stream) {
+  if (!route) return;
+  record(route->state()->received, stream);
+  record(route->state()->table, stream);
+}
+
+}  // namespace
+
+void Received::record_stream(uint64_t stream) const {
+  record(owner, stream);
+  record(watched, stream);
+  record(route, stream);
+}
+
+void ExpertRows::record_stream(uint64_t stream) const {
+  record(owner, stream);
+  record(route, stream);
+}
+
 uint32_t Route::tokens() const {
   return state_->tokens;
 }
 uint32_t Route::rows_received() const {
   return state_->rows;
+}
+const int32_t* Route::row_on() const {
+  return state_->row_on;
 }
 
 }  // namespace tokenyard

@@ -99,9 +99,10 @@ struct Bf16 {
   static float to(Bits bits) { return from_bf16(bits); }
 };
 
-/// Sums in fp32, in the order of the ranks, then the biases, rounded once.
+/// Sums in fp32 of the biases, then in the order of the ranks, or of another one, rounded once.
 template <class Type>
-void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases) {
+void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases,
+                bool in_another_order) {
   const Shape& shape = exchange_case.shape;
   const std::vector<Tokens> all = exchange_case.draw();
   const Tokens& mine = all[world.rank()];
@@ -110,28 +111,37 @@ void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases
   const TokensOnDevice tokens(accelerator, mine, true);
   const Received received = exchange.dispatch(tokens.input());
   std::vector<typename Type::Bits> y, bias[2], expected;
+  std::vector<uint32_t> order;
   for (const Row row : expected_on(shape, all, world.rank()).rows)
     for (uint32_t column = 0; column < shape.hidden; ++column)
       y.push_back(Type::from(value_of(world.rank(), row, column)));
-  for (uint32_t token = 0; token < mine.count; ++token)
+  for (uint32_t token = 0; token < mine.count; ++token) {
+    // Another one for every token.
+    for (uint32_t turn = 0; turn < shape.ranks; ++turn)
+      order.push_back(in_another_order ? (token + shape.ranks - turn) % shape.ranks : turn);
     for (uint32_t column = 0; column < shape.hidden; ++column) {
       float sum = 0;
-      for (uint32_t there = 0; there < shape.ranks; ++there)
-        if (goes_to(shape, mine, token, there))
-          sum += Type::to(Type::from(value_of(there, {world.rank(), token}, column)));
       for (uint32_t i = 0; i < biases; ++i) {
         bias[i].push_back(Type::from(value_of(40 + i, {world.rank(), token}, column)));
         sum += Type::to(bias[i].back());
       }
+      for (uint32_t turn = 0; turn < shape.ranks; ++turn) {
+        const uint32_t there = order[size_t{token} * shape.ranks + turn];
+        if (goes_to(shape, mine, token, there))
+          sum += Type::to(Type::from(value_of(there, {world.rank(), token}, column)));
+      }
       expected.push_back(Type::from(sum));
     }
+  }
   const DeviceArray<typename Type::Bits> y_there(accelerator, y), first(accelerator, bias[0]),
       second(accelerator, bias[1]);
+  const DeviceArray<uint32_t> order_there(accelerator, order);
   DeviceArray<typename Type::Bits> out(accelerator, expected.size());
   out.poison();
   CombineInput input{.y = y_there.data(), .type = Type::kType};
   if (biases > 0) input.biases[0] = first.data();
   if (biases > 1) input.biases[1] = second.data();
+  if (in_another_order) input.rank_order = order_there.data();
   exchange.combine(input, *received.route, {.x = out.data()});
   exchange.wait();
   EXPECT_EQ(difference("out", out.read(), expected), "");
@@ -144,9 +154,11 @@ TEST_P(RowFormats, SumsAreRoundedOnceWhateverTheType) {
   const auto all = worlds(4);
   for (uint32_t biases = 0; biases <= 2; ++biases)
     expect_none_failed(run_ranks(all, [&](World& world) {
-      check_sums<Bf16>(world, exchange_case, biases);
-      check_sums<Fp16>(world, exchange_case, biases);
-      check_sums<Fp32>(world, exchange_case, biases);
+      for (const bool in_another_order : {false, true}) {
+        check_sums<Bf16>(world, exchange_case, biases, in_another_order);
+        check_sums<Fp16>(world, exchange_case, biases, in_another_order);
+        check_sums<Fp32>(world, exchange_case, biases, in_another_order);
+      }
     }));
 }
 

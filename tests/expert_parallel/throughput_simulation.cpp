@@ -24,8 +24,9 @@ enum class Step : uint32_t {
   format,
   places,
   by_expert,
+  watched,
 };
-constexpr uint32_t kSteps = 8;
+constexpr uint32_t kSteps = 9;
 
 struct Drawn {
   ExchangeCase exchange;
@@ -176,6 +177,9 @@ void exchange_on(World& world, const Drawn& drawn) {
       case Step::by_expert:
         require_none(difference_by_expert(exchange, first, shape, mine, drawn.alignment),
                      "rows by expert");
+        break;
+      case Step::watched:
+        require_none(difference_if_watched(exchange, tokens, expected), "a watched dispatch");
         break;
     }
   }

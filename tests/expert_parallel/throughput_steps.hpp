@@ -56,6 +56,28 @@ inline std::string difference_with_places(ExpertParallel& exchange, const Tokens
          difference("out", out.read(), expected_sums(shape, mine, exchange.world().rank()));
 }
 
+/// Dispatches that tell a watcher who has arrived; when they have ended, everybody has.
+inline std::string difference_if_watched(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                         const Expected& expected) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  DispatchInput input = tokens.input();
+  input.watcher = 0;
+  const Received first = exchange.dispatch(input);
+  input.topk_idx = nullptr;
+  input.topk_weights = nullptr;
+  const Received again = exchange.dispatch(input, *first.route);
+  std::string text = difference(exchange, first, expected) + difference(exchange, again, expected);
+  for (const Received* const received : {&first, &again})
+    text += difference("sources_ready",
+                       read_back(accelerator, received->sources_ready, expected.rows_from.size()),
+                       std::vector<uint32_t>(expected.rows_from.size(), 1)) +
+            difference(
+                "experts_ready",
+                read_back(accelerator, received->experts_ready, expected.tokens_per_expert.size()),
+                std::vector<uint32_t>(expected.tokens_per_expert.size(), 1));
+  return text;
+}
+
 /// Received rows to their experts, and back: a row comes home as often as it has experts.
 inline std::string difference_by_expert(ExpertParallel& exchange, const Received& received,
                                         const Shape& shape, const Tokens& mine,

@@ -144,6 +144,114 @@ def test_memory_is_predicted() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
+def test_an_arena_that_is_too_small_says_how_much_was_asked_for() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world, tokens_max=4096)
+        bound = exchange.memory(tokens=TOKENS, rows_received=0, dtype="float32")["peak"]
+        with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes") as caught:
+            exchange.dispatch(values(world.rank), *choices(world.rank))
+        assert caught.value.argument == "arena_bytes"
+        asked = int("".join(filter(str.isdigit, caught.value.expected)))
+        assert bound / 2 < asked <= bound
+
+    tokenyard.launch(layer, ranks=2, arena_bytes=1 << 20)
+
+
+def test_an_arena_is_released_and_restored() -> None:
+    def layer(world: tokenyard.World) -> None:
+        def there_and_back() -> None:
+            exchange = make(world)
+            received = exchange.dispatch(values(world.rank), *choices(world.rank))
+            with pytest.raises(tokenyard.InvalidArgument, match="arena"):
+                world.release_arena()
+            exchange.combine(received.x, received.route)
+            exchange.close()
+
+        with pytest.raises(tokenyard.InvalidArgument, match="released"):
+            world.restore_arena()
+        for _ in range(3):
+            there_and_back()
+            world.release_arena()
+            with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes"):
+                make(world, experts=4096)
+            with pytest.raises(tokenyard.InvalidArgument, match="released"):
+                world.release_arena()
+            world.restore_arena()
+
+    tokenyard.launch(layer, ranks=2, arena_bytes=8 << 20)
+
+
+def test_nan_and_infinities_pass() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x = values(world.rank)
+        x[0, 0], x[1, 1], x[2, 2] = np.nan, np.inf, -np.inf
+        received = exchange.dispatch(x, *choices(world.rank))
+        home = exchange.combine(received.x, received.route)
+        assert np.isnan(home[0, 0])
+        assert (home[1, 1], home[2, 2]) == (np.inf, -np.inf)
+        assert np.isfinite(home).sum() == home.size - 3
+
+    tokenyard.launch(layer, ranks=2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_watcher_is_told_who_has_come(again: bool) -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        received = exchange.dispatch(values(world.rank), *choices(world.rank))
+        assert received.sources_ready is None
+        assert received.experts_ready is None
+        which = dict(route=received.route) if again else {}
+        given = () if again else choices(world.rank)
+        watched = exchange.dispatch(values(world.rank), *given, watcher=0, **which)
+        assert watched.sources_ready is not None
+        assert watched.sources_ready.tolist() == [1] * world.size
+        assert watched.experts_ready is not None
+        assert watched.experts_ready.tolist() == [1] * (EXPERTS // world.size)
+        watched.record_stream(0)
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_several_exchanges_of_a_process_and_calls_of_one_cross() -> None:
+    """Two objects, and two calls of each before either comes home."""
+
+    def layer(world: tokenyard.World) -> None:
+        exchanges = [make(world), make(world, experts=2 * EXPERTS)]
+        x = values(world.rank)
+        sent = [
+            (exchange, factor, exchange.dispatch(factor * x, *choices(world.rank)))
+            for factor in (1, 2)
+            for exchange in exchanges
+        ]
+        for exchange, factor, received in reversed(sent):
+            home = exchange.combine(received.x, received.route)
+            ranks = [
+                len(set(ids // (exchange.experts // world.size))) for ids in choices(world.rank)[0]
+            ]
+            assert np.array_equal(home, factor * x * np.array(ranks, np.float32)[:, None])
+
+    tokenyard.launch(layer, ranks=2)
+
+
+def test_sums_are_taken_in_the_order_that_is_asked_for() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world, experts=world.size, topk=world.size)
+        everywhere = np.tile(np.arange(world.size), (TOKENS, 1))
+        weights = np.ones((TOKENS, world.size), np.float32)
+        received = exchange.dispatch(values(world.rank), everywhere, weights)
+        y = np.full(received.x.shape, [2.0**24, 1, -(2.0**24)][world.rank], np.float32)
+        order = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2]] * 2, np.int32)
+        home = exchange.combine(y, received.route, rank_order=order)
+        # 1 is lost beside 2**24, unless that has gone before.
+        assert home[:, 0].tolist() == [0, 1, 0] * 2
+        lost = exchange.combine(y, received.route, rank_order=np.full_like(order, world.size))
+        assert (lost == 0).all()
+
+    tokenyard.launch(layer, ranks=3)
+
+
 def test_the_number_of_multiprocessors_has_a_reason() -> None:
     def layer(world: tokenyard.World) -> None:
         assert str(make(world).sms) in make(world).sms_reason

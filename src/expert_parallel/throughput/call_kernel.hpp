@@ -14,6 +14,7 @@
 #include "device/device.hpp"
 #include "expert_parallel/throughput/call.hpp"
 #include "expert_parallel/throughput/phase.hpp"
+#include "expert_parallel/throughput/readiness_kernel.hpp"
 
 namespace tokenyard::throughput {
 
@@ -146,9 +147,11 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const W
 
 /// By the whole block, after it has met: all its stores are complete and all it needs has been
 /// read. Release: that is what the word says. Block 0 then waits for everybody's; acquire, for what
-/// runs after this kernel.
+/// runs after this kernel, and for the `watcher` that is told of each.
+template <class Watcher>
 DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                        const Deadline& deadline, uint32_t epoch, Phase phase) {
+                        const Deadline& deadline, uint32_t epoch, Phase phase,
+                        const Watcher& watcher) {
   const Control& control = params.control;
   for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
     store<Order::release, Scope::sys>(control.finished(rank, params.rank, block::index()), epoch);
@@ -160,15 +163,17 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Wa
     const uint32_t source = i / blocks_max, source_block = i % blocks_max;
     if (source_block >= hellos.blocks(source)) continue;
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
-    wait_until(deadline, what, [&] {
+    const bool finished = wait_until(deadline, what, [&] {
       const uint32_t seen =
           load<Order::acquire, Scope::sys>(control.finished(params.rank, source, source_block));
       what.seen = seen;
       // A peer that has seen us finish may be a call ahead.
       return static_cast<int32_t>(seen - epoch) >= 0;
     });
+    if (finished) watcher.block_finished(source, hellos.blocks(source));
     note_wait(waits.finish(source), begun_ns);
   }
+  watcher.all_finished();
   block::sync();
   for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
     count_up(params.statistics, params.statistics.waited_for(rank),

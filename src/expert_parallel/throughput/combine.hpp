@@ -4,7 +4,7 @@
 ///     owner of the tokens, a block                       ranks that the tokens went to
 ///     awaits hellos            <------------------------ say where their rows (y) lie
 ///     one warp fetches rows    <------ rows ------------ (only read)
-///     the others add them, in the order of the ranks, in fp32, and round once
+///     the others add them to the biases, in the order of the ranks, in fp32, and round once
 ///     ---- finished ----------------------------------> y may be overwritten
 ///
 /// Remote bytes: a row for each rank that a token went to. Pull is bound by the rate of loads from
@@ -33,7 +33,8 @@ inline constexpr uint32_t kBiases = 2;
 struct CombineParams {
   CallParams call;                   ///< rows_at and weights_at: of this rank's y and weights
   const int32_t* route;              ///< [tokens, ranks] row on that rank, or -1
-  const std::byte* biases[kBiases];  ///< [tokens, row_bytes] each, or null: added to the sums
+  const uint32_t* order;             ///< [tokens, ranks] in which ranks are added, or null: theirs
+  const std::byte* biases[kBiases];  ///< [tokens, row_bytes] each, or null: sums begin with them
   std::byte* out;                    ///< [tokens, row_bytes]
   float* out_weights;                ///< [tokens, topk] if the call is with weights
   uint32_t tokens, topk, row_bytes;

@@ -60,7 +60,8 @@ DEVICE void combine(const CombineParams& params) {
       sum_rows(call);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::combine_pulls);
+  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::combine_pulls,
+              Unwatched{});
 }
 
 DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)

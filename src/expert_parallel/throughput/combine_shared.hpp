@@ -32,6 +32,12 @@ struct Combine {
   }
 };
 
+/// A row of a token, or none.
+struct RankedRow {
+  uint32_t rank = 0;
+  int32_t row = -1;
+};
+
 /// The order of a block's work, the same for the warp that fetches and those that sum: its tokens,
 /// each in segments, each from some ranks at a time. A step is what is fetched at once.
 struct CombineStep {
@@ -50,12 +56,17 @@ struct CombineStep {
     segment = 0;
     token += grid::blocks();
   }
-  /// The row that this lane's rank holds, or -1.
-  DEVICE int32_t row_of_lane(const CombineParams& params) const {
-    const uint32_t rank = first_rank + warp::lane();
-    if (!within(params) || warp::lane() >= params.ranks_a_step || rank >= params.call.ranks)
-      return -1;
-    return load_cached(params.route + size_t{token} * params.call.ranks + rank);
+  /// What this lane fetches: the row that its rank holds.
+  DEVICE RankedRow row_of_lane(const CombineParams& params) const {
+    const uint32_t turn = first_rank + warp::lane();
+    if (!within(params) || warp::lane() >= params.ranks_a_step || turn >= params.call.ranks)
+      return {};
+    const size_t of_token = size_t{token} * params.call.ranks;
+    const uint32_t rank =
+        params.order == nullptr ? turn : load_cached(params.order + of_token + turn);
+    // Who asks for an order may have made a mistake: no such rank has a row.
+    if (rank >= params.call.ranks) return {};
+    return {.rank = rank, .row = load_cached(params.route + of_token + rank)};
   }
 };
 

@@ -18,6 +18,7 @@
 
 #include "device/kernel.hpp"
 #include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/readiness.hpp"
 #include "expert_parallel/throughput/received_layout.hpp"
 #include "expert_parallel/throughput/record.hpp"
 #include "expert_parallel/throughput/ring.hpp"
@@ -52,6 +53,7 @@ struct DispatchParams {
   int32_t* route;    ///< [tokens, ranks], in it: row on that rank, or -1
   bool awaited;      ///< by this rank's host, who asks the record whether the call is refused
   CountsRecord* record;
+  Readiness readiness;
 
   /// Of a rank with places for `rows` rows.
   HOST_DEVICE ReceivedLayout received(uint32_t rows) const {

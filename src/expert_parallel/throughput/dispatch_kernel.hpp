@@ -105,7 +105,8 @@ DEVICE void dispatch(const DispatchParams& params) {
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
   finish_call(params.call, call.hellos(), tail.waits(), deadline, call.epoch,
-              Phase::dispatch_arrivals);
+              Phase::dispatch_arrivals,
+              Watched(params.readiness, deadline, params.call.kind == CallKind::dispatch));
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

@@ -36,22 +36,21 @@ DEVICE void fetch_rows(const Combine& call) {
   fence_async();
   RingPosition ring;
   CombineStep step = CombineStep::first();
-  int32_t next_row = step.row_of_lane(params);
+  RankedRow next_row = step.row_of_lane(params);
   bool going = true;
   while (going && step.within(params)) {
     const CombineStep now = step;
-    const int32_t row = next_row;
+    const RankedRow row = next_row;
     step.advance(params);
     next_row = step.row_of_lane(params);  // On its way while stages are awaited.
-    const uint32_t wanted = warp::ballot(row >= 0);
+    const uint32_t wanted = warp::ballot(row.row >= 0);
     // A step fits the ring, so a lane waits for stages of earlier steps only, never for a lane of
     // its own warp.
     RingPosition mine = ring;
     mine.advance(population(wanted & lanes_below()), params.plan.stages);
     bool fetched = true;
-    if (row >= 0)
-      fetched =
-          fetch_row(call, now, static_cast<uint32_t>(row), mine, now.first_rank + warp::lane());
+    if (row.row >= 0)
+      fetched = fetch_row(call, now, static_cast<uint32_t>(row.row), mine, row.rank);
     going = warp::all(fetched);
     ring.advance(population(wanted), params.plan.stages);
   }

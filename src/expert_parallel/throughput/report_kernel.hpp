@@ -19,8 +19,9 @@ DEVICE void sum_experts(const Dispatch& call) {
     const Stamped tokens =
         call.await_word(Phase::dispatch_experts, source,
                         params.control.expert(params.rank, source, source_block, expert));
-    if (tokens.value != 0)
-      add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens.value);
+    if (tokens.value == 0) continue;
+    add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens.value);
+    note_named(call.params.readiness, source, expert);
   }
   NamedBarrier(DispatchBarrier::experts_summed).sync(threads);
 }

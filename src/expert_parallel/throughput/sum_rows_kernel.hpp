@@ -1,5 +1,5 @@
 /// The summing warps of a combining block: each holds its pieces of a token's segment in registers,
-/// adds the ranks' rows to them in the order of the ranks, then the biases, and rounds once.
+/// begins with the biases, adds the ranks' rows in the order of the ranks, and rounds once.
 #pragma once
 
 #include "expert_parallel/throughput/combine_shared.hpp"
@@ -50,14 +50,20 @@ DEVICE void sum_rows_of(const Combine& call) {
   RingPosition at;
   Sums<Piece> sums;
   CombineStep step = CombineStep::first();
-  int32_t next_row = step.row_of_lane(params);
+  int32_t next_row = step.row_of_lane(params).row;
   while (step.within(params)) {
     const CombineStep now = step;
     const uint32_t rows = population(warp::ballot(next_row >= 0));
     step.advance(params);
-    next_row = step.row_of_lane(params);
+    next_row = step.row_of_lane(params).row;
     const uint32_t pieces = plan.bytes_of(now.segment, params.row_bytes) / sizeof(Bytes16);
-    if (now.first_rank == 0) sums.clear();
+    const size_t piece_at = size_t{now.token} * params.row_bytes + now.segment * plan.segment_bytes;
+    if (now.first_rank == 0) {
+      sums.clear();
+      for (const std::byte* const bias : params.biases)
+        if (bias != nullptr)
+          sums.add_row(reinterpret_cast<const Bytes16*>(bias + piece_at), pieces, lane);
+    }
     for (uint32_t i = 0; i < rows; ++i) {
       if (!warp::all(call.await_stage(Phase::combine_load, call.shared.full[at.stage], at.lap)))
         return;
@@ -69,10 +75,7 @@ DEVICE void sum_rows_of(const Combine& call) {
       at.advance(1, plan.stages);
     }
     if (!now.ends_segment(params)) continue;
-    const size_t at = size_t{now.token} * params.row_bytes + now.segment * plan.segment_bytes;
-    for (const std::byte* const bias : params.biases)
-      if (bias != nullptr) sums.add_row(reinterpret_cast<const Bytes16*>(bias + at), pieces, lane);
-    sums.write(reinterpret_cast<Bytes16*>(params.out + at), pieces, lane);
+    sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), pieces, lane);
   }
 }
 

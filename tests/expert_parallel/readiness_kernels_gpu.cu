@@ -1,0 +1,1 @@
+#include "expert_parallel/readiness_kernels.hpp"
