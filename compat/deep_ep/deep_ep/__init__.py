@@ -1,6 +1,7 @@
-"""DeepEP's `Buffer` over Tokenyard: code written against `deep_ep` runs as it is.
+"""DeepEP's buffers over Tokenyard: code written against `deep_ep` runs as it is.
 
     Buffer          dispatch and combine for throughput and at low latency
+    ElasticBuffer   dispatch and combine of DeepEP's second API, whose handle is an EPHandle
     Config          the multiprocessors that a call may use, and how large a buffer has to be
     EventOverlap    an event that work on other streams waits for
     topk_idx_t      the dtype of expert ids that DeepEP's own code asks for
@@ -14,9 +15,19 @@ import torch
 
 from .buffer import Buffer
 from .config import Config
+from .elastic import ElasticBuffer
+from .elastic_handle import EPHandle
 from .utils.event import EventHandle, EventOverlap
 
-__all__ = ["Buffer", "Config", "EventHandle", "EventOverlap", "topk_idx_t"]
+__all__ = [
+    "Buffer",
+    "Config",
+    "EPHandle",
+    "ElasticBuffer",
+    "EventHandle",
+    "EventOverlap",
+    "topk_idx_t",
+]
 
 topk_idx_t = torch.int64
 """torch.int32 is taken too; received ids are of the dtype that was dispatched."""

@@ -13,6 +13,7 @@ from tokenyard.errors import invalid
 from .config import Config
 from .handles import DispatchHandle
 from .low_latency_calls import LowLatencyCalls
+from .meeting import meet
 from .refusal import unsupported
 from .routing import layout_of
 from .serving import Serving, arena_bytes
@@ -84,22 +85,12 @@ class Buffer(LowLatencyCalls):
             self._world = group
         else:
             room += RECEIVED_BYTES if num_nvl_bytes else 0
-            self._world = self._meet(group, device, room + num_rdma_bytes + CONTROL_BYTES)
+            size = room + num_rdma_bytes + CONTROL_BYTES
+            self._world = meet(group, device, size, TIMEOUT_S)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
         self._throughput = Throughput(self._world, room)
         self._serving = Serving(self._world, enable_shrink)
-
-    @staticmethod
-    def _meet(group: dist.ProcessGroup, device: str | None, size: int) -> tokenyard.World:
-        chosen = device or ("cuda" if torch.cuda.is_available() else "host")
-        if chosen == "cuda":
-            torch.cuda.init()  # Who has not set its device yet means the first one.
-        world = tokenyard.World.from_torch(
-            group, device=chosen, timeout=TIMEOUT_S, arena_bytes=size
-        )
-        assert world is not None  # All ranks of the group are in it.
-        return world
 
     def destroy(self) -> None:
         """Gives everything back. Collective. No call may follow."""
@@ -186,10 +177,11 @@ class Buffer(LowLatencyCalls):
         Returns:
             [ranks] int32, None, [experts] int32, [tokens, ranks] bool, and the event.
         """
-        with self._stream.turn(previous_event, async_finish) as turn:
+        with self._stream.turn((previous_event,), async_finish) as turn:
             layout = layout_of(topk_idx, num_experts, self.group_size)
             turn.uses(topk_idx)
-        self._caller_uses(async_finish, *layout)
+        if async_finish:
+            self._stream.caller_uses(*layout)
         return layout[0], None, layout[1], layout[2], turn.end
 
     def dispatch(
@@ -227,7 +219,7 @@ class Buffer(LowLatencyCalls):
             handle and the event. Received rows lie in the buffer until the tensors die.
         """
         chosen = config or Buffer.get_dispatch_config(self.group_size)
-        with self._stream.turn(previous_event, async_finish) as turn:
+        with self._stream.turn((previous_event,), async_finish) as turn:
             if handle is not None:
                 if topk_idx is not None or topk_weights is not None:
                     raise invalid("handle", "no topk_idx and topk_weights beside it", "both")
@@ -250,7 +242,8 @@ class Buffer(LowLatencyCalls):
             turn.uses(*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
             turn.uses(is_token_in_rank)
         received = done.recv_x if isinstance(done.recv_x, tuple) else (done.recv_x,)
-        self._caller_uses(async_finish, *received, done.recv_topk_idx, done.recv_topk_weights)
+        if async_finish:
+            self._stream.caller_uses(*received, done.recv_topk_idx, done.recv_topk_weights)
         return (*done, turn.end)
 
     def combine(
@@ -276,11 +269,12 @@ class Buffer(LowLatencyCalls):
         """
         tokens = handle.route.tokens
         chosen = config or Buffer.get_combine_config(self.group_size)
-        with self._stream.turn(previous_event, async_finish) as turn:
+        with self._stream.turn((previous_event,), async_finish) as turn:
             out = torch.empty((tokens, x.size(1)), dtype=x.dtype, device=x.device)
             home = self._throughput.combine(x, handle, topk_weights, bias, out, chosen)
             turn.uses(x, topk_weights, *(bias if isinstance(bias, tuple) else (bias,)))
-        self._caller_uses(async_finish, out, home)
+        if async_finish:
+            self._stream.caller_uses(out, home)
         return out, home, turn.end
 
     def internode_dispatch(self, *arguments: Any, **options: Any) -> Any:
@@ -295,11 +289,3 @@ class Buffer(LowLatencyCalls):
     def _device(self) -> torch.device:
         index = self._world.device_index
         return torch.device("cpu") if index is None else torch.device("cuda", index)
-
-    def _caller_uses(self, async_finish: bool, *tensors: torch.Tensor | None) -> None:
-        """Tensors made on the buffer's stream, which the caller reads on its own."""
-        if self._stream.stream is None or not async_finish:
-            return
-        for tensor in tensors:
-            if tensor is not None:
-                tensor.record_stream(torch.cuda.current_stream())

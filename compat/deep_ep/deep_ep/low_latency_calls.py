@@ -66,7 +66,7 @@ class LowLatencyCalls:
         refuse(others)
         self._require_low_latency(async_finish, return_recv_hook)
         rows = rows_of(use_fp8, round_scale, use_ue8m0)
-        with self._stream.turn(None, async_finish) as turn:
+        with self._stream.turn((), async_finish) as turn:
             handle = self._serving.dispatch(
                 x,
                 topk_idx,
@@ -115,7 +115,7 @@ class LowLatencyCalls:
         if out is None:
             shape = (topk_weights.size(0), handle.exchange.hidden)
             out = torch.empty(shape, dtype=torch.bfloat16, device=topk_weights.device)
-        with self._stream.turn(None, async_finish) as turn:
+        with self._stream.turn((), async_finish) as turn:
             combined = self._serving.combine(
                 x,
                 topk_weights,

@@ -9,11 +9,14 @@ returns is its end. On the host there are no streams, and a call has ended when 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from .utils.event import EventHandle, EventOverlap
+
+Moment = EventHandle | EventOverlap | None
+"""What a call may be told to wait for."""
 
 
 class Turn:
@@ -38,22 +41,33 @@ class CommunicationStream:
 
     @contextlib.contextmanager
     def turn(
-        self, previous_event: EventOverlap | None = None, async_finish: bool = False
+        self, previous_events: Sequence[Moment] = (), async_finish: bool = False
     ) -> Iterator[Turn]:
+        """A call's place: after `previous_events`, and on the buffer's stream if `async_finish`."""
         turn = Turn()
-        before = None if previous_event is None else previous_event.event
+        events = [
+            each.event if isinstance(each, EventOverlap) else each for each in previous_events
+        ]
+        before = [event for event in events if event is not None]
         if self.stream is None:
             yield turn
         elif not async_finish:
-            if before is not None:
-                before.current_stream_wait()
+            for event in before:
+                event.current_stream_wait()
             yield turn
         else:
-            for event in (before, EventHandle()):
-                if event is not None:
-                    event.stream_wait(self.stream)
+            for event in (*before, EventHandle()):
+                event.stream_wait(self.stream)
             with torch.cuda.stream(self.stream):
                 yield turn
             for tensor in turn._tensors:
                 tensor.record_stream(self.stream)
             turn.end = EventOverlap(EventHandle(self.stream))
+
+    def caller_uses(self, *tensors: torch.Tensor | None) -> None:
+        """Tensors made on the buffer's stream, which the caller reads on its own."""
+        if self.stream is None:
+            return
+        for tensor in tensors:
+            if tensor is not None:
+                tensor.record_stream(torch.cuda.current_stream())

@@ -68,6 +68,17 @@ def inplace_unique(x: torch.Tensor, num_slots: int) -> None:
     x[:, :columns] = found[:, :columns]
 
 
+def count_bytes(*tensors: torch.Tensor | tuple[torch.Tensor, ...] | None) -> int:
+    """Of all of them together."""
+    total = 0
+    for each in tensors:
+        if isinstance(each, tuple):
+            total += count_bytes(*each)
+        elif each is not None:
+            total += each.numel() * each.element_size()
+    return total
+
+
 def hash_tensor(t: torch.Tensor) -> int:
     """The sum of a tensor's bits, taken as 32-bit integers."""
     return t.contiguous().view(torch.int).sum().item()

@@ -1,0 +1,308 @@
+"""`ElasticBuffer`: the calls of DeepEP's second API on one host, over Tokenyard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import tokenyard
+from tokenyard.errors import invalid
+
+from .elastic_elsewhere import Elsewhere
+from .elastic_exchanges import ElasticExchanges
+from .elastic_handle import EPHandle
+from .elastic_sizes import buffer_bytes
+from .meeting import meet
+from .refusal import unsupported
+from .streams import CommunicationStream, Moment
+from .throughput import SMS_MAX, Bias, Rows
+from .utils.event import EventHandle, EventOverlap
+
+CONTROL_BYTES = 64 << 20
+"""Of the arena beside what callers ask for: control words, and the rounding of sizes."""
+SMS = 16
+"""Multiprocessors of a call that does not say: as many as fill the links of a host."""
+
+Dispatched = tuple[Rows, torch.Tensor | None, torch.Tensor | None, EPHandle, EventOverlap]
+"""Rows, ids, weights, the handle, the event."""
+
+
+class ElasticBuffer(Elsewhere):
+    """One rank's memory and calls. Made, and its calls made, by all ranks of a group together.
+
+    Args:
+        group: as of `Buffer`.
+        num_bytes: memory for received rows, which lie in the buffer until their tensors die;
+            otherwise it follows from the next three.
+        num_max_tokens_per_rank: tokens a rank and call, unless a call says otherwise.
+        hidden, num_topk: of the tokens.
+        allow_multiple_reduction: rows by expert are added up, and rounded, on their rank before
+            they go home. Without it they are added up, and go home, in float32.
+        num_gpu_timeout_secs: how long any wait may take.
+        explicitly_destroy: whether `destroy` will be called.
+        deterministic: calls always are.
+        use_fp8_dispatch, allow_hybrid_mode, prefer_overlap_with_compute, sl_idx,
+            num_allocated_qps, num_cpu_timeout_secs: mean nothing here.
+        device: "cuda" or "host"; None takes GPUs where there are any.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | tokenyard.World,
+        num_bytes: int | None = None,
+        num_cpu_bytes: int = 0,
+        num_max_tokens_per_rank: int = 0,
+        hidden: int = 0,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        deterministic: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+        prefer_overlap_with_compute: bool = True,
+        sl_idx: int = 3,
+        num_allocated_qps: int = 0,
+        num_cpu_timeout_secs: int = 300,
+        num_gpu_timeout_secs: int = 100,
+        explicitly_destroy: bool = False,
+        device: str | None = None,
+    ) -> None:
+        if num_cpu_bytes:
+            raise unsupported("num_cpu_bytes", "all of a buffer is memory of its device")
+        if num_bytes is None:
+            if num_max_tokens_per_rank <= 0 or hidden <= 0:
+                raise invalid("num_bytes", "given, or num_max_tokens_per_rank and hidden", "None")
+            num_bytes = self.get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk)
+        self.group = group
+        self.num_bytes, self.num_max_tokens_per_rank = num_bytes, num_max_tokens_per_rank
+        self.deterministic = deterministic
+        self.allow_hybrid_mode = allow_hybrid_mode
+        self.allow_multiple_reduction = allow_multiple_reduction
+        self.prefer_overlap_with_compute = prefer_overlap_with_compute
+        self.explicitly_destroy = explicitly_destroy
+        self.num_allocated_qps = num_allocated_qps
+        self._owns_world = not isinstance(group, tokenyard.World)
+        if isinstance(group, tokenyard.World):
+            self._world = group
+        else:
+            self._world = meet(group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs)
+        self.rank_idx, self.num_ranks = self._world.rank, self._world.size
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
+        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self._stream = CommunicationStream(self._world.device_index)
+        self._exchanges = ElasticExchanges(self._world)
+        self._meeting: tokenyard.ExpertParallel | None = None
+
+    def destroy(self) -> None:
+        """Gives everything back. Collective. No call may follow."""
+        if not self.explicitly_destroy:
+            raise invalid("explicitly_destroy", "True of a buffer that is destroyed", "False")
+        self._exchanges.close()
+        if self._meeting is not None:
+            self._meeting.close()
+        if self._owns_world:
+            self._world.close()
+
+    @staticmethod
+    def get_buffer_size_hint(
+        group: dist.ProcessGroup | tokenyard.World,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+    ) -> int:
+        """`num_bytes` for calls of these sizes."""
+        ranks = group.size if isinstance(group, tokenyard.World) else group.size()
+        return buffer_bytes(ranks, num_max_tokens_per_rank, hidden, num_topk)
+
+    @staticmethod
+    def capture() -> EventHandle:
+        """All that the current stream holds now."""
+        return EventHandle()
+
+    def get_comm_stream(self) -> torch.cuda.Stream:
+        """The stream of calls with `async_with_compute_stream`."""
+        if self._stream.stream is None:
+            raise unsupported("get_comm_stream", "there are no streams on the host")
+        return self._stream.stream
+
+    def get_physical_domain_size(self) -> tuple[int, int]:
+        """1, and the ranks: all reach one another by loads and stores."""
+        return 1, self.num_ranks
+
+    def get_logical_domain_size(self) -> tuple[int, int]:
+        """The same."""
+        return 1, self.num_ranks
+
+    def get_theoretical_num_sms(self, num_experts: int, num_topk: int, *speeds: Any) -> int:
+        """Multiprocessors that fill the links; more make no call faster."""
+        return SMS
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:
+        """0: there is no network in between."""
+        return 0
+
+    def barrier(
+        self, use_comm_stream: bool = True, with_cpu_sync: bool = False, sequential: bool = True
+    ) -> None:
+        """What is enqueued on the current stream from now on comes after what all ranks have
+        enqueued on theirs so far. Collective."""
+        with self._stream.turn((), async_finish=use_comm_stream) as turn:
+            self._meet_on_device()
+        turn.end.current_stream_wait()
+        if with_cpu_sync and self._stream.stream is not None:
+            torch.cuda.synchronize(self._stream.stream.device)
+
+    def _meet_on_device(self) -> None:
+        """A dispatch of no tokens: it ends when all ranks have come to it."""
+        if self._meeting is None:
+            self._meeting = tokenyard.ExpertParallel(
+                self._world, experts=self.num_ranks, hidden=8, topk=1, tokens_max=1, sms=1
+            )
+        index = self._world.device_index
+        device = torch.device("cpu") if index is None else torch.device("cuda", index)
+        none = torch.empty(0, 8, dtype=torch.bfloat16, device=device)
+        ids = torch.empty(0, 1, dtype=torch.int64, device=device)
+        self._meeting.dispatch(none, ids, ids.to(torch.float32), received_tokens_max=1)
+
+    def dispatch(
+        self,
+        x: Rows,
+        topk_idx: torch.Tensor | None = None,
+        topk_weights: torch.Tensor | None = None,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        num_experts: int | None = None,
+        num_max_tokens_per_rank: int | None = None,
+        expert_alignment: int | None = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Moment = None,
+        previous_event_before_epilogue: Moment = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        handle: EPHandle | None = None,
+        do_handle_copy: bool = True,
+        do_cpu_sync: bool | None = None,
+        do_expand: bool = False,
+        do_zero_padding: bool = False,
+        use_tma_aligned_col_major_sf: bool = False,
+    ) -> Dispatched:
+        """Sends every token to the ranks that hold its experts. Collective.
+
+        Args:
+            x: [tokens, hidden] bfloat16; or a tuple of float8_e4m3fn and [tokens, words] scales of
+                four bytes.
+            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; weights may be left
+                out. With a handle no ids, but new weights are taken.
+            cumulative_local_expert_recv_stats: [local experts] int32: received rows are added.
+            expert_alignment: where rows lie by expert, each expert's first row is a multiple of it;
+                elsewhere counts are rounded up to one.
+            do_cpu_sync: False waits for nothing: tensors have places for all tokens of all ranks.
+            do_handle_copy: whether the handle has a copy of topk_idx, or the tensor itself.
+            do_expand: rows lie by expert, with zeros in between, whether `do_zero_padding` or not.
+            use_tma_aligned_col_major_sf: scales are received by columns, 16 bytes aligned.
+
+        Returns:
+            x as received, ids (of this rank's experts, or -1; None for rows by expert), weights (a
+            row's, [rows, topk], or [rows] by expert), the handle and the event.
+        """
+        events = (previous_event, previous_event_before_epilogue)
+        weights: torch.Tensor | None
+        with self._stream.turn(events, async_with_compute_stream) as turn:
+            if handle is None:
+                if topk_idx is None or num_experts is None:
+                    raise invalid("topk_idx", "given with num_experts, or a handle", "neither")
+                handle, received = self._exchanges.first(
+                    x,
+                    topk_idx,
+                    topk_weights,
+                    num_experts=num_experts,
+                    tokens_max=num_max_tokens_per_rank or self.num_max_tokens_per_rank,
+                    alignment=expert_alignment or 1,
+                    sms=num_sms or SMS,
+                    copies_ids=do_handle_copy,
+                    waits=do_cpu_sync is not False,
+                    expands=do_expand,
+                    by_columns=use_tma_aligned_col_major_sf,
+                )
+                rows: Any = handle.rows or received
+                got = rows.x if rows.scales is None else (rows.x, rows.scales)
+                weights = received.topk_weights if handle.rows is None else handle.rows.weights
+                if topk_weights is None:
+                    weights = None
+                if cumulative_local_expert_recv_stats is not None:
+                    cumulative_local_expert_recv_stats += received.tokens_per_expert_on_device
+            else:
+                if topk_idx is not None:
+                    raise invalid("handle", "no topk_idx beside it", "both")
+                if do_cpu_sync:
+                    raise invalid("do_cpu_sync", "False with a handle, which has counts", "True")
+                if do_expand != handle.do_expand:
+                    raise invalid(
+                        "do_expand", f"{handle.do_expand}, as of the handle", str(do_expand)
+                    )
+                got, weights = self._exchanges.again(
+                    x, topk_weights, handle, num_sms or SMS, use_tma_aligned_col_major_sf
+                )
+            turn.uses(*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
+            turn.uses(cumulative_local_expert_recv_stats)
+            ids = None if handle.do_expand else handle.received_topk_idx
+        if async_with_compute_stream:
+            self._stream.caller_uses(*(got if isinstance(got, tuple) else (got,)), ids, weights)
+        return got, ids, weights, handle, turn.end
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        handle: EPHandle,
+        topk_weights: torch.Tensor | None = None,
+        bias: Bias = None,
+        num_sms: int = 0,
+        num_qps: int = 0,
+        previous_event: Moment = None,
+        previous_event_before_epilogue: Moment = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, EventOverlap]:
+        """Brings results home: for every token the biases, and the sum over the ranks it went to,
+        in float32, in DeepEP's order. Collective.
+
+        Args:
+            x: [rows, hidden] bfloat16, as the dispatch's rows lie; those by expert are added up on
+                their rank first.
+            topk_weights: [rows, topk] float32, or [rows] by expert: brought home beside them.
+            bias: one or two [tokens, hidden] tensors that the sums begin with.
+
+        Returns:
+            [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
+        """
+        events = (previous_event, previous_event_before_epilogue)
+        with self._stream.turn(events, async_with_compute_stream) as turn:
+            biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
+            y, beside, weights = x, biases, topk_weights
+            if handle.rows is not None:
+                weights = None if weights is None else handle.weights_of_rows(weights)
+                if not self.allow_multiple_reduction:
+                    y, beside = x.float(), tuple(each.float() for each in biases)
+            # Of two rows and nothing else the order does not matter.
+            ordered = self.num_ranks > 2 or biases
+            home: Any = handle.exchange.combine(
+                y,
+                handle.route,
+                weights,
+                bias=beside,
+                rank_order=handle.rank_order if ordered else None,
+                by_expert=handle.rows,
+                sms=min(num_sms or handle.num_sms, SMS_MAX),
+            )
+            out = home if weights is None else home.x
+            home_weights = None if weights is None else home.topk_weights
+            out = out.to(x.dtype)
+            turn.uses(x, topk_weights, *biases)
+        if async_with_compute_stream:
+            self._stream.caller_uses(out, home_weights)
+        return out, home_weights, turn.end

@@ -1,0 +1,139 @@
+"""The exchanges of an ElasticBuffer, and its dispatches in the terms of Tokenyard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import tokenyard
+from tokenyard.errors import invalid
+
+from .elastic_handle import EPHandle
+from .throughput import SMS_MAX, Rows
+
+
+class ElasticExchanges:
+    """One for every shape of call."""
+
+    def __init__(self, world: tokenyard.World) -> None:
+        self._world = world
+        self._exchanges: dict[tuple[int, ...], tokenyard.ExpertParallel] = {}
+
+    def close(self) -> None:
+        for exchange in self._exchanges.values():
+            exchange.close()
+        self._exchanges.clear()
+
+    def first(
+        self,
+        x: Rows,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        *,
+        num_experts: int,
+        tokens_max: int,
+        alignment: int,
+        sms: int,
+        copies_ids: bool,
+        waits: bool,
+        expands: bool,
+        by_columns: bool,
+    ) -> tuple[EPHandle, tokenyard.Received[torch.Tensor]]:
+        """A dispatch to new places."""
+        tokens, scales = x if isinstance(x, tuple) else (x, None)
+        topk = topk_idx.size(1)
+        exchange = self._exchange(tokens.size(1), num_experts, topk, tokens_max)
+        if topk_weights is None:
+            topk_weights = torch.zeros_like(topk_idx, dtype=torch.float32)
+        places = 0 if waits else tokens_max * self._world.size
+        received = exchange.dispatch(
+            tokens,
+            topk_idx,
+            topk_weights,
+            scales=None if scales is None else scales.contiguous(),
+            scales_by_columns=by_columns and not expands and scales is not None,
+            received_tokens_max=places,
+            sms=min(sms, SMS_MAX),
+        )
+        rows = None
+        if expands:
+            local = num_experts // self._world.size
+            most = places * min(topk, local) + (alignment - 1) * local
+            rows = exchange.expand(
+                received,
+                alignment=alignment,
+                rows_max=0 if waits else -(-most // alignment) * alignment,
+                scales_by_columns=by_columns,
+                sms=min(sms, SMS_MAX),
+            )
+        handle = EPHandle(
+            exchange,
+            received,
+            rows,
+            topk_idx=topk_idx.clone() if copies_ids else topk_idx,
+            expert_alignment=alignment,
+            num_sms=sms,
+        )
+        return handle, received
+
+    def again(
+        self,
+        x: Rows,
+        topk_weights: torch.Tensor | None,
+        handle: EPHandle,
+        sms: int,
+        by_columns: bool,
+    ) -> tuple[Rows, torch.Tensor | None]:
+        """The same tokens' other rows, and weights if new ones are given: they travel beside the
+        rows, as words after the scales."""
+        tokens, scales = x if isinstance(x, tuple) else (x, None)
+        beside = [] if scales is None else [scales.contiguous().view(torch.int32)]
+        if topk_weights is not None:
+            beside.append(topk_weights.contiguous().view(torch.int32))
+        received = handle.exchange.dispatch(
+            tokens,
+            route=handle.route,
+            scales=torch.cat(beside, 1) if beside else None,
+            scales_by_columns=by_columns and not handle.do_expand and bool(beside),
+            sms=min(sms, SMS_MAX),
+        )
+        weights = None
+        if topk_weights is not None:
+            assert received.scales is not None
+            words = received.scales[:, -topk_weights.size(1) :].contiguous()
+            weights = words.view(torch.float32).where(handle.received_topk_idx >= 0, 0)
+        rows: Any = received
+        if handle.rows is not None:
+            rows = handle.exchange.expand(
+                received,
+                alignment=handle.expert_alignment,
+                rows_max=handle.num_expanded_tokens,
+                scales_by_columns=by_columns,
+                sms=min(sms, SMS_MAX),
+            )
+            weights = None if weights is None else handle.weights_by_expert(weights)
+        if scales is None:
+            return rows.x, weights
+        of_rows = rows.scales[:, : scales.size(1)]
+        if not by_columns:
+            of_rows = of_rows.contiguous()
+        return (rows.x, of_rows.view(scales.dtype)), weights
+
+    def _exchange(
+        self, hidden: int, experts: int, topk: int, tokens_max: int
+    ) -> tokenyard.ExpertParallel:
+        """Made by all ranks together when the first call of its shape comes."""
+        shape = (hidden, experts, topk, tokens_max)
+        if shape not in self._exchanges:
+            if tokens_max <= 0:
+                raise invalid("num_max_tokens_per_rank", "more than 0", str(tokens_max))
+            self._exchanges[shape] = tokenyard.ExpertParallel(
+                self._world,
+                experts=experts,
+                hidden=hidden,
+                topk=topk,
+                tokens_max=tokens_max,
+                sms_max=SMS_MAX,
+            )
+        return self._exchanges[shape]

@@ -1,0 +1,136 @@
+"""What `ElasticBuffer.dispatch` hands to its combine, and to a dispatch that uses it again.
+
+Its tensors are those that callers of DeepEP read. They are computed from what the dispatch left on
+the device when somebody asks for them, on the stream that is current then: so after the dispatch's
+event, as its rows are.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+
+import tokenyard
+
+
+class EPHandle:
+    """Of one dispatch; a dispatch that is given a handle returns the same one.
+
+    Attributes:
+        do_expand: whether rows were received by expert.
+        num_experts, expert_alignment, num_max_tokens_per_rank, num_sms: as the dispatch had them.
+        topk_idx: [tokens, topk] as dispatched; a copy, unless that was asked to be left out.
+        num_recv_tokens, num_expanded_tokens: rows received, and by expert; places for them, where
+            no host waited for the counts.
+        num_recv_tokens_per_expert_list: [local experts] rows, rounded up to the alignment; empty
+            where no host waited.
+        token_metadata_at_forward, channel_linked_list: None; there is no second hop.
+    """
+
+    token_metadata_at_forward = None
+    channel_linked_list = None
+
+    def __init__(
+        self,
+        exchange: tokenyard.ExpertParallel,
+        received: tokenyard.Received[torch.Tensor],
+        rows: tokenyard.ExpertRows[torch.Tensor] | None,
+        *,
+        topk_idx: torch.Tensor,
+        expert_alignment: int,
+        num_sms: int,
+    ) -> None:
+        self.exchange, self.route, self.rows = exchange, received.route, rows
+        self.do_expand = rows is not None
+        self.num_experts = exchange.experts
+        self.num_max_tokens_per_rank = exchange.tokens_max
+        self.expert_alignment = expert_alignment
+        self.num_sms = num_sms
+        self.topk_idx = topk_idx
+        self.num_recv_tokens = received.route.rows_received
+        self.num_expanded_tokens = 0 if rows is None else rows.x.size(0)
+        self.num_recv_tokens_per_expert_list = [
+            -(-count // expert_alignment) * expert_alignment for count in received.tokens_per_expert
+        ]
+        self._received_ids = received.topk_idx
+        self._source_token = received.source_token
+        self._rows_from = received.rows_from_on_device
+        self._rows_of_expert = received.tokens_per_expert_on_device
+
+    @cached_property
+    def received_topk_idx(self) -> torch.Tensor:
+        """[rows, topk] experts of this rank, or -1."""
+        return self._received_ids.to(self.topk_idx.dtype)
+
+    @cached_property
+    def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
+        """[ranks] int32: rows received from this rank and those before it."""
+        return self._rows_from.cumsum(0, dtype=torch.int32)
+
+    @cached_property
+    def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
+        """[local experts] int32: rows up to this expert's end, padding included; the expert's own
+        padding is left out where rows lie by expert."""
+        if self.rows is not None:
+            return self.rows.offsets[:-1] + self._rows_of_expert
+        padded = -(-self._rows_of_expert // self.expert_alignment) * self.expert_alignment
+        return padded.cumsum(0, dtype=torch.int32)
+
+    @cached_property
+    def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor | None:
+        """[local experts] int32, of rows by expert."""
+        return self._rows_of_expert if self.do_expand else None
+
+    @cached_property
+    def recv_src_metadata(self) -> torch.Tensor:
+        """[rows, 2 + topk] int32: the token's number among those of all ranks, the row, and where
+        each of its choices lies by expert, or -1."""
+        row = torch.arange(self.num_recv_tokens, dtype=torch.int32, device=self._rows_from.device)
+        ends = self.psum_num_recv_tokens_per_scaleup_rank
+        source = torch.bucketize(row, ends, out_int32=True, right=True)
+        number = source * self.num_max_tokens_per_rank + self._source_token
+        topk = self.topk_idx.size(1)
+        slots = row.new_full((len(row), topk), -1) if self.rows is None else self.rows.slots
+        return torch.cat([number[:, None], row[:, None], slots], 1)
+
+    @cached_property
+    def dst_buffer_slot_idx(self) -> torch.Tensor:
+        """[tokens, topk] int32: the row that the token became where each of its experts is."""
+        rank = self._rank_of_choice
+        return self.route.row_on.gather(1, rank.clamp(min=0)).where(rank >= 0, -1)
+
+    @cached_property
+    def rank_order(self) -> torch.Tensor:
+        """[tokens, ranks] int32: ranks in the order of the last of the token's choices that is
+        there, as DeepEP adds them."""
+        ranks = self.exchange.world.size
+        tokens, topk = self.topk_idx.shape
+        # Choices of nobody are those of one rank more.
+        rank = self._rank_of_choice.where(self._rank_of_choice >= 0, ranks)
+        turn = torch.arange(topk, device=rank.device).expand(tokens, topk)
+        last = torch.full((tokens, ranks + 1), -1, dtype=torch.int64, device=rank.device)
+        last.scatter_reduce_(1, rank, turn, "amax")
+        return last[:, :ranks].argsort(dim=1, stable=True).to(torch.int32)
+
+    @property
+    def _rank_of_choice(self) -> torch.Tensor:
+        """[tokens, topk] int64, -1 for none."""
+        local = self.num_experts // self.exchange.world.size
+        return self.topk_idx.to(torch.int64).div(local, rounding_mode="floor")
+
+    def weights_of_rows(self, weights: torch.Tensor) -> torch.Tensor:
+        """[rows, topk] float32 of [rows by expert]: 0 for choices that are elsewhere."""
+        assert self.rows is not None
+        slots = self.rows.slots
+        picked = weights[slots.clamp(min=0).flatten().to(torch.int64)].view(slots.shape)
+        return picked.where(slots >= 0, 0)
+
+    def weights_by_expert(self, weights: torch.Tensor) -> torch.Tensor:
+        """[rows by expert] float32 of [rows, topk]: 0 for padding."""
+        assert self.rows is not None
+        slots = self.rows.slots.flatten().to(torch.int64)
+        # Choices that are elsewhere go to one place more.
+        places = weights.new_zeros(self.num_expanded_tokens + 1)
+        places.scatter_(0, slots.where(slots >= 0, self.num_expanded_tokens), weights.flatten())
+        return places[:-1]

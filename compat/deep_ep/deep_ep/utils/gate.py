@@ -1,0 +1,54 @@
+"""Scores that make experts of some ranks more popular than others."""
+
+from __future__ import annotations
+
+import torch
+
+from ..refusal import unsupported
+
+STEPS = 20
+"""Of the search for a weight: it is known to a millionth then."""
+HEAVIEST = 100.0
+
+
+def get_unbalanced_scores(
+    num_tokens: int,
+    num_experts: int,
+    num_ranks: int,
+    num_topk: int,
+    ratio: float,
+    precise: bool = False,
+) -> torch.Tensor:
+    """[tokens, experts] scores whose largest `num_topk` send about `ratio` times as many tokens to
+    rank 0 as to any other.
+
+    Raises:
+        Unsupported: it is to be so exactly.
+    """
+    if precise:
+        raise unsupported("precise", "scores are drawn, and their loads come out about right")
+    if ratio == 1:
+        return _scores(num_tokens, num_experts, num_ranks, 1.0)
+    low, high = 1.0, HEAVIEST
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        scores = _scores(num_tokens, num_experts, num_ranks, middle)
+        if _load_of_first(scores, num_ranks, num_topk) > ratio:
+            high = middle
+        else:
+            low = middle
+    return _scores(num_tokens, num_experts, num_ranks, low)
+
+
+def _scores(tokens: int, experts: int, ranks: int, weight: float) -> torch.Tensor:
+    """Uniform ones, `weight` times as large for the experts of rank 0."""
+    scores = torch.rand(tokens, experts, dtype=torch.float32)
+    scores[:, : experts // ranks] *= weight
+    return scores
+
+
+def _load_of_first(scores: torch.Tensor, ranks: int, topk: int) -> float:
+    """Tokens that come to rank 0, over those that come to another one on average."""
+    chosen = scores.topk(topk).indices.div(scores.size(1) // ranks, rounding_mode="floor")
+    loads = torch.stack([(chosen == rank).any(1).sum() for rank in range(ranks)]).float()
+    return (loads[0] / loads[1:].mean()).item()

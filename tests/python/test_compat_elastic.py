@@ -1,0 +1,248 @@
+"""ElasticBuffer of the deep_ep package: plain, by expert, with a handle used again, and home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from deep_ep_batch import (
+    EXPERTS,
+    HIDDEN,
+    LOCAL,
+    RANKS,
+    TOPK,
+    equal,
+    expected_counts,
+    expected_rows,
+    given,
+    in_ranks,
+    inputs,
+    needs_torch,
+    run_on,
+    torch,
+)
+
+import tokenyard
+
+if torch is not None:
+    import deep_ep
+    from deep_ep.utils.math import per_token_cast_back, per_token_cast_to_fp8
+
+pytestmark = needs_torch
+
+TOKENS_MAX = 32
+ALIGNMENT = 8
+
+
+@pytest.fixture(params=["host", "cuda"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    return partial(run_on, request.param)
+
+
+def buffer_of(world: tokenyard.World, **options: Any) -> Any:
+    sizes = dict(num_max_tokens_per_rank=TOKENS_MAX, hidden=HIDDEN)
+    return deep_ep.ElasticBuffer(world, **sizes, **options)
+
+
+def expected_numbers(rank: int) -> Any:
+    """Of the tokens that a rank receives: among those of all ranks."""
+    return torch.cat(
+        [
+            in_ranks(inputs(source)[1])[:, rank].nonzero()[:, 0] + source * TOKENS_MAX
+            for source in range(RANKS)
+        ]
+    )
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("events", [False, True])
+def test_rows_as_they_come(run: Callable[..., None], waits: bool, events: bool) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world, explicitly_destroy=True)
+        assert buffer.get_logical_domain_size() == (1, RANKS)
+        x, topk_idx, topk_weights = given(world)
+        total = torch.zeros(LOCAL, dtype=torch.int32)
+        how = dict(async_with_compute_stream=events)
+        rows, ids, weights, handle, event = buffer.dispatch(
+            x,
+            topk_idx,
+            topk_weights,
+            cumulative_local_expert_recv_stats=total,
+            num_experts=EXPERTS,
+            expert_alignment=ALIGNMENT,
+            do_cpu_sync=waits,
+            previous_event=buffer.capture(),
+            **how,
+        )
+        event.current_stream_wait()
+        expected, counts = expected_rows(world.rank), expected_counts(world.rank)
+        received = len(expected[0])
+        assert len(rows) == (received if waits else RANKS * TOKENS_MAX)
+        for seen, wanted in zip((rows, ids, weights), expected, strict=True):
+            assert equal(seen[:received], wanted)
+        assert (ids[received:] == -1).all()
+        padded = [-(-count // ALIGNMENT) * ALIGNMENT for count in counts]
+        assert handle.num_recv_tokens_per_expert_list == (padded if waits else [])
+        assert handle.psum_num_recv_tokens_per_expert.diff(prepend=total[:1] * 0).tolist() == padded
+        assert handle.psum_num_recv_tokens_per_scaleup_rank[-1] == received
+        assert total.tolist() == counts
+        assert equal(handle.recv_src_metadata[:received, 0], expected_numbers(world.rank).int())
+        assert handle.topk_idx.data_ptr() != topk_idx.data_ptr() or not len(x)
+
+        # Whoever sent a token knows its row there.
+        slots = handle.dst_buffer_slot_idx
+        assert equal(slots < 0, topk_idx < 0)
+        mine = in_ranks(topk_idx)[:, world.rank].nonzero()[:, 0]
+        here = topk_idx[mine].div(LOCAL, rounding_mode="floor") == world.rank
+        first = handle.psum_num_recv_tokens_per_scaleup_rank[world.rank] - len(mine)
+        place = (first + torch.arange(len(mine), dtype=torch.int32))[:, None].expand_as(here)
+        assert equal(slots[mine][here], place[here])
+
+        again, same, fresh, handle_again, event = buffer.dispatch(
+            2 * x, topk_weights=3 * topk_weights, handle=handle, **how
+        )
+        event.current_stream_wait()
+        assert handle_again is handle
+        assert equal(same, ids)
+        assert equal(again[:received], 2 * expected[0])
+        assert equal(fresh[:received], 3 * expected[2])
+
+        home, home_weights, event = buffer.combine(rows, handle, weights, **how)
+        event.current_stream_wait()
+        assert equal(home, (x.float() * in_ranks(topk_idx).sum(1, keepdim=True)).bfloat16())
+        assert equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
+        buffer.barrier(with_cpu_sync=True)
+        buffer.destroy()
+
+    run(layer)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_rows_by_expert(run: Callable[..., None], waits: bool, fp8: bool) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        sent = per_token_cast_to_fp8(x) if fp8 else x
+        rows, ids, weights, handle, _ = buffer.dispatch(
+            sent,
+            topk_idx,
+            topk_weights,
+            num_experts=EXPERTS,
+            expert_alignment=ALIGNMENT,
+            do_cpu_sync=waits,
+            do_expand=True,
+            use_tma_aligned_col_major_sf=True,
+        )
+        assert ids is None
+        if fp8:
+            assert rows[1].stride(0) == 1
+            rows = per_token_cast_back(*rows)
+        tokens, local_ids, local_weights = expected_rows(world.rank)
+        if fp8:
+            tokens = per_token_cast_back(*per_token_cast_to_fp8(tokens))
+        begin = 0
+        for expert, end in enumerate(handle.psum_num_recv_tokens_per_expert.tolist()):
+            which, choice = (local_ids == expert).nonzero(as_tuple=True)
+            assert end - begin == len(which)
+            assert equal(rows[begin:end], tokens[which])
+            assert equal(weights[begin:end], local_weights[which, choice])
+            slots = handle.recv_src_metadata[which, 2 + choice]
+            assert equal(slots, torch.arange(begin, end, dtype=torch.int32))
+            begin = -(-end // ALIGNMENT) * ALIGNMENT
+            assert (rows[end:begin] == 0).all()
+            assert (weights[end:begin] == 0).all()
+        if waits:
+            assert handle.num_expanded_tokens == len(rows) == begin
+        again, _, fresh, _, _ = buffer.dispatch(
+            sent,
+            topk_weights=topk_weights,
+            handle=handle,
+            do_expand=True,
+            do_zero_padding=True,
+            use_tma_aligned_col_major_sf=True,
+        )
+        assert equal(fresh, weights.where(handle.rows.row_of >= 0, 0))
+        assert equal(per_token_cast_back(*again)[:begin] if fp8 else again[:begin], rows[:begin])
+
+    run(layer)
+
+
+@pytest.mark.parametrize("rounds_on_ranks", [True, False])
+@pytest.mark.parametrize("biases", [0, 1, 2])
+def test_sums_are_taken_in_the_order_of_deep_ep(
+    run: Callable[..., None], biases: int, rounds_on_ranks: bool
+) -> None:
+    """On each rank in the order of its choices; then to the biases, a rank where its last choice
+    stands. Numbers whose sums depend on the order in their last bits."""
+
+    def results(world: tokenyard.World, source: int, topk_idx: Any) -> Any:
+        generator = torch.Generator("cpu").manual_seed(50 + source)
+        shape = (*topk_idx.shape, HIDDEN)
+        drawn = torch.randn(shape, generator=generator, device="cpu").to(torch.bfloat16)
+        return drawn * (topk_idx.cpu() >= 0)[:, :, None]
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world, allow_multiple_reduction=rounds_on_ranks)
+        x, topk_idx, topk_weights = given(world)
+        rows, _, weights, handle, _ = buffer.dispatch(
+            x, topk_idx, topk_weights, num_experts=EXPERTS, do_expand=True
+        )
+        y = torch.zeros(len(rows) + 1, HIDDEN, dtype=torch.bfloat16)
+        number = handle.recv_src_metadata[:, 0].tolist()
+        everybody = [results(world, source, inputs(source)[1]) for source in range(RANKS)]
+        for row, slots in zip(number, handle.recv_src_metadata[:, 2:].long(), strict=True):
+            y[slots] = everybody[row // TOKENS_MAX][row % TOKENS_MAX].to(y.device)
+        beside = [(5 * x + each).to(torch.bfloat16) for each in range(biases)]
+        bias = None if biases == 0 else beside[0] if biases == 1 else tuple(beside)
+        home, home_weights, _ = buffer.combine(y[:-1], handle, weights, bias=bias)
+
+        mine = everybody[world.rank].to(y.device)
+        owner = topk_idx.div(LOCAL, rounding_mode="floor")
+        total = torch.zeros(len(x), HIDDEN)
+        for each in beside:
+            total += each.float()
+        for choice in range(TOPK):
+            there = torch.zeros(len(x), HIDDEN)
+            for earlier in range(choice + 1):
+                same = owner[:, earlier] == owner[:, choice]
+                there += mine[:, earlier].float() * same[:, None]
+            is_last = (owner[:, choice + 1 :] != owner[:, choice, None]).all(1)
+            if rounds_on_ranks:
+                there = there.to(torch.bfloat16).float()
+            total += there * is_last[:, None]
+        assert equal(home, total.to(torch.bfloat16))
+        assert equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
+
+    run(layer)
+
+
+def test_what_cannot_be_had_says_so() -> None:
+    def layer(world: tokenyard.World) -> None:
+        x, topk_idx, topk_weights = inputs(0)
+        buffer = buffer_of(world)
+        handle = buffer.dispatch(x, topk_idx, topk_weights, num_experts=EXPERTS)[3]
+        with pytest.raises(tokenyard.InvalidArgument, match="topk_idx"):
+            buffer.dispatch(x)
+        with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+            buffer.dispatch(x, topk_idx, handle=handle)
+        with pytest.raises(tokenyard.InvalidArgument, match="do_cpu_sync"):
+            buffer.dispatch(x, handle=handle, do_cpu_sync=True)
+        with pytest.raises(tokenyard.InvalidArgument, match="do_expand"):
+            buffer.dispatch(x, handle=handle, do_expand=True)
+        with pytest.raises(tokenyard.Unsupported, match="cache"):
+            buffer.engram_write(x)
+        with pytest.raises(tokenyard.Unsupported, match="all_gather"):
+            buffer.create_agrs_session()
+        with pytest.raises(tokenyard.Unsupported, match="host"):
+            buffer.get_comm_stream()
+        with pytest.raises(tokenyard.InvalidArgument, match="explicitly_destroy"):
+            buffer.destroy()
+        with pytest.raises(tokenyard.InvalidArgument, match="num_bytes"):
+            deep_ep.ElasticBuffer(world)
+        with pytest.raises(tokenyard.Unsupported, match="num_cpu_bytes"):
+            deep_ep.ElasticBuffer(world, 2 << 20, 2 << 20)
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
