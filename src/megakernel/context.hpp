@@ -55,7 +55,8 @@ class Ahead {
 
 class Context {
  public:
-  DEVICE explicit Context(const Working& working) : working_(working) {}
+  DEVICE explicit Context(const Working& working)
+      : working_(working), ring_(unit_slot(working.params, warp::index(), 0)) {}
 
   DEVICE uint32_t rank() const { return working_.params.rank; }
   DEVICE uint32_t ranks() const { return working_.params.ranks; }
@@ -95,7 +96,7 @@ class Context {
     if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
       stall(working_,
             {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
-    return unit_slot(working_.params, mine, unit.slot);
+    return ring_ + unit.slot * working_.params.streams.unit_bytes;
   }
   /// By a whole warp, which has read it: the oldest unit's place may be loaded again.
   DEVICE void release_unit() {
@@ -173,6 +174,7 @@ class Context {
 
  private:
   const Working& working_;
+  std::byte* ring_;  ///< this warp's
   uint32_t task_ = 0;
   uint64_t iteration_ = 0;
   uint32_t ahead_ = 0;  ///< tasks that loaded ahead so far

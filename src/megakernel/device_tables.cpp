@@ -108,6 +108,7 @@ void DeviceTables::describe(RunParams& params) const {
   params.events = events_->as<const EventRecord>();
   params.windows = {.bases = {.table = windows_->as<std::byte*>(), .self = world_.rank()},
                     .own = window_.data(),
+                    .own_counters = window_.data() + layout_.counter_at(0),
                     .layout = layout_};
   if (shape_.schedulers > 0)
     params.dynamic = {.schedulers = shape_.schedulers,

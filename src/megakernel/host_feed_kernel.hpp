@@ -17,7 +17,7 @@ DEVICE Turn ask_host(const Working& working, uint32_t done) {
   // However long the host takes, and with an eye on the alarm: nobody else of the rank has one now.
   Patience patience = params.patience;
   patience.timeout_ns = UINT64_MAX;
-  const bool answered = wait_until(Deadline(patience, working.began_ns), what, [&] {
+  const bool answered = wait_until(DeadlineApart(patience, working.began_ns), what, [&] {
     // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
     stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
     fed = load<Order::acquire, Scope::sys>(&params.record->fed);

@@ -11,15 +11,19 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kFeederLane = 31;
 static_assert(kComputeWarpsMax <= kFeederLane);
 
+/// Whether the run has ended need not be known at once, and a look at it is not free.
+inline constexpr uint32_t kPollsBetweenEnds = 8;
+
 /// Waits that a loader's lane may leave because the compute warps have ended. Its condition must
 /// not sleep (Completion::done_now): the hardware would put all lanes of the warp to sleep with it.
 template <class Condition>
 DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condition) {
   Awaited what{.phase = phase_of(working.params, phase), .rank = working.params.rank};
   bool over = false;
+  uint32_t polls = 0;
   const bool held = wait_until(working.idle_deadline(), what, [&] {
     if (condition()) return true;
-    return over = ended(working);
+    return over = ++polls % kPollsBetweenEnds == 0 && ended(working);
   });
   return held && !over;
 }

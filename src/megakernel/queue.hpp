@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/apart.hpp"
 #include "device/memory.hpp"
 #include "device/peer.hpp"
-#include "device/wait.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -32,7 +32,7 @@ class Queue {
   /// By one thread. False if the deadline has passed, or the run has failed. Release: whoever takes
   /// the value knows what this thread knew.
   template <Scope scope>
-  DEVICE bool push(const Deadline& deadline, Awaited& what, uint32_t value) const {
+  DEVICE bool push(const DeadlineApart& deadline, Awaited& what, uint32_t value) const {
     // Relaxed: the ticket only says which slot.
     const uint64_t ticket = fetch_add<Order::relaxed, scope>(base_.as<uint64_t>(), 1);
     const auto lap = static_cast<uint32_t>(ticket / slots_);

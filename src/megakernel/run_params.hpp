@@ -89,7 +89,8 @@ struct WindowLayout {
 
 struct Windows {
   PeerArray<std::byte> bases;
-  std::byte* own;  ///< this rank's, so that it need not be looked up on every hop
+  std::byte* own;           ///< this rank's, so that it need not be looked up on every hop
+  std::byte* own_counters;  ///< likewise
   WindowLayout layout;
 
   DEVICE Peer<std::byte> base(uint32_t rank) const {
@@ -105,7 +106,12 @@ struct Windows {
     return (base(rank) + layout.last_at()).as<uint64_t>();
   }
   DEVICE Peer<uint64_t> counter(uint32_t rank, uint32_t event) const {
+    if (rank == bases.self) return own_counter(event);
     return (base(rank) + layout.counter_at(event)).as<uint64_t>();
+  }
+  DEVICE Peer<uint64_t> own_counter(uint32_t event) const {
+    return Peer<uint64_t>(
+        reinterpret_cast<uint64_t*>(own_counters + size_t{WindowLayout::kLine} * event));
   }
   DEVICE Queue event_queue(uint32_t rank, uint32_t scheduler) const {
     return {base(rank) + layout.queue_at(scheduler), layout.event_slots};

@@ -16,7 +16,8 @@ static_assert(kComputeWarpsMax <= kAheadLane);
 template <class List>
 class UnitLoader {
  public:
-  DEVICE UnitLoader(const Working& working, uint32_t warp) : working_(working), warp_(warp) {}
+  DEVICE UnitLoader(const Working& working, uint32_t warp)
+      : working_(working), warp_(warp), ring_(unit_slot(working.params, warp, 0)) {}
 
   DEVICE void run() {
     loader_waits(working_, RunPhase::units, [&] {
@@ -67,8 +68,8 @@ class UnitLoader {
     const uint32_t bytes = left < stream_.piece_bytes ? left : stream_.piece_bytes;
     full(issued_).arrive_expect(bytes);
     // Weights are used once an iteration: they would only push out what is used again.
-    bulk::load(unit_slot(working_.params, warp_, issued_.slot), stream_.from + in_row_, bytes,
-               full(issued_), evict_first());
+    bulk::load(ring_ + issued_.slot * working_.params.streams.unit_bytes, stream_.from + in_row_,
+               bytes, full(issued_), evict_first());
     issued_.next(working_.params.streams.depth);
     ++flying_;
     in_row_ += bytes;
@@ -87,6 +88,7 @@ class UnitLoader {
 
   const Working& working_;
   uint32_t warp_;
+  std::byte* ring_;
   RingCursor packets_, issued_, landed_;
   uint32_t flying_ = 0;    ///< issued and not landed, as far as this lane has looked
   StreamedRows stream_{};  ///< of the packet that is open; `from` is the row's that comes next

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <type_traits>
 
 #include "device/kernel.hpp"
@@ -43,46 +44,50 @@ constexpr TaskType task_type() {
 template <class... Tasks>
 struct TaskList {
   static DEVICE void run(const Packet& packet, Context& context) {
-    uint32_t type = 0;
-    (void)((type++ == packet.type && (Tasks::run(context, args<Tasks>(packet)), true)) || ...);
+    with_type(packet.type, [&]<class T>() { T::run(context, args<T>(packet)); });
   }
   /// What a warp of the task streams.
   static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
-    uint32_t type = 0;
     StreamedRows stream{};
-    (void)((type++ == packet.type && (stream = stream_of<Tasks>(packet, warp, warps), true)) ||
-           ...);
+    with_type(packet.type, [&]<class T>() {
+      if constexpr (Streams<T>) stream = T::stream(args<T>(packet), warp, warps);
+    });
     return stream;
   }
   static DEVICE bool loads_ahead(const Packet& packet) {
-    uint32_t type = 0;
     bool loads = false;
-    (void)((type++ == packet.type && (loads = LoadsAhead<Tasks>, true)) || ...);
+    with_type(packet.type, [&]<class T>() { loads = LoadsAhead<T>; });
     return loads;
   }
   static DEVICE void ahead(const Packet& packet, Ahead& to) {
-    uint32_t type = 0;
-    (void)((type++ == packet.type && (ahead_of<Tasks>(packet, to), true)) || ...);
+    with_type(packet.type, [&]<class T>() {
+      if constexpr (LoadsAhead<T>) T::ahead(to, args<T>(packet));
+    });
   }
   static constexpr std::array<TaskType, sizeof...(Tasks)> types() {
     return {task_type<Tasks>()...};
   }
 
  private:
+  template <size_t index>
+  using Type = std::tuple_element_t<index, std::tuple<Tasks...>>;
+
+  /// Calls body<T>() for the type of this index, which it looks for by halves.
+  template <size_t first = 0, size_t count = sizeof...(Tasks), class Body>
+  static DEVICE void with_type(uint32_t type, Body body) {
+    if constexpr (count == 1) {
+      body.template operator()<Type<first>>();
+    } else {
+      constexpr size_t half = count / 2;
+      if (type < first + half)
+        with_type<first, half>(type, body);
+      else
+        with_type<first + half, count - half>(type, body);
+    }
+  }
   template <class T>
   static DEVICE const typename T::Args& args(const Packet& packet) {
     return *reinterpret_cast<const typename T::Args*>(packet.args());
-  }
-  template <class T>
-  static DEVICE StreamedRows stream_of(const Packet& packet, uint32_t warp, uint32_t warps) {
-    if constexpr (Streams<T>)
-      return T::stream(args<T>(packet), warp, warps);
-    else
-      return {};
-  }
-  template <class T>
-  static DEVICE void ahead_of(const Packet& packet, Ahead& to) {
-    if constexpr (LoadsAhead<T>) T::ahead(to, args<T>(packet));
   }
 };
 

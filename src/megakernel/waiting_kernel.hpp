@@ -16,8 +16,8 @@ struct Working {
   uint64_t began_ns;      ///< the iteration, or the run
   uint32_t meetings = 0;  ///< that this thread has come to
 
-  DEVICE Deadline deadline() const { return Deadline(params.patience, began_ns); }
-  DEVICE Deadline idle_deadline() const { return Deadline(idle, began_ns); }
+  DEVICE DeadlineApart deadline() const { return DeadlineApart(params.patience, began_ns); }
+  DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
   DEVICE uint32_t compute_threads() const { return params.compute_warps * kWarpLanes; }
 };
 
@@ -39,11 +39,19 @@ DEVICE void fail_worker(const Working& working) {
   store<Order::relaxed, Scope::block>(&working.shared.failed, working.meetings + 1);
 }
 
+/// For `stall`.
+DEVICE_APART void leave_record(uint32_t* stalled, StallRecord* to, Stalled what, uint32_t task,
+                               uint32_t event, uint32_t rank, uint64_t iteration, uint64_t need,
+                               uint64_t have) {
+  // Relaxed: it only picks one of the threads that wait at the same time.
+  if (exchange<Order::relaxed, Scope::block>(stalled, 1) == 0)
+    *to = {what, task, event, rank, iteration, need, have};
+}
+
 /// As fail_worker, and leaves the worker's record of what was missing, unless another thread has.
 DEVICE void stall(const Working& working, const StallRecord& record) {
-  // Relaxed: it only picks one of the threads that wait at the same time.
-  if (exchange<Order::relaxed, Scope::block>(&working.shared.stalled, 1) == 0)
-    working.params.stalls[block::index()] = record;
+  leave_record(&working.shared.stalled, working.params.stalls + block::index(), record.what,
+               record.task, record.event, record.rank, record.iteration, record.need, record.have);
   fail_worker(working);
 }
 
@@ -66,7 +74,7 @@ DEVICE bool ended(const Working& working) {
 
 /// By one thread, until `counter` of this rank has got to `need`. Acquire: what was done before
 /// the signals is visible from here on, to the whole block once it has met.
-DEVICE bool await_counter(const Deadline& deadline, Awaited& what, Peer<uint64_t> counter,
+DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what, Peer<uint64_t> counter,
                           bool remote) {
   return wait_until(deadline, what, [&] {
     what.seen = remote ? load<Order::acquire, Scope::sys>(counter)
@@ -82,7 +90,7 @@ DEVICE void await_event(const Working& working, const Packet& packet, const Wait
   Awaited what{.phase = packet.task,
                .rank = wait.rank,
                .expected = uint64_t{wait.triggers} * (iteration + 1 - wait.lag)};
-  if (await_counter(working.deadline(), what, params.windows.counter(params.rank, wait.event),
+  if (await_counter(working.deadline(), what, params.windows.own_counter(wait.event),
                     wait.remote != 0))
     return;
   stall(working, {.what = Stalled::event,

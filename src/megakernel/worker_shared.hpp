@@ -4,6 +4,7 @@
 ///                  | rings of units [compute warps][depth]
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "megakernel/run_params.hpp"
 

@@ -44,35 +44,36 @@ struct HeldShared {
   }
 };
 
+/// Adds chunks [begin, end) of every lane. A vector shorter than the lanes can hold ends in zeros,
+/// for which they take its last chunk's weights again: one path for all lengths, since a GPU
+/// fetches code from as far away as data.
+template <uint32_t begin, uint32_t end, uint32_t kRows>
+DEVICE void add_held(const HeldInput& held, const Bytes16* const (&units)[kRows],
+                     float (&sums)[kRows][4]) {
+  UNROLL
+  for (uint32_t i = begin; i < end; ++i) {
+    const uint32_t mine = i * kWarpLanes + warp::lane();
+    const uint32_t chunk = mine < held.chunks ? mine : held.chunks - 1;
+    UNROLL
+    for (uint32_t row = 0; row < kRows; ++row)
+      add_products(load_vector(units[row] + chunk), held.x + i * kChunk, sums[row]);
+  }
+}
+
 /// Products of the stream's next `kRows` units with x, in every lane.
-template <uint32_t kRows, bool kFull>
-DEVICE void held_products_of(Context& context, const HeldInput& held, float (&products)[kRows]) {
+template <uint32_t kRows>
+DEVICE void held_products(Context& context, const HeldInput& held, float (&products)[kRows]) {
   const Bytes16* units[kRows];
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row)
     units[row] = reinterpret_cast<const Bytes16*>(context.next_unit(row));
   float sums[kRows][4] = {};
-  UNROLL
-  for (uint32_t i = 0; i < kHeldChunks; ++i) {
-    const uint32_t chunk = i * kWarpLanes + warp::lane();
-    if (!kFull && chunk >= held.chunks) continue;
-    UNROLL
-    for (uint32_t row = 0; row < kRows; ++row) {
-      add_products(load_vector(units[row] + chunk), held.x + i * kChunk, sums[row]);
-    }
-  }
+  add_held<0, 1>(held, units, sums);
+  if (held.chunks > kWarpLanes) add_held<1, kHeldChunks>(held, units, sums);
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row) context.release_unit();
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total(sums[row]));
-}
-
-template <uint32_t kRows>
-DEVICE void held_products(Context& context, const HeldInput& held, float (&products)[kRows]) {
-  if (held.chunks == kHeldChunks * kWarpLanes)
-    held_products_of<kRows, true>(context, held, products);
-  else
-    held_products_of<kRows, false>(context, held, products);
 }
 
 /// By a warp: calls take(i, product) for the next `count` units, `kBatch` of them at a time where

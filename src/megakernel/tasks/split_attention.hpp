@@ -56,7 +56,7 @@ struct AttendSplit {
     const uint32_t first = each * args.split < position ? each * args.split : position;
     return {first, each < position - first ? each : position - first};
   }
-  static DEVICE size_t element_of(const Args& args, uint32_t position) {
+  static DEVICE size_t place_of(const Args& args, uint32_t position) {
     const size_t page = args.pages[position / args.page_tokens];
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
@@ -70,7 +70,7 @@ struct AttendSplit {
       const uint32_t position = rows.first + row;
       const uint32_t in_page = args.page_tokens - position % args.page_tokens;
       const uint32_t here = in_page < rows.count - row ? in_page : rows.count - row;
-      const size_t at = element_of(args, position);
+      const size_t at = place_of(args, position);
       to.load(row * args.dim * 2, args.k_cache + at, here * args.dim * 2);
       to.load(area_bytes(args) + row * args.dim * 2, args.v_cache + at, here * args.dim * 2);
       row += here;
@@ -81,8 +81,11 @@ struct AttendSplit {
     Shared& shared = context.shared<Shared>();
     const uint32_t position = *args.position;
     uint32_t count = rows_of(args, position).count;
+    // Divisions, before q is awaited.
+    const Element first = element_of(context.thread(), args.dim);
+    const Scoring scoring = scoring_of(context, args);
     const bool has_new = args.split + 1 == args.splits;
-    const size_t row = has_new ? element_of(args, position) : 0;  // Looked up while q is awaited.
+    const size_t row = has_new ? place_of(args, position) : 0;  // Looked up while q is awaited.
     prepare_rotation(context, args, shared, position);
     read_qkv(context, args, shared);
     context.sync();
@@ -90,25 +93,36 @@ struct AttendSplit {
     BFloat16* const values = keys + args.rows_max * args.dim;
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
     KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
-      shared.q[i] =
-          scale * rotated(args, shared, shared.raw + i / args.dim * args.dim, i % args.dim);
+    for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
+      shared.q[at.head * args.dim + at.d] =
+          scale * rotated(args, shared, shared.raw + at.head * args.dim, at.d);
     if (has_new) {
       append(context, args, shared, row, keys + count * args.dim, values + count * args.dim);
       ++count;
     }
     context.sync();
-    score(context, args, shared, keys, count);
+    score(args, shared, keys, count, scoring);
     context.sync();
     weigh(context, args, shared, count);
     context.sync();
     KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < args.heads * args.dim; i += context.threads())
-      args.part[i] = weighted(shared.scores + i / args.dim * args.rows_max, values + i % args.dim,
-                              args.dim, count);
+    for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
+      args.part[at.head * args.dim + at.d] =
+          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, count);
   }
 
  private:
+  /// Of the query heads, side by side.
+  struct Element {
+    uint32_t head, d;
+    DEVICE void advance(uint32_t elements, uint32_t dim) {
+      for (d += elements; d >= dim; d -= dim) ++head;
+    }
+  };
+  static DEVICE Element element_of(uint32_t index, uint32_t dim) {
+    return {index / dim, index % dim};
+  }
+
   static DEVICE void prepare_rotation(Context& context, const Args& args, Shared& shared,
                                       uint32_t position) {
     const uint32_t half = args.dim / 2;
@@ -157,27 +171,38 @@ struct AttendSplit {
     fence_async();  // The place is loaded again after this task.
   }
 
-  /// Two neighbouring lanes a product, each half of it; rows begin at pieces of their own, so that
-  /// neighbours meet few banks twice.
-  static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
-                           uint32_t count) {
-    const uint32_t pieces = args.dim / 2 / kChunk, products = args.heads * count;
+  /// Which products a thread makes: each head has as many threads, two neighbours a product.
+  struct Scoring {
+    uint32_t head, pair, pairs;
+  };
+  static DEVICE Scoring scoring_of(Context& context, const Args& args) {
+    const uint32_t of_head = context.threads() / args.heads / 2 * 2;
+    const uint32_t head = context.thread() / of_head;
+    return {head, context.thread() % of_head / 2, of_head / 2};
+  }
+
+  /// Neighbouring lanes each make half a product; rows begin at pieces of their own, so that
+  /// neighbours meet few banks twice. All lanes go round as often.
+  static DEVICE void score(const Args& args, Shared& shared, const BFloat16* keys, uint32_t count,
+                           const Scoring& mine) {
+    const uint32_t pieces = args.dim / 2 / kChunk, half = thread::index() % 2;
     KEEP_ROLLED
-    for (uint32_t first = 0; first < 2 * products; first += context.threads()) {
-      const uint32_t i = first + context.thread(), product = i / 2, half = i % 2;
+    for (uint32_t first = 0; first < count; first += mine.pairs) {
+      const uint32_t row = first + mine.pair;
+      const bool there = row < count && mine.head < args.heads;
       float sums[4] = {};
-      if (product < products) {
-        const uint32_t head = product / count, row = product % count;
+      if (there) {
+        uint32_t piece = row % pieces;
         for (uint32_t n = 0; n < pieces; ++n) {
-          const uint32_t at = half * args.dim / 2 + (n + row) % pieces * kChunk;
+          const uint32_t at = half * args.dim / 2 + piece * kChunk;
           add_products(load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at)),
-                       shared.q + head * args.dim + at, sums);
+                       shared.q + mine.head * args.dim + at, sums);
+          if (++piece == pieces) piece = 0;
         }
       }
       float sum = total(sums);
       sum += warp::shuffle_xor(sum, 1);
-      if (product < products && half == 0)
-        shared.scores[product / count * args.rows_max + product % count] = sum;
+      if (there && half == 0) shared.scores[mine.head * args.rows_max + row] = sum;
     }
   }
 

@@ -1,0 +1,46 @@
+/// Code that hardly ever runs, out of the way of code that does: for kernels of a hundred waits,
+/// which would else be made of what happens when one takes long, with their own paths in pieces.
+#pragma once
+
+#include "device/wait.hpp"
+
+#if TOKENYARD_DEVICE_BODY
+/// A function that is there once, and called. Its arguments go by value: what it read through a
+/// pointer would be no register of its caller's.
+#define DEVICE_APART inline __device__ __noinline__
+#else
+#define DEVICE_APART DEVICE
+#endif
+
+namespace tokenyard {
+
+/// The same pointer, to be kept in a register. A compiler that sees how an address is made makes it
+/// again at every use, and for one in shared memory asks the hardware each time.
+template <class T>
+DEVICE T* settled(T* pointer);
+
+/// A Deadline whose waits share the code that looks at the clock and at the alarm.
+class DeadlineApart {
+ public:
+  DEVICE DeadlineApart(const Patience& patience, uint64_t start_ns)
+      : patience_(patience), start_ns_(start_ns) {}
+  DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
+  DEVICE void fail(Failure failure, const Awaited& what) const;
+  /// For wait_until. `polls`: how often the condition has been found false.
+  DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
+
+ private:
+  const Patience& patience_;
+  uint64_t start_ns_;
+};
+
+template <class Condition>
+DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition);
+
+}  // namespace tokenyard
+
+#if TOKENYARD_DEVICE_BODY
+#include "device/cuda/apart.hpp"
+#else
+#include "device/host/apart.hpp"
+#endif

@@ -1,0 +1,44 @@
+#pragma once
+
+#include "device/apart.hpp"
+
+namespace tokenyard {
+
+template <class T>
+DEVICE T* settled(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
+namespace cuda_body {
+// Registers, one by one: a struct would go by memory.
+DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure failure, uint32_t phase,
+                       uint32_t rank, uint64_t expected, uint64_t seen) {
+  Deadline(*patience, start_ns).fail(failure, {phase, rank, expected, seen});
+}
+DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
+                          uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+  return Deadline(*patience, start_ns).give_up(polls, {phase, rank, expected, seen});
+}
+}  // namespace cuda_body
+
+DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
+  cuda_body::fail(&patience_, start_ns_, failure, what.phase, what.rank, what.expected, what.seen);
+}
+
+DEVICE bool DeadlineApart::give_up(uint32_t polls, const Awaited& what) const {
+  if (polls % cuda_body::kLookEvery != 0) [[likely]]
+    return false;
+  return cuda_body::give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected,
+                            what.seen);
+}
+
+template <class Condition>
+DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition) {
+  for (uint32_t polls = 1; !condition(); ++polls)
+    if (deadline.give_up(polls, what)) [[unlikely]]
+      return false;
+  return true;
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "device/apart.hpp"
+
+namespace tokenyard {
+
+template <class T>
+DEVICE T* settled(T* pointer) {
+  return pointer;
+}
+
+DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
+  Deadline(patience_, start_ns_).fail(failure, what);
+}
+
+DEVICE bool DeadlineApart::give_up(uint32_t polls, const Awaited& what) const {
+  return Deadline(patience_, start_ns_).give_up(polls, what);
+}
+
+template <class Condition>
+DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition) {
+  return wait_until(Deadline(deadline), what, condition);
+}
+
+}  // namespace tokenyard
