@@ -200,7 +200,8 @@ TEST_F(WireTransportTest, LeavesNothingBehindInAThousandEpochs) {
       }
     }
     EXPECT_EQ(descriptors(), descriptors_before);
-    EXPECT_LE(mappings(), mappings_before + 2);  // malloc may have grown.
+    // malloc, or a sanitizer's, may have grown; a mapping lost an epoch would make 99.
+    EXPECT_LE(mappings(), mappings_before + 9);
   }
   EXPECT_EQ(descriptors(), descriptors_at_first);
 }

@@ -45,6 +45,8 @@ Driver::Driver(Engine& engine, Transport& transport, DriverOptions options)
 }
 
 void Driver::stop() {
+  // Once stopped it leaves the transport alone, which may be gone by the time of the destructor.
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -52,7 +54,7 @@ void Driver::stop() {
   for_thread_.notify_all();
   changed_.notify_all();
   transport_.wake();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void Driver::launched() {

@@ -31,7 +31,7 @@ struct DriverOptions {
 
 class Driver {
  public:
-  /// Both must outlive the driver.
+  /// Both must be there until `stop` has returned.
   Driver(Engine& engine, Transport& transport, DriverOptions options);
   ~Driver() { stop(); }
 
