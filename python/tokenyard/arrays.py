@@ -6,6 +6,7 @@ with their memory and nothing else: BF16 as the integers of its bits. Nothing is
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -43,13 +44,18 @@ class Arrays(Protocol):
         """[rows, columns]: a view of the first `rows` of [columns, stride]."""
 
 
+@functools.cache
+def _name_of(dtype: np.dtype) -> str:
+    return dtype.name  # NumPy puts it together anew every time.
+
+
 class NumpyArrays:
     """NumPy, with ml_dtypes for bfloat16."""
 
     name = "numpy"
 
     def dtype(self, array: np.ndarray) -> str:
-        return array.dtype.name
+        return _name_of(array.dtype)
 
     def shape(self, array: np.ndarray) -> tuple[int, ...]:
         return array.shape
@@ -61,9 +67,11 @@ class NumpyArrays:
         return array.flags.c_contiguous
 
     def to_native(self, array: np.ndarray) -> np.ndarray:
-        if array.dtype == ml_dtypes.bfloat16:
+        # By name: NumPy takes long to compare a dtype with a type that is not its own.
+        dtype = _name_of(array.dtype)
+        if dtype == "bfloat16":
             return array.view(np.uint16)
-        return array.view(np.uint8) if array.dtype == ml_dtypes.float8_e4m3fn else array
+        return array.view(np.uint8) if dtype == "float8_e4m3fn" else array
 
     def from_native(self, array: Any, dtype: str) -> np.ndarray:
         view = np.asarray(array)
@@ -87,15 +95,27 @@ class NumpyArrays:
         return array.T[:rows]
 
 
+NUMPY = NumpyArrays()
+
+
+@functools.cache
+def _library_of(kind: type) -> Arrays | None:
+    """The library that arrays of this type are of."""
+    if issubclass(kind, np.ndarray):
+        return NUMPY
+    if kind.__module__.partition(".")[0] == "torch":
+        from .torch_arrays import TORCH
+
+        return TORCH
+    return None
+
+
 def arrays_of(argument: str, array: Any) -> Arrays:
     """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
-    if isinstance(array, np.ndarray):
-        return NumpyArrays()
-    if type(array).__module__.partition(".")[0] == "torch":
-        from .torch_arrays import TorchArrays
-
-        return TorchArrays()
-    raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
+    library = _library_of(type(array))
+    if library is None:
+        raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
+    return library
 
 
 def check_array(

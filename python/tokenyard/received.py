@@ -107,8 +107,11 @@ class Received(Generic[A]):
         """Not for callers."""
         self.native = native
         self._arrays, self._form = arrays, form
-        self.route = Route(native.route, arrays)
+
+    @cached_property
+    def route(self) -> Route:
         """For `combine`, and for dispatching again."""
+        return Route(self.native.route, self._arrays)
 
     def record_stream(self, stream: Any) -> None:
         """Also used on this torch stream: when the arrays have died, their memory goes to nobody

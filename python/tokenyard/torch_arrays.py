@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -10,19 +11,29 @@ _VIEWED = ("bfloat16", "float8_e4m3fn")
 """What crosses as the integers of its bits."""
 
 
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def _text_of(device: torch.device) -> str:
+    return str(device)
+
+
 class TorchArrays:
     """See arrays.Arrays."""
 
     name = "torch"
 
     def dtype(self, array: torch.Tensor) -> str:
-        return str(array.dtype).removeprefix("torch.")
+        return _name_of(array.dtype)
 
     def shape(self, array: torch.Tensor) -> tuple[int, ...]:
         return tuple(array.shape)
 
     def device(self, array: torch.Tensor) -> str:
-        return str(array.device)
+        return _text_of(array.device)
 
     def contiguous(self, array: torch.Tensor) -> bool:
         return array.is_contiguous()
@@ -52,6 +63,9 @@ class TorchArrays:
 
     def transposed(self, array: torch.Tensor, rows: int) -> torch.Tensor:
         return array.T[:rows]
+
+
+TORCH = TorchArrays()
 
 
 def current_stream_of(device_index: int) -> int:

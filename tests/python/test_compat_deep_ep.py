@@ -371,7 +371,14 @@ def test_a_buffer_of_a_process_group() -> None:
     torch.multiprocessing.spawn(in_group, (port.number,), nprocs=2)
 
 
-@pytest.mark.parametrize("program", ["test_intranode.py", "test_low_latency.py"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "legacy/test_intranode.py",
+        "legacy/test_low_latency.py",
+        "elastic/test_ep.py --skip-perf-test",  # Whose measurements take a quarter of an hour.
+    ],
+)
 def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None:
     if deep_ep_checkout is None:
         pytest.skip("needs --deep-ep FOLDER, a checkout of DeepEP")
@@ -379,12 +386,14 @@ def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None
     if gpus < 2:
         pytest.skip("needs two GPUs: DeepEP's tests meet through NCCL")
     ranks = 4 if gpus >= 4 else 2
+    name, *options = program.split()
     done = subprocess.run(
         [
             sys.executable,
-            deep_ep_checkout / "tests" / "legacy" / program,
+            deep_ep_checkout / "tests" / name,
             "--num-processes",
             f"{ranks}",
+            *options,
         ],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE), *sys.path])),
         capture_output=True,
