@@ -32,10 +32,10 @@ Tree chain(const Team& team, uint32_t root) {
 Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
   Conversation& talk = attempt.talk;
   const std::span<std::byte> all = bytes_of_array(array);
-  // Chunks, so that all have something to do at the same time. Where nobody hands them on a few are
-  // enough: over TCP each costs a packet of its own for its header.
-  const size_t few = tree.forwards ? 0 : all.size() / 8;
-  const size_t chunk = std::max(attempt.chunk_bytes, few);
+  // Chunks, so that all have something to do at the same time. Where nobody hands them on one is
+  // enough: channels stream what is in it, and over TCP each costs a packet of its own for its
+  // header.
+  const size_t chunk = tree.forwards ? attempt.chunk_bytes : all.size();
   size_t at = 0;
   do {
     const std::span<std::byte> piece = all.subspan(at, std::min(chunk, all.size() - at));
