@@ -53,6 +53,10 @@ class Configuration:
     weighted: bool
     """Whether results by expert are."""
     biases: int
+    ordered: bool
+    """Whether combine is told in which order to add the ranks."""
+    watched: bool
+    """Whether dispatches have a watcher."""
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -99,6 +103,8 @@ def _rows(rng: np.random.Generator) -> dict[str, Any]:
         alignment=int(rng.choice([0, 0, 0, 1, 8, 32])),
         weighted=bool(rng.random() < 0.5),
         biases=int(rng.choice([0, 0, 0, 1, 2])),
+        ordered=bool(rng.random() < 0.3),
+        watched=bool(rng.random() < 0.2),
     )
 
 
@@ -155,6 +161,13 @@ def y_of(given: Configuration, rank: int, rows: int) -> np.ndarray:
         return rng.integers(-8, 9, (rows, given.hidden)).astype(dtype_of(given.y_dtype))
     scale = np.exp(rng.normal(0, 1 if given.y_dtype == "float16" else 3, (rows, 1)))
     return (rng.standard_normal((rows, given.hidden)) * scale).astype(dtype_of(given.y_dtype))
+
+
+def order_of(given: Configuration, rank: int) -> np.ndarray | None:
+    """[tokens, ranks] the ranks, otherwise mixed for every token; or None."""
+    rng = np.random.default_rng((given.seed, rank, 5))
+    mixed = rng.random((given.tokens[rank], given.ranks)).argsort(axis=1).astype(np.int32)
+    return mixed if given.ordered else None
 
 
 def biases_of(given: Configuration, rank: int) -> tuple[np.ndarray, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from configurations import Configuration, biases_of, draw, input_of, y_of
+from configurations import Configuration, biases_of, draw, input_of, order_of, y_of
 from numpy_reference import (
     Expected,
     cast,
@@ -67,9 +67,13 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
         mine.topk_weights,
         scales=mine.scales,
         received_tokens_max=places,
+        watcher=0 if given.watched else None,
         **how,
     )
     exchange.wait()
+    if given.watched:
+        assert got.sources_ready.tolist() == [1] * given.ranks
+        assert got.experts_ready.tolist() == [1] * (given.experts // given.ranks)
     names = ("x", "scales", "topk_idx", "topk_weights", "source_token")
     arrays = {name: getattr(got, name) for name in names}
     received = {name: array.copy() for name, array in arrays.items() if array is not None}
@@ -106,6 +110,7 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
         got.route,
         got.topk_weights if given.weights else None,
         bias=biases_of(given, world.rank),
+        rank_order=order_of(given, world.rank),
         by_expert=rows_by_expert,
         weighted=given.weighted and rows_by_expert is not None,
     )
