@@ -41,7 +41,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--site", action="append", default=[], metavar="PEER=FOLDER")
-    parser.add_argument("--nccl", type=Path, help="the NCCL that deep_ep_v2 was built with")
+    parser.add_argument("--nccl", type=Path, help="what deep_ep_v2 was built with, and torch loads")
     parser.add_argument("--ranks", type=int, default=2, help="GPUs")
     parser.add_argument("--sms", default="16,24", help="multiprocessors a throughput call")
     parser.add_argument("--tokens", default="128,64,16,1", help="of low-latency batches")
@@ -113,10 +113,9 @@ def environment_of(peer: str, nccl: Path | None) -> dict[str, str]:
     """Variables that a peer's processes want beside the usual ones."""
     if peer != "deep_ep_v2":
         return {}
-    if nccl is None:
-        return dict(EP_DISABLE_GIN="1")
-    library = nccl.resolve() / "lib" / "libnccl.so.2"
-    return dict(EP_DISABLE_GIN="1", EP_NCCL_ROOT_DIR=str(nccl.resolve()), LD_PRELOAD=str(library))
+    # There need be no network between GPUs of one host.
+    chosen = {} if nccl is None else dict(EP_NCCL_ROOT_DIR=str(nccl.resolve()))
+    return dict(EP_DISABLE_GIN="1", **chosen)
 
 
 def line_of(row: dict[str, Any]) -> str:

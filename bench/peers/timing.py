@@ -2,7 +2,7 @@
 
 Ranks meet on the device before every measured call, so that neither a late host nor a late rank is
 counted: a pause, behind which the host enqueues the call, then an all-reduce of one number. Its
-kernel is also the mark that parts the calls in a trace.
+kernel, the first after a pause, also parts the calls in a trace.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-MARK = "nccl"
-"""What the name of the all-reduce's kernel begins with."""
-PAUSE = "spin_kernel"
+PAUSE, MARK = "spin_kernel", "nccl"
+"""In the names of the kernels of a pause, and of the all-reduce that follows it."""
 CLOCK_MHZ = 1980
 """Of an H200's multiprocessors; elsewhere the pause is a little longer or shorter."""
 WARM_UP = 3
@@ -49,9 +48,10 @@ def event_times(
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             meeting.hold(pause_us)
             begin.record()
-            call(turn % sets)
+            result = call(turn % sets)
             end.record()
             torch.cuda.synchronize()
+            del result  # Letting go of it is no part of the call.
             if turn >= WARM_UP:
                 mine.append(begin.elapsed_time(end) * 1e3)
     return times
@@ -81,11 +81,16 @@ def parted(trace: dict[str, Any]) -> list[list[tuple[str, float]]]:
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
     events = [event for event in trace["traceEvents"] if event.get("cat") in kinds]
     runs: list[list[tuple[str, float]]] = []
+    paused = False
     for event in sorted(events, key=lambda event: event["ts"]):
         name = event["name"]
-        if name.startswith(MARK):
+        if PAUSE in name:
+            paused = True
+        elif paused and name.startswith(MARK):
+            # Only the first: a contender may have NCCL do a part of its work.
             runs.append([])
-        elif runs and PAUSE not in name:
+            paused = False
+        elif runs and not paused:
             runs[-1].append((name, float(event["dur"])))
     return runs
 

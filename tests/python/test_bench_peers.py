@@ -49,12 +49,13 @@ def test_a_trace_is_parted_at_the_meetings_of_ranks() -> None:
         event(560, 7, "copy", "gpu_memcpy"),
         event(540, 20, "dispatch_kernel"),
         event(541, 5, "cudaLaunchKernel", "cuda_runtime"),
+        event(570, 5, "ncclDevKernel_AllGather_RING_LL"),
         event(900, 400, "at::native::spin_kernel(long)"),
         event(1400, 30, "ncclDevKernel_AllReduce_Max_f32_RING_LL"),
         event(1440, 21, "dispatch_kernel"),
     ]
     assert parted(dict(traceEvents=trace)) == [
-        [("dispatch_kernel", 20.0), ("copy", 7.0)],
+        [("dispatch_kernel", 20.0), ("copy", 7.0), ("ncclDevKernel_AllGather_RING_LL", 5.0)],
         [("dispatch_kernel", 21.0)],
     ]
 
