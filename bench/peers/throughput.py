@@ -45,7 +45,7 @@ def measure(
                 peer=dict(name=peer.name, **figures[1]),
                 ours_call=figures[2],
                 peer_call=figures[3],
-                kernels=[sorted({name for name, _ in of_one[-1]}) for of_one in runs],
+                kernels=[sorted({name.partition("(")[0] for name, _ in run[-1]}) for run in runs],
                 floor=floors[case],
             )
 
