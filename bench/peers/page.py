@@ -121,7 +121,7 @@ def plot(rows: list[Row], path: Path) -> None:
             axes.hlines(floors[0], *ends, colors="black", linestyles="dotted")
     axes.set_xticks([group + len(peers) * width / 2 for group in range(len(PLOTTED))], PLOTTED)
     axes.set_ylabel(f"us, {fewest} SMs (dotted: the wire)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(peers) + 1)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata=dict(Date=None))
