@@ -81,8 +81,8 @@ class OnDevice : public testing::TestWithParam<std::string> {
   }
 };
 
-#define INSTANTIATE_ON_DEVICES(suite)                                \
-  INSTANTIATE_TEST_SUITE_P(, suite, testing::Values("host", "cuda"), \
+#define INSTANTIATE_ON_DEVICES(suite)                                  \
+  INSTANTIATE_TEST_SUITE_P(, suite, ::testing::Values("host", "cuda"), \
                            [](const auto& device) { return std::string(device.param); })
 
 }  // namespace tokenyard::test

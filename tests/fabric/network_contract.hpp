@@ -31,8 +31,11 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
             "work on a stream did not end");
     gpu.free_event(end);
   };
-  // Held by this rank while its kernels use them.
+  // In the arena: where a peer was absent nothing tells that the network has read the last source,
+  // and an arena's memory is there as long as the network is.
   const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), stream);
+  const ArenaBlock source = world.arena().allocate(world.size() * kPieceBytes, stream);
+  // Held by this rank while its kernels use them.
   std::vector<std::shared_ptr<void>> kept;
   const auto allocate = [&](size_t bytes) {
     kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
@@ -49,7 +52,7 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
                        .queues = world.network()->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
                        .mine = reinterpret_cast<NetworkWindow*>(window.data()),
-                       .source = static_cast<uint8_t*>(allocate(world.size() * kPieceBytes)),
+                       .source = reinterpret_cast<uint8_t*>(source.data()),
                        .rank = world.rank(),
                        .ranks = world.size(),
                        .epoch = 0,
