@@ -5,7 +5,7 @@
 #include "device/device.hpp"
 #include "expert_parallel/throughput/readiness_kernel.hpp"
 
-namespace tokenyard::testing {
+namespace tokenyard::test {
 
 enum class WatchPhase : uint32_t { source, expert };
 
@@ -79,4 +79,4 @@ DEVICE void watch(const WatchParams& params) {
 
 DEFINE_KERNEL(watch_kernel, watch, WatchParams, NoShared, 64)
 
-}  // namespace tokenyard::testing
+}  // namespace tokenyard::test

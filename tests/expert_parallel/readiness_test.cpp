@@ -72,7 +72,7 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
   for (const uint32_t rows : received.rows_from) first_rows.push_back(first_rows.back() + rows);
   accelerator.copy(first.data(), first_rows.data(), first_rows.size() * sizeof(uint32_t), beside);
   FailureCell failure(accelerator, world.alarm());
-  launch(accelerator, testing::watch_kernel,
+  launch(accelerator, watch_kernel,
          {.blocks = shape.ranks + shape.local_experts(), .warps = 2, .cooperative = false}, beside,
          {.sources_ready = received.sources_ready,
           .experts_ready = received.experts_ready,
@@ -98,7 +98,7 @@ void take_rows_as_they_come(World& world) {
   const std::vector<Tokens> given = drawn.draw();
   const Expected expected = expected_on(drawn.shape, given, world.rank());
   Accelerator& accelerator = world.accelerator();
-  accelerator.prepare(testing::watch_kernel.entry);
+  accelerator.prepare(watch_kernel.entry);
   ExpertParallel exchange(world, drawn.options());
   const TokensOnDevice tokens(accelerator, given[world.rank()], true);
   const Beside beside(accelerator);

@@ -6,7 +6,7 @@ from .config import METADATA_BYTES
 
 ALIGNMENT = 2 << 20
 """Sizes are multiples of it, as DeepEP's are."""
-CALLS_HELD = 4
+CALLS_HELD = 6
 """Calls of the largest size that find room at once."""
 CHOICES = 8
 """Experts a token, where callers do not say."""
