@@ -37,7 +37,8 @@ TEST(LogFmt, KeepsZeroAndDropsWhatIsFarSmaller) {
   const LogScale scale = scale_of(values);
   EXPECT_EQ(scale.decode(scale.encode(0.0f)), 0);
   EXPECT_EQ(scale.decode(scale.encode(1e-20f)), 0);
-  EXPECT_NEAR(scale.decode(scale.encode(1.0f)), 1, 2e-6f);  // of a power in float, then rounded to BF16
+  // Of a power in float, then rounded to BF16.
+  EXPECT_NEAR(scale.decode(scale.encode(1.0f)), 1, 2e-6f);
   EXPECT_NEAR(scale.decode(scale.encode(-0.5f)), -0.5f, 0.011f);
   EXPECT_EQ(scale_of({0, 0}).decode(scale_of({0, 0}).encode(0)), 0);
 }

@@ -12,7 +12,6 @@
 namespace tokenyard::test {
 namespace {
 
-using simulation::Fault;
 using simulation::Random;
 using simulation::SeedRun;
 
@@ -131,18 +130,10 @@ void run_suite(SeedRun& run) {
   result.require_clean(may_throw);
 }
 
-/// The epoch is read by every thread and advanced by the last block that has: without acq_rel an
-/// early load could see the late store.
-constexpr const char* kNoLoadBuffering =
-    "shows only where loads are delayed beyond later stores (load buffering), which no machine "
-    "that runs threads in program order does";
-
 const bool registered = simulation::add_suite(
     {.name = "low_latency",
      .what = "batches of few tokens, hooks and masks, exact under adversarial delivery",
      .run = run_suite,
-     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:24", kNoLoadBuffering},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:24", kNoLoadBuffering}},
      .seeds = 2000});
 
 }  // namespace

@@ -6,119 +6,104 @@
 
 namespace tokenyard::low_latency {
 
-/// Contributions that a lane holds in registers.
-inline constexpr uint32_t kContributionsHeld = 4;
-static_assert(kRanksMax <= 256, "a rank is kept in a byte");
+/// Shares of a sum that a lane holds in registers.
+inline constexpr uint32_t kSharesHeld = 4;
 
-/// A token as the lanes of a warp know it, a lane a pick.
-struct OwnToken {
-  uint32_t token;
-  int32_t expert;    ///< of this lane's pick, or -1
-  uint32_t rank;     ///< that has it
-  WeightedRow row;   ///< if that is this rank
-  uint32_t here;     ///< lanes whose picks are here
-  uint32_t leads;    ///< lanes that stand for another rank, which sends a row of sums
-  uint32_t missing;  ///< lanes whose picks' ranks are masked already
+/// A lane's pick of one of this rank's tokens, as memory has it.
+struct OwnPick {
+  int32_t expert = -1;                       ///< or -1
+  WeightedRow row{.slot = -1, .weight = 0};  ///< if the expert is here
 
-  DEVICE static OwnToken load(const Combine& call, uint32_t token) {
+  /// Nothing is asked of what is loaded: it may still be on its way.
+  DEVICE static OwnPick load(const Combine& call, uint32_t token) {
     const CombineParams& params = call.params;
-    const uint32_t lane = warp::lane(), self = params.call.rank;
-    OwnToken own{.token = token,
-                 .expert = -1,
-                 .rank = 0,
-                 .row = {-1, 0},
-                 .here = 0,
-                 .leads = 0,
-                 .missing = 0};
+    const uint32_t lane = warp::lane();
+    if (token >= params.tokens || lane >= params.topk) return {};
+    const size_t own_tokens = size_t{params.call.rank} * params.tokens_max;
     const size_t at = size_t{token} * params.topk + lane;
-    if (lane < params.topk) own.expert = params.picks[at];
-    if (own.expert >= 0) own.rank = static_cast<uint32_t>(own.expert) / params.local_experts;
-    if (own.expert >= 0 && own.rank == self)
-      own.row = {params.row_slot[size_t{self} * params.tokens_max * params.topk + at],
-                 params.weights[at]};
-    own.here = warp::ballot(own.row.slot >= 0);
-    const bool elsewhere = own.expert >= 0 && own.rank != self;
-    const bool open = elsewhere && call.call.open(own.rank);
-    const uint32_t same = warp::match(open ? own.rank : kRanksMax + lane);
-    own.leads = warp::ballot(open && (same & lanes_below()) == 0);
-    own.missing = warp::ballot(elsewhere && !open);
-    return own;
-  }
-  DEVICE uint32_t contributions() const { return population(leads); }
-  /// Picks that a sum without the ranks of the `lost` leaders lacks.
-  DEVICE uint32_t picks_lost(uint32_t lost) const {
-    uint32_t picks = missing;
-    for (uint32_t left = lost; left != 0; left &= left - 1) {
-      const uint32_t rank_lost = warp::shuffle(rank, first_bit(left));
-      picks |= warp::ballot(expert >= 0 && rank == rank_lost);
-    }
-    return population(picks);
+    return {.expert = params.picks[at],
+            .row = {params.row_slot[own_tokens * params.topk + at], params.weights[at]}};
   }
 };
 
-/// This lane's piece of a chunk from a rank.
-template <class Codec>
-DEVICE Peer<Bytes16> staged_sums(const Combine& call, uint32_t source, uint32_t token,
-                                 uint32_t chunk) {
-  const CallParams& common = call.params.call;
-  return common.windows.partial(common.rank, call.call.parity(), source, token) +
-         (chunk * Codec::kPiecesAChunk + warp::lane());
+/// By all lanes of one warp, for the block: what its warps would find out one by one.
+DEVICE void plan_token(const Combine& call, const OwnPick& pick, TokenPlan& plan) {
+  const uint32_t lane = warp::lane(), self = call.params.call.rank;
+  const bool picks = pick.expert >= 0;
+  const uint32_t rank =
+      picks ? static_cast<uint32_t>(pick.expert) / call.params.local_experts : self;
+  const bool here = pick.row.slot >= 0, open = rank != self && call.call.open(rank);
+  // Lanes that have no share must match with nobody.
+  const uint32_t same = warp::match(open ? rank : kRanksMax + lane);
+  const bool leads = open && (same & lanes_below()) == 0;
+  const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
+  const uint32_t missing = warp::ballot(rank != self && !open);
+  if (here) plan.row[population(rows & lanes_below())] = pick.row;
+  if (leads) plan.share[population(shares & lanes_below())] = {rank, population(same)};
+  if (lane != 0) return;
+  plan.rows = population(rows);
+  plan.shares = population(shares);
+  plan.missing = population(missing);
 }
 
-/// A chunk of a token's contributions.
+/// A chunk of a token's shares, a few of them at a time.
 template <class Codec>
-class Contributions {
+class Shares {
  public:
-  /// By all lanes: loads a piece of each of up to kContributionsHeld of the ranks that `leads`
-  /// names, and removes those from it. All loads are under way together.
-  DEVICE void load_some(const Combine& call, const OwnToken& own, uint32_t& leads, uint32_t chunk) {
-    const bool has_piece = Codec::has_piece(call.params, chunk);
-    ranks_ = lanes_ = held_ = 0;
-    for (uint32_t i = 0; i < kContributionsHeld; ++i) {
-      if (leads == 0) continue;
-      const uint32_t lane = first_bit(leads), rank = warp::shuffle(own.rank, lane);
-      leads &= leads - 1;
-      lanes_ |= lane << 8 * i;
-      ranks_ |= rank << 8 * i;
-      if (has_piece)
-        pieces_[i] =
-            load<Order::relaxed, Scope::sys>(staged_sums<Codec>(call, rank, own.token, chunk));
-      ++held_;
-    }
+  DEVICE Shares(const Combine& call, const TokenPlan& plan, uint32_t token)
+      : call_(call),
+        plan_(plan),
+        of_rank_0_(
+            call.params.call.windows.partial(call.params.call.rank, call.call.parity(), 0, token) +
+            warp::lane()) {}
+
+  /// By all lanes: a piece of each of up to kSharesHeld shares from `first` on. All loads are under
+  /// way together.
+  DEVICE void load_from(uint32_t first, uint32_t chunk) {
+    first_ = first;
+    chunk_ = chunk;
+    held_ = std::min(plan_.shares - first, uint32_t{kSharesHeld});
+    const bool has_piece = Codec::has_piece(call_.params, chunk);
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_ && has_piece) pieces_[i] =
+        load<Order::relaxed, Scope::sys>(staged(i));
   }
 
-  /// By all lanes: waits for what load_some did not find. The lanes whose ranks did not send.
-  DEVICE uint32_t await_loaded(const Combine& call, const OwnToken& own, uint32_t chunk) {
+  /// By all lanes: waits for what load_from did not find. The shares that did not come, as bits.
+  DEVICE uint32_t await_loaded() {
     uint32_t lost = 0;
-    if (!Codec::has_piece(call.params, chunk)) return lost;
-    for (uint32_t which = first_missing(); which < held_; which = first_missing()) {
-      const uint32_t rank = byte_of(ranks_, which);
+    if (!Codec::has_piece(call_.params, chunk_)) return lost;
+    KEEP_ROLLED for (uint32_t i = first_missing(); i < held_; i = first_missing()) {
+      const uint32_t rank = plan_.share[first_ + i].rank;
       const auto begin = static_cast<uint32_t>(cycles());
       Bytes16 piece{};  // What did not come counts as nothing.
-      if (!await_piece(call.call, Phase::combine_partials, rank,
-                       staged_sums<Codec>(call, rank, own.token, chunk), piece)) {
-        lost |= 1u << byte_of(lanes_, which);
+      if (!await_piece(call_.call, Phase::combine_partials, rank, staged(i), piece)) {
+        lost |= 1u << (first_ + i);
         piece = {};
       }
-      for (uint32_t i = 0; i < kContributionsHeld; ++i) replace_if(i == which, pieces_[i], piece);
-      if (thread::index() == 0) call.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
+      UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) replace_if(j == i, pieces_[j], piece);
+      if (thread::index() == 0)
+        call_.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
     return lost;
   }
 
-  /// By all lanes: adds what was loaded, but for the `lost` lanes' ranks, and empties the places.
-  DEVICE void add_to(LaneSums& sums, const Combine& call, const OwnToken& own, uint32_t lost,
-                     uint32_t chunk) const {
-    const bool has_piece = Codec::has_piece(call.params, chunk);
-    for (uint32_t i = 0; i < kContributionsHeld; ++i) {
-      if (i >= held_ || (lost >> byte_of(lanes_, i) & 1) != 0) continue;
+  /// By all lanes: adds what was loaded, but for the `lost` shares, and empties the places.
+  DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
+    const bool has_piece = Codec::has_piece(call_.params, chunk_);
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      if (i >= held_ || (lost >> (first_ + i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (has_piece) put_back(staged_sums<Codec>(call, byte_of(ranks_, i), own.token, chunk));
+      if (has_piece) put_back(staged(i));
     }
   }
 
  private:
-  DEVICE static uint32_t byte_of(uint32_t bytes, uint32_t i) { return bytes >> 8 * i & 0xff; }
+  /// This lane's piece of the chunk, from the rank of a share.
+  DEVICE Peer<Bytes16> staged(uint32_t i) const {
+    const WindowLayout& layout = call_.params.call.windows.layout;
+    const uint64_t source = plan_.share[first_ + i].rank * layout.tokens_max;
+    return of_rank_0_ + (source * layout.partial_pieces + chunk_ * Codec::kPiecesAChunk);
+  }
 
   /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
   /// and keeps in memory what has an index.
@@ -126,20 +111,22 @@ class Contributions {
     for (uint32_t i = 0; i < 4; ++i) piece.word[i] = condition ? by.word[i] : piece.word[i];
   }
 
-  /// Or kContributionsHeld.
+  /// Or kSharesHeld.
   DEVICE uint32_t first_missing() const {
-    uint32_t first = kContributionsHeld;
-    for (uint32_t i = kContributionsHeld; i-- > 0;)
-      if (i < held_ && !has_come(pieces_[i])) first = i;
+    uint32_t first = kSharesHeld;
+    UNROLL for (uint32_t i = kSharesHeld; i-- > 0;) if (i < held_ && !has_come(pieces_[i])) first =
+        i;
     return first;
   }
 
-  Bytes16 pieces_[kContributionsHeld] = {};
-  uint32_t ranks_ = 0, lanes_ = 0;  ///< packed, as registers are scarce here: a byte each
-  uint32_t held_ = 0;
+  const Combine& call_;
+  const TokenPlan& plan_;
+  const Peer<Bytes16> of_rank_0_;  ///< this lane's piece of its chunk 0
+  Bytes16 pieces_[kSharesHeld] = {};
+  uint32_t first_ = 0, held_ = 0, chunk_ = 0;
 };
 
-/// By the whole block: the leaders that some warp lacks. `turn` counts the block's tokens.
+/// By the whole block: the shares that some warp lacks. `turn` counts the block's tokens.
 DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
   // The next turn's word is readied now: nobody can be there yet, and nobody still looks at the
   // turn before the last, which had that word.
@@ -151,65 +138,123 @@ DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
   return *word;
 }
 
-/// By the whole block: a token, if need be without some ranks, of all of whose channels the same
-/// ones are missing.
-template <class Codec>
-DEVICE void finish_token(const Combine& call, uint32_t token, uint32_t turn) {
-  const CombineParams& params = call.params;
-  const OwnToken own = OwnToken::load(call, token);
-  const uint32_t chunks = params.chunks();
-  // Mostly a warp has one chunk and few ranks: then nothing is read twice.
-  const bool holds = chunks <= warp::count() && own.contributions() <= kContributionsHeld;
-  LaneSums own_sums;
-  Contributions<Codec> contributions;
-  uint32_t lacks = 0;
-  for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
-    const uint32_t piece = chunk * kWarpLanes + warp::lane();
-    if (holds) add_rows(call, own_sums, own.row, own.here, 0, piece);
-    for (uint32_t left = own.leads; left != 0;) {
-      contributions.load_some(call, own, left, chunk);
-      lacks |= contributions.await_loaded(call, own, chunk);
-    }
-  }
-  const uint32_t lost = vote(call, warp::bit_or(lacks), turn);
-  for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
-    const uint32_t piece = chunk * kWarpLanes + warp::lane();
-    LaneSums sums = own_sums;
-    if (!holds) add_rows(call, sums, own.row, own.here, 0, piece);
-    for (uint32_t left = own.leads; left != 0;) {
-      if (holds)
-        left = 0;
-      else
-        contributions.load_some(call, own, left, chunk);  // All there, or lost.
-      contributions.add_to(sums, call, own, lost, chunk);
-    }
-    if (piece < params.pieces)
-      store_vector(reinterpret_cast<Bytes16*>(params.out) + size_t{token} * params.pieces + piece,
-                   sums.rounded());
-  }
-  const uint32_t picks_lost = own.picks_lost(lost);
-  if (params.lost != nullptr && thread::index() == 0)
-    params.lost[token] = static_cast<int32_t>(picks_lost);
+/// By all lanes: a chunk of a token's result.
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums) {
+  const uint32_t pieces = call.params.pieces;
+  if (piece < pieces)
+    store_vector(reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece,
+                 sums.rounded());
 }
 
-/// By a whole receiving block.
+/// One of the block's tokens, and the one after it.
+struct Turn {
+  uint32_t number, token;
+  const TokenPlan& plan;
+  TokenPlan& next_plan;
+};
+
+/// By the warp that plans for the block: before the vote, after which all go on to the next token.
+/// The plan of the turn before the last, which has the same place, nobody reads any more.
+DEVICE void plan_next(const Combine& call, const Turn& turn, const OwnPick& next) {
+  if (warp::index() == warp::count() - 1) plan_token(call, next, turn.next_plan);
+}
+
+/// By the whole block: a token, if need be without some ranks, of all of whose channels the same
+/// ones are missing. No warp has more than a chunk of it, and there are few shares, so that nothing
+/// is read twice. The shares that were lost.
+template <class Codec>
+DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnPick& next) {
+  const uint32_t chunk = warp::index(), piece = chunk * kWarpLanes + warp::lane();
+  const bool has_chunk = chunk < call.params.chunks();
+  LaneSums sums;
+  Shares<Codec> shares(call, turn.plan, turn.token);
+  uint32_t lacks = 0;
+  if (has_chunk) {
+    shares.load_from(0, chunk);  // On their way while own rows are added.
+    add_rows(call, sums, turn.plan, piece);
+    lacks = shares.await_loaded();
+  }
+  plan_next(call, turn, next);
+  const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
+  if (has_chunk) {
+    shares.add_to(sums, lost);
+    store_sums(call, turn.token, piece, sums);
+  }
+  return lost;
+}
+
+/// The same for any number of chunks and shares: everything is awaited before the vote, and read
+/// again after it.
+template <class Codec>
+DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const OwnPick& next) {
+  const uint32_t chunks = call.params.chunks(), count = turn.plan.shares;
+  Shares<Codec> shares(call, turn.plan, turn.token);
+  uint32_t lacks = 0;
+  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count())
+      KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
+    shares.load_from(first, chunk);
+    lacks |= shares.await_loaded();
+  }
+  plan_next(call, turn, next);
+  const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
+  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
+    const uint32_t piece = chunk * kWarpLanes + warp::lane();
+    LaneSums sums;
+    add_rows(call, sums, turn.plan, piece);
+    KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
+      shares.load_from(first, chunk);  // All there, or lost.
+      shares.add_to(sums, lost);
+    }
+    store_sums(call, turn.token, piece, sums);
+  }
+  return lost;
+}
+
+/// By one thread: picks that the sum lacks.
+DEVICE void tell_lost(const Combine& call, const Turn& turn, uint32_t lost) {
+  uint32_t picks = turn.plan.missing;
+  KEEP_ROLLED for (; lost != 0; lost &= lost - 1) picks += turn.plan.share[first_bit(lost)].picks;
+  call.params.lost[turn.token] = static_cast<int32_t>(picks);
+}
+
+template <class Codec>
+DEVICE void finish_token(const Combine& call, const Turn& turn, const OwnPick& next) {
+  const bool at_once = call.params.chunks() <= warp::count() && turn.plan.shares <= kSharesHeld;
+  const uint32_t lost =
+      at_once ? finish_at_once<Codec>(call, turn, next) : finish_in_turns<Codec>(call, turn, next);
+  if (call.params.lost != nullptr && thread::index() == 0) tell_lost(call, turn, lost);
+}
+
+/// By a whole receiving block. Its last warp knows two tokens ahead what the block needs.
 template <class Codec>
 DEVICE void receive_combine(const Combine& call) {
   const CombineParams& params = call.params;
+  CombineShared& shared = call.shared;
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
-  const uint32_t receivers = grid::blocks() - senders;
-  if (thread::index() == 0) call.shared.lost[0] = 0;
+  const uint32_t receivers = grid::blocks() - senders, first = block::index() - senders;
+  const bool plans = warp::index() == warp::count() - 1;
+  OwnPick next = plans ? OwnPick::load(call, first) : OwnPick{};
+  if (thread::index() == 0) shared.lost[0] = 0;
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
-    call.shared.waited[rank] = 0;
+    shared.waited[rank] = 0;
+  open_call(call.call, false);
+  if (plans) {
+    plan_token(call, next, shared.plans[0]);
+    next = OwnPick::load(call, first + receivers);
+  }
   block::sync();
-  uint32_t turn = 0;
-  for (uint32_t token = block::index() - senders; token < params.tokens; token += receivers)
-    finish_token<Codec>(call, token, turn++);
+  uint32_t number = 0;
+  KEEP_ROLLED for (uint32_t token = first; token < params.tokens; token += receivers, ++number) {
+    const Turn turn{number, token, shared.plans[number % 3], shared.plans[(number + 1) % 3]};
+    const OwnPick pick = next;
+    if (plans) next = OwnPick::load(call, token + 2 * receivers);
+    finish_token<Codec>(call, turn, pick);
+  }
   if (params.waited == nullptr) return;
   block::sync();
   // Relaxed: sums that the host reads after the kernel.
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
-    add<Order::relaxed, Scope::gpu>(params.waited + rank, call.shared.waited[rank]);
+    add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
 }
 
 }  // namespace tokenyard::low_latency

@@ -1,6 +1,8 @@
 /// Arguments of calls, checked before anything is launched.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "expert_parallel/low_latency/exchange.hpp"
 
 namespace tokenyard {
@@ -79,7 +81,7 @@ uint32_t LowLatency::Parts::check_call(const LowLatencyCall& call) const {
   }
   if (call.timeout && call.timeout->count() <= 0)
     throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
-  const uint32_t most = accelerator_.capacity().multiprocessors;
+  const uint32_t most = std::min(accelerator_.capacity().multiprocessors, low_latency::kBlocksMax);
   const uint32_t blocks = call.sms != 0 ? call.sms : plan_.blocks_max;
   if (blocks < 2 || blocks > most)
     throw InvalidArgument("sms", fmt::format("2 to {}, or 0", most), std::to_string(blocks));

@@ -9,14 +9,18 @@
 
 namespace tokenyard::low_latency {
 
-/// Words of a rank's own memory that outlive its calls; the last block to have read the epoch
-/// advances it.
+inline constexpr uint32_t kBlocksMax = 512;
+
+/// Epochs of the last call's parts.
+struct alignas(8) Progress {
+  uint32_t sent, received;
+};
+
+/// Words of a rank's own memory that outlive its calls.
 struct Workspace {
-  struct Progress {
-    uint32_t sent, received;  ///< epochs of the last call's parts
-    uint32_t readers;         ///< blocks of the running kernel that have read them
-  };
-  Progress progress[kKinds];
+  /// [kind][block]. A block reads its own word and no other, so none waits for another's look at
+  /// it; whatever the grid, its blocks advance all of them.
+  Progress progress[kKinds][kBlocksMax];
   /// Of a rank: its last pulse, and when it was first seen here.
   struct Heard {
     uint32_t pulse, at;

@@ -1,35 +1,38 @@
 /// How a low-latency kernel begins, and with whom it speaks.
 ///
-///     read_epoch .. pass_epoch    every thread takes the epoch; the last block advances it
-///     say_drained                 one block tells the active ranks which buffers are free again
-///     await_room                  a sending block waits until its destinations' buffers are
+///     begin_call      every thread takes the epoch
+///     open_call       one block tells the active ranks which buffers are free again; a sending
+///                     block waits until its destinations' buffers are; the epoch is advanced
 ///
 /// A look at memory takes about as long as ten of them do, and what a call may not do before them
-/// it does that much later: looks are made together, and none that needs another's answer.
+/// it does that much later: looks are made together, and none that needs another's answer. What
+/// a role can load without knowing with whom it speaks, it loads between the two.
 #pragma once
 
 #include "expert_parallel/low_latency/vigil_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
-/// This kernel's epoch. Nothing hangs on the order of the load: the word changes only once every
-/// block has read it.
-DEVICE uint32_t read_epoch(const CallParams& params, Kind kind) {
-  const Workspace::Progress& progress = params.workspace->progress[static_cast<uint32_t>(kind)];
-  const uint32_t* const last = sends(params.part) ? &progress.sent : &progress.received;
-  return load<Order::relaxed, Scope::gpu>(last) + 1;
+/// Weak: nobody else writes this block's word while the kernel runs.
+DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
+  const uint64_t start_ns = now_ns();
+  const Progress before = params.workspace->progress[static_cast<uint32_t>(kind)][block::index()];
+  return {.params = params,
+          .shared = shared,
+          .kind = kind,
+          .before = before,
+          .start_ns = start_ns,
+          .epoch = (sends(params.part) ? before.sent : before.received) + 1};
 }
 
-/// By one thread a block, all of whose threads have read the epoch. acq_rel: the last one's stores
-/// come after the others' loads. It takes as long as a microsecond, so it is nobody's who has data
-/// to move.
-DEVICE void pass_epoch(const Call& call) {
-  Workspace::Progress& progress = call.params.workspace->progress[static_cast<uint32_t>(call.kind)];
-  const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&progress.readers, 1);
-  if (before + 1 != grid::blocks()) return;
-  store<Order::relaxed, Scope::gpu>(&progress.readers, 0);
-  if (sends(call.params.part)) store<Order::relaxed, Scope::gpu>(&progress.sent, call.epoch);
-  if (receives(call.params.part)) store<Order::relaxed, Scope::gpu>(&progress.received, call.epoch);
+/// By the whole block, whose threads have all read its word.
+DEVICE void advance_epoch(const Call& call) {
+  const CallParams& params = call.params;
+  const Progress now{.sent = sends(params.part) ? call.epoch : call.before.sent,
+                     .received = receives(params.part) ? call.epoch : call.before.received};
+  Progress* const words = params.workspace->progress[static_cast<uint32_t>(call.kind)];
+  KEEP_ROLLED for (uint32_t i = block::index() + thread::index() * grid::blocks(); i < kBlocksMax;
+                   i += block::threads() * grid::blocks()) words[i] = now;
 }
 
 /// By one thread: a rank that the caller leaves out is masked as if it had not answered, since what
@@ -41,20 +44,19 @@ DEVICE void leave_out(const Call& call, uint32_t rank) {
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
 }
 
-/// The block that speaks for the rank. A receiving one where there is: it has time while rows
-/// travel, and waits for no room. A kernel that does both never needs to be told first what its
-/// peers tell in the same call, so it does not matter when that block begins.
-DEVICE bool speaks(const CallParams& params) {
-  return block::index() == (params.part == Part::both ? params.send_blocks : 0);
+/// The block that speaks for the rank: the last one, which of few tokens has none, since a release
+/// to peers takes more than a microsecond. A grid has no more blocks than there are
+/// multiprocessors, so this one is never kept from them by its own rank's that wait.
+DEVICE bool speaks() {
+  return block::index() == grid::blocks() - 1;
 }
 
-/// By one thread of the block that speaks, which has read the epoch. Release: earlier kernels have
-/// put back what they read, and the rank that acquires this may write there again.
+/// By one thread of the block that speaks, before it advances the epoch. Release: earlier kernels
+/// have put back what they read, and the rank that acquires this may write there again.
 DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
-    return load<Order::relaxed, Scope::gpu>(
-        &params.workspace->progress[static_cast<uint32_t>(kind)].received);
+    return params.workspace->progress[static_cast<uint32_t>(kind)][block::index()].received;
   };
   store<Order::release, Scope::sys>(params.windows.drained(rank, params.rank),
                                     Drained{received(Kind::dispatch), received(Kind::combine)});
@@ -87,23 +89,22 @@ DEVICE bool await_room(const Call& call, uint32_t rank) {
 /// By the whole block, which meets: with whom it speaks, and that it may.
 DEVICE void open_call(const Call& call, bool sending) {
   const CallParams& params = call.params;
-  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
+  KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
     const bool other = rank != params.rank;
-    const bool masked = call.masked(rank);
+    const bool masked = is_masked(params, rank);
     const Drained drained = sending && other ? look_at_drained(call, rank) : Drained{};
     const bool active = params.active.contains(rank);
-    if (!active && speaks(params)) leave_out(call, rank);
+    if (!active && speaks()) leave_out(call, rank);
     bool open = active && !masked;
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
-      if (speaks(params)) say_drained(call, rank);
+      if (speaks()) say_drained(call, rank);
       if (sending && !has_room(call, drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
   }
   block::sync();
-  // After the block that speaks has told what the words held before this kernel.
-  if (thread::index() == block::threads() - 1) pass_epoch(call);
+  advance_epoch(call);
 }
 
 /// By the whole block, last of all: for whoever measures.

@@ -10,11 +10,9 @@ template <class Codec>
 DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   const CallParams& common = params.call;
-  const Call call{common, shared.call, Kind::combine, read_epoch(common, Kind::combine), now_ns()};
-  const bool sending = sends(common.part) && block::index() < common.send_blocks;
-  open_call(call, sending);
+  const Call call = begin_call(common, shared.call, Kind::combine);
   const Combine mine{params, shared, call};
-  if (sending)
+  if (sends(common.part) && block::index() < common.send_blocks)
     send_combine<Codec>(mine);
   else
     receive_combine<Codec>(mine);

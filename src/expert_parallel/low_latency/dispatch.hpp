@@ -86,16 +86,20 @@ struct DispatchTail {
   }
   HOST_DEVICE uint32_t* bitmap() const { return reinterpret_cast<uint32_t*>(base); }
   HOST_DEVICE uint32_t bitmap_words() const { return local_experts * ranks * words; }
-  /// An expert's first row of each source; [ranks] is its count.
-  HOST_DEVICE uint32_t* begins(uint32_t expert) const {
-    return bitmap() + bitmap_words() + expert * (ranks + 1);
+  /// An expert's rows of each source.
+  HOST_DEVICE uint32_t* rows(uint32_t expert) const {
+    return bitmap() + bitmap_words() + expert * ranks;
+  }
+  /// [rows_a_block][topk] where the block's own rows go: local expert * slots + slot, or -1.
+  HOST_DEVICE int32_t* slots(uint32_t row) const {
+    return reinterpret_cast<int32_t*>(rows(local_experts)) + row * topk;
   }
   /// [rows_a_block][topk] local experts of the block's own rows.
   HOST_DEVICE uint16_t* ids(uint32_t row) const {
-    return reinterpret_cast<uint16_t*>(begins(local_experts)) + row * topk;
+    return reinterpret_cast<uint16_t*>(slots(rows_a_block)) + row * topk;
   }
   HOST_DEVICE uint32_t bytes() const {
-    return (bitmap_words() + local_experts * (ranks + 1)) * 4 + rows_a_block * topk * 2;
+    return (bitmap_words() + local_experts * ranks) * 4 + rows_a_block * topk * (4 + 2);
   }
 };
 

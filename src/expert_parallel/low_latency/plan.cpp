@@ -49,7 +49,7 @@ Split Plan::combine(Part part, uint32_t blocks) const {
 
 Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
-  const uint32_t all = gpu ? capacity.multiprocessors : kBlocksHost;
+  const uint32_t all = gpu ? std::min(capacity.multiprocessors, kBlocksMax) : kBlocksHost;
   return {.kind = kind,
           .blocks_max = options.sms != 0 ? options.sms : all,
           .dispatch_warps = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,

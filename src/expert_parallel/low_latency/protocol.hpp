@@ -70,6 +70,8 @@ inline constexpr uint32_t kTimesLate = 4;
 inline constexpr uint32_t kTimeUnitNs = 1024;
 /// Pulses in the time of a timeout.
 inline constexpr uint32_t kPulses = 4;
+/// How long a waiting thread may not look at the alarm, in kTimeUnitNs: some 2 ms.
+inline constexpr uint32_t kLookUnitsMax = 2048;
 
 /// Which of the two exchanges a call belongs to.
 enum class Kind : uint32_t { dispatch, combine };

@@ -8,9 +8,20 @@
 namespace tokenyard {
 
 using low_latency::Drained;
-using low_latency::kKinds;
+using low_latency::Progress;
 using low_latency::RankSet;
 using low_latency::Workspace;
+
+namespace {
+
+Drained drained_by(const Workspace& workspace) {
+  const auto received = [&](low_latency::Kind kind) {
+    return workspace.progress[static_cast<uint32_t>(kind)][0].received;
+  };
+  return {received(low_latency::Kind::dispatch), received(low_latency::Kind::combine)};
+}
+
+}  // namespace
 
 std::vector<MaskedRank> LowLatency::Parts::masked() const {
   std::vector<MaskedRank> list = masks_.list();
@@ -38,8 +49,8 @@ uint32_t LowLatency::Parts::epoch() {
   require_open();
   const Workspace workspace = read_workspace();
   uint32_t last = 0;
-  for (const Workspace::Progress& progress : workspace.progress)
-    last = std::max({last, progress.sent, progress.received});
+  for (const auto& kind : workspace.progress)
+    last = std::max({last, kind[0].sent, kind[0].received});
   return last;
 }
 
@@ -73,7 +84,7 @@ void LowLatency::Parts::update_mask(uint32_t rank, bool masked) {
   const Workspace workspace = read_workspace();
   RankSet one{};
   one.insert(rank);
-  readmit(one, {workspace.progress[0].received, workspace.progress[1].received});
+  readmit(one, drained_by(workspace));
 }
 
 void LowLatency::Parts::clear_mask() {
@@ -82,7 +93,7 @@ void LowLatency::Parts::clear_mask() {
   const Workspace workspace = read_workspace();
   RankSet masked_now{};
   for (const MaskedRank& rank : masked()) masked_now.insert(rank.rank);
-  readmit(masked_now, {workspace.progress[0].received, workspace.progress[1].received});
+  readmit(masked_now, drained_by(workspace));
 }
 
 void LowLatency::Parts::restart(uint32_t epoch) {
@@ -92,8 +103,8 @@ void LowLatency::Parts::restart(uint32_t epoch) {
     throw InvalidArgument("epoch", fmt::format("at least {}, the last call's", last),
                           std::to_string(epoch));
   Workspace workspace{};
-  for (Workspace::Progress& progress : workspace.progress)
-    progress = {.sent = epoch, .received = epoch, .readers = 0};
+  for (auto& kind : workspace.progress)
+    for (Progress& progress : kind) progress = {.sent = epoch, .received = epoch};
   accelerator_.copy(workspace_, &workspace, sizeof(workspace), last_stream_);
   // What the living have left is refilled as well: a call of theirs may have ended early.
   readmit(RankSet::first(world.size()), {epoch, epoch});

@@ -39,48 +39,81 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
   store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch);
 }
 
-/// By one thread: what the destination must know of one of our tokens. Tokens that there are not
-/// are sent as well, since the destination's table has a fixed size.
-DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t token) {
-  const DispatchParams& params = call.params;
-  const CallParams& common = params.call;
-  const bool own = destination == common.rank;
-  const int64_t first = int64_t{destination} * params.local_experts;
-  const Peer<Bytes16> to = common.windows.ids(destination, call.call.parity(), common.rank, token);
-  for (uint32_t atom = 0; atom * PackedIds::kIds < params.topk; ++atom) {
-    PackedIds packed = PackedIds::of_epoch(call.call.epoch);
-    for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-      const uint32_t pick = atom * PackedIds::kIds + place;
-      uint32_t local = PackedIds::kNone;
-      if (pick < params.topk) {
-        const int64_t id = token < params.tokens ? load_id(params, token, pick) : -1;
-        const bool valid = is_expert(params, id);
-        if (own) {
-          params.out.picks[size_t{token} * params.topk + pick] =
-              valid ? static_cast<int32_t>(id) : -1;
-          if (!valid && id != -1) complain(call, token, id);
-        }
-        if (valid && id >= first && id - first < params.local_experts)
-          local = static_cast<uint32_t>(id - first);
-      }
-      packed.set(place, local);
+/// Eight picks of a token of ours, as one thread tells them: what one atomic word of ids holds.
+struct AskedIds {
+  static constexpr int32_t kNothing = -1, kNoExpert = -2;
+  int32_t expert[PackedIds::kIds];
+
+  /// `index`: token * words a token + word. Tokens that there are not are told as well, since the
+  /// destination's table has a fixed size.
+  DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
+    const uint32_t words = packed_ids_of(params.topk);
+    const uint32_t token = index / words, first = index % words * PackedIds::kIds;
+    AskedIds asked;
+    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+      asked.expert[place] = kNothing;
+      if (token >= params.tokens || first + place >= params.topk) continue;
+      const int64_t id = load_id(params, token, first + place);
+      asked.expert[place] = is_expert(params, id) ? static_cast<int32_t>(id)
+                            : id == -1            ? kNothing
+                                                  : kNoExpert;
     }
-    // Relaxed: the word says which call it belongs to and speaks of nothing else.
-    store<Order::relaxed, Scope::sys>(to + atom, packed.piece);
+    return asked;
+  }
+};
+
+/// By the thread that tells this rank itself of a token: the token's picks, as combine must know
+/// them, and what is wrong with them.
+DEVICE void note_picks(const Dispatch& call, uint32_t index, const AskedIds& asked) {
+  const DispatchParams& params = call.params;
+  const uint32_t words = packed_ids_of(params.topk);
+  const uint32_t token = index / words, first = index % words * PackedIds::kIds;
+  int32_t* const picks = params.out.picks + size_t{token} * params.topk;
+  bool wrong = false;
+  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+    const int32_t expert = asked.expert[place];
+    if (first + place < params.topk) picks[first + place] = expert >= 0 ? expert : -1;
+    wrong |= expert == AskedIds::kNoExpert;
+  }
+  if (!wrong) [[likely]]
+    return;
+  KEEP_ROLLED for (uint32_t pick = 0; pick < params.topk; ++pick) {
+    const int64_t id = load_id(params, token, pick);
+    if (!is_expert(params, id) && id != -1) complain(call, token, id);
   }
 }
 
-/// By the warps of a sending block that move no data: its share of the destinations, the next rank
-/// first and this one last.
-DEVICE void send_all_ids(const Dispatch& call, uint32_t first_warp) {
+/// By one thread: what the destination must know of eight picks.
+DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
+                     const AskedIds& asked) {
+  const DispatchParams& params = call.params;
+  const CallParams& common = params.call;
+  const uint32_t first = destination * params.local_experts;
+  PackedIds packed = PackedIds::of_epoch(call.call.epoch);
+  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+    // What is no expert becomes more than any.
+    const uint32_t local = static_cast<uint32_t>(asked.expert[place]) - first;
+    packed.set(place,
+               asked.expert[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);
+  }
+  // Relaxed: the word says which call it belongs to and speaks of nothing else.
+  store<Order::relaxed, Scope::sys>(
+      common.windows.ids(destination, call.call.parity(), common.rank, 0) + index, packed.piece);
+  if (destination == common.rank) note_picks(call, index, asked);
+}
+
+/// By the threads of a sending block that move no data, `begin` of them before: its share of the
+/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first.
+DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
   const CallParams& common = call.params.call;
-  const uint32_t begin = thread::index() - first_warp * kWarpLanes;
-  const uint32_t threads = block::threads() - first_warp * kWarpLanes;
-  for (uint32_t turn = block::index(); turn < common.ranks; turn += common.send_blocks) {
+  const uint32_t threads = block::threads() - begin, first = thread::index() - begin;
+  const uint32_t ids = call.params.tokens_max * packed_ids_of(call.params.topk);
+  KEEP_ROLLED for (uint32_t turn = block::index(); turn < common.ranks;
+                   turn += common.send_blocks) {
     const uint32_t destination = (common.rank + 1 + turn) % common.ranks;
     if (!call.call.open(destination)) continue;
-    for (uint32_t token = begin; token < call.params.tokens_max; token += threads)
-      send_ids(call, destination, token);
+    KEEP_ROLLED for (uint32_t index = first; index < ids; index += threads) send_ids(
+        call, destination, index, index == first ? ahead : AskedIds::load(call.params, index));
   }
 }
 
@@ -133,35 +166,48 @@ DEVICE void send_unit(const Dispatch& call, SendPosition at, Destinations to,
   }
 }
 
+/// What a warp that moves data has in hand of the unit to come.
+struct LoadedUnit {
+  SendPosition at;
+  RawUnit raw;
+  int64_t id;  ///< this lane's pick
+
+  DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
+    if (at.token >= params.tokens) return {at, {}, -1};
+    return {at, load_unit(params, at.token, at.unit), pick_of_lane(params, at.token)};
+  }
+};
+
 /// By the first `warps` warps of a sending block: token after token, the next one's data on its
 /// way while this one's leaves.
-DEVICE void send_tokens(const Dispatch& call, uint32_t warps) {
+DEVICE void send_tokens(const Dispatch& call, uint32_t warps, LoadedUnit next) {
   const DispatchParams& params = call.params;
-  SendPosition next{.token = block::index(), .unit = warp::index()};
-  if (next.token >= params.tokens) return;
-  RawUnit raw = load_unit(params, next.token, next.unit);
-  int64_t id = pick_of_lane(params, next.token);
-  while (next.token < params.tokens) {
-    const SendPosition now = next;
-    const RawUnit given = raw;
-    const Destinations to = Destinations::of(call, id);
-    next.advance(params, warp::index(), warps);
-    if (next.token < params.tokens) {
-      raw = load_unit(params, next.token, next.unit);
-      id = pick_of_lane(params, next.token);
-    }
+  while (next.at.token < params.tokens) {
+    const LoadedUnit now = next;
+    const Destinations to = Destinations::of(call, now.id);
+    next.at.advance(params, warp::index(), warps);
+    next = LoadedUnit::load(params, next.at);
     if (to.leads == 0) continue;
-    send_unit(call, now, to, prepare_unit(params, now.token, now.unit, given));
+    send_unit(call, now.at, to, prepare_unit(params, now.at.token, now.at.unit, now.raw));
   }
 }
 
-/// By a whole sending block.
+/// By a whole sending block. What it sends first is on its way here while it learns whether it may.
 DEVICE void send_dispatch(const Dispatch& call) {
-  const uint32_t warps = std::min(call.params.row.data_units(), warp::count() - 1);
-  if (warp::index() < warps)
-    send_tokens(call, warps);
+  const DispatchParams& params = call.params;
+  const uint32_t warps = std::min(params.row.data_units(), warp::count() - 1);
+  const bool moves_data = warp::index() < warps;
+  LoadedUnit unit{};
+  AskedIds ids{};
+  if (moves_data)
+    unit = LoadedUnit::load(params, {.token = block::index(), .unit = warp::index()});
+  else if (block::index() < params.call.ranks)
+    ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
+  open_call(call.call, true);
+  if (moves_data)
+    send_tokens(call, warps, unit);
   else
-    send_all_ids(call, warps);
+    send_all_ids(call, warps * kWarpLanes, ids);
 }
 
 }  // namespace tokenyard::low_latency

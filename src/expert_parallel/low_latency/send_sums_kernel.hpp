@@ -9,18 +9,26 @@
 
 namespace tokenyard::low_latency {
 
-/// By the whole block: its share of the destinations.
-DEVICE void send_weights(const Combine& call) {
+DEVICE float load_weight(const CombineParams& params, uint32_t index) {
+  return index < params.tokens * params.topk ? load_cached(params.weights + index) : 0;
+}
+
+/// By the whole block: its share of the destinations. `ahead` is this thread's first weight.
+DEVICE void send_weights(const Combine& call, float ahead) {
   const CombineParams& params = call.params;
   const CallParams& common = params.call;
-  for (uint32_t turn = block::index(); turn + 1 < common.ranks; turn += common.send_blocks) {
+  KEEP_ROLLED for (uint32_t turn = block::index(); turn + 1 < common.ranks;
+                   turn += common.send_blocks) {
     const uint32_t destination = (common.rank + 1 + turn) % common.ranks;
     if (!call.call.open(destination)) continue;
     const Peer<Stamped> to = common.windows.weight(destination, call.call.parity(), common.rank, 0);
-    for (uint32_t i = thread::index(); i < params.tokens * params.topk; i += block::threads())
+    KEEP_ROLLED for (uint32_t i = thread::index(); i < params.tokens * params.topk;
+                     i += block::threads()) {
+      const float weight = i == thread::index() ? ahead : load_weight(params, i);
       // Relaxed: the word says which call it belongs to and speaks of nothing else.
-      store<Order::relaxed, Scope::sys>(
-          to + i, Stamped{call.call.epoch, std::bit_cast<uint32_t>(params.weights[i])});
+      store<Order::relaxed, Scope::sys>(to + i,
+                                        Stamped{call.call.epoch, std::bit_cast<uint32_t>(weight)});
+    }
   }
 }
 
@@ -35,43 +43,60 @@ struct OthersToken {
   DEVICE static OthersToken at(const CombineParams& params, uint32_t position) {
     const uint32_t others = params.call.ranks - 1;
     const uint32_t token = position / others;
-    const uint32_t source = (params.call.rank + 1 + (position + token) % others);
-    return {source % params.call.ranks, token};
+    const uint32_t source = params.call.rank + 1 + (position + token) % others;
+    return {source < params.call.ranks ? source : source - params.call.ranks, token};
   }
 };
 
-/// By one lane: its pick of a token of another rank, once the owner has told its weight. False if
-/// the owner is masked.
-DEVICE bool load_pick(const Combine& call, OthersToken of, uint32_t pick, WeightedRow& row) {
-  const CombineParams& params = call.params;
-  const CallParams& common = params.call;
-  if (!call.call.open(of.source)) return false;
-  const size_t token = size_t{of.source} * params.tokens_max + of.token;
-  row.slot = params.row_slot[token * params.topk + pick];
-  if (row.slot < 0) return true;
-  const Peer<Stamped> from =
-      common.windows.weight(common.rank, call.call.parity(), of.source, of.token) + pick;
-  return call.call.await(Phase::combine_weights, of.source, call.call.epoch, [&](uint64_t& seen) {
-    // Relaxed: the word is all there is to see.
-    const Stamped weight = load<Order::relaxed, Scope::sys>(from);
-    row.weight = std::bit_cast<float>(weight.value);
-    seen = weight.epoch;
-    return weight.epoch == call.call.epoch;
-  });
-}
+/// Tokens of other ranks that a warp sums one after the other, a lane a pick: as many as fit. They
+/// follow a grid's stride apart.
+struct TokenGroup {
+  OthersToken of;  ///< of this lane's pick
+  int32_t slot;    ///< of its row, or -1
+
+  DEVICE static uint32_t tokens(const CombineParams& params) { return kWarpLanes / params.topk; }
+
+  /// By all lanes. `base`: position of the first token.
+  DEVICE static TokenGroup at(const CombineParams& params, uint32_t base) {
+    const uint32_t which = warp::lane() / params.topk;
+    const uint32_t position = base + which * params.call.send_blocks;
+    if (which >= tokens(params) || position >= OthersToken::count(params)) return {{0, 0}, -1};
+    const OthersToken of = OthersToken::at(params, position);
+    const size_t at = size_t{of.source} * params.tokens_max + of.token;
+    return {of, load_cached(params.row_slot + at * params.topk + warp::lane() % params.topk)};
+  }
+
+  /// By one lane with a row: its weight, once the owner has told it. False if the owner is masked.
+  DEVICE bool await_weight(const Combine& call, float& weight) const {
+    const CombineParams& params = call.params;
+    const CallParams& common = params.call;
+    if (!call.call.open(of.source)) return false;
+    const Peer<Stamped> from =
+        common.windows.weight(common.rank, call.call.parity(), of.source, of.token) +
+        warp::lane() % params.topk;
+    return call.call.await(Phase::combine_weights, of.source, call.call.epoch, [&](uint64_t& seen) {
+      // Relaxed: the word is all there is to see.
+      const Stamped told = load<Order::relaxed, Scope::sys>(from);
+      weight = std::bit_cast<float>(told.value);
+      seen = told.epoch;
+      return told.epoch == call.call.epoch;
+    });
+  }
+};
 
 /// By all lanes of a warp: its chunks of a token's row of sums.
-template <class Codec>
-DEVICE void send_sums_of(const Combine& call, OthersToken to, WeightedRow held, uint32_t live,
-                         uint32_t first_lane) {
+template <class Codec, class Weigh>
+DEVICE void send_sums_of(const Combine& call, OthersToken to, const WeightedRow& held,
+                         uint32_t live, uint32_t first_lane, Weigh weigh) {
   const CombineParams& params = call.params;
   const CallParams& common = params.call;
   const Peer<Bytes16> row =
       common.windows.partial(to.source, call.call.parity(), common.rank, to.token);
-  for (uint32_t chunk = warp::index(); chunk < params.chunks(); chunk += warp::count()) {
+  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < params.chunks();
+                   chunk += warp::count()) {
     const uint32_t piece = chunk * kWarpLanes + warp::lane();
     LaneSums sums;
-    add_rows(call, sums, held, live, first_lane, piece);
+    if (!add_rows(call, sums, held, live, first_lane, piece, weigh)) return;
     const Bytes16 staged = Codec::encode(sums);
     // Relaxed: sixteen bytes are their own flag.
     if (Codec::has_piece(params, chunk))
@@ -80,27 +105,44 @@ DEVICE void send_sums_of(const Combine& call, OthersToken to, WeightedRow held, 
   }
 }
 
-/// By a whole sending block. Lanes hold the picks of several tokens at once, as many as fit.
+/// By all lanes: sums of a group's tokens. Its weights are awaited while the first rows come.
+template <class Codec>
+DEVICE void send_group(const Combine& call, const TokenGroup& group) {
+  const CombineParams& params = call.params;
+  const uint32_t picks = (1u << params.topk) - 1, lives = warp::ballot(group.slot >= 0);
+  WeightedRow held{.slot = group.slot, .weight = 0};
+  bool weighed = false;
+  uint32_t unknown = 0;
+  KEEP_ROLLED for (uint32_t i = 0; i < TokenGroup::tokens(params); ++i) {
+    const uint32_t first_lane = i * params.topk, live = lives >> first_lane & picks;
+    if (live == 0) continue;
+    const OthersToken to{warp::shuffle(group.of.source, first_lane),
+                         warp::shuffle(group.of.token, first_lane)};
+    send_sums_of<Codec>(call, to, held, live, first_lane, [&] {
+      if (!weighed)
+        unknown = warp::ballot(group.slot >= 0 && !group.await_weight(call, held.weight));
+      weighed = true;
+      return (unknown >> first_lane & picks) == 0;
+    });
+  }
+}
+
+/// By a whole sending block. What it needs first is on its way here while it learns whether it may
+/// send; of each group the rows' places are, while the one before is summed.
 template <class Codec>
 DEVICE void send_combine(const Combine& call) {
-  send_weights(call);
   const CombineParams& params = call.params;
-  const uint32_t at_once = kWarpLanes / params.topk, stride = params.call.send_blocks;
-  const uint32_t tokens = OthersToken::count(params);
-  const uint32_t mine = warp::lane() / params.topk, pick = warp::lane() % params.topk;
-  const uint32_t picks = (1u << params.topk) - 1;
-  for (uint32_t base = block::index(); base < tokens; base += at_once * stride) {
-    WeightedRow held{.slot = -1, .weight = 0};
-    bool known = true;
-    if (mine < at_once && base + mine * stride < tokens)
-      known = load_pick(call, OthersToken::at(params, base + mine * stride), pick, held);
-    const uint32_t lives = warp::ballot(held.slot >= 0), unknown = warp::ballot(!known);
-    for (uint32_t i = 0; i < at_once; ++i) {
-      const uint32_t first_lane = i * params.topk;
-      const uint32_t live = lives >> first_lane & picks;
-      if (live == 0 || (unknown >> first_lane & picks) != 0) continue;
-      send_sums_of<Codec>(call, OthersToken::at(params, base + i * stride), held, live, first_lane);
-    }
+  uint32_t base = block::index();
+  TokenGroup next = TokenGroup::at(params, base);
+  const float weight =
+      block::index() + 1 < params.call.ranks ? load_weight(params, thread::index()) : 0;
+  open_call(call.call, true);
+  send_weights(call, weight);
+  while (base < OthersToken::count(params)) {
+    const TokenGroup group = next;
+    base += TokenGroup::tokens(params) * params.call.send_blocks;
+    next = TokenGroup::at(params, base);
+    send_group<Codec>(call, group);
   }
 }
 

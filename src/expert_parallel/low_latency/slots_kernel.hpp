@@ -6,53 +6,65 @@
 
 namespace tokenyard::low_latency {
 
-/// The (source, token) pairs that a receiving block spreads, in the order in which senders send:
-/// everybody's token 0, everybody's token 1, ...
+/// A token of a rank.
+struct SourceToken {
+  uint32_t source, token;
+};
+
+/// The tokens that a receiving block spreads, in the order in which senders send: everybody's token
+/// 0, everybody's token 1, ...
 struct OwnRows {
   uint32_t first, stride, count;
 
   DEVICE static OwnRows of_block(const DispatchParams& params) {
-    const uint32_t senders = receives_only(params) ? 0 : params.call.send_blocks;
+    const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
     const uint32_t first = block::index() - senders, stride = grid::blocks() - senders;
     const uint32_t rows = params.slots();
     return {first, stride, first < rows ? (rows - first + stride - 1) / stride : 0};
   }
-  DEVICE static bool receives_only(const DispatchParams& params) {
-    return params.call.part == Part::receive;
+  DEVICE SourceToken at(const DispatchParams& params, uint32_t row) const {
+    const uint32_t ranks = params.call.ranks, position = first + row * stride;
+    const uint32_t token = position / ranks;
+    const uint32_t source = position - token * ranks + params.call.rank;
+    return {source < ranks ? source : source - ranks, token};
   }
-  DEVICE uint32_t source(const DispatchParams& params, uint32_t row) const {
-    return (position(row) + params.call.rank) % params.call.ranks;
-  }
-  DEVICE uint32_t token(const DispatchParams& params, uint32_t row) const {
-    return position(row) / params.call.ranks;
-  }
-  DEVICE uint32_t position(uint32_t row) const { return first + row * stride; }
-  /// Whether a pair is one of the block's own; its row then.
-  DEVICE bool owns(const DispatchParams& params, uint32_t source, uint32_t token,
-                   uint32_t& row) const {
-    const uint32_t ranks = params.call.ranks;
-    const uint32_t position = token * ranks + (source + ranks - params.call.rank) % ranks;
-    if (position % stride != first) return false;
-    row = (position - first) / stride;
-    return true;
+  /// Whether a token is one of the block's own; its row then.
+  DEVICE bool owns(const DispatchParams& params, SourceToken of, uint32_t& row) const {
+    const uint32_t ranks = params.call.ranks, self = params.call.rank;
+    const uint32_t turn = of.source >= self ? of.source - self : of.source + ranks - self;
+    const uint32_t position = of.token * ranks + turn;
+    row = position / stride;
+    return position - row * stride == first;
   }
 };
 
-/// One thread's look at what a source's token wants: into the bitmap, and into the block's table if
-/// the row is its own.
-DEVICE void note_ids(const Dispatch& call, const OwnRows& own, uint32_t source, uint32_t token,
-                     uint32_t atom, const PackedIds& packed) {
+/// By the whole block, before it meets.
+DEVICE void empty_tables(const Dispatch& call) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words(); i += block::threads())
+      tail.bitmap()[i] = 0;
+  for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
+    call.shared.lacks[source] = 0;
+    call.shared.waited[source] = 0;
+  }
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk;
+                   i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
+}
+
+/// One thread's look at eight picks of a token: into the bitmap, and into the block's table if the
+/// row is its own.
+DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
+                     const PackedIds& packed) {
   const uint32_t topk = call.params.topk;
   uint32_t row = 0;
-  const bool is_own = own.owns(call.params, source, token, row);
-  for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    const uint32_t pick = atom * PackedIds::kIds + place;
-    if (pick >= topk) break;
+  const bool is_own = own.owns(call.params, of, row);
+  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+    if (first + place >= topk) break;
     const uint32_t expert = packed.get(place);
-    if (is_own) call.tail.ids(row)[pick] = static_cast<uint16_t>(expert);
+    if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
     if (expert != PackedIds::kNone)
-      fetch_or<Order::relaxed, Scope::block>(call.tail.bits(expert, source) + token / 32,
-                                             1u << token % 32);
+      fetch_or<Order::relaxed, Scope::block>(call.tail.bits(expert, of.source) + of.token / 32,
+                                             1u << of.token % 32);
   }
 }
 
@@ -62,103 +74,104 @@ DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
 
-/// By the whole block, which then has to meet: everybody's ids. `again`: after the verdict;
-/// what is read then is all there.
+/// By the whole block, which then has to meet: everybody's ids. `again`: after the verdict; what is
+/// read then another block has seen, so it comes, though the source is masked: waits are in this
+/// rank's own name then, which never is.
 DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
-  const uint32_t begin = static_cast<uint32_t>(cycles());
-  for (uint32_t i = thread::index(); i < params.slots(); i += block::threads()) {
-    const uint32_t source = i / params.tokens_max, token = i % params.tokens_max;
+  const auto begin = static_cast<uint32_t>(cycles());
+  const uint32_t words = packed_ids_of(params.topk), words_a_source = params.tokens_max * words;
+  const Peer<Bytes16> all = common.windows.ids(common.rank, call.call.parity(), 0, 0);
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * words_a_source;
+                   i += block::threads()) {
+    const uint32_t source = i / words_a_source;
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
-    for (uint32_t atom = 0; atom < packed_ids_of(params.topk); ++atom) {
-      const Peer<Bytes16> from =
-          common.windows.ids(common.rank, call.call.parity(), source, token) + atom;
-      PackedIds packed;
-      const auto look = [&](uint64_t& seen) {
-        // Relaxed: the word itself is all there is to see.
-        packed.piece = load<Order::relaxed, Scope::sys>(from);
-        seen = packed.epoch();
-        return packed.epoch() == call.call.epoch;
-      };
-      uint64_t seen = 0;
-      const bool come =
-          again ? look(seen) : call.call.await(Phase::dispatch_ids, source, call.call.epoch, look);
-      if (come)
-        note_ids(call, own, source, token, atom, packed);
-      else
-        store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
-    }
+    PackedIds packed;
+    const bool come = call.call.await(Phase::dispatch_ids, again ? common.rank : source,
+                                      call.call.epoch, [&](uint64_t& seen) {
+                                        // Relaxed: the word itself is all there is to see.
+                                        packed.piece = load<Order::relaxed, Scope::sys>(all + i);
+                                        seen = packed.epoch();
+                                        return packed.epoch() == call.call.epoch;
+                                      });
+    const uint32_t index = i - source * words_a_source, token = index / words;
+    if (come)
+      note_ids(call, own, {source, token}, (index - token * words) * PackedIds::kIds, packed);
+    else
+      store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
     if (params.out.waited != nullptr && !again)
       fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
                                               static_cast<uint32_t>(cycles()) - begin);
   }
 }
 
-/// By one thread for a source, once the block has read all it could: whether the source takes
-/// part. True if that is not what this block thought.
-DEVICE bool decide(const Dispatch& call, uint32_t source) {
-  const bool complete = call.call.open(source) && call.shared.lacks[source] == 0;
-  const Verdict mine = complete ? Verdict::present : Verdict::absent;
-  uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
-  // Release: who learns that the source is present then finds all its ids, as the decider did.
-  const uint32_t before = compare_exchange<Order::release, Scope::gpu>(
-      word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
-  const bool decided = before != static_cast<uint32_t>(Verdict::open);
-  const auto verdict = decided ? static_cast<Verdict>(before) : mine;
-  call.shared.absent[source] = verdict == Verdict::absent;
-  if (verdict == mine) return false;
-  // The acquire that goes with it, for those who have something to learn.
-  fence<Scope::gpu>();
-  return true;
+/// Whether this block has all ids of a source.
+DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
+  return call.call.open(source) && call.shared.lacks[source] == 0;
 }
 
-/// By one thread: an expert's first row of each source.
-DEVICE void find_begins(const Dispatch& call, uint32_t expert) {
-  const DispatchTail& tail = call.tail;
-  uint32_t* const begins = tail.begins(expert);
-  uint32_t row = 0;
-  for (uint32_t source = 0; source < tail.ranks; ++source) {
-    begins[source] = row;
-    if (call.shared.absent[source] != 0) continue;
-    for (uint32_t word = 0; word < tail.words; ++word)
-      row += population(tail.bits(expert, source)[word]);
+/// What a block holds of a source, and what is found to have been decided of it. By one thread for
+/// a source; the threads beyond the ranks have none.
+struct Proposal {
+  uint32_t source;
+  Verdict mine, before;
+
+  /// Once the block has read all it could. The answer is under way: whoever looks at it waits.
+  DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
+    const Verdict mine = is_complete(call, source) ? Verdict::present : Verdict::absent;
+    uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
+    // Relaxed: who learns that the source is present waits for its ids, which the decider has seen.
+    const uint32_t before = compare_exchange<Order::relaxed, Scope::gpu>(
+        word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
+    return {source, mine, static_cast<Verdict>(before)};
   }
-  begins[tail.ranks] = row;
+  DEVICE Verdict verdict() const { return before == Verdict::open ? mine : before; }
+};
+
+/// By what this block holds, or by the verdicts.
+DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
+  return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
+}
+
+/// By the whole block: how many rows everybody has for each expert.
+DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                   i += block::threads()) {
+    const uint32_t expert = i / tail.ranks, source = i - expert * tail.ranks;
+    const uint32_t words = takes_part(call, source, by_verdicts) ? tail.words : 0;
+    const uint32_t* const bits = tail.bits(expert, source);
+    uint32_t rows = 0;
+    KEEP_ROLLED for (uint32_t word = 0; word < words; ++word) rows += population(bits[word]);
+    tail.rows(expert)[source] = rows;
+  }
 }
 
 /// The slot of a source's token among an expert's rows.
-DEVICE uint32_t slot_of(const Dispatch& call, uint32_t expert, uint32_t source, uint32_t token) {
-  const uint32_t* const bits = call.tail.bits(expert, source);
-  uint32_t slot = call.tail.begins(expert)[source];
-  for (uint32_t word = 0; word < token / 32; ++word) slot += population(bits[word]);
-  return slot + population(bits[token / 32] & ((1u << token % 32) - 1));
+DEVICE uint32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
+  const uint32_t* const rows = call.tail.rows(expert);
+  const uint32_t* const bits = call.tail.bits(expert, of.source);
+  uint32_t slot = population(bits[of.token / 32] & ((1u << of.token % 32) - 1));
+  KEEP_ROLLED for (uint32_t source = 0; source < of.source; ++source) slot += rows[source];
+  KEEP_ROLLED for (uint32_t word = 0; word < of.token / 32; ++word) slot += population(bits[word]);
+  return slot;
 }
 
-/// By the whole block, which meets: from everybody's ids to slots.
-DEVICE void find_slots(const Dispatch& call, const OwnRows& own) {
+/// By the whole block, which has met since it counted: where its own rows go. Once for a row, and
+/// not by each of the warps that move its units.
+DEVICE void find_slots(const Dispatch& call, const OwnRows& own, bool by_verdicts) {
   const DispatchTail& tail = call.tail;
-  for (uint32_t i = thread::index(); i < tail.bitmap_words(); i += block::threads())
-    tail.bitmap()[i] = 0;
-  for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
-    call.shared.lacks[source] = 0;
-    call.shared.waited[source] = 0;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {
+    const uint32_t expert = tail.ids(0)[i];
+    int32_t slot = -1;
+    if (expert != PackedIds::kNone) {
+      const SourceToken of = own.at(call.params, i / tail.topk);
+      if (takes_part(call, of.source, by_verdicts))
+        slot = static_cast<int32_t>(expert * call.params.slots() + slot_of(call, expert, of));
+    }
+    tail.slots(0)[i] = slot;
   }
-  for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk; i += block::threads())
-    tail.ids(0)[i] = PackedIds::kNone;
-  block::sync();
-  read_ids(call, own, false);
-  block::sync();
-  bool differs = false;
-  for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads())
-    differs |= decide(call, source);
-  if (block::any(differs)) {
-    read_ids(call, own, true);
-    block::sync();
-  }
-  for (uint32_t expert = thread::index(); expert < tail.local_experts; expert += block::threads())
-    find_begins(call, expert);
-  block::sync();
 }
 
 }  // namespace tokenyard::low_latency

@@ -6,29 +6,56 @@
 
 namespace tokenyard::low_latency {
 
-/// A lane's pick of a row.
-struct PickedSlot {
-  int32_t slot;  ///< local expert * slots + slot, or -1
+/// What a warp does at once: a unit of a row, or noting the row.
+struct SpreadJob {
+  uint32_t row, unit;
+  SourceToken of;  ///< if the block has that row
 
-  DEVICE static PickedSlot of(const Dispatch& call, uint32_t row, uint32_t source, uint32_t token) {
-    const uint32_t lane = warp::lane();
-    if (lane >= call.params.topk || call.shared.absent[source] != 0) return {-1};
-    const uint32_t expert = call.tail.ids(row)[lane];
-    if (expert == PackedIds::kNone) return {-1};
-    return {
-        static_cast<int32_t>(expert * call.params.slots() + slot_of(call, expert, source, token))};
+  DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
+    const uint32_t jobs = jobs_a_row(call), row = warp::index() / jobs;
+    return {row, warp::index() - row * jobs, own.at(call.params, row)};
   }
+  DEVICE void advance(const Dispatch& call, const OwnRows& own) {
+    unit += warp::count();
+    for (const uint32_t jobs = jobs_a_row(call); unit >= jobs; unit -= jobs) ++row;
+    of = own.at(call.params, row);
+  }
+  DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
+
+ private:
+  DEVICE static uint32_t jobs_a_row(const Dispatch& call) { return call.params.row.units() + 1; }
 };
 
+/// A lane's piece of a job's unit in staging.
+DEVICE Peer<Bytes16> staged_piece(const Dispatch& call, SourceToken of, uint32_t unit) {
+  const DispatchParams& params = call.params;
+  return params.call.windows.row(params.call.rank, call.call.parity(), of.source, of.token) +
+         params.row.piece(unit, warp::lane());
+}
+
+/// A lane's look at its piece of a job before it is known whether anybody wants it: what it takes
+/// from memory comes while something else is done. Empty: it has not come yet, or there is none.
+DEVICE Bytes16 glance(const Dispatch& call, const OwnRows& own, const SpreadJob& job) {
+  if (job.row >= own.count || job.notes(call) || !call.params.row.has_piece(job.unit, warp::lane()))
+    return empty_piece();
+  // Relaxed: sixteen bytes are their own flag.
+  return load<Order::relaxed, Scope::sys>(staged_piece(call, job.of, job.unit));
+}
+
+/// Where a row goes by this lane's pick, or -1.
+DEVICE int32_t picked_slot(const Dispatch& call, uint32_t row) {
+  return warp::lane() < call.params.topk ? call.tail.slots(row)[warp::lane()] : -1;
+}
+
 /// By all lanes: what combine, and whoever looks at the rows, must know of one.
-DEVICE void note_row(const Dispatch& call, uint32_t source, uint32_t token, PickedSlot pick) {
+DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   const DispatchParams& params = call.params;
   // An expert picked twice has one row.
-  const bool leads = (warp::match(static_cast<uint32_t>(pick.slot)) & lanes_below()) == 0;
+  const bool leads = (warp::match(static_cast<uint32_t>(slot)) & lanes_below()) == 0;
   if (warp::lane() >= params.topk) return;
-  params.out.row_slot[(size_t{source} * params.tokens_max + token) * params.topk + warp::lane()] =
-      pick.slot;
-  if (pick.slot >= 0 && leads) params.out.source[pick.slot] = static_cast<int32_t>(token);
+  const size_t token = size_t{of.source} * params.tokens_max + of.token;
+  params.out.row_slot[token * params.topk + warp::lane()] = slot;
+  if (slot >= 0 && leads) params.out.source[slot] = static_cast<int32_t>(of.token);
 }
 
 /// By one lane: the words of a scale piece into an expert's columns.
@@ -45,47 +72,53 @@ DEVICE void store_scales(const DispatchParams& params, uint32_t slot, uint32_t p
       column[size_t{group} * slots] = scales.word[i];
 }
 
-/// By all lanes: a unit of a row to each of its experts' rows.
-DEVICE void spread_unit(const Dispatch& call, uint32_t unit, uint32_t source, uint32_t token,
-                        PickedSlot pick) {
+/// By all lanes: a unit of a row to each of its experts' rows. `seen` is what a glance found.
+DEVICE void spread_unit(const Dispatch& call, uint32_t unit, SourceToken of, int32_t slot,
+                        const Bytes16& seen) {
   const DispatchParams& params = call.params;
-  const uint32_t live = warp::ballot(pick.slot >= 0);
+  const uint32_t live = warp::ballot(slot >= 0);
   if (live == 0) return;
-  const uint32_t lane = warp::lane(), at = params.row.piece(unit, lane);
-  const bool has_piece = params.row.has_piece(unit, lane);
-  const Peer<Bytes16> staged =
-      params.call.windows.row(params.call.rank, call.call.parity(), source, token) + at;
-  const Bytes16 piece =
-      has_piece ? take(call.call, Phase::dispatch_rows, source, staged) : Bytes16{};
+  const uint32_t at = params.row.piece(unit, warp::lane());
+  const bool has_piece = params.row.has_piece(unit, warp::lane());
+  Bytes16 piece{};
+  if (has_piece)
+    piece = take(call.call, Phase::dispatch_rows, of.source, staged_piece(call, of, unit), seen);
   for (uint32_t left = live; left != 0; left &= left - 1) {
-    const auto slot = static_cast<uint32_t>(warp::shuffle(pick.slot, first_bit(left)));
+    const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
     if (!has_piece) continue;
     if (unit >= params.row.data_units())
-      store_scales(params, slot, at - params.row.first_scale_piece(), piece);
+      store_scales(params, to, at - params.row.first_scale_piece(), piece);
     else
       store_vector(
-          reinterpret_cast<Bytes16*>(params.out.x) + size_t{slot} * params.row.data_pieces() + at,
+          reinterpret_cast<Bytes16*>(params.out.x) + size_t{to} * params.row.data_pieces() + at,
           piece);
   }
+}
+
+/// By one thread: where an expert's rows of each source lie, and how many there are.
+DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
+  const DispatchParams& params = call.params;
+  const uint32_t* const rows = call.tail.rows(expert);
+  RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
+  int32_t begin = 0;
+  KEEP_ROLLED for (uint32_t source = 0; source < params.call.ranks; ++source) {
+    const auto count = static_cast<int32_t>(rows[source]);
+    ranges[source] = {begin, count};
+    begin += count;
+  }
+  params.out.counts[expert] = begin;
+  if (params.out.rows_total != nullptr) params.out.rows_total[expert] += begin;
 }
 
 /// By the whole block: its share of what is told of the experts.
 DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
   const DispatchParams& params = call.params;
-  const DispatchTail& tail = call.tail;
-  for (uint32_t expert = own.first + thread::index() * own.stride; expert < tail.local_experts;
-       expert += block::threads() * own.stride) {
-    const uint32_t* const begins = tail.begins(expert);
-    for (uint32_t source = 0; source < tail.ranks; ++source)
-      params.out.ranges[expert * tail.ranks + source] = {
-          static_cast<int32_t>(begins[source]),
-          static_cast<int32_t>(begins[source + 1] - begins[source])};
-    const auto count = static_cast<int32_t>(begins[tail.ranks]);
-    params.out.counts[expert] = count;
-    if (params.out.rows_total != nullptr) params.out.rows_total[expert] += count;
-  }
+  KEEP_ROLLED for (uint32_t expert = own.first + thread::index() * own.stride;
+                   expert < params.local_experts; expert += block::threads() * own.stride)
+      tell_count(call, expert);
   if (own.first != 0) return;
-  for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
+  KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
+                   source += block::threads()) {
     if (params.out.waited != nullptr) params.out.waited[source] += call.shared.waited[source];
     // For the next dispatch, which no block of this one serves.
     params.call.workspace->verdicts[call.call.parity() ^ 1][source] =
@@ -93,23 +126,55 @@ DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
   }
 }
 
-/// By a whole receiving block.
+/// By the whole block, which meets: the verdicts. Whether one differs from what the block held.
+DEVICE bool learn(const Dispatch& call, const Proposal& first) {
+  bool differs = false;
+  KEEP_ROLLED for (uint32_t source = thread::index(); source < call.tail.ranks;
+                   source += block::threads()) {
+    const Proposal proposal = source == first.source ? first : Proposal::make(call, source);
+    call.shared.absent[source] = proposal.verdict() == Verdict::absent;
+    differs |= proposal.verdict() != proposal.mine;
+  }
+  return block::any(differs);
+}
+
+/// By a whole receiving block. Until the verdicts are in, the block goes on by what it holds
+/// itself, and stores nothing; nearly always that is what they say.
 DEVICE void receive_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const OwnRows own = OwnRows::of_block(params);
-  find_slots(call, own);
-  tell_counts(call, own);
-  // A row's units, and one for what is noted of it.
-  const uint32_t jobs = params.row.units() + 1;
-  for (uint32_t job = warp::index(); job < own.count * jobs; job += warp::count()) {
-    const uint32_t row = job / jobs, unit = job % jobs;
-    const uint32_t source = own.source(params, row), token = own.token(params, row);
-    const PickedSlot pick = PickedSlot::of(call, row, source, token);
-    if (unit == params.row.units())
-      note_row(call, source, token, pick);
-    else
-      spread_unit(call, unit, source, token, pick);
+  SpreadJob job = SpreadJob::first(call, own);
+  empty_tables(call);
+  open_call(call.call, false);
+  Bytes16 seen = empty_piece();
+  for (bool again = false;; again = true) {
+    read_ids(call, own, again);
+    if (!again) seen = glance(call, own, job);
+    block::sync();
+    Proposal proposal{};
+    if (!again && thread::index() < params.call.ranks)
+      proposal = Proposal::make(call, thread::index());
+    count_rows(call, again);
+    block::sync();
+    find_slots(call, own, again);
+    if (again) {
+      block::sync();
+      break;
+    }
+    if (!learn(call, proposal)) break;
   }
+  while (job.row < own.count) {
+    const SpreadJob now = job;
+    const Bytes16 seen_now = seen;
+    job.advance(call, own);
+    seen = glance(call, own, job);
+    const int32_t slot = picked_slot(call, now.row);
+    if (now.notes(call))
+      note_row(call, now.of, slot);
+    else
+      spread_unit(call, now.unit, now.of, slot, seen_now);
+  }
+  tell_counts(call, own);
 }
 
 }  // namespace tokenyard::low_latency

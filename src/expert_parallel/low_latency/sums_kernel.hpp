@@ -8,9 +8,28 @@
 
 namespace tokenyard::low_latency {
 
+/// A pick: the row that an expert of this rank made for it, and its weight.
+struct alignas(8) WeightedRow {
+  int32_t slot;  ///< -1: none here
+  float weight;
+};
+
+/// What goes into the sum of one of this rank's tokens.
+struct TokenPlan {
+  uint32_t rows;     ///< of experts of this rank
+  uint32_t shares;   ///< ranks that send a row of sums
+  uint32_t missing;  ///< picks of ranks that are masked already
+  WeightedRow row[kTopkMax];
+  struct Share {
+    uint32_t rank, picks;
+  };
+  Share share[kTopkMax];
+};
+
 struct CombineShared {
   CallShared call;
-  uint32_t lost[3];            ///< by turn: picks whose rank's sums some warp lacks
+  TokenPlan plans[3];          ///< by turn
+  uint32_t lost[3];            ///< by turn: shares that some warp lacks
   uint64_t waited[kRanksMax];  ///< cycles that the block's first thread waited
 };
 
@@ -54,33 +73,51 @@ class LaneSums {
   float sums_[8] = {};
 };
 
-/// A lane's pick: the row that an expert of this rank made for it, and its weight.
-struct WeightedRow {
-  int32_t slot;  ///< -1: none here
-  float weight;
-};
-
 /// By all lanes: adds the rows of the picks that lanes `first` and up hold and `live` (shifted down
-/// by `first`) names, in their order, a few loads under way at a time.
-DEVICE void add_rows(const Combine& call, LaneSums& sums, WeightedRow held, uint32_t live,
-                     uint32_t first, uint32_t piece) {
+/// by `first`) names, in their order, a few loads under way at a time. Slots are known; the weights
+/// in `held` need not be before `weigh()`, which is called by all lanes while the first rows are
+/// under way, has returned. It may say that they will never be: then nothing is added, and this is
+/// false.
+template <class Weigh>
+DEVICE bool add_rows(const Combine& call, LaneSums& sums, const WeightedRow& held, uint32_t live,
+                     uint32_t first, uint32_t piece, Weigh weigh) {
   constexpr uint32_t kAtOnce = 4;
   const uint32_t pieces = call.params.pieces;
   const bool has_piece = piece < pieces;
   const auto* const y = reinterpret_cast<const Bytes16*>(call.params.y) + piece;
-  while (live != 0) {
+  KEEP_ROLLED for (uint32_t loaded = live; loaded != 0; live = loaded) {
     Bytes16 rows[kAtOnce] = {};
-    float weights[kAtOnce] = {};
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (live == 0) continue;
-      const uint32_t lane = first + first_bit(live);
-      live &= live - 1;
-      const auto slot = static_cast<uint32_t>(warp::shuffle(held.slot, lane));
-      weights[i] = warp::shuffle(held.weight, lane);
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (loaded == 0) continue;
+      const auto slot = static_cast<uint32_t>(warp::shuffle(held.slot, first + first_bit(loaded)));
+      loaded &= loaded - 1;
       if (has_piece) rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
     }
-    // A place left over adds zero times zero to sums that then hold no -0.
-    for (uint32_t i = 0; i < kAtOnce; ++i) sums.add(rows[i], weights[i]);
+    if (!weigh()) return false;
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (live == 0) continue;
+      sums.add(rows[i], warp::shuffle(held.weight, first + first_bit(live)));
+      live &= live - 1;
+    }
+  }
+  return true;
+}
+
+/// The same of a plan.
+DEVICE void add_rows(const Combine& call, LaneSums& sums, const TokenPlan& plan, uint32_t piece) {
+  constexpr uint32_t kAtOnce = 4;
+  const uint32_t pieces = call.params.pieces;
+  const auto* const y = reinterpret_cast<const Bytes16*>(call.params.y) + piece;
+  KEEP_ROLLED for (uint32_t first = 0; first < plan.rows; first += kAtOnce) {
+    Bytes16 rows[kAtOnce] = {};
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (first + i >= plan.rows || piece >= pieces) continue;
+      const auto slot = static_cast<uint32_t>(plan.row[first + i].slot);
+      rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
+    }
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (first + i < plan.rows) sums.add(rows[i], plan.row[first + i].weight);
+    }
   }
 }
 

@@ -22,11 +22,13 @@ DEVICE void put_back(Peer<Bytes16> staged) {
   store<Order::relaxed, Scope::sys>(staged, empty_piece());
 }
 
-/// By one lane: takes a piece and empties its place; zeros if it did not come. That place is left
-/// as it is, for a masked rank may yet write there, and is refilled before it is unmasked.
-DEVICE Bytes16 take(const Call& call, Phase phase, uint32_t source, Peer<Bytes16> staged) {
-  Bytes16 piece{};
-  if (!await_piece(call, phase, source, staged, piece)) return Bytes16{};
+/// By one lane: takes a piece and empties its place; zeros if it did not come. `seen` is what an
+/// earlier look found, which may be all there is to do. A place that nothing came to is left as it
+/// is, for a masked rank may yet write there, and is refilled before it is unmasked.
+DEVICE Bytes16 take(const Call& call, Phase phase, uint32_t source, Peer<Bytes16> staged,
+                    const Bytes16& seen) {
+  Bytes16 piece = seen;
+  if (!has_come(piece) && !await_piece(call, phase, source, staged, piece)) return Bytes16{};
   put_back(staged);
   return piece;
 }

@@ -3,10 +3,77 @@
 
 #include <algorithm>
 
+#include "device/cold.hpp"
 #include "device/device.hpp"
+#include "device/guarded_wait.hpp"
+#include "device/unroll.hpp"
 #include "expert_parallel/low_latency/call.hpp"
 
 namespace tokenyard::low_latency {
+
+DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
+  // Relaxed: the word says only that the rank is masked, and nothing else is read on its strength.
+  return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank) !=
+         static_cast<uint32_t>(Failure::none);
+}
+
+/// Tells the others that this rank waits, and notes whom it hears. Many threads wait at once: one
+/// that does so in a while is enough, whomever it waits for itself.
+DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
+  Workspace& workspace = *params.workspace;
+  // Relaxed, like all pulses: nothing else is read on their strength.
+  const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
+  if (clock - last < params.timeout / (2 * kPulses)) return;
+  store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
+  KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
+    if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
+    store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), clock);
+    const uint32_t pulse =
+        load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
+    Workspace::Heard& heard = workspace.heard[rank];
+    if (pulse == load<Order::relaxed, Scope::gpu>(&heard.pulse)) continue;
+    store<Order::relaxed, Scope::gpu>(&heard.pulse, pulse);
+    store<Order::relaxed, Scope::gpu>(&heard.at, clock);
+  }
+}
+
+/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then: a rank that was
+/// heard has its time anew, within limits.
+DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
+  const uint32_t heard_before =
+      clock - load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
+  if (heard_before > now) return params.timeout;
+  return std::min(now - heard_before + params.timeout, kTimesLate * params.timeout);
+}
+
+/// What look_around says of a wait that is over.
+inline constexpr uint32_t kGivenUp = UINT32_MAX;
+
+/// By a thread that has waited for a while; `next_look` is what this said last, at first 0. When
+/// to look again, in kTimeUnitNs since the start, or kGivenUp: the rank is masked, now or before.
+COLD uint32_t look_around(const CallParams& params, uint64_t start_ns, uint32_t phase,
+                          uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_look) {
+  if (is_masked(params, rank)) return kGivenUp;
+  const uint64_t time_ns = now_ns();
+  const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
+  if (now < next_look) return next_look;
+  const uint32_t interval = std::clamp(params.timeout / kPulses, 1u, uint32_t{kLookUnitsMax});
+  if (next_look == 0) return now + interval;
+  const Patience patience = params.masks.patience(rank);
+  const Deadline deadline(patience, start_ns);
+  const Awaited what{.phase = phase, .rank = rank, .expected = expected, .seen = seen};
+  // Relaxed: the host says only that it wants the wait to end.
+  if (load<Order::relaxed, Scope::sys>(patience.alarm) != kNoAlarm) {
+    deadline.fail(Failure::alarm, what);
+    return kGivenUp;
+  }
+  const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
+  exchange_pulses(params, clock);
+  // This rank waits for nobody else when it sends to itself, and is never masked.
+  if (now < end_of_wait(params, rank, now, clock) || rank == params.rank) return now + interval;
+  deadline.fail(Failure::deadline, what);
+  return kGivenUp;
+}
 
 /// In the block's shared memory.
 struct CallShared {
@@ -18,74 +85,29 @@ struct Call {
   const CallParams& params;
   CallShared& shared;
   Kind kind;
-  uint32_t epoch;
+  Progress before;  ///< of this kind, of the calls until now
   uint64_t start_ns;
+  uint32_t epoch;
 
   DEVICE uint32_t parity() const { return parity_of(epoch); }
   DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
-  DEVICE bool masked(uint32_t rank) const {
-    // Relaxed: the word says only that the rank is masked, and nothing else is read on its
-    // strength.
-    return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank) !=
-           static_cast<uint32_t>(Failure::none);
-  }
-
   /// Waits for something of `rank`'s; `condition(seen)` says whether it is there. False: the rank
   /// is masked, now or before.
   template <class Condition>
-  DEVICE bool await(Phase phase, uint32_t rank, uint64_t expected, Condition condition) const {
-    const Patience patience = params.masks.patience(rank);
-    const Deadline deadline(patience, start_ns);
+  DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    uint32_t next_look = params.timeout / kPulses;
-    bool arrived = false;
-    uint32_t polls = 0;
-    const bool ended = wait_until(deadline, what, [&] {
-      arrived = condition(what.seen);
-      return arrived || (++polls % params.polls_a_look == 0 && !goes_on(next_look, rank));
-    });
-    if (ended && !arrived) deadline.fail(Failure::deadline, what);
-    return arrived;
-  }
-
- private:
-  /// Whether there is still time, which is counted in kTimeUnitNs since the start. `next_look`:
-  /// when to ask again. A rank that was heard has its time anew, within limits.
-  DEVICE bool goes_on(uint32_t& next_look, uint32_t rank) const {
-    const uint64_t time_ns = now_ns();
-    const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
-    if (now < next_look) return true;
-    next_look = now + std::max(params.timeout / kPulses, 1u);
-    const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
-    exchange_pulses(clock);
-    // Relaxed, like all pulses: nothing else is read on their strength.
-    const uint32_t heard_before =
-        clock - load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
-    uint32_t end = params.timeout;
-    if (heard_before <= now)
-      end = std::min(now - heard_before + params.timeout, kTimesLate * params.timeout);
-    // This rank waits for nobody else when it sends to itself, and is never masked.
-    return now < end || rank == params.rank;
-  }
-
-  /// Tells the others that this rank waits, and notes whom it hears. Many threads wait at once: one
-  /// that does so in a while is enough, whomever it waits for itself.
-  DEVICE void exchange_pulses(uint32_t clock) const {
-    Workspace& workspace = *params.workspace;
-    const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
-    if (clock - last < params.timeout / (2 * kPulses)) return;
-    store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
-    for (uint32_t rank = 0; rank < params.ranks; ++rank) {
-      if (rank == params.rank || !params.active.contains(rank) || masked(rank)) continue;
-      store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), clock);
-      const uint32_t pulse =
-          load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
-      Workspace::Heard& heard = workspace.heard[rank];
-      if (pulse == load<Order::relaxed, Scope::gpu>(&heard.pulse)) continue;
-      store<Order::relaxed, Scope::gpu>(&heard.pulse, pulse);
-      store<Order::relaxed, Scope::gpu>(&heard.at, clock);
-    }
+    uint32_t polls_left = params.polls_a_look, next_look = 0;
+    return wait_until(
+        what, [&] { return condition(what.seen); },
+        [&] {
+          if (--polls_left != 0) [[likely]]
+            return true;
+          polls_left = params.polls_a_look;
+          next_look = look_around(params, start_ns, what.phase, rank, expected,
+                                  static_cast<uint32_t>(what.seen), next_look);
+          return next_look != kGivenUp;
+        });
   }
 };
 
