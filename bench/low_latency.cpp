@@ -7,7 +7,7 @@
 //
 // Calls are made in trains behind a pause. "In kernel" is from the first block's begin to the last
 // one's end, in the mean over a train; "per call" is a train's time from event to event over its
-// calls, launches included.
+// calls, launches included; "of a graph" that of a train which was captured as one CUDA graph.
 //
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink), without a latency.
@@ -70,12 +70,10 @@ class Measurement {
     });
     add("dispatch fp8, in kernel", fp8, dispatches.spans[0]);
     add("dispatch fp8, per call", fp8, dispatches.call);
-    const TrainTimes pairs = time([&](uint32_t call, const SpanMemory& spans) {
-      const auto got = dispatch(call, spans.of(call, Span::dispatch), false);
-      combine(call, got, spans.of(call, Span::combine), false);
-    });
+    const TrainTimes pairs = time_pairs(Launched::one_by_one);
     add("combine bf16, in kernel", bf16, pairs.spans[2]);
     add("both, per pair", fp8 + bf16, pairs.call);
+    add("both, per pair of a graph", fp8 + bf16, time_pairs(Launched::as_a_graph).call);
     const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {
       const auto got = dispatch(call, spans.of(call, Span::dispatch), true);
       exchange_.receive(got.handle, stream_.native);
@@ -101,8 +99,16 @@ class Measurement {
                       {.hook = hook, .span_ns = span, .stream = stream_.native});
   }
   template <class Body>
-  TrainTimes time(Body body) {
-    return time_trains(world_, tensors_, stream_, settings_.trains, body);
+  TrainTimes time(Body body, Launched how = Launched::one_by_one) {
+    return time_trains(world_, tensors_, stream_, settings_.trains, how, body);
+  }
+  TrainTimes time_pairs(Launched how) {
+    return time(
+        [&](uint32_t call, const SpanMemory& spans) {
+          const auto got = dispatch(call, spans.of(call, Span::dispatch), false);
+          combine(call, got, spans.of(call, Span::combine), false);
+        },
+        how);
   }
   /// `row_bytes` 0: there is no floor.
   void add(const std::string& name, double row_bytes, const std::vector<double>& mine) {

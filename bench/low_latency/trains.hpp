@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstring>
+#include <optional>
 
+#include "bench/harness/graph.hpp"
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/low_latency/batches.hpp"
@@ -55,13 +57,22 @@ class SpanMemory {
   Told told_;
 };
 
+/// How a train's calls reach the device.
+enum class Launched : uint8_t { one_by_one, as_a_graph };
+
 /// `body(call, spans)` enqueues a call. Ranks start each train together.
 template <class Body>
-TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t trains, Body body) {
+TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t trains, Launched how,
+                       Body body) {
   Accelerator& accelerator = world.accelerator();
   const uint32_t pause_ns = accelerator.kind() == AcceleratorKind::gpu ? kPauseNs : 0;
   constexpr uint32_t kWarmUp = 2;
   SpanMemory spans(tensors);
+  const auto enqueue = [&] {
+    for (uint32_t call = 0; call < kTrain; ++call) body(call, spans);
+  };
+  std::optional<Graph> graph;
+  if (how == Launched::as_a_graph) graph.emplace(accelerator, stream, enqueue);
   TrainTimes times;
   for (uint32_t train = 0; train < trains + kWarmUp; ++train) {
     spans.reset(accelerator, stream);
@@ -69,7 +80,10 @@ TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t t
     launch(accelerator, pause_kernel, {.blocks = 1, .warps = 1, .cooperative = false}, stream,
            PauseParams{pause_ns});
     const Event begin = accelerator.record(stream);
-    for (uint32_t call = 0; call < kTrain; ++call) body(call, spans);
+    if (graph)
+      graph->launch();
+    else
+      enqueue();
     const Event end = accelerator.record(stream);
     if (!accelerator.wait_until(accelerator.now() + std::chrono::seconds(30),
                                 [&] { return accelerator.done(end); }))
