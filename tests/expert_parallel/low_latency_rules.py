@@ -1,0 +1,201 @@
+"""Breaks the rules of the low-latency protocol one at a time and asks the simulator to notice.
+
+`./run simulate --mutants` weakens accesses to memory. What it cannot break is what the protocol
+says of values: that no payload looks like empty staging, that places are emptied, that parities
+alternate, that words of another epoch are not taken, that blocks agree. Here each such line is
+changed in a copy of the kernels, which is compiled into a simulator of its own.
+
+    python3 tests/expert_parallel/low_latency_rules.py BUILD [--seeds 2000] [--budget 30] [--jobs 2]
+
+BUILD is a build tree made with Ninja and TOKENYARD_UNITY=OFF in which `simulate` is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path("src/expert_parallel/low_latency")
+KERNELS = ("dispatch_host.cpp", "combine_host.cpp")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line of the kernels that keeps a promise, and what it is without it."""
+
+    broken: str
+    file: str
+    line: str
+    instead: str
+
+
+RULES = (
+    Rule(
+        "a payload may hold the sentinel",
+        "protocol.hpp",
+        "return word == kEmpty ? nans : word;",
+        "return nans == 0 ? nans : word;",
+    ),
+    Rule(
+        "a place that was read is not emptied",
+        "take_kernel.hpp",
+        "store<Order::relaxed, Scope::sys>(staged, empty_piece());",
+        "static_cast<void>(staged);",
+    ),
+    Rule(
+        "a place is emptied of all but its first word",
+        "take_kernel.hpp",
+        "store<Order::relaxed, Scope::sys>(staged, empty_piece());",
+        "store<Order::relaxed, Scope::sys>(staged, Bytes16{{0, kEmpty, kEmpty, kEmpty}});",
+    ),
+    Rule(
+        "both parities are one",
+        "protocol.hpp",
+        "return epoch & 1;",
+        "return epoch & 0;",
+    ),
+    Rule(
+        "ranks swap parities",
+        "vigil_kernel.hpp",
+        "return parity_of(epoch);",
+        "return parity_of(epoch + params.rank);",
+    ),
+    Rule(
+        "a buffer is written an epoch before it is drained",
+        "call_kernel.hpp",
+        "return call.epoch - 2;",
+        "return call.epoch - 3;",
+    ),
+    Rule(
+        "a rank says that it has drained what it only begins to read",
+        "call_kernel.hpp",
+        "Drained{received(Kind::dispatch), received(Kind::combine)}",
+        "Drained{received(Kind::dispatch) + 1, received(Kind::combine) + 1}",
+    ),
+    Rule(
+        "ids of another epoch are taken",
+        "slots_kernel.hpp",
+        "return packed.epoch() == call.call.epoch;",
+        "return packed.epoch() != 0;",
+    ),
+    Rule(
+        "weights of another epoch are taken",
+        "send_sums_kernel.hpp",
+        "return told.epoch == call.call.epoch;",
+        "return told.epoch != 0;",
+    ),
+    Rule(
+        "a block goes by what it holds, whatever the verdict",
+        "spread_rows_kernel.hpp",
+        "differs |= proposal.verdict() != proposal.mine;",
+        "differs |= proposal.verdict() == Verdict::open;",
+    ),
+    Rule(
+        "a warp leaves out of a sum what it lacks itself",
+        "add_sums_kernel.hpp",
+        "return *word;",
+        "return lacks;",
+    ),
+)
+
+
+def break_rule(rule: Rule, sources: Path) -> None:
+    path = sources / rule.file
+    text = path.read_text()
+    times = text.count(rule.line)
+    if times != 1:
+        raise SystemExit(f"{rule.file}: there {times} times, not once: {rule.line}")
+    path.write_text(text.replace(rule.line, rule.instead))
+
+
+def compile_commands(build: Path) -> dict[str, list[str]]:
+    """How the build compiles each instrumented kernel, without its output and its source."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        source = Path(entry["file"])
+        if (
+            source.parent == ROOT / FOLDER
+            and source.name in KERNELS
+            and "thread" in entry["command"]
+        ):
+            words = shlex.split(entry["command"])
+            cut = words.index("-o")
+            found[source.name] = words[:cut]
+    if set(found) != set(KERNELS):
+        raise SystemExit(f"{build}: no instrumented kernels of {FOLDER} (TOKENYARD_UNITY=OFF?)")
+    return found
+
+
+def link_command(build: Path) -> str:
+    """How the build links its simulator."""
+    listing = subprocess.run(
+        ["ninja", "-C", build, "-t", "commands", "tests/simulate"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    command = listing.stdout.splitlines()[-1].removeprefix(": && ")
+    return command.split(" && ")[0]
+
+
+def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
+    """A simulator whose kernels break the rule."""
+    shutil.copytree(ROOT / FOLDER, scratch / FOLDER)
+    break_rule(rule, scratch / FOLDER)
+    running = []
+    for name, command in compile_commands(build).items():
+        words = [*command, f"-I{scratch}/src", "-o", f"{scratch}/{name}.o"]
+        # The copy's folder comes before the tree's own.
+        first = next(i for i, word in enumerate(words) if word.startswith("-I"))
+        words.insert(first, words.pop(words.index(f"-I{scratch}/src")))
+        running.append(subprocess.Popen([*words, "-c", scratch / FOLDER / name], cwd=build))
+    if any(process.wait() != 0 for process in running):
+        raise SystemExit(f"does not compile: {rule.broken}")
+    program = scratch / "simulate"
+    objects = " ".join(str(scratch / f"{name}.o") for name in KERNELS)
+    # Before the libraries: their own kernels are then not asked for.
+    command = re.sub(r"-o \S+", f"{objects} -o {program}", link_command(build), count=1)
+    subprocess.run(command, shell=True, check=True, cwd=build)
+    return program
+
+
+def first_failure(program: Path, args: argparse.Namespace) -> str:
+    """What the suite says first against it; empty if nothing."""
+    run = subprocess.run(
+        [program, "--suite", "low_latency", "--seeds", str(args.seeds),
+         "--budget", str(args.budget), "--jobs", str(args.jobs)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    failed = re.search(r"(\d+) failed$", run.stdout.strip())
+    if failed is None:
+        return f"ended with {run.returncode}"
+    return "" if failed[1] == "0" else f"{failed[1]} seeds failed"
+
+
+def main() -> int:
+    """How many rules can be broken unnoticed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--budget", type=int, default=30, help="seconds a rule")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    survived = 0
+    for rule in RULES:
+        with tempfile.TemporaryDirectory() as scratch:
+            noticed = first_failure(simulator(rule, args.build.resolve(), Path(scratch)), args)
+        survived += not noticed
+        print(f"{'caught' if noticed else 'SURVIVED':8}  {rule.broken} ({noticed})", flush=True)
+    print(f"{len(RULES) - survived} caught, {survived} survived")
+    return survived
+
+
+if __name__ == "__main__":
+    sys.exit(main())
