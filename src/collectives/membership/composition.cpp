@@ -163,17 +163,26 @@ std::optional<Verdict> compose(const Evidence& evidence) {
     invariant(evidence.view.at(slot).has_value(), "one who is no member has promised");
     if (!evidence.leaving.contains(slot)) kept.insert(slot);
   }
-  if (evidence.mutant != Mutant::suspicions_not_told) kept = connected(evidence.promises, kept);
+  const auto in_touch = [&](const std::set<Slot>& slots) {
+    const bool told = evidence.mutant != Mutant::suspicions_not_told;
+    return told ? connected(evidence.promises, slots) : slots;
+  };
+  // Those who leave may be as many as a quorum, but the job goes on only with somebody who stays.
+  const auto goes_on = [&](const std::set<Slot>& slots) {
+    return !slots.empty() && enough(evidence, slots);
+  };
+  // Whoever goes anyway goes first, or it might take one along that does not hear it.
+  const auto part_with = [&](const std::set<Slot>& some) {
+    const std::set<Slot> others = without(kept, some);
+    if (goes_on(in_touch(others))) kept = others;
+  };
   const std::set<Slot> blamed = stalled(evidence.promises, evidence.mutant);
-  if (evidence.evict_stalled && enough(evidence, without(kept, blamed)))
-    kept = without(kept, blamed);
+  if (evidence.evict_stalled) part_with(blamed);
   std::map<Slot, Member> newcomers = admitted(evidence);
-  for (const auto& [slot, newcomer] : newcomers) {
-    const std::set<Slot> others = without(kept, {slot});
-    if (!others.empty() && enough(evidence, others)) kept = others;
-  }
+  for (const auto& [slot, newcomer] : newcomers) part_with({slot});
+  kept = in_touch(kept);
   std::erase_if(newcomers, [&](const auto& entry) { return kept.contains(entry.first); });
-  if (kept.empty() || !enough(evidence, kept)) return std::nullopt;
+  if (!goes_on(kept)) return std::nullopt;
 
   Verdict verdict;
   View& next = verdict.next;

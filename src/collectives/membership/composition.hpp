@@ -24,11 +24,12 @@ struct Evidence {
 };
 
 /// The next view holds
-/// - members that have promised, since only those have frozen, and hear one another: who lacks most
-///   of the others' signs of life is dropped until all the rest is connected, of equals the higher
-///   slot;
+/// - members that have promised, since only those have frozen;
 /// - without those that leave or, if so wished, have stalled;
-/// - with newcomers, for slots that somebody wants filled. A slot's old process makes way.
+/// - with newcomers, for slots that somebody wants filled. A slot's old process makes way;
+/// - and of all the rest those that hear one another: who lacks most of the others' signs of life
+/// is
+///   dropped until all are connected, of equals the higher slot.
 /// Nothing, if those of the old view that would go on are too few: with those that leave in good
 /// order they must be as many as a quorum, the witness counting for one of them.
 std::optional<Verdict> compose(const Evidence& evidence);

@@ -1,0 +1,98 @@
+// The verdict that follows from promises: a pure function, fed with what members might have said.
+#include "collectives/membership/composition.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tokenyard::collectives {
+namespace {
+
+using testing::ElementsAre;
+
+/// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations.
+struct Promised {
+  explicit Promised(const std::vector<Sequence>& begun) {
+    view.epoch = 1;
+    view.slots = static_cast<uint32_t>(begun.size());
+    std::vector<Slot> world;
+    for (Slot slot = 0; slot < view.slots; ++slot) world.push_back(slot);
+    for (const Slot slot : world) {
+      view.members.push_back({slot, slot + 1});
+      promises[slot].progress = {{0, world, 0, begun[slot]}};
+    }
+  }
+  std::optional<Verdict> compose(bool evict_stalled) const {
+    return collectives::compose({.view = view,
+                                 .last = last,
+                                 .promises = promises,
+                                 .leaving = leaving,
+                                 .quorum = Quorum(view, false, Mutant::none),
+                                 .evict_stalled = evict_stalled});
+  }
+
+  View view;
+  Verdict last;
+  std::map<Slot, Promise> promises;
+  std::set<Slot> leaving;
+};
+
+std::vector<Slot> slots_of(const View& view) {
+  std::vector<Slot> slots;
+  for (const Member& member : view.members) slots.push_back(member.slot);
+  return slots;
+}
+
+TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[0].stalled = {2};
+  for (const bool evict : {false, true}) {
+    const auto verdict = ranks.compose(evict);
+    ASSERT_TRUE(verdict);
+    EXPECT_THAT(verdict->stalled, ElementsAre(2));
+    EXPECT_EQ(slots_of(verdict->next).size(), evict ? 2u : 3u);
+  }
+}
+
+// Two of three left, and had waited in vain for the third: with them gone there was a quorum to put
+// it out, and nobody to go on. So there was no verdict, and the last rank asked for ever.
+TEST(Composition, TheLastThatStaysIsNotPutOut) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[1].stalled = {2};
+  ranks.leaving = {0, 1};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(2));
+  EXPECT_THAT(verdict->left, ElementsAre(0, 1));
+  EXPECT_THAT(verdict->stalled, ElementsAre(2));
+}
+
+// Of two that do not hear each other the higher goes, unless the lower one goes anyway: both went.
+TEST(Composition, WhoStalledTakesNobodyAlong) {
+  Promised ranks({1, 1, 0, 1});
+  ranks.promises[0].stalled = {2};
+  ranks.promises[2].suspected = {3};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 3));
+}
+
+TEST(Composition, WhoMakesWayTakesNobodyAlong) {
+  Promised ranks({1, 1, 1, 1});
+  const Member newcomer{2, 99};
+  ranks.promises[0].admits = {2};
+  ranks.promises[0].waiting = {newcomer};
+  ranks.promises[2].suspected = {3};
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(verdict->next.contains(newcomer));
+}
+
+TEST(Composition, NobodyGoesOnWhereAllLeave) {
+  Promised ranks({1, 1, 1});
+  ranks.leaving = {0, 1, 2};
+  EXPECT_FALSE(ranks.compose(false));
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives
