@@ -195,6 +195,28 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (Slot rank = 0; rank < 4; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2, 3}));
 }
 
+// It had what was left of the time, which was nothing: the first to begin again blamed the others,
+// who were put out in their turn.
+TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
+  EngineWorld world({.ranks = 3, .on_failure = OnFailure::exclude});
+  Attempted attempted(world, {0, 1}, 5000);
+  world.poll(10);
+  world.pass(200ms);
+  world.poll(10);
+  world.pass(10s);
+  world.poll(3);
+  for (const Slot rank : {Slot{0}, Slot{1}}) {
+    EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{2});
+  }
+  world.install(world.agree({2}));
+  world.engine(0).poll(true);
+  EXPECT_EQ(world.control(0).stalled, std::set<Slot>{2});
+  world.run(attempted.operations);
+  for (const Slot rank : {Slot{0}, Slot{1}}) {
+    EXPECT_EQ(attempted.values[rank], sum_of(attempted, {0, 1}));
+  }
+}
+
 TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
   EngineWorld world({.ranks = 3});
   Attempted attempted(world, {0, 1}, 5000);
@@ -210,6 +232,25 @@ TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
   Attempted again(world, {0, 1, 2}, 5000);
   world.run(again.operations);
   for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2}));
+}
+
+// So what fails it then is new, and may be told in that epoch.
+TEST(EngineFailure, WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends) {
+  EngineWorld world({.ranks = 3});
+  Attempted attempted(world, {0, 1}, 5000);
+  world.pass(9s);
+  world.poll(1);
+  Verdict verdict = world.agree({});
+  verdict.mends = true;
+  world.install(verdict);
+  world.pass(9s);
+  world.poll(20);
+  for (const auto& operation : attempted.operations) EXPECT_FALSE(operation->done());
+  world.pass(2s);
+  world.poll(20);
+  world.install(world.agree({}));
+  for (const auto& operation : attempted.operations)
+    EXPECT_TRUE(failure_of<PeerTimeout>(*operation));
 }
 
 TEST(EngineFailure, ARepairDoesNotReachIntoLaterEpochs) {

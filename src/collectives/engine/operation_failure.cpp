@@ -189,7 +189,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
     queue_.front()->deadline = now + queue_.front()->timeout;
     if (!lost.empty() || phase_ == Phase::awaiting_ranks) phase_ = Phase::idle;
   } else if (!lost.empty()) {
-    call_off(verdict, lost);
+    call_off(verdict, lost, now);
   } else if (expired_) {
     WaitFacts facts = *expired_;
     // From some that have begun this rank had heard nothing either: now all know who has not.
@@ -218,7 +218,8 @@ void OperationQueue::tell_of_failure(const WaitFacts& facts) {
   unusable_ = true;  // nothing after the breakage
 }
 
-void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t>& lost) {
+void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t>& lost,
+                              Instant now) {
   const bool back =
       lost.size() > 0 && identity_.active_ranks(verdict.next).size() == identity_.slots.size();
   expired_.reset();
@@ -229,7 +230,9 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
     case OnFailure::exclude:
       if (!queue_.empty()) {
         ++around_.counters.retried;
-        queue_.front()->deadline = queue_.front()->timeout + began_;
+        // All its time: who was lost may have used up what there was, and whoever is a moment later
+        // than this rank now would be blamed next.
+        queue_.front()->deadline = now + queue_.front()->timeout;
       }
       break;
     case OnFailure::retry:

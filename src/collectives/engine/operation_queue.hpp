@@ -96,7 +96,7 @@ class OperationQueue {
   void break_for(std::vector<uint32_t> lost);
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
   void take_back();
-  void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost);
+  void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost, Instant now);
   void tell_of_failure(const WaitFacts& facts);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
