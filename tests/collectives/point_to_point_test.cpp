@@ -188,6 +188,30 @@ TEST(PointToPoint, DeadlinesAreKept) {
   EXPECT_EQ(got, values);
 }
 
+// The sender was told that it had been received, and nobody had it.
+TEST(PointToPoint, AReceiveThatEndsInTheMiddleOfAMessageLeavesItToTheNext) {
+  EngineWorld world({.ranks = 2, .ring_bytes = 3001});
+  const std::vector<float> first = counted(5000, 0), second = counted(5000, 7);
+  std::vector<float> got(5000), next(5000);
+  const auto send = world.engine(0).send(0, sent(first), 1, 1, 10s);
+  const auto receive = world.engine(1).receive(0, into(got), 0, 1, 1s);
+  const auto later = world.engine(0).send(0, sent(second), 1, 1, 10s);
+  world.poll(5);
+  ASSERT_NE(got[0] + got[1], 0.f) << "it has not begun to come";
+  ASSERT_FALSE(receive->done());
+  world.pass(2s);
+  world.engine(1).poll(true);
+  EXPECT_TRUE(failure_of<PeerTimeout>(*receive));
+  world.poll(50);
+  EXPECT_FALSE(send->done());
+  const auto again = world.engine(1).receive(0, into(got), 0, 1, 10s);
+  const auto after = world.engine(1).receive(0, into(next), 0, 1, 10s);
+  run(world, {again, after, send, later});
+  EXPECT_EQ(error_text(*send), "");
+  EXPECT_EQ(got, first);
+  EXPECT_EQ(next, second);
+}
+
 TEST(PointToPoint, ALostPeerIsNamed) {
   EngineWorld world({.ranks = 3});
   std::vector<float> got(5000), other(5000);

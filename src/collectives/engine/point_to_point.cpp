@@ -162,6 +162,7 @@ bool PointToPoint::take(uint32_t from, const FrameHeader& header) {
                                          .type = header.signature.type,
                                          .bytes = header.signature.elements,
                                          .eager = false,
+                                         .stage = Stage::here,
                                          .copy = {},
                                          .order = ++arrivals_};
       }
@@ -202,6 +203,7 @@ bool PointToPoint::take_eager(uint32_t from, const FrameHeader& header) {
                                      .type = header.signature.type,
                                      .bytes = header.bytes,
                                      .eager = true,
+                                     .stage = Stage::here,
                                      .copy = std::move(peer.eager),
                                      .order = ++arrivals_};
   }
@@ -216,26 +218,36 @@ PointToPoint::Receiving* PointToPoint::find_accepted(uint32_t from, Number numbe
   return nullptr;
 }
 
+void PointToPoint::let_go(const Receiving& receiving) {
+  if (!receiving.accepted) return;
+  const auto [from, number] = *receiving.accepted;
+  peers_[from].arrived.at(number).stage = Stage::thrown_away;
+}
+
 bool PointToPoint::take_content(uint32_t from, const FrameHeader& header) {
   Peer& peer = peers_[from];
-  Receiving* receiving = find_accepted(from, header.sequence);
+  const auto offer = peer.arrived.find(header.sequence);
+  if (offer == peer.arrived.end()) throw InternalError("the content of what was not offered");
+  Receiving* const receiving = find_accepted(from, header.sequence);
   if (receiving == nullptr) {
-    // Its receive has run out of time, and its memory is the caller's again.
+    // The memory that it was meant for is the caller's again.
     if (!stream(from).discard()) return false;
+    peer.got = 0;
+    offer->second.stage = Stage::here;
+    return true;
   }
-  while (receiving != nullptr && peer.got < header.bytes) {
+  while (peer.got < header.bytes) {
     const size_t got = stream(from).read(receiving->into.subspan(peer.got));
     if (got == 0) return false;
     peer.got += got;
   }
   peer.got = 0;
+  peer.arrived.erase(offer);
   peer.note(header.sequence);
   post(from, FrameKind::received, header.sequence, nullptr, {});
-  if (receiving != nullptr) {
-    receiving->operation->peer = from;
-    finish(receiving->operation, nullptr);
-    receiving_.remove_if([&](const Receiving& one) { return &one == receiving; });
-  }
+  receiving->operation->peer = from;
+  finish(receiving->operation, nullptr);
+  receiving_.remove_if([&](const Receiving& one) { return &one == receiving; });
   return true;
 }
 
@@ -278,6 +290,7 @@ void PointToPoint::take_unfit(uint32_t from, const FrameHeader& header) {
 
 void PointToPoint::take_withdrawn(uint32_t from, Number number) {
   peers_[from].note(number);  // it will not come again
+  peers_[from].arrived.erase(number);
   if (Receiving* receiving = find_accepted(from, number)) receiving->accepted.reset();
 }
 
@@ -288,8 +301,8 @@ std::optional<std::pair<uint32_t, PointToPoint::Number>> PointToPoint::find_arri
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
     if (receiving.from && *receiving.from != rank) continue;
     for (const auto& [number, arrived] : peers_[rank].arrived) {
-      if (arrived.tag != receiving.operation->tag) continue;
-      if (arrived.order < earliest) {
+      if (arrived.tag != receiving.operation->tag || arrived.stage == Stage::accepted) continue;
+      if (arrived.stage == Stage::here && arrived.order < earliest) {
         earliest = arrived.order;
         found = {rank, number};
       }
@@ -310,13 +323,16 @@ void PointToPoint::match() {
 bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
   Peer& peer = peers_[from];
   const auto found = peer.arrived.find(number);
-  const Arrived arrived = std::move(found->second);
-  const bool fits =
-      arrived.bytes == receiving.into.size() && arrived.type == receiving.operation->type;
-  if (!arrived.eager && around_.frozen && fits) {
-    found->second = arrived;
+  const bool fits = found->second.bytes == receiving.into.size() &&
+                    found->second.type == receiving.operation->type;
+  if (!found->second.eager && fits) {
+    if (around_.frozen) return false;
+    found->second.stage = Stage::accepted;
+    receiving.accepted = {from, number};
+    post(from, FrameKind::accept, number, nullptr, {});
     return false;
   }
+  const Arrived arrived = std::move(found->second);
   peer.arrived.erase(found);
   receiving.operation->peer = from;
   if (!fits) {
@@ -336,11 +352,6 @@ bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
       post(from, FrameKind::unfit, number, &wanted, {});
     }
     return true;
-  }
-  if (!arrived.eager) {
-    receiving.accepted = {from, number};
-    post(from, FrameKind::accept, number, nullptr, {});
-    return false;
   }
   std::copy(arrived.copy.begin(), arrived.copy.end(), receiving.into.begin());
   finish(receiving.operation, nullptr);

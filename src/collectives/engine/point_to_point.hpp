@@ -9,6 +9,9 @@
 ///     content(number, bytes) --->    straight into its place
 ///                           <----    received(number)
 ///
+/// Where the receive has run out of time by then, its content is thrown away, and the offer stands:
+/// nothing is received that nobody got.
+///
 /// Messages of an ordered pair are numbered. A sender keeps what has not been received (small ones
 /// as copies, so that their senders need not wait), and says it again in the next epoch; a receiver
 /// knows which numbers it has had. Messages of one tag arrive in the order in which they were sent.
@@ -85,11 +88,15 @@ class PointToPoint {
     DataType type = DataType::uint8;
     size_t bytes() const { return eager ? copy.size() : content.size(); }
   };
+  /// An offer stays until its content has come. While that of one whose receive has ended is thrown
+  /// away, no later message of its tag is given to anybody.
+  enum class Stage : uint8_t { here, accepted, thrown_away };
   struct Arrived {
     uint64_t tag = 0;
     DataType type = DataType::uint8;
     size_t bytes = 0;
     bool eager = false;
+    Stage stage = Stage::here;
     std::vector<std::byte> copy;
     uint64_t order = 0;  // among all peers' arrivals
   };
@@ -130,6 +137,8 @@ class PointToPoint {
   void take_unfit(uint32_t from, const FrameHeader& header);
   void take_withdrawn(uint32_t from, Number number);
   Receiving* find_accepted(uint32_t from, Number number);
+  /// Its receive is over before the content is here.
+  void let_go(const Receiving& receiving);
 
   /// Gives what has arrived to those who wait for it.
   void match();

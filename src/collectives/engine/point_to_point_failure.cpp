@@ -39,7 +39,10 @@ std::optional<Slot> PointToPoint::unreceived_by() const {
 
 void PointToPoint::begin_to_leave(const std::exception_ptr& why) {
   leaving_ = why;
-  for (Receiving& receiving : receiving_) finish(receiving.operation, why);
+  for (Receiving& receiving : receiving_) {
+    let_go(receiving);
+    finish(receiving.operation, why);
+  }
   receiving_.clear();
 }
 
@@ -84,6 +87,7 @@ void PointToPoint::check_deadlines(Instant now) {
       ++receiving;
       continue;
     }
+    let_go(*receiving);
     finish(receiving->operation, timeout_error(operation, "receive", receiving->from, now));
     receiving = receiving_.erase(receiving);
   }
