@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <future>
 #include <random>
 
 #include "fabric/free_port.hpp"
@@ -25,6 +26,11 @@ class Recorder final : public Participant {
   explicit Recorder(Sequence committed = 0) : committed_(committed) {}
 
   std::vector<GroupProgress> freeze(Epoch) override {
+    const std::shared_future<void> moment = [&] {
+      const std::lock_guard lock(mutex_);
+      return until_it_freezes_;
+    }();
+    if (moment.valid()) moment.wait_for(20s);
     return {{.group = 0, .slots = {}, .committed = committed_, .begun = committed_}};
   }
   void install(const Verdict& verdict, const Contacts& contacts) override {
@@ -40,10 +46,14 @@ class Recorder final : public Participant {
     tell([&] { missing_ = answering.size() < needed; });
   }
 
-  /// Until the last view satisfies it; false if it never does.
+  /// Before there is a reason to freeze.
+  void freeze_after(std::shared_future<void> moment) {
+    tell([&] { until_it_freezes_ = std::move(moment); });
+  }
+  /// Until the last view satisfies it; false if it does not in time.
   template <class Condition>
-  bool wait_for_view(Condition condition) {
-    return wait([&] { return !verdicts_.empty() && condition(verdicts_.back().next); });
+  bool wait_for_view(Condition condition, std::chrono::milliseconds at_most = 20s) {
+    return wait([&] { return !verdicts_.empty() && condition(verdicts_.back().next); }, at_most);
   }
   bool wait_for_members(size_t members) {
     return wait_for_view([&](const View& view) { return view.members.size() == members; });
@@ -71,12 +81,13 @@ class Recorder final : public Participant {
     changed_.notify_all();
   }
   template <class Condition>
-  bool wait(Condition condition) {
+  bool wait(Condition condition, std::chrono::milliseconds at_most = 20s) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, 20s, condition);
+    return changed_.wait_for(lock, at_most, condition);
   }
 
   const Sequence committed_;
+  std::shared_future<void> until_it_freezes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Verdict> verdicts_;
@@ -295,6 +306,22 @@ TEST_F(ControlPlane, StallIsReportedByTheEngineAndEndsTheEpoch) {
   ranks[0]->control->suspect(2, Suspicion::stall, 1);
   for (const auto& rank : ranks) {
     EXPECT_TRUE(rank->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
+    EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
+  }
+}
+
+// Its engine is in the middle of something large: its heartbeats go on, and nobody begins without
+// it, though that takes longer than a rank may be silent.
+TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
+  auto ranks = found(3);
+  std::promise<void> done;
+  ranks[2]->recorder.freeze_after(done.get_future().share());
+  ranks[0]->control->suspect(1, Suspicion::stall, 1);
+  const auto begun = [](const View& view) { return view.epoch == 2; };
+  EXPECT_FALSE(ranks[0]->recorder.wait_for_view(begun, 4s));  // twice the silence
+  done.set_value();
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(rank->recorder.wait_for_view(begun));
     EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
   }
 }

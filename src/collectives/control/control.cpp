@@ -317,6 +317,7 @@ void Control::stop() {
   wait_for([](const Standing& standing) { return standing.silent; }, milliseconds(300));
   io_.stop();
   thread_.join();
+  loop_->join_participant();
 }
 
 }  // namespace tokenyard::collectives

@@ -27,6 +27,9 @@ ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Ca
       options_(options),
       own_(std::move(own)),
       bulletin_(bulletin),
+      participant_([this](const std::string& why) {
+        asio::post(io_, [this, why] { fail("its engine failed: " + why); });
+      }),
       start_(std::chrono::steady_clock::now()),
       timer_(io),
       links_(io, Key(options.secret, "tokenyard control " + options.job), own_.address,
@@ -35,7 +38,7 @@ ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Ca
 }
 
 void ControlLoop::open(Participant& participant, Contact contact, Purpose purpose) {
-  participant_ = &participant;
+  participant_.serve(participant);
   own_.contact = std::move(contact);
   newcomer_ = purpose == Purpose::newcomer;
   links_.introduce_as(purpose, 0);
@@ -191,7 +194,8 @@ void ControlLoop::hear(const Member& from, const Message& message) {
   }
   if (std::holds_alternative<Goodbye>(message.body)) departing_.insert(from);
   if (const auto* beat = std::get_if<Heartbeat>(&message.body)) {
-    if (beat->drains && membership_->is_member()) participant_->attend();
+    if (beat->drains && membership_->is_member())
+      participant_.tell([](Participant& participant) { participant.attend(); });
   }
   membership_->receive(from, message, now());
   pump();
@@ -238,19 +242,29 @@ void ControlLoop::carry_out(const Effect& effect) {
     void operator()(const AskWitness& ask) {
       if (loop.witness_) loop.witness_->ask(ask.message);
     }
-    void operator()(const Freeze& freeze) {
-      loop.membership_->frozen(loop.participant_->freeze(freeze.epoch), loop.now());
-    }
+    void operator()(const Freeze& freeze) { loop.freeze(freeze.epoch); }
     void operator()(const Install& install) { loop.install(install.verdict); }
     void operator()(const Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const QuorumMissing& missing) {
-      loop.participant_->quorum_missing(missing.answering, missing.needed);
+      loop.participant_.tell([missing](Participant& participant) {
+        participant.quorum_missing(missing.answering, missing.needed);
+      });
     }
     void operator()(const Left&) {
       loop.bulletin_.write([](Standing& standing) { standing.left = true; });
     }
   };
   std::visit(Visitor{*this}, effect);
+}
+
+void ControlLoop::freeze(Epoch epoch) {
+  participant_.tell([this, epoch](Participant& participant) {
+    asio::post(io_, [this, progress = participant.freeze(epoch)] {
+      if (!working()) return;
+      membership_->frozen(progress, now());
+      pump();
+    });
+  });
 }
 
 void ControlLoop::install(const Verdict& verdict) {
@@ -270,9 +284,11 @@ void ControlLoop::install(const Verdict& verdict) {
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);
-  participant_->install(verdict, contacts);
+  participant_.tell([this, verdict, contacts = std::move(contacts)](Participant& participant) {
+    participant.install(verdict, contacts);
+    bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
+  });
   for (const Member& peer : links_.peers()) tell_of_view(peer);
-  bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
 }
 
 void ControlLoop::part_from_former_members(const Verdict& verdict) {
@@ -321,7 +337,7 @@ void ControlLoop::be_over(Epoch epoch, const std::string& why) {
     standing.left = leaving_;
   });
   // Who wanted to leave has what it wanted.
-  if (participant_ != nullptr && !leaving_) participant_->fenced(epoch, why);
+  if (participant_.serves() && !leaving_) participant_.tell_fenced(epoch, why);
 }
 
 void ControlLoop::arm() {

@@ -18,6 +18,7 @@
 #include "collectives/control/bulletin.hpp"
 #include "collectives/control/links.hpp"
 #include "collectives/control/options.hpp"
+#include "collectives/control/participant_thread.hpp"
 #include "collectives/control/witness_clerk.hpp"
 #include "collectives/engine/participant.hpp"
 #include "collectives/membership/membership.hpp"
@@ -51,6 +52,9 @@ class ControlLoop final : private LinkListener {
   /// Something is wrong with us: this process cannot go on as a member.
   void fail(const std::string& why);
 
+  /// When the control thread has ended: until the participant has been told all.
+  void join_participant() { participant_.join(); }
+
  private:
   /// Members, and newcomers that have ever come.
   static constexpr size_t kCardsMax = 65536;
@@ -68,6 +72,7 @@ class ControlLoop final : private LinkListener {
   void become(const View& view);
   void pump();
   void carry_out(const Effect& effect);
+  void freeze(Epoch epoch);
   void install(const Verdict& verdict);
   void part_from_former_members(const Verdict& verdict);
   void choose_whom_to_dial();
@@ -83,7 +88,7 @@ class ControlLoop final : private LinkListener {
   const ControlOptions options_;
   Card own_;
   Bulletin& bulletin_;
-  Participant* participant_ = nullptr;
+  ParticipantThread participant_;
   bool newcomer_ = false;
   bool leaving_ = false;
   bool over_ = false;

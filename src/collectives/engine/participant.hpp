@@ -10,7 +10,8 @@
 
 namespace tokenyard::collectives {
 
-/// Called by the control thread, one call at a time; none may wait for an operation.
+/// Called by one thread of the control plane, which does nothing else: a call may take long, but
+/// must not wait for an operation.
 class Participant {
  public:
   virtual ~Participant() = default;
