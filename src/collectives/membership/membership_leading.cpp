@@ -161,6 +161,7 @@ void Membership::give_way(Ballot higher, Instant now) {
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
   if (now - candidacy_.begun > options_.silence * kFreezePatience) return false;
+  if (options_.mutant == Mutant::quorum_is_enough) return false;
   const auto& peers = roster_.peers();
   return std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
     return peer.answers() && !peer.leaving && !candidacy_.promises.contains(peer.member.slot);

@@ -24,6 +24,7 @@ enum class Mutant : uint8_t {
   admitted_unasked,          ///< a newcomer gets in without anybody's wish
   mended_by_some,            ///< what has failed is forgotten as soon as one of them asks for it
   leaders_never_replaced,    ///< one who has promised waits for that leader for ever
+  quorum_is_enough,          ///< a leader goes on without those that have not promised yet
 };
 
 }  // namespace tokenyard::collectives

@@ -223,16 +223,58 @@ class BlameChecker {
  public:
   /// Its program calls nothing before `until`.
   void stuck(const Member& member, Instant until) { until_[member.slot] = until; }
-  void decided(const Verdict& verdict, Instant now) const {
+  /// Its program has put a failure behind it, and calls nothing until the others have, too.
+  void waits_to_mend(const Member& member) { waiting_.insert(member.slot); }
+  void decided(const Verdict& verdict, Instant now) {
     // When a stall has just ended the ones that are now behind are others.
     const bool lasts = std::any_of(until_.begin(), until_.end(),
                                    [&](const auto& entry) { return entry.second > now; });
     for (const Slot slot : verdict.stalled)
-      expect(!lasts || until_.contains(slot), "blame: slot {} has not stalled, but waited", slot);
+      expect(!lasts || until_.contains(slot) || waiting_.contains(slot),
+             "blame: slot {} has not stalled, but waited", slot);
+    if (verdict.mends) waiting_.clear();
   }
 
  private:
   std::map<Slot, Instant> until_;
+  std::set<Slot> waiting_;
+};
+
+/// Nobody is put out for nothing: who is lost has been touched by a fault, or has lost touch with
+/// one that stays, or leaves only now and may have led; else it has left, made way for a newcomer,
+/// or stalled where that is a reason.
+class InnocenceChecker {
+ public:
+  explicit InnocenceChecker(bool stalled_may_go) : stalled_may_go_(stalled_may_go) {}
+
+  /// Once touched, always touched: what a fault does may show much later.
+  void touched(const Member& member) { touched_.insert(member); }
+  void touched(const Member& one, const Member& other) { parted_.insert(std::minmax(one, other)); }
+  void leaves(const Member& member) { leaving_.insert(member); }
+  void decided(const View& before, const Verdict& verdict) const {
+    for (const Member& member : before.members) {
+      const Slot slot = member.slot;
+      if (verdict.next.contains(member) || touched_.contains(member)) continue;
+      if (leaving_.contains(member) || verdict.next.at(slot)) continue;
+      if (stalled_may_go_ && among(verdict.stalled, slot)) continue;
+      const bool out_of_touch =
+          std::any_of(before.members.begin(), before.members.end(), [&](const Member& other) {
+            const bool counts = verdict.next.contains(other) || among(verdict.left, other.slot);
+            const bool parted = parted_.contains(std::minmax(member, other));
+            return counts && (parted || touched_.contains(other));
+          });
+      expect(out_of_touch, "innocence: nothing has happened to slot {}, and {} begins without it",
+             slot, text(verdict.next));
+    }
+  }
+
+ private:
+  static bool among(const std::vector<Slot>& slots, Slot slot) {
+    return std::find(slots.begin(), slots.end(), slot) != slots.end();
+  }
+  const bool stalled_may_go_;
+  std::set<Member> touched_, leaving_;
+  std::set<std::pair<Member, Member>> parted_;
 };
 
 }  // namespace tokenyard::collectives::simulated

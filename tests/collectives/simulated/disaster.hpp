@@ -36,11 +36,15 @@ constexpr uint32_t kTroubles = 13;
 
 class Disaster {
  public:
-  /// With the stand-in for the engine, unless told how to make another program.
-  Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {})
+  /// With the stand-in for the engine, unless told how to make another program. `kinds`: nothing
+  /// but this happens; else the seed draws.
+  Disaster(simulation::SeedRun& run, Mutations mutations, MakeProgram make_program = {},
+           const std::vector<Trouble>& kinds = {})
       : run_(run),
         random_(run.random),
-        kinds_(draw_kinds()),
+        only_stuck_(run.option("only_stuck", kinds.empty() ? random_.chance(64)
+                                                           : kinds == std::vector{Trouble::stuck})),
+        kinds_(kinds.empty() ? draw_kinds() : kinds),
         job_(draw(mutations), random_.next(), run.trace, std::move(make_program)) {
     troubles_ = run_.option("troubles", random_.below(7));
     spares_quorum_ = run_.option("spares_quorum", !random_.chance(200));
@@ -69,7 +73,6 @@ class Disaster {
 
   /// Each run knows only some kinds of trouble, so that those are not hidden by others.
   std::vector<Trouble> draw_kinds() {
-    only_stuck_ = run_.option("only_stuck", random_.chance(64));
     if (only_stuck_) return {Trouble::stuck};
     std::vector<Trouble> kinds;
     for (uint32_t kind = 0; kind < kTroubles; ++kind) {
@@ -121,6 +124,8 @@ class Disaster {
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
     if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
     options.through_codec = random_.chance(200);
+    // Of a chance of its own, so that the others are drawn alike with and without.
+    options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
     options.newcomers = std::any_of(kinds_.begin(), kinds_.end(), [](Trouble kind) {
       return kind == Trouble::replace || kind == Trouble::grow;
     });
@@ -177,7 +182,7 @@ class Disaster {
         part();
         break;
       case Trouble::slow:
-        job_.slowness[victim->id] = job_.some(silence_ * 2);
+        job_.slow_down(*victim, job_.some(silence_ * 2));
         later(silence_ * 3, [this, victim] { job_.slowness[victim->id] = {}; });
         break;
       case Trouble::stuck:
@@ -274,6 +279,7 @@ class Disaster {
 
   /// Who is in knows it and has done its work; who is out knows it.
   std::string unfinished() {
+    std::set<Member> living;
     for (const auto& process : job_.processes) {
       if (!process->running()) continue;
       const Slot slot = process->self.slot;
@@ -291,7 +297,11 @@ class Disaster {
                              process->engine->committed(group), job_.options.operations.target,
                              group, process->engine->frozen() ? ", frozen" : "");
       }
+      living.insert(process->self);
     }
+    if (const auto ends = job_.letters.missing(living))
+      return fmt::format("a letter of slot {} to slot {} has not come", ends->first.slot,
+                         ends->second.slot);
     return "";
   }
 
@@ -357,7 +367,7 @@ class Disaster {
   simulation::SeedRun& run_;
   Random& random_;
   Instant silence_{}, duration_{};
-  bool only_stuck_ = false;
+  const bool only_stuck_;
   const std::vector<Trouble> kinds_;
   Job job_;
   uint32_t troubles_ = 0;

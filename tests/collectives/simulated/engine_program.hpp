@@ -14,6 +14,7 @@
 #include "collectives/engine/engine.hpp"
 #include "collectives/membership/invariant.hpp"
 #include "collectives/simulated/drawn_call.hpp"
+#include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/simulated_transport.hpp"
 #include "tokenyard/error.hpp"
@@ -35,6 +36,7 @@ class EngineProgram final : public Program {
     OnFailure on_failure = OnFailure::exclude;
     Instant timeout = std::chrono::hours(1);
     bool rooted = false;  ///< nobody comes in a lost rank's place, or everybody waits for it
+    LetterChecker* letters = nullptr;  ///< who watches the messages; without, none are written
     EngineMutant engine_mutant = EngineMutant::none;
     ProgramMutant mutant = ProgramMutant::none;
   };
@@ -64,6 +66,8 @@ class EngineProgram final : public Program {
                 outside_.clock),
         control_(outside_) {
     engine_.use(control_);
+    if (options.letters != nullptr)
+      letters_.emplace(self, engine_, *options.letters, options.timeout);
   }
 
   void arrive(Slot from, Parcel parcel) {
@@ -108,6 +112,7 @@ class EngineProgram final : public Program {
     group.called = outside_.clock();
     group.called_after = mended_;
     group.operation = engine_.start(id, group.call->call(), options_.timeout);
+    if (letters_ && id == 0) letters_->write(view_);
     drive();
     return true;
   }
@@ -124,6 +129,7 @@ class EngineProgram final : public Program {
   std::vector<GroupProgress> freeze(Epoch epoch) override { return engine_.freeze(epoch); }
   void install(const Verdict& verdict, const Contacts& contacts) override {
     const bool newcomer = view_.epoch == 0;
+    if (newcomer) came_in_ = verdict.next.epoch;
     channels_of_ = verdict.next;
     engine_.install(verdict, contacts);
     if (newcomer) {
@@ -148,6 +154,7 @@ class EngineProgram final : public Program {
       mended_ = view_.epoch;
       if (newcomer || mending_since_) mended_with_it_ = mended_;
       mending_since_.reset();
+      begin_anew();
     } else if (!newcomer && (is_finished() || (raises() && !verdict.lost.empty()))) {
       put_failures_behind();  // A program that listens to changes of the membership.
     }
@@ -186,7 +193,7 @@ class EngineProgram final : public Program {
     Sequence committed = 0, begun = 0;
     std::optional<DrawnCall> call;  // whose memory the engine uses
     Instant called{};
-    Epoch called_after = 0;  // the last epoch that had mended
+    Epoch called_after = 0;  // the last epoch that had mended when it was called or begun anew
     bool unsure = false;     // it gave up, and the others had not agreed with it on that
     std::shared_ptr<Operation> operation;
   };
@@ -219,6 +226,13 @@ class EngineProgram final : public Program {
       return entry.second.committed >= options_.target;
     });
   }
+  /// What is under way when an epoch mends has all its time once more: what fails it is new.
+  void begin_anew() {
+    for (auto& [id, group] : groups_) {
+      group.called = outside_.clock();
+      group.called_after = mended_;
+    }
+  }
   void put_failures_behind() {
     if (mending_since_) return;
     if (mended_ > mended_with_it_ && !engine_.failed()) {
@@ -236,6 +250,7 @@ class EngineProgram final : public Program {
 
   void settle() {
     for (auto& [id, group] : groups_) settle(id, group, ~Sequence{0});
+    if (letters_ && view_.epoch > 0 && !over_) letters_->settle();
   }
   /// Tells the watcher of an operation up to `most` that has ended.
   void settle(GroupId id, Group& group, Sequence most) {
@@ -272,7 +287,9 @@ class EngineProgram final : public Program {
     } catch (const PeerTimeout&) {
       group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
-      watcher_.timed_out(id, group.begun, group.called_after, by_itself);
+      // A newcomer's own deadline is no older than the epoch it came in, whatever it knows of.
+      const Epoch after = by_itself ? std::max(group.called_after, came_in_) : group.called_after;
+      watcher_.timed_out(id, group.begun, after, by_itself);
       put_failures_behind();
     } catch (const QuorumLost&) {
       group.unsure = true;
@@ -286,10 +303,12 @@ class EngineProgram final : public Program {
   const Watcher watcher_;
   const Outside outside_;
   const std::shared_ptr<SimulatedTransport> transport_;
-  std::map<GroupId, Group> groups_;  // whose memory the engine uses
+  std::map<GroupId, Group> groups_;  // whose memory the engine uses, as it does that of letters
+  std::optional<Letters> letters_;
   Engine engine_;
   Control control_;
   View view_, channels_of_;
+  Epoch came_in_ = 0;                   // where it was not there from the beginning
   Epoch mended_ = 0;                    // the last epoch that has mended
   Epoch mended_with_it_ = 0;            // the last that it has asked for, or come with
   std::optional<Epoch> mending_since_;  // it waits for another one since then

@@ -11,6 +11,7 @@
 
 #include "collectives/membership/message_codec.hpp"
 #include "collectives/simulated/checkers.hpp"
+#include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
 #include "simulation/random.hpp"
@@ -37,6 +38,7 @@ struct JobOptions {
   bool through_codec = false;                ///< messages travel as bytes
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
   bool newcomers = true;                     ///< may come, also where nobody waits for them
+  bool letters = false;                      ///< engines send messages, too
 };
 
 class Job;
@@ -70,6 +72,7 @@ class Job {
   void kill(Process& process, bool noticed = true);
   void stop(Process& process) {
     trace.event("stop", process.self.slot, 0, 0, process.self.incarnation);
+    innocence.touched(process.self);
     process.stop();
   }
   void wake(Process& process) {
@@ -78,12 +81,21 @@ class Job {
   }
   /// One takes the other for dead, for nothing.
   void alarm(Process& by, const Process& about) {
+    innocence.touched(by.self, about.self);
     by.input([&by, gone = about.self] {
       by.machine.suspect(gone.slot, Suspicion::reset, by.machine.view().epoch, by.now());
     });
   }
-  void cut(const Process& from, const Process& to) { network.cut(from.id, to.id); }
+  void cut(const Process& from, const Process& to) {
+    innocence.touched(from.self, to.self);
+    network.cut(from.id, to.id);
+  }
   void heal(const Process& from, const Process& to) { network.heal(from.id, to.id); }
+  /// All that it sends takes so much longer.
+  void slow_down(const Process& process, Instant by) {
+    innocence.touched(process.self);
+    slowness[process.id] = by;
+  }
   /// Its program hangs, its control thread does not.
   void get_stuck(Process& process, Instant time) {
     process.stuck_until = schedule.now() + time;
@@ -101,6 +113,7 @@ class Job {
     process.input([&process, slot] { process.machine.admit({slot}, process.now()); });
   }
   void leave(Process& process) {
+    innocence.leaves(process.self);
     process.input([&process] { process.machine.leave(process.now()); });
   }
   /// A new process for the slot, which has found `by` through the store.
@@ -110,6 +123,7 @@ class Job {
   void mend(Process& process) {
     process.input([this, &process] {
       mending.asked(process.self);
+      blame.waits_to_mend(process.self);
       process.machine.mend(process.now());
     });
   }
@@ -176,6 +190,8 @@ class Job {
   BlameChecker blame;
   NewsChecker news;
   MendChecker mending;
+  InnocenceChecker innocence;
+  LetterChecker letters;
 
  private:
   static View first_view(const JobOptions& options);
@@ -230,6 +246,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)),
+      innocence(options.membership.evict_stalled),
       make_program_(std::move(make_program)) {
   const View first = first_view(options);
   for (const Member& member : first.members) {
@@ -379,8 +396,8 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     majority.decided(ended, verdict);
     admission.decided(ended, verdict);
     mending.decided(ended, verdict);
-    // With the engine a rank that has put a failure behind it keeps others waiting, and is blamed.
-    if (options.only_stuck_are_blamed && !make_program_) blame.decided(verdict, schedule.now());
+    innocence.decided(ended, verdict);
+    if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
   }
   if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);
   process.engine->install(verdict, {});
@@ -419,6 +436,7 @@ inline void Job::begin(Process& process, GroupId group) {
 
 inline void Job::kill(Process& process, bool noticed) {
   trace.event("kill", process.self.slot, 0, 0, process.self.incarnation);
+  innocence.touched(process.self);
   process.kill();
   for (const auto& other : processes) {
     if (other.get() == &process) continue;

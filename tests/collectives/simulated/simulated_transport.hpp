@@ -72,17 +72,16 @@ class SimulatedTransport final : public Transport {
   class PipeChannel final : public Channel {
    public:
     PipeChannel(SimulatedTransport& transport, Line line, Slot peer)
-        : transport_(transport), line_(line), peer_(peer) {}
+        : transport_(transport), line_(line), peer_(peer), pipe_(&transport.pipes_[{line, peer}]) {}
 
     size_t send_some(std::span<const std::byte> bytes) override {
       if (line_.epoch != transport_.epoch_) return 0;
-      Pipe& pipe = transport_.pipes_[{line_, peer_}];
-      const size_t taken = std::min(bytes.size(), kWindow - pipe.under_way);
+      const size_t taken = std::min(bytes.size(), kWindow - pipe_->under_way);
       if (taken == 0) return 0;
       transport_.post_(peer_,
                        {line_, {bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(taken)}});
-      pipe.under_way += taken;
-      pipe.sent += taken;
+      pipe_->under_way += taken;
+      pipe_->sent += taken;
       return taken;
     }
     size_t receive_some(std::span<std::byte> into) override {
@@ -93,12 +92,12 @@ class SimulatedTransport final : public Transport {
     }
     std::span<const std::byte> arrived(size_t wanted) override {
       if (line_.epoch != transport_.epoch_) return {};
-      const std::vector<std::byte>& inbox = transport_.pipes_[{line_, peer_}].inbox;
+      const std::vector<std::byte>& inbox = pipe_->inbox;
       return std::span(inbox).first(std::min(wanted, inbox.size()));
     }
     void consume(size_t bytes) override {
       if (bytes == 0 || line_.epoch != transport_.epoch_) return;
-      std::vector<std::byte>& inbox = transport_.pipes_[{line_, peer_}].inbox;
+      std::vector<std::byte>& inbox = pipe_->inbox;
       inbox.erase(inbox.begin(), inbox.begin() + static_cast<ptrdiff_t>(bytes));
       transport_.post_(peer_, {.line = line_, .read = bytes});
     }
@@ -111,6 +110,7 @@ class SimulatedTransport final : public Transport {
     SimulatedTransport& transport_;
     const Line line_;
     const Slot peer_;
+    Pipe* const pipe_;  ///< as long as its epoch lasts
   };
 
   const Post post_;

@@ -21,6 +21,7 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
                                  .on_failure = OnFailure::exclude,
                                  .timeout = job.options.deadline,
                                  .rooted = asked.only_full || !job.options.newcomers,
+                                 .letters = job.options.letters ? &job.letters : nullptr,
                                  .engine_mutant = mutations.engine,
                                  .mutant = mutations.program};
   if (asked.only_full) options.on_failure = OnFailure::retry;

@@ -1,0 +1,30 @@
+// Seeds that have found something once, each with what it was. The draws of later versions differ,
+// so a seed is here only beside a test that tells its story in the open.
+#include <gtest/gtest.h>
+
+#include "collectives/simulated/disaster.hpp"
+#include "collectives/simulated/with_engine.hpp"
+
+namespace tokenyard::collectives::simulated {
+namespace {
+
+void engine_survives(uint64_t seed) {
+  simulation::Trace trace;
+  simulation::SeedRun run(seed, trace, nullptr);
+  EXPECT_NO_THROW(Disaster(run, {}, with_engine()).happen()) << "seed " << seed;
+}
+
+// Composition.TheLastThatStaysIsNotPutOut.
+TEST(DisasterSeeds, TwoOfThreeLeaveAndBlameTheThird) {
+  engine_survives(3120);
+}
+
+// A rank called an operation, an epoch mended, and then the operation's time ran out: the checker
+// took that for a failure from before the mending.
+// EngineFailure.WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends.
+TEST(DisasterSeeds, ADeadlinePassesAfterAnEpochHasMended) {
+  engine_survives(3161);
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::simulated
