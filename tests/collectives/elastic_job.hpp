@@ -35,9 +35,10 @@ inline int64_t now_ns() {
 struct Page {
   std::atomic<uint64_t> begun = 0, done = 0;  ///< operations
   std::atomic<uint64_t> aborts = 0;
-  std::atomic<int64_t> aborted_at = 0, good_at = 0;  ///< the last abort, the first success after it
-  std::atomic<uint32_t> members = 0;                 ///< when it last succeeded
-  std::atomic<bool> hold = false, held = false;      ///< to pause between two operations
+  /// The last time it was told of a failure, the first success after it.
+  std::atomic<int64_t> aborted_at = 0, good_at = 0;
+  std::atomic<uint32_t> members = 0;             ///< when it last succeeded
+  std::atomic<bool> hold = false, held = false;  ///< to pause between two operations
   std::atomic<Fate> fate = Fate::at_work;
   std::atomic<uint32_t> blamed = kNobody;  ///< by a PeerTimeout
   std::array<char, 256> words{};           ///< of the PeerTimeout, written before `fate`
@@ -47,6 +48,7 @@ struct Diary {
   std::array<Page, kRanksMax> pages;
   std::atomic<bool> stop = false;
   std::atomic<uint32_t> replace = kNobody;  ///< whose place shall be taken
+  std::atomic<uint32_t> size = 0;           ///< the job shall grow to so many ranks
 };
 
 /// The part of one process.
@@ -74,20 +76,20 @@ class ElasticRank {
       operate();
       const int64_t order = highest(order_to_give());
       if (order == kStop) return;
-      if (order >= 0) {
-        collectives_.replace(static_cast<uint32_t>(order));
-        agree_on_step();
-      }
+      if (order == kNone) continue;
+      order == kGrow ? collectives_.grow(1) : collectives_.replace(static_cast<uint32_t>(order));
+      agree_on_step();
     }
   }
 
  private:
   static constexpr int64_t kNone = -1;
-  static constexpr int64_t kStop = 1 << 20;
+  static constexpr int64_t kStop = 1 << 20, kGrow = kStop - 1;
   static constexpr size_t kElements = 96 * 1024;
 
   int64_t order_to_give() const {
     if (diary_.stop) return kStop;
+    if (collectives_.size() < diary_.size) return kGrow;
     const uint32_t replace = diary_.replace;
     if (replace == kNobody) return kNone;
     for (const uint32_t rank : collectives_.active_ranks()) {
@@ -216,7 +218,7 @@ class ElasticJob {
   /// Called first of all in every process of the job.
   void on_start(std::function<void(uint32_t rank)> call) { on_start_ = std::move(call); }
   void start() { processes_ = std::make_unique<RankProcesses>(ranks_, start_); }
-  /// A new process for the slot of a rank that is gone.
+  /// A new process for the slot of a rank that is gone, or for a new one.
   void start_newcomer(uint32_t rank) {
     newcomers_.push_back(
         std::make_unique<RankProcesses>(1, [this, rank](uint32_t) { begin(rank, true); }));
@@ -288,6 +290,7 @@ class ElasticJob {
       try {
         work.run();
       } catch (const PeerTimeout& error) {
+        page.aborted_at = now_ns();
         page.blamed = error.facts.rank;
         std::string(error.what()).copy(page.words.data(), page.words.size() - 1);
         page.fate = Fate::timed_out;
