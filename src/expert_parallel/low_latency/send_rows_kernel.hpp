@@ -39,6 +39,13 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
   store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch);
 }
 
+DEVICE void complain_of(const Dispatch& call, uint32_t token) {
+  KEEP_ROLLED for (uint32_t pick = 0; pick < call.params.topk; ++pick) {
+    const int64_t id = load_id(call.params, token, pick);
+    if (!is_expert(call.params, id) && id != -1) complain(call, token, id);
+  }
+}
+
 /// Eight picks of a token of ours, as one thread tells them: what one atomic word of ids holds.
 struct AskedIds {
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
@@ -75,12 +82,8 @@ DEVICE void note_picks(const Dispatch& call, uint32_t index, const AskedIds& ask
     if (first + place < params.topk) picks[first + place] = expert >= 0 ? expert : -1;
     wrong |= expert == AskedIds::kNoExpert;
   }
-  if (!wrong) [[likely]]
-    return;
-  KEEP_ROLLED for (uint32_t pick = 0; pick < params.topk; ++pick) {
-    const int64_t id = load_id(params, token, pick);
-    if (!is_expert(params, id) && id != -1) complain(call, token, id);
-  }
+  if (wrong) [[unlikely]]
+    complain_of(call, token);
 }
 
 /// By one thread: what the destination must know of eight picks.
