@@ -190,10 +190,11 @@ DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const Own
   const uint32_t chunks = call.params.chunks(), count = turn.plan.shares;
   Shares<Codec> shares(call, turn.plan, turn.token);
   uint32_t lacks = 0;
-  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count())
-      KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
-    shares.load_from(first, chunk);
-    lacks |= shares.await_loaded();
+  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
+    KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
+      shares.load_from(first, chunk);
+      lacks |= shares.await_loaded();
+    }
   }
   plan_next(call, turn, next);
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
