@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/throughput/readiness_kernel.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "fabric/arena.hpp"
@@ -132,6 +133,7 @@ void arrive(World& world, bool knows_experts) {
   auto* const taken =
       static_cast<uint32_t*>(accelerator.allocate(size_t{2} * ranks * sizeof(uint32_t)));
   FailureCell failure(accelerator, world.alarm());
+  await_all(accelerator);
   world.barrier("windows are cleared");
   launch(accelerator, arrivals_kernel, {.blocks = 2, .warps = 3}, Stream{},
          {.rank = world.rank(),
