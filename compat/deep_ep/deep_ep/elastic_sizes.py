@@ -6,8 +6,9 @@ from .config import METADATA_BYTES
 
 ALIGNMENT = 2 << 20
 """Sizes are multiples of it, as DeepEP's are."""
-CALLS_HELD = 6
-"""Calls of the largest size that find room at once."""
+CALLS_HELD = 8
+"""Calls of the largest size that find room at once: a handle keeps the rows that came with it, and
+DeepEP's own test has two rounds of four dispatches alive."""
 CHOICES = 8
 """Experts a token, where callers do not say."""
 
