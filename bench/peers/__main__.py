@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--site", action="append", default=[], metavar="PEER=FOLDER")
-    parser.add_argument("--nccl", type=Path, help="what deep_ep_v2 was built with, and torch loads")
+    parser.add_argument(
+        "--nccl", type=Path, metavar="FOLDER", help="a pip --target with deep_ep_v2's NCCL"
+    )
     parser.add_argument("--ranks", type=int, default=2, help="GPUs")
     parser.add_argument("--sms", default="16,24", help="multiprocessors a throughput call")
     parser.add_argument("--tokens", default="128,64,16,1", help="of low-latency batches")
@@ -113,9 +116,17 @@ def environment_of(peer: str, nccl: Path | None) -> dict[str, str]:
     """Variables that a peer's processes want beside the usual ones."""
     if peer != "deep_ep_v2":
         return {}
-    # There need be no network between GPUs of one host.
-    chosen = {} if nccl is None else dict(EP_NCCL_ROOT_DIR=str(nccl.resolve()))
-    return dict(EP_DISABLE_GIN="1", **chosen)
+    # GPUs of one host reach each other without a network.
+    if nccl is None:
+        return dict(EP_DISABLE_GIN="1")
+    # torch loads the first NCCL that it finds on Python's path, and there may be only one.
+    path = [str(nccl.resolve()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    root = nccl.resolve() / "nvidia" / "nccl"
+    return dict(
+        EP_DISABLE_GIN="1",
+        EP_NCCL_ROOT_DIR=str(root),
+        PYTHONPATH=os.pathsep.join(filter(None, path)),
+    )
 
 
 def line_of(row: dict[str, Any]) -> str:

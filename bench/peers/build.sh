@@ -2,8 +2,14 @@
 # Builds a peer from a checkout of its sources, on a machine with GPUs, torch and nvcc:
 #
 #   bench/peers/build.sh deep_ep_v1 CHECKOUT SITE   # DeepEP, tag v1.2.1
-#   bench/peers/build.sh deep_ep_v2 CHECKOUT SITE   # DeepEP, main; EP_NCCL_ROOT_DIR: NCCL >= 2.30.4
+#   bench/peers/build.sh deep_ep_v2 CHECKOUT SITE   # DeepEP, main
 #   bench/peers/build.sh hybrid_ep  CHECKOUT SITE   # DeepEP, branch hybrid-ep
+#
+# The second version wants an NCCL of 2.30.4 or later, the same that torch loads:
+#
+#   pip install --no-deps --target NCCL "nvidia-nccl-cu13>=2.30.4"
+#   EP_NCCL_ROOT_DIR=NCCL/nvidia/nccl bench/peers/build.sh deep_ep_v2 ...
+#   python bench/peers --nccl NCCL ...
 #
 # SITE becomes a folder for PYTHONPATH. Nothing is installed and the checkout is left as it was.
 set -euo pipefail
