@@ -1,6 +1,6 @@
 """Collectives against gloo, through torch, in one run; and without torch.
 
-    python bench/collectives.py [--smoke] [--only SCENE] [--out bench/results]
+    python bench/collectives.py [--smoke] [--only SCENE] [--cells REGEX] [--out bench/results]
 
 Three scenes: two ranks that share memory; two ranks in network namespaces of their own, over TCP
 (needs root and `ip`); four ranks on two cores. Every result is checked before it is timed.
@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SIZES = (8, 4 << 10, 256 << 10, 4 << 20, 64 << 20)
 SMOKE_SIZES = (8, 4 << 10, 256 << 10)
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
 SHARED, TCP, CROWDED = "2 ranks, shared memory", "2 ranks, TCP", "4 ranks on 2 cores"
 NAMESPACES = ("tokenyard-bench-0", "tokenyard-bench-1")
 NETWORK = "10.117.43."
@@ -87,7 +90,7 @@ def seats_of(scene: str) -> Iterator[list[Seat]]:
         yield [Seat(core=cores[rank % len(cores)], environment=local) for rank in range(ranks)]
 
 
-def run(scene: str, sizes: tuple[int, ...], blocks: int) -> list[dict[str, Any]]:
+def run(scene: str, cells: list[tuple[str, int]], blocks: int) -> list[dict[str, Any]]:
     """The rows of one scene. Raises RuntimeError if a rank fails."""
     print(f"\n{scene}", flush=True)
     with seats_of(scene) as seats:
@@ -101,7 +104,7 @@ def run(scene: str, sizes: tuple[int, ...], blocks: int) -> list[dict[str, Any]]
                 core=seat.core,
                 address=seat.address,
                 host=seat.host,
-                sizes=sizes,
+                cells=cells,
                 blocks=blocks,
             )
             program = [sys.executable, str(Path(__file__).with_name("collectives_rank.py"))]
@@ -129,7 +132,7 @@ def rows_of(first: subprocess.Popen[str], scene: str, ranks: int) -> Iterator[di
         row = json.loads(line)
         print(f"  {row['case']:14} {size_name(row['bytes']):>7}  {figures(row)}", flush=True)
         yield dict(
-            case=f"{row['case']} {size_name(row['bytes'])}".strip(),
+            case=case_name(row["case"], row["bytes"]),
             scene=scene,
             ranks=ranks,
             bytes=row["bytes"],
@@ -161,6 +164,10 @@ def size_name(length: int) -> str:
         if length >= unit:
             return f"{length // unit} {name}"
     return f"{length} B"
+
+
+def case_name(operation: str, length: int) -> str:
+    return f"{operation} {size_name(length)}".strip()
 
 
 def environment() -> dict[str, Any]:
@@ -227,18 +234,21 @@ def main() -> int:
     )
     parser.add_argument("--smoke", action="store_true", help="small and short")
     parser.add_argument("--only", choices=("shared", "tcp", "crowded"), help="one scene")
+    parser.add_argument("--cells", default="", metavar="REGEX", help='like "all_reduce (4|64) MB"')
     parser.add_argument("--blocks", type=int, help="blocks a contender (15, smoke 2)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write collectives.json and .md")
     chosen = parser.parse_args()
     scenes = dict(shared=SHARED, tcp=TCP, crowded=CROWDED)
     sizes = SMOKE_SIZES if chosen.smoke else SIZES
+    every = [("barrier", 0), *itertools.product(OPERATIONS, sizes)]
+    cells = [cell for cell in every if re.search(chosen.cells, case_name(*cell))]
     blocks = chosen.blocks or (2 if chosen.smoke else 15)
     rows: list[dict[str, Any]] = []
     for name, scene in scenes.items():
         if chosen.only not in (None, name):
             continue
         try:
-            rows += run(scene, sizes, blocks)
+            rows += run(scene, cells, blocks)
         except (FileNotFoundError, PermissionError, subprocess.CalledProcessError) as error:
             print(f"  left out: {error}")
     if chosen.out is not None:

@@ -17,10 +17,6 @@ import torch.distributed as dist
 
 import tokenyard.torch
 
-OPERATIONS = (
-    *("barrier", "all_reduce", "reduce_scatter"),
-    *("all_gather", "broadcast", "all_to_all"),
-)
 BLOCK_S = 0.03
 CALLS_MOST = 2000
 
@@ -37,7 +33,8 @@ class Place:
     address: str
     host: str
     """Ranks with equal names share memory."""
-    sizes: tuple[int, ...]
+    cells: list[tuple[str, int]]
+    """Operations, and the bytes of the larger buffer of a rank."""
     blocks: int
 
 
@@ -167,20 +164,16 @@ def main() -> None:
     ours = dist.new_group(backend="tokenyard", pg_options=options)
     job = tokenyard.torch.collectives(ours)
     operations = Operations(place.size, place.rank, dict(ours=ours, gloo=None), job.world())
-    rows = []
-    for operation in OPERATIONS:
-        for length in place.sizes if operation != "barrier" else (0,):
-            calls = operations.calls(operation, length)
-            for name, call in calls.items():
-                if name != "copy":
-                    operations.check(operation, name, call)
-            times = measure(place, calls)
-            rows.append(
-                dict(case=operation, bytes=length, choice=job.world().choice(operation, length))
-                | {name: spread(block) for name, block in times.items()}
-            )
-            if place.rank == 0:
-                print(json.dumps(rows[-1]), flush=True)
+    for operation, length in place.cells:
+        calls = operations.calls(operation, length)
+        for name, call in calls.items():
+            if name != "copy":
+                operations.check(operation, name, call)
+        times = measure(place, calls)
+        row = dict(case=operation, bytes=length, choice=job.world().choice(operation, length))
+        row |= {name: spread(block) for name, block in times.items()}
+        if place.rank == 0:
+            print(json.dumps(row), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
