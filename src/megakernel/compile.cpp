@@ -164,6 +164,9 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
   }
   program.event_slots = compiled.launches.event_slots();
   program.dependents = compiled.launches.dependents_of(rank);
+  for (Dependent& task : program.dependents)  // A dynamic run's packets lie in the order of tasks.
+    task.place =
+        PacketPlace::of(program.positions[task.position], program.positions[task.position + 1]);
   for (uint32_t event = 0; event <= graph.events().size(); ++event) {
     EventRecord& record = program.events.emplace_back();
     record.tasks_at = compiled.launches.begin_of(rank, event);

@@ -56,7 +56,10 @@ class Ahead {
 class Context {
  public:
   DEVICE explicit Context(const Working& working)
-      : working_(working), ring_(unit_slot(working.params, warp::index(), 0)) {}
+      : working_(working),
+        ring_(unit_slot(working.params, warp::index(), 0)),
+        full_(settled(working.shared.unit_full[warp::index()])),
+        empty_(settled(working.shared.unit_empty[warp::index()])) {}
 
   DEVICE uint32_t rank() const { return working_.params.rank; }
   DEVICE uint32_t ranks() const { return working_.params.ranks; }
@@ -88,10 +91,9 @@ class Context {
   /// By a whole warp: its next unit, or the one `skip` after it, once it has been loaded. Undefined
   /// bytes if the run has failed.
   DEVICE const std::byte* next_unit(uint32_t skip = 0) {
-    const uint32_t mine = warp();
     RingCursor unit = units_;
     for (uint32_t i = 0; i < skip; ++i) unit.next(ring_units());
-    Completion& full = working_.shared.unit_full[mine][unit.slot];
+    Completion& full = full_[unit.slot];
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
     if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
       stall(working_,
@@ -101,7 +103,7 @@ class Context {
   /// By a whole warp, which has read it: the oldest unit's place may be loaded again.
   DEVICE void release_unit() {
     warp::sync();
-    if (warp::lane() == 0) working_.shared.unit_empty[warp()][units_.slot].arrive();
+    if (warp::lane() == 0) empty_[units_.slot].arrive();
     units_.next(working_.params.streams.depth);
   }
 
@@ -174,7 +176,8 @@ class Context {
 
  private:
   const Working& working_;
-  std::byte* ring_;  ///< this warp's
+  std::byte* ring_;            ///< this warp's
+  Completion *full_, *empty_;  ///< of its units
   uint32_t task_ = 0;
   uint64_t iteration_ = 0;
   uint32_t ahead_ = 0;  ///< tasks that loaded ahead so far

@@ -70,9 +70,10 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
     begin_end_ = static_cast<uint32_t>(program.dependents.size());
     dependents_ = upload(program.dependents);
     arrived_ = upload(std::vector<uint64_t>(graph.tasks().size()));
-    task_queues_ =
-        upload(std::vector<std::byte>(shape.workers * QueueLayout{shape.task_slots}.bytes()));
-    heads_ = upload(std::vector<uint64_t>(shape.blocks()));
+    const size_t pairs = size_t{shape.workers} * shape.schedulers;
+    task_queues_ = upload(std::vector<std::byte>(pairs * QueueLayout{shape.task_slots}.bytes()));
+    heads_ = upload(std::vector<uint64_t>(pairs + shape.schedulers));
+    sent_ = upload(std::vector<uint64_t>(pairs));
   }
   if (trace_records_ > 0) {
     trace_ = upload(std::vector<TraceRecord>(size_t{shape_.workers} * trace_records_));
@@ -118,7 +119,8 @@ void DeviceTables::describe(RunParams& params) const {
                       .begin_end = begin_end_,
                       .arrived = arrived_->as<uint64_t>(),
                       .task_queues = task_queues_->as<std::byte>(),
-                      .heads = heads_->as<uint64_t>()};
+                      .heads = heads_->as<uint64_t>(),
+                      .sent = sent_->as<uint64_t>()};
   params.workspace = workspace_.as<Workspace>();
   params.record = record_.as<RunRecord>();
   params.stalls = stalls_.as<StallRecord>();

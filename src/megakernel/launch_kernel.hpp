@@ -10,8 +10,11 @@ inline constexpr uint32_t kBegin = UINT32_MAX, kEnded = UINT32_MAX - 1, kStop = 
 
 DEVICE void push_event(const Working& working, uint32_t rank, uint32_t scheduler, uint32_t value) {
   Awaited what{.phase = phase_of(working.params, RunPhase::queue), .rank = rank};
-  if (!working.params.windows.event_queue(rank, scheduler)
-           .push<Scope::sys>(working.deadline(), what, value))
+  const Queue queue = working.params.windows.event_queue(rank, scheduler);
+  const bool pushed = working.params.ranks > 1
+                          ? queue.push<Scope::sys>(working.deadline(), what, value)
+                          : queue.push<Scope::gpu>(working.deadline(), what, value);
+  if (!pushed)
     stall(working,
           {.what = Stalled::queue, .rank = rank, .need = what.expected, .have = what.seen});
 }
@@ -37,9 +40,23 @@ DEVICE void signal_event(const Working& working, const SignalTo& to) {
   const Peer<uint64_t> counter = working.params.windows.counter(to.rank, to.event);
   if (working.params.dynamic.schedulers == 0 || to.launch == Launch::nobody)
     return add<Order::release, scope>(counter, to.count);
+  if (to.count == to.triggers) {  // Nobody else signals it.
+    add<Order::release, scope>(counter, to.count);
+    return announce(working, to.rank, to.event, to.launch);
+  }
   const uint64_t before = fetch_add<Order::acq_rel, scope>(counter, to.count);
   if (before / to.triggers != (before + to.count) / to.triggers)
     announce(working, to.rank, to.event, to.launch);
+}
+
+/// Of a static run: nobody has to be told.
+DEVICE void count_signal(const RunParams& params, const SignalRecord& record) {
+  const Peer<uint64_t> counter = params.windows.counter(record.rank, record.event);
+  // One scope for all who add to a counter: only then are their additions whole.
+  if (record.sys != 0)
+    add<Order::release, Scope::sys>(counter, record.count);
+  else
+    add<Order::release, Scope::gpu>(counter, record.count);
 }
 
 DEVICE void signal_record(const Working& working, const SignalRecord& record) {
@@ -48,7 +65,6 @@ DEVICE void signal_record(const Working& working, const SignalRecord& record) {
                     .count = record.count,
                     .triggers = record.triggers,
                     .launch = record.launch};
-  // One scope for all who add to a counter: only then are their additions whole.
   if (record.sys != 0)
     signal_event<Scope::sys>(working, to);
   else

@@ -54,7 +54,7 @@ Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers, 
       // Events of the iteration before are complete, or their rank will complete them whatever
       // happens here: the worker looks at them, and no scheduler counts them.
       Dependent dependent{
-          .position = task, .waits = 0, .worker = node.worker.value_or(kAnyWorker), .unused = 0};
+          .position = task, .waits = 0, .worker = node.worker.value_or(kAnyWorker), .place = {}};
       bool begins_here = false;
       for (const Wait& wait : node.waits) {
         if (wait.lag > 0) continue;

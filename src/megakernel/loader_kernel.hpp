@@ -65,24 +65,26 @@ class Feeder {
   /// A dynamic run: whatever schedulers give this worker. One task more than runs is taken, so that
   /// it is here in time; whatever else is ready, others may have.
   DEVICE void take_tasks() {
-    const RunParams& params = working_.params;
-    const Queue queue = params.dynamic.task_queue(block::index());
-    uint64_t& kept = params.dynamic.heads[block::index()];
-    for (uint64_t head = kept;; kept = ++head) {
+    const DynamicParams& dynamic = working_.params.dynamic;
+    const uint32_t schedulers = dynamic.schedulers, worker = block::index();
+    uint64_t* const kept = dynamic.heads + worker * schedulers;
+    uint64_t* const heads = working_.shared.heads;
+    for (uint32_t i = 0; i < schedulers; ++i) heads[i] = kept[i];
+    for (uint32_t from = 0;;) {
       if (!await_place_ahead()) return;
-      uint32_t position = 0;
-      if (!loader_waits(working_, RunPhase::packet,
-                        [&] { return queue.peek<Scope::gpu>(head, position); }))
+      uint32_t value = 0;
+      if (!loader_waits(working_, RunPhase::packet, [&] {
+            from = from + 1 < schedulers ? from + 1 : 0;
+            return dynamic.task_queue(worker, from).peek<Scope::gpu>(heads[from], value);
+          }))
         return;
-      queue.free<Scope::gpu>(head);
-      if (position == kStop) {
-        kept = head + 1;
+      dynamic.task_queue(worker, from).free<Scope::gpu>(heads[from]);
+      kept[from] = ++heads[from];
+      if (value == kStop) {
         push({.iteration = 0, .kind = NoteKind::end});
         return;
       }
-      // Relaxed: it was written before anything of the iteration was put into a queue.
-      const uint64_t iteration = load<Order::relaxed, Scope::gpu>(&params.workspace->iteration);
-      if (!push_task(position, iteration)) return;
+      if (!push_taken({value})) return;
     }
   }
 
@@ -144,6 +146,21 @@ class Feeder {
     shared.packet_full[cursor_.slot].arrive_expect(bytes);
     bulk::load(shared.packets[cursor_.slot], params.packets + from, bytes,
                shared.packet_full[cursor_.slot]);
+    cursor_.next(kPacketSlots);
+    return true;
+  }
+
+  /// The packet's way takes longer than the iteration's: they travel together.
+  DEVICE bool push_taken(PacketPlace place) {
+    if (!await_slot()) return false;
+    const RunParams& params = working_.params;
+    WorkerShared& shared = working_.shared;
+    Completion& full = shared.packet_full[cursor_.slot];
+    bulk::load(shared.packets[cursor_.slot], params.packets + place.from(), place.bytes(), full);
+    // Relaxed: it was written before anything of the iteration was put into a queue.
+    const uint64_t iteration = load<Order::relaxed, Scope::gpu>(&params.workspace->iteration);
+    shared.notes[cursor_.slot] = {.iteration = iteration, .kind = NoteKind::task};
+    full.arrive_expect(place.bytes());  // What has come before is counted.
     cursor_.next(kPacketSlots);
     return true;
   }

@@ -39,6 +39,12 @@ Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator)
       .task_slots = options.task_slots,
       .event_slots = options.event_slots};
   if (shape.task_slots == 0) throw InvalidArgument("task_slots", "at least 1", "0");
+  if (shape.schedulers > kSchedulersMax)
+    throw InvalidArgument("schedulers", fmt::format("at most {}", kSchedulersMax),
+                          fmt::format("{}", shape.schedulers));
+  if (shape.schedulers > 0 && shape.workers > kScheduledMax)
+    throw InvalidArgument("workers", fmt::format("at most {} with schedulers", kScheduledMax),
+                          fmt::format("{}", shape.workers));
   if (shape.compute_warps > kComputeWarpsMax)
     throw InvalidArgument("compute_warps", fmt::format("at most {}", kComputeWarpsMax),
                           fmt::format("{}", shape.compute_warps));

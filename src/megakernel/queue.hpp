@@ -1,10 +1,11 @@
-/// A bounded queue in memory: many add, one takes, and whoever finds it full waits.
+/// A bounded queue in memory: many add or one does, one takes, and whoever finds it full waits.
 ///
 ///     tail:    tickets drawn
-///     slot s:  lap L and whether it holds something: 2 L free, 2 L + 1 filled
+///     taken:   tickets whose values have been taken
+///     slot s:  the last value put there, and one more than its lap
 ///
-/// The ticket t is for slot t % slots in lap t / slots. Zeroed memory is an empty queue, laps only
-/// grow, and nothing is ever cleared.
+/// The ticket t is for slot t % slots in lap t / slots, once t < taken + slots. Zeroed memory is an
+/// empty queue, all numbers only grow, and nothing is ever cleared.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ namespace tokenyard::megakernel {
 struct QueueLayout {
   uint32_t slots;
 
-  static constexpr uint32_t kLine = 128;  ///< the tail's own
+  static constexpr uint32_t kLine = 128;  ///< the tail's and taken's own
   HOST_DEVICE size_t bytes() const {
     return kLine + (slots * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
@@ -33,18 +34,25 @@ class Queue {
   /// the value knows what this thread knew.
   template <Scope scope>
   DEVICE bool push(const DeadlineApart& deadline, Awaited& what, uint32_t value) const {
-    // Relaxed: the ticket only says which slot.
-    const uint64_t ticket = fetch_add<Order::relaxed, scope>(base_.as<uint64_t>(), 1);
-    const auto lap = static_cast<uint32_t>(ticket / slots_);
-    const Peer<Stamped> slot = slot_of(ticket);
-    what.expected = 2 * lap;
-    // Acquire: what was there has been read before we write over it.
-    if (!wait_until(deadline, what, [&] {
-          what.seen = load<Order::acquire, scope>(slot).epoch;
-          return what.seen == what.expected;
+    // Both relaxed: `taken` only grows, so there is at least as much room as it says, and the
+    // ticket only says which slot.
+    uint64_t taken = load<Order::relaxed, scope>(taken_word());
+    const uint64_t ticket = fetch_add<Order::relaxed, scope>(tail_word(), 1);
+    return put<scope>(deadline, what, ticket, taken, value);
+  }
+  /// As push, in a queue to which one block alone adds, with a ticket that it has drawn itself.
+  /// `taken`: what is known of that word, and becomes more if that was too little.
+  template <Scope scope>
+  DEVICE bool put(const DeadlineApart& deadline, Awaited& what, uint64_t ticket, uint64_t& taken,
+                  uint32_t value) const {
+    what.expected = ticket + 1 - (ticket < slots_ ? ticket + 1 : slots_);
+    // Relaxed: who takes reads the slot and then says so, and we write it after we have heard.
+    if (taken < what.expected && !wait_until(deadline, what, [&] {
+          what.seen = taken = load<Order::relaxed, scope>(taken_word());
+          return taken >= what.expected;
         }))
       return false;
-    store<Order::release, scope>(slot, Stamped{2 * lap + 1, value});
+    store<Order::release, scope>(slot_of(ticket), Stamped{stamp_of(ticket), value});
     return true;
   }
 
@@ -53,18 +61,23 @@ class Queue {
   DEVICE bool peek(uint64_t head, uint32_t& value) const {
     const Stamped found = load<Order::acquire, scope>(slot_of(head));
     value = found.value;
-    return found.epoch == 2 * static_cast<uint32_t>(head / slots_) + 1;
+    return found.epoch == stamp_of(head);
   }
-  /// It has been read: the slot is free for the next lap. Release.
+  /// The value has been peeked at: its slot is free for the next lap. Relaxed: the acquire of peek
+  /// comes before.
   template <Scope scope>
   DEVICE void free(uint64_t head) const {
-    store<Order::release, scope>(slot_of(head),
-                                 Stamped{2 * static_cast<uint32_t>(head / slots_) + 2, 0});
+    store<Order::relaxed, scope>(taken_word(), head + 1);
   }
 
  private:
+  DEVICE Peer<uint64_t> tail_word() const { return base_.as<uint64_t>(); }
+  DEVICE Peer<uint64_t> taken_word() const { return base_.as<uint64_t>() + 1; }
   DEVICE Peer<Stamped> slot_of(uint64_t ticket) const {
     return (base_ + QueueLayout::kLine).as<Stamped>() + ticket % slots_;
+  }
+  DEVICE uint32_t stamp_of(uint64_t ticket) const {
+    return static_cast<uint32_t>(ticket / slots_) + 1;
   }
 
   Peer<std::byte> base_;

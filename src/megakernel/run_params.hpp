@@ -35,15 +35,17 @@
 ///    waits until the host has allowed another one or stopped the run, and passes that on (`turn`).
 ///
 /// In a dynamic run workers have no queues of their own. Whoever gives an event its last signal
-/// puts it into the queue of a scheduler, a block of one thread; the scheduler counts, for each
-/// task that waits for the event, how many of its events have come, and gives tasks that have all
-/// to workers in turn. Their queues are short: a scheduler waits for a free place, and never
-/// overwrites. A scheduler's own queue has room for every event that can be in it (compile() proves
-/// that), so nobody who adds to it waits, workers always come back to their queues, and all goes
-/// on. A massive launch, of many tasks by one event, is shared by all schedulers of the rank; the
-/// last scheduler serves events that other ranks signal. A worker whose task was the last of the
-/// iteration tells scheduler 0, which ends the run or begins the next iteration: it is an event to
-/// tasks that would else wait for nothing of this rank.
+/// puts it into the queue of a scheduler, a block besides the workers. Its first thread takes
+/// events; all its threads together count, for each task that waits for an event, how many of its
+/// events have come, and give tasks that have all to workers in turn. A worker has a queue for each
+/// scheduler. They are short: a scheduler waits for a free place, and never overwrites. A
+/// scheduler's own queue has room for every event that can be in it (compile() proves that), so
+/// nobody who adds to it waits, workers always come back to their queues, and all goes on. What the
+/// tasks before it have done comes to a task through these queues, so it looks at no counter of its
+/// own iteration again. A massive launch, of many tasks by one event, is shared by all schedulers
+/// of the rank; the last scheduler serves events that other ranks signal. A worker whose task was
+/// the last of the iteration tells scheduler 0, which ends the run or begins the next iteration: it
+/// is an event to tasks that would else wait for nothing of this rank.
 ///
 /// Waits have a deadline counted from the beginning of their iteration. The first to fail fails the
 /// run on its rank; each worker then leaves a StallRecord of what it was waiting for. Peers find
@@ -157,27 +159,47 @@ struct StallRecord {
   uint64_t iteration = 0, need = 0, have = 0;
 };
 
+/// Where a packet lies, in one word.
+struct PacketPlace {
+  uint32_t bits;
+
+  static constexpr uint32_t kUnitBits = 7;  ///< a packet is at most 64 kPacketAlignment
+  static constexpr uint32_t kUnitsEnd = 1u << (32 - kUnitBits);  ///< of all packets together
+  HOST_DEVICE static PacketPlace of(uint32_t begin, uint32_t end) {
+    return {begin << kUnitBits | (end - begin)};
+  }
+  HOST_DEVICE size_t from() const { return size_t{bits >> kUnitBits} * kPacketAlignment; }
+  HOST_DEVICE uint32_t bytes() const { return bits % (1u << kUnitBits) * kPacketAlignment; }
+};
+static_assert(kPacketBytes / kPacketAlignment <= 1u << (PacketPlace::kUnitBits - 1),
+              "no place looks like what schedulers say besides");
+
 /// A task of a dynamic run that waits for an event.
 struct Dependent {
   uint32_t position;  ///< of its packet
   uint32_t waits;     ///< events that it needs in all
   uint32_t worker;    ///< only there, or kAnyWorker
-  uint32_t unused;
+  PacketPlace place;
 };
 inline constexpr uint32_t kAnyWorker = UINT32_MAX;
+
+inline constexpr uint32_t kSchedulersMax = 8;   ///< of a rank
+inline constexpr uint32_t kScheduledMax = 448;  ///< workers, where there are schedulers
 
 /// What a dynamic run needs besides.
 struct DynamicParams {
   uint32_t schedulers = 0;                ///< blocks after the workers; 0: the run is static
-  uint32_t task_slots = 0;                ///< of a worker's queue
+  uint32_t task_slots = 0;                ///< of a worker's queues
   const Dependent* dependents = nullptr;  ///< of event e: from events[e].tasks_at to the next's
   uint32_t begin_at = 0, begin_end = 0;   ///< those of an iteration's begin
   uint64_t* arrived = nullptr;       ///< [positions] events that have come, over all iterations
-  std::byte* task_queues = nullptr;  ///< [workers] QueueLayout
-  uint64_t* heads = nullptr;         ///< [workers + schedulers] where each reads its queue
+  std::byte* task_queues = nullptr;  ///< [workers][schedulers] QueueLayout
+  uint64_t* heads = nullptr;  ///< [workers][schedulers], [schedulers] where each reads its queues
+  uint64_t* sent = nullptr;   ///< [schedulers][workers] tasks given, over all runs
 
-  DEVICE Queue task_queue(uint32_t worker) const {
-    return {Peer<std::byte>(task_queues + worker * QueueLayout{task_slots}.bytes()), task_slots};
+  DEVICE Queue task_queue(uint32_t worker, uint32_t scheduler) const {
+    const size_t at = (size_t{worker} * schedulers + scheduler) * QueueLayout{task_slots}.bytes();
+    return {Peer<std::byte>(task_queues + at), task_slots};
   }
 };
 

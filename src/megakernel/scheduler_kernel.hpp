@@ -1,35 +1,83 @@
 /// A scheduler of a dynamic run: run_params.hpp tells how it works.
 #pragma once
 
+#include "megakernel/hello_kernel.hpp"
 #include "megakernel/host_feed_kernel.hpp"
 #include "megakernel/launch_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// One thread of a block after the workers.
+/// By all threads of a block after the workers. The first decides what comes next, then all do it;
+/// a thread that fails to give a task has failed the run, and goes on to the next meeting.
 class Scheduler {
  public:
   DEVICE explicit Scheduler(Working& working)
       : working_(working),
+        shared_(*reinterpret_cast<SchedulerShared*>(&working.shared.packets)),
         mine_(block::index() - working.params.workers),
-        head_(working.params.dynamic.heads[block::index()]),
-        next_worker_(mine_) {}
+        head_(kept_head()),
+        next_worker_(mine_ * working.params.workers / working.params.dynamic.schedulers) {}
 
   DEVICE void run() {
-    const bool leads = mine_ == 0;
-    bool goes_on = !leads || begin(working_.params.first);
-    while (goes_on) {
-      uint32_t value = 0;
-      if (!take(value)) break;
-      if (value == kStop) break;
-      goes_on = value == kEnded ? next_iteration() : launch(value);
+    const uint32_t workers = working_.params.workers;
+    uint64_t* const sent = working_.params.dynamic.sent + size_t{mine_} * workers;
+    for (uint32_t worker = thread::index(); worker < workers; worker += block::threads()) {
+      shared_.sent[worker] = sent[worker];
+      shared_.taken[worker] = 0;
     }
-    if (leads && !goes_on && !failed_) stop_all();
-    working_.params.dynamic.heads[block::index()] = head_;
+    for (uint32_t turn = 0;; turn ^= 1) {
+      if (thread::index() == 0) shared_.orders[turn] = decide();
+      block::sync();
+      const Orders orders = shared_.orders[turn];
+      if (orders.kind == Orders::Kind::leave) break;
+      working_.began_ns = orders.began_ns;
+      if (orders.kind == Orders::Kind::launch)
+        launch(orders);
+      else
+        for (uint32_t worker = thread::index(); worker < workers; worker += block::threads())
+          give(worker, kStop);
+    }
+    for (uint32_t worker = thread::index(); worker < workers; worker += block::threads())
+      sent[worker] = shared_.sent[worker];
+    if (thread::index() != 0) return;
+    kept_head() = head_;
     working_.params.progress[block::index()] = done_;
   }
 
  private:
+  DEVICE bool leads() const { return mine_ == 0; }
+  DEVICE uint64_t& kept_head() const {
+    const DynamicParams& dynamic = working_.params.dynamic;
+    return dynamic.heads[working_.params.workers * dynamic.schedulers + mine_];
+  }
+
+  /// By the first thread.
+  DEVICE Orders decide() {
+    if (!heard_) {
+      heard_ = true;
+      // It begins nothing before this rank's workers, and all others, are there to take it.
+      if (!hear_all(working_)) return leave();
+      if (leads()) return begin(working_.params.first);
+    }
+    if (stopped_) return leave();
+    uint32_t value = 0;
+    if (!take(value) || value == kStop) return leave();
+    return value == kEnded ? next_iteration() : tasks_of(value);
+  }
+
+  DEVICE Orders leave() const { return order(Orders::Kind::leave); }
+  DEVICE Orders order(Orders::Kind kind) const {
+    return {
+        .kind = kind, .from = 0, .to = 0, .step = 1, .worker = 0, .began_ns = working_.began_ns};
+  }
+  /// The run ends as it should: all other blocks of the rank hear so.
+  DEVICE Orders stop_all() {
+    stopped_ = true;
+    for (uint32_t i = 1; i < working_.params.dynamic.schedulers; ++i)
+      push_event(working_, working_.params.rank, i, kStop);
+    return order(Orders::Kind::stop_workers);
+  }
+
   /// The leader's patience is that of the iteration: it awaits its end. The others' has no end.
   DEVICE bool take(uint32_t& value) {
     const RunParams& params = working_.params;
@@ -37,19 +85,25 @@ class Scheduler {
     Awaited what{.phase = phase_of(params, RunPhase::iteration),
                  .rank = params.rank,
                  .expected = params.tasks};
-    const auto came = [&] { return queue.peek<Scope::sys>(head_, value); };
-    const bool got = mine_ == 0 ? wait_until(working_.deadline(), what, came)
-                                : wait_until(working_.idle_deadline(), what, came);
-    if (!got) return give_up();
-    queue.free<Scope::sys>(head_);
+    const bool shared = params.ranks > 1;
+    const auto came = [&] {
+      return shared ? queue.peek<Scope::sys>(head_, value) : queue.peek<Scope::gpu>(head_, value);
+    };
+    if (!wait_until(leads() ? working_.deadline() : working_.idle_deadline(), what, came)) {
+      name_cause();
+      return false;
+    }
+    if (shared)
+      queue.free<Scope::sys>(head_);
+    else
+      queue.free<Scope::gpu>(head_);
     ++head_;
     return true;
   }
 
   /// Leaves what the first task that cannot begin is waiting for.
-  DEVICE bool give_up() {
-    failed_ = true;
-    if (mine_ != 0) return false;
+  DEVICE void name_cause() {
+    if (!leads()) return;
     const RunParams& params = working_.params;
     for (uint32_t position = 0; position < params.tasks; ++position) {
       const Packet& packet = *reinterpret_cast<const Packet*>(
@@ -68,24 +122,20 @@ class Scheduler {
                                          .iteration = iteration_,
                                          .need = need,
                                          .have = have};
-        return false;
+        return;
       }
     }
-    return false;
   }
 
-  /// False if there shall be no such iteration.
-  DEVICE bool begin(uint64_t iteration) {
+  /// Stops if there shall be no such iteration.
+  DEVICE Orders begin(uint64_t iteration) {
     const RunParams& params = working_.params;
     const auto done = static_cast<uint32_t>(iteration - params.first);
     if (params.fed) {
       const Turn turn = ask_host(working_, done);
-      if (turn.allowed() <= done) {
-        failed_ = !turn.all();
-        return false;
-      }
+      if (turn.allowed() <= done) return turn.all() ? stop_all() : leave();
     } else if (params.iterations != 0 && done == params.iterations) {
-      return false;
+      return stop_all();
     }
     iteration_ = iteration;
     working_.began_ns = now_ns();
@@ -93,13 +143,12 @@ class Scheduler {
     store<Order::relaxed, Scope::gpu>(&params.workspace->iteration, iteration);
     for (uint32_t i = 1; i < params.dynamic.schedulers; ++i)
       push_event(working_, params.rank, i, kBegin);
-    if (!launch(kBegin)) return false;
     // With no task to be the last, the iteration has ended.
     if (params.tasks == 0) push_event(working_, params.rank, 0, kEnded);
-    return true;
+    return tasks_of(kBegin);
   }
 
-  DEVICE bool next_iteration() {
+  DEVICE Orders next_iteration() {
     const RunParams& params = working_.params;
     if (params.loop_event != kNoEvent) {
       const EventRecord event = params.events[params.loop_event];
@@ -114,78 +163,77 @@ class Scheduler {
                                          .iteration = iteration_,
                                          .need = what.expected,
                                          .have = what.seen};
-        failed_ = true;
-        return false;
+        return leave();
       }
     }
     ++done_;
     // Relaxed: the loop's event comes after it.
     if (params.loop_event != kNoEvent &&
-        load<Order::relaxed, Scope::sys>(params.windows.last(params.rank)) == iteration_ + 1) {
-      return false;
-    }
+        load<Order::relaxed, Scope::sys>(params.windows.last(params.rank)) == iteration_ + 1)
+      return stop_all();
     return begin(iteration_ + 1);
   }
 
   /// This scheduler's share of the tasks that wait for an event.
-  DEVICE bool launch(uint32_t event) {
+  DEVICE Orders tasks_of(uint32_t event) {
     const DynamicParams& dynamic = working_.params.dynamic;
-    const bool begins = event == kBegin;
     const EventRecord* const events = working_.params.events;
-    const uint32_t from = begins ? dynamic.begin_at : events[event].tasks_at;
-    const uint32_t to = begins ? dynamic.begin_end : events[event + 1].tasks_at;
+    const bool begins = event == kBegin;
     const bool shared = begins || events[event].launch == Launch::every;
-    const uint32_t step = shared ? dynamic.schedulers : 1;
-    for (uint32_t i = from + (shared ? mine_ : 0); i < to; i += step)
-      if (!arrive(dynamic.dependents[i])) return false;
-    return true;
+    Orders orders = order(Orders::Kind::launch);
+    orders.from = (begins ? dynamic.begin_at : events[event].tasks_at) + (shared ? mine_ : 0);
+    orders.to = begins ? dynamic.begin_end : events[event + 1].tasks_at;
+    orders.step = shared ? dynamic.schedulers : 1;
+    orders.worker = next_worker_;
+    if (orders.to > orders.from)
+      next_worker_ = (next_worker_ + (orders.to - orders.from + orders.step - 1) / orders.step) %
+                     working_.params.workers;
+    return orders;
+  }
+
+  /// By all threads.
+  DEVICE void launch(const Orders& orders) {
+    const uint32_t workers = working_.params.workers;
+    uint32_t worker = orders.worker + thread::index();
+    for (uint32_t i = orders.from + thread::index() * orders.step; i < orders.to;
+         i += block::threads() * orders.step, worker += block::threads())
+      arrive(working_.params.dynamic.dependents[i], worker % workers);
   }
 
   /// One more of the task's events has come; it runs with the last. Acquire and release: the last
   /// passes on what the schedulers of the others knew.
-  DEVICE bool arrive(const Dependent& task) {
+  DEVICE void arrive(const Dependent& task, uint32_t worker) {
     const DynamicParams& dynamic = working_.params.dynamic;
     if (task.waits > 1) {
       const uint64_t now =
           fetch_add<Order::acq_rel, Scope::gpu>(&dynamic.arrived[task.position], 1) + 1;
-      if (now % task.waits != 0) return true;
+      if (now % task.waits != 0) return;
     }
-    return give(task.worker != kAnyWorker ? task.worker : pick_worker(), task.position);
+    give(task.worker != kAnyWorker ? task.worker : worker, task.place.bits);
   }
 
-  DEVICE uint32_t pick_worker() {
-    const uint32_t worker = next_worker_ % working_.params.workers;
-    next_worker_ += working_.params.dynamic.schedulers;
-    // With as many schedulers as workers each would serve one only; move on now and then.
-    if (working_.params.workers % working_.params.dynamic.schedulers == 0 && ++given_ % 8 == 0)
-      ++next_worker_;
-    return worker;
-  }
-
-  DEVICE bool give(uint32_t worker, uint32_t value) {
+  DEVICE void give(uint32_t worker, uint32_t value) {
     const RunParams& params = working_.params;
     Awaited what{.phase = phase_of(params, RunPhase::queue), .rank = params.rank};
+    // Relaxed, both: which slot, and a number that only grows.
+    const uint64_t ticket = fetch_add<Order::relaxed, Scope::block>(&shared_.sent[worker], 1);
+    uint64_t taken = load<Order::relaxed, Scope::block>(&shared_.taken[worker]);
+    const uint64_t known = taken;
     // Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
-    const Queue queue = params.dynamic.task_queue(worker);
-    const bool given = mine_ == 0 ? queue.push<Scope::gpu>(working_.deadline(), what, value)
-                                  : queue.push<Scope::gpu>(working_.idle_deadline(), what, value);
-    if (!given) failed_ = true;
-    return given;
-  }
-
-  DEVICE void stop_all() {
-    for (uint32_t i = 1; i < working_.params.dynamic.schedulers; ++i)
-      push_event(working_, working_.params.rank, i, kStop);
-    for (uint32_t worker = 0; worker < working_.params.workers; ++worker)
-      if (!give(worker, kStop)) return;
+    params.dynamic.task_queue(worker, mine_)
+        .put<Scope::gpu>(leads() ? working_.deadline() : working_.idle_deadline(), what, ticket,
+                         taken, value);
+    if (taken != known) store<Order::relaxed, Scope::block>(&shared_.taken[worker], taken);
   }
 
   Working& working_;
+  SchedulerShared& shared_;
   uint32_t mine_;
+  // Of the first thread.
   uint64_t head_;
-  uint32_t next_worker_, given_ = 0;
+  uint32_t next_worker_;  ///< that gets the next task which may go to any
   uint64_t iteration_ = 0, done_ = 0;
-  bool failed_ = false;
+  bool heard_ = false, stopped_ = false;
 };
 
 }  // namespace tokenyard::megakernel

@@ -17,7 +17,12 @@ template <class List>
 class UnitLoader {
  public:
   DEVICE UnitLoader(const Working& working, uint32_t warp)
-      : working_(working), warp_(warp), ring_(unit_slot(working.params, warp, 0)) {}
+      : working_(working),
+        warp_(warp),
+        ring_(unit_slot(working.params, warp, 0)),
+        full_(settled(working.shared.unit_full[warp])),
+        empty_(settled(working.shared.unit_empty[warp])),
+        packet_full_(settled(working.shared.packet_full)) {}
 
   DEVICE void run() {
     loader_waits(working_, RunPhase::units, [&] {
@@ -25,7 +30,7 @@ class UnitLoader {
       return over_;
     });
     for (; flying_ > 0; --flying_) {
-      let_land(full(landed_), landed_.parity());
+      let_land(full_[landed_.slot], landed_.parity());
       landed_.next(working_.params.streams.depth);
     }
   }
@@ -33,7 +38,7 @@ class UnitLoader {
  private:
   DEVICE void step() {
     const StreamPlan& plan = working_.params.streams;
-    if (flying_ > 0 && full(landed_).done_now(landed_.parity())) {
+    if (flying_ > 0 && full_[landed_.slot].done_now(landed_.parity())) {
       landed_.next(plan.depth);
       --flying_;
     }
@@ -41,13 +46,13 @@ class UnitLoader {
     // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
     if (flying_ == plan.in_flight) return;
     // In the first lap all places are empty.
-    if (issued_.lap > 0 && !empty(issued_).done_now(issued_.parity() ^ 1)) return;
+    if (issued_.lap > 0 && !empty_[issued_.slot].done_now(issued_.parity() ^ 1)) return;
     issue();
   }
 
   DEVICE void open_packet() {
     WorkerShared& shared = working_.shared;
-    if (!shared.packet_full[packets_.slot].done_now(packets_.parity())) return;
+    if (!packet_full_[packets_.slot].done_now(packets_.parity())) return;
     if (opened_) {  // All of it has been issued.
       shared.packet_empty[packets_.slot].arrive();
       packets_.next(kPacketSlots);
@@ -66,10 +71,10 @@ class UnitLoader {
   DEVICE void issue() {
     const uint32_t left = stream_.row_bytes - in_row_;
     const uint32_t bytes = left < stream_.piece_bytes ? left : stream_.piece_bytes;
-    full(issued_).arrive_expect(bytes);
+    full_[issued_.slot].arrive_expect(bytes);
     // Weights are used once an iteration: they would only push out what is used again.
     bulk::load(ring_ + issued_.slot * working_.params.streams.unit_bytes, stream_.from + in_row_,
-               bytes, full(issued_), evict_first());
+               bytes, full_[issued_.slot], evict_first());
     issued_.next(working_.params.streams.depth);
     ++flying_;
     in_row_ += bytes;
@@ -79,16 +84,10 @@ class UnitLoader {
     --rows_left_;
   }
 
-  DEVICE Completion& full(const RingCursor& at) const {
-    return working_.shared.unit_full[warp_][at.slot];
-  }
-  DEVICE Completion& empty(const RingCursor& at) const {
-    return working_.shared.unit_empty[warp_][at.slot];
-  }
-
   const Working& working_;
   uint32_t warp_;
   std::byte* ring_;
+  Completion *full_, *empty_, *packet_full_;
   RingCursor packets_, issued_, landed_;
   uint32_t flying_ = 0;    ///< issued and not landed, as far as this lane has looked
   StreamedRows stream_{};  ///< of the packet that is open; `from` is the row's that comes next
@@ -111,7 +110,7 @@ class AheadLoader {
         break;
       const Note& note = shared.notes[packets.slot];
       if (note.kind == NoteKind::end) break;
-      if (note.kind == NoteKind::task && List::loads_ahead(shared.packet(packets.slot)) &&
+      if (note.kind == NoteKind::task && List::loads_ahead(shared.packet(packets.slot).type) &&
           !load(shared.packet(packets.slot), note.iteration))
         break;
       shared.packet_empty[packets.slot].arrive();

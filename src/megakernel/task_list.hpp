@@ -43,25 +43,25 @@ constexpr TaskType task_type() {
 
 template <class... Tasks>
 struct TaskList {
-  static DEVICE void run(const Packet& packet, Context& context) {
-    with_type(packet.type, [&]<class T>() { T::run(context, args<T>(packet)); });
+  static DEVICE void run(uint32_t type, const std::byte* args, Context& context) {
+    with_type(type, [&]<class T>() { T::run(context, args_of<T>(args)); });
   }
   /// What a warp of the task streams.
   static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {
     StreamedRows stream{};
     with_type(packet.type, [&]<class T>() {
-      if constexpr (Streams<T>) stream = T::stream(args<T>(packet), warp, warps);
+      if constexpr (Streams<T>) stream = T::stream(args_of<T>(packet.args()), warp, warps);
     });
     return stream;
   }
-  static DEVICE bool loads_ahead(const Packet& packet) {
+  static DEVICE bool loads_ahead(uint32_t type) {
     bool loads = false;
-    with_type(packet.type, [&]<class T>() { loads = LoadsAhead<T>; });
+    with_type(type, [&]<class T>() { loads = LoadsAhead<T>; });
     return loads;
   }
   static DEVICE void ahead(const Packet& packet, Ahead& to) {
     with_type(packet.type, [&]<class T>() {
-      if constexpr (LoadsAhead<T>) T::ahead(to, args<T>(packet));
+      if constexpr (LoadsAhead<T>) T::ahead(to, args_of<T>(packet.args()));
     });
   }
   static constexpr std::array<TaskType, sizeof...(Tasks)> types() {
@@ -86,8 +86,8 @@ struct TaskList {
     }
   }
   template <class T>
-  static DEVICE const typename T::Args& args(const Packet& packet) {
-    return *reinterpret_cast<const typename T::Args*>(packet.args());
+  static DEVICE const typename T::Args& args_of(const std::byte* args) {
+    return *reinterpret_cast<const typename T::Args*>(args);
   }
 };
 

@@ -83,18 +83,18 @@ DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what, Peer<uin
   });
 }
 
-DEVICE void await_event(const Working& working, const Packet& packet, const WaitRecord& wait,
+DEVICE void await_event(const Working& working, uint32_t task, const WaitRecord& wait,
                         uint64_t iteration) {
   const RunParams& params = working.params;
   // An event of the iteration before the first is complete by definition: its need is 0.
-  Awaited what{.phase = packet.task,
+  Awaited what{.phase = task,
                .rank = wait.rank,
                .expected = uint64_t{wait.triggers} * (iteration + 1 - wait.lag)};
   if (await_counter(working.deadline(), what, params.windows.own_counter(wait.event),
                     wait.remote != 0))
     return;
   stall(working, {.what = Stalled::event,
-                  .task = packet.task,
+                  .task = task,
                   .event = wait.event,
                   .rank = wait.rank,
                   .iteration = iteration,

@@ -30,47 +30,16 @@ DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   fence_async();
 }
 
-/// What ranks must agree on: iterations, or that their hosts feed them.
-DEVICE uint32_t run_length(const RunParams& params) {
-  return params.fed ? UINT32_MAX : params.iterations;
-}
-
-/// By one thread: until a rank has begun this run. False if it does not, or begins another one.
-DEVICE bool hear(const Working& working, uint32_t rank) {
-  const RunParams& params = working.params;
-  const uint32_t length = run_length(params);
-  Awaited what{.phase = phase_of(params, RunPhase::hello), .rank = rank, .expected = params.run};
-  Stamped hello{};
-  const bool came = wait_until(working.deadline(), what, [&] {
-    // Acquire: whatever that rank did with our memory in the run before is over.
-    hello = load<Order::acquire, Scope::sys>(params.windows.hello(params.rank, rank));
-    what.seen = hello.epoch;
-    // A rank that nobody keeps waiting may have begun its next run already.
-    return static_cast<int32_t>(hello.epoch - params.run) >= 0;
-  });
-  const bool another_run = came && hello.epoch == params.run && hello.value != length;
-  if (another_run) {
-    what.expected = length;
-    what.seen = hello.value;
-    working.deadline().fail(Failure::refused, what);
-  }
-  if (came && !another_run) return true;
-  stall(working, {.what = Stalled::hello, .rank = rank, .need = what.expected, .have = what.seen});
-  return false;
-}
-
-DEVICE bool hear_all(const Working& working) {
-  for (uint32_t rank = 0; rank < working.params.ranks; ++rank)
-    if (!hear(working, rank)) return false;
-  return true;
-}
-
 /// The compute warps of one block. All their threads go the same way: they part only inside a task,
 /// and agree on failures when they meet.
 template <class List>
 class Worker {
  public:
-  DEVICE Worker(Working& working) : working_(working), context_(working) {}
+  DEVICE Worker(Working& working)
+      : working_(working),
+        context_(working),
+        packet_full_(settled(working.shared.packet_full)),
+        packet_empty_(settled(working.shared.packet_empty)) {}
 
   DEVICE void run() {
     if (exchange_hellos()) work();
@@ -82,12 +51,12 @@ class Worker {
   DEVICE void run_one() {
     grid::wait_for_previous();
     const RingCursor first;
-    if (!await_packet(first))
-      fail_worker(working_);
+    Taken taken{};
+    if (await_packet(first))
+      taken = take(first.slot);
     else
-      await_events(first.slot);
-    if (meet(working_) && run_task(first.slot, working_.shared.notes[first.slot]))
-      release(first.slot);
+      fail_worker(working_);
+    if (meet(working_) && run_task(taken)) release(first.slot);
     if (first_thread()) store<Order::release, Scope::block>(&working_.shared.ended, 1);
   }
 
@@ -113,32 +82,40 @@ class Worker {
   DEVICE void work() {
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       taken_ns_ = trace_time();
-      if (!await_packet(packets)) fail_worker(working_);
-      // Not the note yet: threads whose wait has failed know none. So the events of a task are
-      // awaited before the block meets, and only by those who know it.
+      Taken taken{};
+      if (await_packet(packets))
+        taken = take(packets.slot);
       else
-        await_events(packets.slot);
+        fail_worker(working_);
+      // Threads whose wait has failed have taken nothing, and leave here with all others.
       if (!meet(working_)) return;
-      const Note note = working_.shared.notes[packets.slot];
-      if (note.kind == NoteKind::end) return;
-      if (!(note.kind == NoteKind::task ? run_task(packets.slot, note) : turn(note))) return;
+      if (taken.note.kind == NoteKind::end) return;
+      if (!(taken.note.kind == NoteKind::task ? run_task(taken) : turn(taken.note))) return;
       release(packets.slot);
     }
   }
 
   DEVICE bool await_packet(const RingCursor& packets) {
     Awaited what{.phase = phase_of(params(), RunPhase::packet), .rank = params().rank};
-    Completion& full = working_.shared.packet_full[packets.slot];
+    Completion& full = packet_full_[packets.slot];
     return wait_until(working_.idle_deadline(), what, [&] { return full.done(packets.parity()); });
   }
 
-  DEVICE void await_events(uint32_t slot) {
-    const Note& note = working_.shared.notes[slot];
-    if (note.kind != NoteKind::task) return;
-    begin_iteration(note.iteration);
-    const Packet& packet = working_.shared.packet(slot);
-    for (uint32_t i = thread::index(); i < packet.waits; i += context_.threads())
-      await_event(working_, packet, packet.wait_records()[i], note.iteration);
+  /// Reads all it will need of the packet, and waits for what the task awaits.
+  DEVICE Taken take(uint32_t slot) {
+    Taken taken{.note = working_.shared.notes[slot], .head = {}, .at = nullptr};
+    if (taken.note.kind != NoteKind::task) return taken;
+    taken.at = working_.shared.packets[slot];
+    taken.head = *reinterpret_cast<const Packet*>(taken.at);
+    begin_iteration(taken.note.iteration);
+    // What schedulers count need not be looked at: the task came with it.
+    const bool counted = params().dynamic.schedulers > 0;
+    for (uint32_t i = thread::index(); i < taken.head.waits; i += context_.threads()) {
+      const WaitRecord& wait = taken.wait_records()[i];
+      if (!counted || wait.lag > 0)
+        await_event(working_, taken.head.task, wait, taken.note.iteration);
+    }
+    return taken;
   }
 
   /// The iteration's deadline begins with its first task.
@@ -152,23 +129,28 @@ class Worker {
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
   }
 
-  DEVICE bool run_task(uint32_t slot, const Note& note) {
-    const Packet& packet = working_.shared.packet(slot);
+  DEVICE bool run_task(const Taken& taken) {
     const uint64_t begun_ns = trace_time();
-    context_.begin(packet.task, note.iteration);
-    List::run(packet, context_);
+    context_.begin(taken.head.task, taken.note.iteration);
+    List::run(taken.head.type, taken.args(), context_);
     if (!meet(working_)) return false;
-    if (List::loads_ahead(packet)) context_.release_ahead();
-    signal(packet);
-    trace(packet.task, note.iteration, begun_ns);
+    if (List::loads_ahead(taken.head.type)) context_.release_ahead();
+    signal(taken);
+    trace(taken.head.task, taken.note.iteration, begun_ns);
     return true;
   }
 
   /// What the whole block did before it met is what the signals are about.
-  DEVICE void signal(const Packet& packet) {
-    for (uint32_t i = thread::index(); i < packet.signals; i += context_.threads())
-      signal_record(working_, packet.signal_records()[i]);
-    if (params().dynamic.schedulers == 0 || !first_thread()) return;
+  DEVICE void signal(const Taken& taken) {
+    const bool dynamic = params().dynamic.schedulers > 0;
+    if (!dynamic) {
+      for (uint32_t i = thread::index(); i < taken.head.signals; i += context_.threads())
+        count_signal(params(), taken.signal_records()[i]);
+      return;
+    }
+    for (uint32_t i = thread::index(); i < taken.head.signals; i += context_.threads())
+      signal_record(working_, taken.signal_records()[i]);
+    if (!first_thread()) return;
     // Acquire and release: the last task of the iteration passes on what all others did.
     const uint64_t ended =
         fetch_add<Order::acq_rel, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
@@ -209,7 +191,7 @@ class Worker {
   /// By the whole warp: it needs the slot's packet and note no more.
   DEVICE void release(uint32_t slot) {
     warp::sync();
-    if (warp::lane() == 0) working_.shared.packet_empty[slot].arrive();
+    if (warp::lane() == 0) packet_empty_[slot].arrive();
   }
 
   /// The compute warps do nothing more: loaders may stop.
@@ -238,6 +220,7 @@ class Worker {
 
   Working& working_;
   Context context_;
+  Completion *packet_full_, *packet_empty_;
   bool begun_ = false;
   uint64_t iteration_ = 0;
   uint64_t done_ = 0;
@@ -253,8 +236,7 @@ DEVICE void run_graph(const RunParams& params) {
   const Patience idle = idle_patience(params);
   Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (block::index() >= params.workers) {
-    // It begins nothing before this rank's workers, and all others, are there to take it.
-    if (thread::index() == 0 && hear_all(working)) Scheduler(working).run();
+    Scheduler(working).run();
   } else if (warp::index() < params.compute_warps) {
     Worker<List>(working).run();
   } else if (loads_as(params, 1, kFeederLane)) {

@@ -36,12 +36,46 @@ struct WorkerShared {
   uint32_t ended;    ///< the compute warps need no more packets
   uint32_t stalled;  ///< somebody writes the StallRecord
   uint32_t loop_ends;
+  uint64_t heads[kSchedulersMax];  ///< the feeder's, in dynamic runs
   alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
 
   DEVICE const Packet& packet(uint32_t slot) const {
     return *reinterpret_cast<const Packet*>(packets[slot]);
   }
 };
+
+/// A packet that a worker's thread has taken. Its head is in registers: all of it is asked for, at
+/// times when nothing else is under way.
+struct Taken {
+  Note note;
+  Packet head;          ///< of a task
+  const std::byte* at;  ///< in shared memory
+
+  DEVICE const WaitRecord* wait_records() const {
+    return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
+  }
+  DEVICE const SignalRecord* signal_records() const {
+    return reinterpret_cast<const SignalRecord*>(wait_records() + head.waits);
+  }
+  DEVICE const std::byte* args() const { return at + head.args_at; }
+};
+
+/// What the threads of a scheduler do next.
+struct Orders {
+  enum class Kind : uint32_t { launch, stop_workers, leave };
+  Kind kind;
+  uint32_t from, to, step;  ///< dependents
+  uint32_t worker;          ///< to which the first of them goes, if they may go to any
+  uint64_t began_ns;        ///< the iteration
+};
+
+/// A scheduler's shared memory, where workers have packets.
+struct SchedulerShared {
+  uint64_t sent[kScheduledMax];   ///< tasks given to each worker
+  uint64_t taken[kScheduledMax];  ///< at least so many of them it has taken
+  Orders orders[2];               ///< in turn: the last may still be read
+};
+static_assert(sizeof(SchedulerShared) <= sizeof(WorkerShared::packets));
 
 /// Where in a ring of slots somebody is: the slot, and which lap, whose parity its phase has.
 struct RingCursor {

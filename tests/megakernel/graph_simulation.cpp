@@ -96,13 +96,9 @@ using simulation::Fault;
 /// Deadline::fail publishes its report so; the kernel says that it has begun.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
-/// Queue: peers of the slot word itself.
+/// Queue: the value lies in the word that is filled, and who takes says so after it has read it.
 constexpr const char* kInTheWord =
-    "the value lies in the word that is freed and filled, and accesses to one word are in order";
-/// In dynamic runs what a task may rely on travels twice: through counts and queues, and by its
-/// own look at its events' counters.
-constexpr const char* kLooksItself =
-    "workers acquire their events' counters themselves before a task runs";
+    "a slot is filled again after the word that says it was taken, which depends on having read it";
 constexpr const char* kLoopEvent =
     "graphs of several iterations end with a loop event here, and the next one begins after an "
     "acquire of that";
@@ -115,21 +111,17 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "worker_kernel.hpp:107", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:107", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:180", kNotFed},
-                   {Fault::release_made_relaxed, "queue.hpp:61", kInTheWord},
-                   {Fault::acquire_made_relaxed, "queue.hpp:43", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:61", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:43", kInTheWord},
-                   {Fault::release_made_relaxed, "scheduler_kernel.hpp:150", kLooksItself},
-                   {Fault::acquire_made_relaxed, "scheduler_kernel.hpp:150", kLooksItself},
-                   {Fault::acquire_made_relaxed, "launch_kernel.hpp:40", kLooksItself},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:172", kLoopEvent},
-                   {Fault::acquire_made_relaxed, "worker_kernel.hpp:172", kLoopEvent},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:180", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:218", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:52", kOnlyStops}},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:78", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:78", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:164", kNotFed},
+                   {Fault::sys_made_gpu, "queue.hpp:39", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:51", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:70", kInTheWord},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:156", kLoopEvent},
+                   {Fault::acquire_made_relaxed, "worker_kernel.hpp:156", kLoopEvent},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:164", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:202", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:72", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace

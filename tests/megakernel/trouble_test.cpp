@@ -76,6 +76,23 @@ TEST_P(RunTrouble, ATaskThatCannotGoOnIsNamedWithWhatItAwaits) {
   EXPECT_THROW(kernel.run(1), TaskTimeout);  // Counters are not what they should be.
 }
 
+TEST_P(RunTrouble, SchedulersAndWhomTheyServeHaveABound) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  const auto refused = [&](const MegakernelOptions& options) {
+    try {
+      const Megakernel kernel(*world, counter.graph, options);
+    } catch (const InvalidArgument& error) {
+      return error.argument;
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refused({.workers = 2, .schedulers = kSchedulersMax + 1}), "schedulers");
+  EXPECT_EQ(refused({.workers = kScheduledMax + 1, .schedulers = 1}), "workers");
+}
+
 TEST_P(RunTrouble, ANumberBeyondItsBoundIsRefused) {
   const auto world = alone();
   Counter counter(*world);

@@ -16,9 +16,20 @@ DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure fail
                        uint32_t rank, uint64_t expected, uint64_t seen) {
   Deadline(*patience, start_ns).fail(failure, {phase, rank, expected, seen});
 }
+// As Deadline::give_up, but the alarm, which lies across PCIe, is listened to by count alone:
+// whoever waits in these loops seldom sleeps, and time is counted from the start of a call of many
+// waits.
 DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
                           uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
-  return Deadline(*patience, start_ns).give_up(polls, {phase, rank, expected, seen});
+  const Deadline deadline(*patience, start_ns);
+  if (deadline.failed()) return true;
+  const bool late = now_ns() - start_ns >= patience->timeout_ns;
+  // Relaxed: the host says only that it wants the call to end.
+  if (!late &&
+      (polls % kListenEvery != 0 || load<Order::relaxed, Scope::sys>(patience->alarm) == kNoAlarm))
+    return false;
+  deadline.fail(late ? Failure::deadline : Failure::alarm, {phase, rank, expected, seen});
+  return true;
 }
 }  // namespace cuda_body
 
