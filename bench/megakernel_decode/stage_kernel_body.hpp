@@ -1,7 +1,7 @@
 #pragma once
 
 #include "bench/megakernel_decode/stage_kernel.hpp"
-#include "megakernel/tasks/decoder_list.hpp"
+#include "megakernel/tasks/dense_list.hpp"
 
 namespace tokenyard::bench {
 
@@ -26,11 +26,11 @@ DEVICE void run_stage(const StageParams& stage) {
   const Patience idle = mk::idle_patience(params);
   mk::Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (warp::index() < params.compute_warps) {
-    mk::Worker<mk::DecoderTasks>(working).run_one();
+    mk::Worker<mk::DenseTasks>(working).run_one();
   } else if (mk::loads_as(params, 1, mk::kFeederLane)) {
     bring_packet(stage, shared);
   } else {
-    mk::load_for_tasks<mk::DecoderTasks>(working);
+    mk::load_for_tasks<mk::DenseTasks>(working);
   }
 }
 

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "megakernel/tasks/decoder.hpp"
+#include "megakernel/rotary_table.hpp"
+#include "megakernel/tasks/dense.hpp"
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
 #include "megakernel/tasks/project_attention.hpp"
@@ -66,7 +67,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
     : memory_(memory),
       shape_(shape),
       weights_(weights),
-      graph_(decoder_tasks(), {}),
+      graph_(dense_tasks(), {}),
       blocks_(options.blocks),
       splits_(options.blocks / shape.kv_heads),
       parts_(parts_of(shape.inner)),
@@ -118,9 +119,8 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   const auto local = [&]<class T>(size_t count, T*& to) {
     to = static_cast<T*>(memory_.local(count * sizeof(T)));
   };
-  local(size_t{2} * heads * splits_ * group_columns(), partial_);
-  partial_weights_ =
-      memory_.local(size_t{2} * heads * splits_ * shape_.group() * sizeof(SplitWeight));
+  partial_ = carried<Stamped>(size_t{shape_.layers} * blocks_ * group_columns());
+  partial_weights_ = carried<SplitWeight>(size_t{shape_.layers} * blocks_ * shape_.group());
   best_ = memory_.local(blocks_ * sizeof(Best));
   local(1, broken_);
   local(shape_.vocabulary, logits);
@@ -136,6 +136,10 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   std::vector<uint32_t> in_order(pages);
   for (uint32_t page = 0; page < pages; ++page) in_order[page] = page;
   memory_.write(pages_, in_order.data(), pages * sizeof(uint32_t));
+  const std::vector<float> rotation =
+      rotary_table(shape_.positions_max, shape_.head_dim, shape_.rope_base);
+  local(rotation.size(), rotation_);
+  memory_.write(rotation_, rotation.data(), rotation.size() * sizeof(float));
   local(options.prompt.size(), prompt_);
   memory_.write(prompt_, options.prompt.data(), options.prompt.size() * sizeof(uint32_t));
   memory_.write(token, options.prompt.data(), sizeof(uint32_t));
@@ -149,15 +153,14 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   position_t_ = tensor("position", sizeof(uint32_t), Given::always, false);
   broken_t_ = tensor("broken", sizeof(uint32_t), Given::always, true);
   best_t_ = tensor("best of blocks", blocks_ * sizeof(Best), Given::no, false);
-  for (uint32_t side = 0; side < 2; ++side)
-    partial_t_.push_back(tensor(fmt::format("partial attention {}", side), size_t{heads} * splits_,
-                                Given::no, false));
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (const char* stage : {"attention", "feed-forward"})
       sums_t_.push_back(tensor(fmt::format("sums after {} {}", stage, layer),
                                hidden * sizeof(uint64_t), Given::always, true));
     qkv_t_.push_back(tensor(fmt::format("qkv {}", layer),
                             size_t{heads} * head_words() * sizeof(Stamped), Given::no, true));
+    partial_t_.push_back(
+        tensor(fmt::format("partial attention {}", layer), blocks_, Given::no, true));
     inner_t_.push_back(
         tensor(fmt::format("inner {}", layer), shape_.inner * sizeof(uint32_t), Given::no, true));
     // One row of it a head; rows of earlier steps nobody writes.
@@ -176,7 +179,7 @@ void DenseDecoder::make_events() {
   }
   for (uint32_t i = 0; i < shape_.layers * shape_.kv_heads; ++i) {
     qkv_ready_.push_back(event("qkv of layer and head", i, true));
-    attended_.push_back(event("attention of layer and head", i, false));
+    attended_.push_back(event("attention of layer and head", i, true));
   }
   for (uint32_t i = 0; i < shape_.layers * parts_; ++i)
     inner_ready_.push_back(event("inner elements of layer and part", i, true));
@@ -222,19 +225,20 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
 }
 
 void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
-  const uint32_t head = block / splits_, split = block % splits_, side = layer % 2;
+  const uint32_t head = block / splits_, split = block % splits_;
   const uint32_t index = layer * shape_.kv_heads + head;
   const size_t cache = size_t{index} * shape_.positions_max * shape_.head_dim;
-  const size_t partial = size_t{side} * blocks_ + block;
-  TaskOptions options{.name = fmt::format("attention {} {}", layer, block),
-                      .reads = {qkv_t_[layer].part(head * head_words() * sizeof(Stamped),
-                                                   (head + 1) * head_words() * sizeof(Stamped)),
-                                position_t_.all()},
-                      .writes = {partial_t_[side].part(block, block + 1)},
-                      .waits = {{qkv_ready_[index]}},
-                      .signals = {{attended_[index]}},
-                      .worker = block,
-                      .ahead_bytes = 2 * rows_max_ * shape_.head_dim * 2};
+  const size_t partial = size_t{layer} * blocks_ + block;
+  TaskOptions options{
+      .name = fmt::format("attention {} {}", layer, block),
+      .reads = {qkv_t_[layer].part(head * head_words() * sizeof(Stamped),
+                                   (head + 1) * head_words() * sizeof(Stamped)),
+                position_t_.all()},
+      .writes = {partial_t_[layer].part(block, block + 1)},
+      .waits = {{qkv_ready_[index]}},
+      .signals = {{attended_[index]}},
+      .worker = block,
+      .ahead_bytes = shape_.head_dim * (4 * rows_max_ + static_cast<uint32_t>(sizeof(float)))};
   if (split + 1 == splits_) options.writes.push_back(cache_t_[layer].part(head, head + 1));
   graph_.add<AttendSplit>(
       {.qkv = static_cast<Stamped*>(qkv_) + size_t{index} * head_words(),
@@ -242,7 +246,8 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
        .v_cache = v_cache + cache,
        .pages = pages_,
        .position = position,
-       .part = partial_ + partial * group_columns(),
+       .rotation = rotation_,
+       .part = static_cast<Stamped*>(partial_) + partial * group_columns(),
        .weights = static_cast<SplitWeight*>(partial_weights_) + partial * shape_.group(),
        .heads = shape_.group(),
        .dim = shape_.head_dim,
@@ -250,21 +255,20 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
        .split = split,
        .splits = splits_,
        .rows_max = rows_max_,
-       .qkv_event = qkv_ready_[index].id,
-       .rope_base = shape_.rope_base},
+       .qkv_event = qkv_ready_[index].id},
       std::move(options));
 }
 
 void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
-  const uint32_t head = block / splits_, side = layer % 2;
+  const uint32_t head = block / splits_;
   const uint32_t index = layer * shape_.kv_heads + head;
   constexpr uint32_t kRows = ProjectAttention::kUnitRows;
   const Span units = share(shape_.hidden / kRows, block % splits_, splits_);
-  const size_t first = size_t{side} * blocks_ + head * splits_;
+  const size_t first = size_t{layer} * blocks_ + head * splits_;
   graph_.add<ProjectAttention>(
       {.weights = weights_.layers[layer].out +
                   (size_t{head} * shape_.hidden + units.begin * kRows) * group_columns(),
-       .parts = partial_ + first * group_columns(),
+       .parts = static_cast<const Stamped*>(partial_) + first * group_columns(),
        .split_weights = static_cast<SplitWeight*>(partial_weights_) + first * shape_.group(),
        .sums = sums_of(2 * layer),
        .broken = broken_,
@@ -273,9 +277,10 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
        .splits = splits_,
        .first_row = units.begin * kRows,
        .rows = units.count() * kRows,
-       .hidden = shape_.hidden},
+       .hidden = shape_.hidden,
+       .attended_event = attended_[index].id},
       {.name = fmt::format("attention out {} {}", layer, block),
-       .reads = {partial_t_[side].part(head * splits_, (head + 1) * splits_)},
+       .reads = {partial_t_[layer].part(head * splits_, (head + 1) * splits_)},
        .adds = {sums_t_[2 * layer].all(), broken_t_.all()},
        .waits = {{attended_[index]}},
        .signals = {{after_attention_[layer]}},

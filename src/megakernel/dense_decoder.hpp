@@ -111,16 +111,17 @@ class DenseDecoder {
   void* qkv_ = nullptr;        ///< [layers][kv heads][head_words] Stamped
   uint32_t* inner_ = nullptr;  ///< [layers][inner]
   uint32_t* broken_ = nullptr;
-  float* partial_ = nullptr;         ///< [2][kv heads][splits][group columns]
-  void* partial_weights_ = nullptr;  ///< [2][kv heads][splits][group] SplitWeight
+  void* partial_ = nullptr;          ///< [layers][kv heads][splits][group columns] Stamped
+  void* partial_weights_ = nullptr;  ///< [layers][kv heads][splits][group] SplitWeight
   void* best_ = nullptr;             ///< [blocks] Best
   uint32_t* pages_ = nullptr;
+  float* rotation_ = nullptr;  ///< [positions_max][cosines, sines][dim / 2]
   uint32_t* prompt_ = nullptr;
 
   Tensor token_t_, position_t_, best_t_, broken_t_;
   std::vector<Tensor> sums_t_, qkv_t_, inner_t_, cache_t_, partial_t_;
   std::vector<Event> after_attention_, after_inner_;  ///< [layers] carried
-  std::vector<Event> qkv_ready_, attended_;           ///< [layers * kv heads]; the first carried
+  std::vector<Event> qkv_ready_, attended_;           ///< [layers * kv heads] carried
   std::vector<Event> inner_ready_;                    ///< [layers * parts] carried
   Event logits_ready_, step_ended_;
 };

@@ -1,20 +1,16 @@
-/// Every task that a Llama-shaped model is made of.
+/// Every task that a Llama-shaped model is made of whose stages are ordered by counters.
 #pragma once
 
 #include "megakernel/tasks/attention.hpp"
 #include "megakernel/tasks/exchange.hpp"
 #include "megakernel/tasks/experts.hpp"
-#include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/linear.hpp"
-#include "megakernel/tasks/logits.hpp"
-#include "megakernel/tasks/project_attention.hpp"
 #include "megakernel/tasks/token.hpp"
 #include "megakernel/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
 using DecoderTasks = TaskList<Embed, Linear, GatedLinear, Attention, PickBest, NextToken,
-                              CopyToPeer, Reduce, RouteToken, ExpertGated, ExpertDown, ProjectQkv,
-                              AttendSplit, ProjectAttention, GateUp, ProjectDown, ProjectLogits>;
+                              CopyToPeer, Reduce, RouteToken, ExpertGated, ExpertDown>;
 
 }  // namespace tokenyard::megakernel

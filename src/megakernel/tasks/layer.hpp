@@ -1,6 +1,6 @@
 /// The tasks of a dense layer whose stages hand on words instead of counters, for one token:
 ///
-///     project_qkv -(flagged)-> attend_split -(counter)-> project_attention -(sums)->
+///     project_qkv -(flagged)-> attend_split -(flagged)-> project_attention -(sums)->
 ///     gate_up -(flagged)-> project_down -(sums)-> the next layer, or pick_logits
 ///
 /// Every block has one task of each. Its KV head is that of `blocks / heads` neighbours, which
@@ -55,12 +55,11 @@ struct ProjectQkv {
                             .parts = args.parts,
                             .broken = args.broken,
                             .hidden = args.hidden};
-    HeldInput held;
-    const float scale =
-        normed_input(context, context.shared<Shared>(), residual, args.norm, args.epsilon, held);
+    Shared& shared = context.shared<Shared>();
+    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     const uint32_t epoch = epoch_of(context);
-    for_each_product<3>(context, held, rows, [&](uint32_t i, float product) {
+    for_each_product<3>(context, shared.x, residual.chunks(), rows, [&](uint32_t i, float product) {
       if (warp::elect())
         store_flagged(args.qkv + context.warp() + i * context.warps(), product * scale, epoch);
     });
@@ -106,21 +105,21 @@ struct GateUp {
                             .parts = args.parts,
                             .broken = args.broken,
                             .hidden = args.hidden};
-    HeldInput held;
-    const float scale =
-        normed_input(context, context.shared<Shared>(), residual, args.norm, args.epsilon, held);
+    Shared& shared = context.shared<Shared>();
+    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
     const uint32_t units = stream(args, context.warp(), context.warps()).units();
     const uint32_t epoch = epoch_of(context);
     float gate = 0;
-    for_each_product<2>(context, held, units, [&](uint32_t i, float product) {
-      if (i % 2 == 0) {
-        gate = product * scale;
-      } else if (warp::elect()) {
-        const float value = gate / (1 + exponential(-gate)) * (product * scale);
-        const uint32_t element = args.first + context.warp() + i / 2 * context.warps();
-        store_flagged_half(args.inner + word_at(element, args.columns / kChunk), value, epoch);
-      }
-    });
+    for_each_product<2>(
+        context, shared.x, residual.chunks(), units, [&](uint32_t i, float product) {
+          if (i % 2 == 0) {
+            gate = product * scale;
+          } else if (warp::elect()) {
+            const float value = gate / (1 + exponential(-gate)) * (product * scale);
+            const uint32_t element = args.first + context.warp() + i / 2 * context.warps();
+            store_flagged_half(args.inner + word_at(element, args.columns / kChunk), value, epoch);
+          }
+        });
   }
 };
 
@@ -140,7 +139,7 @@ struct ProjectDown {
       TOKENYARD_FIELD(u32, first_row),   TOKENYARD_FIELD(u32, rows),
       TOKENYARD_FIELD(u32, columns),     TOKENYARD_FIELD(u32, row_elements),
       TOKENYARD_FIELD(u32, hidden),      TOKENYARD_FIELD(u32, inner_event)};
-  using Shared = HeldShared;
+  using Shared = HeldInput;
 
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
     StreamedRows rows =
@@ -150,22 +149,20 @@ struct ProjectDown {
   }
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
-    HeldInput held;
-    held.chunks = args.columns / kChunk;
+    const uint32_t chunks = args.columns / kChunk;
     const uint32_t epoch = epoch_of(context);
-    if (warp::elect() && context.warp() * kWarpLanes < held.chunks)
+    if (warp::elect() && context.warp() * kWarpLanes < chunks)
       context.await_carried(Event{args.inner_event}, [&] {
         const uint32_t* const first = args.inner + context.warp() * kWarpLanes;
         return half_has_come(load<Order::relaxed, Scope::gpu>(first), epoch);
       });
     warp::sync();
     KEEP_ROLLED
-    for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads())
+    for (uint32_t chunk = context.thread(); chunk < chunks; chunk += context.threads())
       read_chunk(context, args, chunk, epoch, shared);
     context.sync();
-    shared.get(held);
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
-    for_each_product<2>(context, held, rows, [&](uint32_t i, float product) {
+    for_each_product<2>(context, shared, chunks, rows, [&](uint32_t i, float product) {
       const uint32_t row = args.first_row + context.warp() + i * context.warps();
       if (warp::elect())
         add_term(args.sums + word_at(row, args.hidden / kChunk), product, args.broken);

@@ -14,11 +14,12 @@ struct ProjectAttention {
   static constexpr uint32_t kUnitRows = 8;
   struct Args {
     const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
-    const float* parts;                ///< [splits][columns]
+    const Stamped* parts;              ///< [splits][columns], flagged
     const SplitWeight* split_weights;  ///< [splits][heads]
     uint64_t* sums;                    ///< [hidden]
     uint32_t* broken;
     uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
+    uint32_t attended_event;
   };
   static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, weights),
                                          TOKENYARD_FIELD(pointer, parts),
@@ -30,9 +31,11 @@ struct ProjectAttention {
                                          TOKENYARD_FIELD(u32, splits),
                                          TOKENYARD_FIELD(u32, first_row),
                                          TOKENYARD_FIELD(u32, rows),
-                                         TOKENYARD_FIELD(u32, hidden)};
+                                         TOKENYARD_FIELD(u32, hidden),
+                                         TOKENYARD_FIELD(u32, attended_event)};
   struct Shared {
     float attended[kGroupColumnsMax];
+    SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [splits][heads]
   };
 
   /// Eight rows lie together: to whoever streams them they are one.
@@ -44,13 +47,16 @@ struct ProjectAttention {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
+    await_last_words(context, args);
     KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < columns; i += context.threads())
-      shared.attended[i] = put_together(args, i);
+    for (uint32_t first = 0; first < columns; first += context.threads())
+      put_together(context, args, shared, first);
     context.sync();
     float x[kChunk] = {};
-    if (mine < columns)
+    if (mine < columns) {
+      UNROLL
       for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
+    }
     const uint32_t units = stream(args, context.warp(), context.warps()).rows;
     KEEP_ROLLED
     for (uint32_t unit = 0; unit < units; ++unit) {
@@ -70,28 +76,75 @@ struct ProjectAttention {
   }
 
  private:
-  static DEVICE float put_together(const Args& args, uint32_t column) {
-    const uint32_t columns = args.heads * args.dim, head = column / args.dim;
-    SplitWeight weights[kSplitsMax];
-    float parts[kSplitsMax];
-    float highest = -1e30f, total = 0, sum = 0;
-    // All loads before the first use, without a condition in between: else each would wait for the
-    // one before it. What is loaded for splits that there are not is not used.
-    UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split) {
-      const uint32_t at = split < args.splits ? split : 0;
-      weights[split] = load<Order::weak, Scope::gpu>(args.split_weights + at * args.heads + head);
-      parts[split] = load<Order::weak, Scope::gpu>(args.parts + at * columns + column);
+  /// By each warp, a split a lane: until a word of its columns has come, which are written last.
+  static DEVICE void await_last_words(Context& context, const Args& args) {
+    const uint32_t column = context.warp() * kWarpLanes, epoch = epoch_of(context);
+    const uint32_t columns = args.heads * args.dim;
+    if (warp::lane() < args.splits && column < columns)
+      context.await_carried(Event{args.attended_event}, [&] {
+        return load_flagged(args.parts + warp::lane() * columns + column).epoch == epoch;
+      });
+    warp::sync();
+  }
+
+  /// By all threads, a column each from `first` on. With the first, weights come to shared memory:
+  /// they travel together.
+  static DEVICE void put_together(Context& context, const Args& args, Shared& shared,
+                                  uint32_t first) {
+    const uint32_t columns = args.heads * args.dim, column = first + context.thread();
+    const uint32_t epoch = epoch_of(context), weights = args.splits * args.heads;
+    const uint32_t of_thread = column < columns ? column : columns - 1;
+    const uint32_t own = context.thread() < weights ? context.thread() : 0;
+    Stamped parts[kSplitsMax];
+    SplitWeight weight{};
+    context.await_carried(Event{args.attended_event}, [&] {
+      // All loads before the first question, without a condition in between: else each would wait
+      // for the one before it. What is loaded for splits that there are not is the first's.
+      UNROLL
+      for (uint32_t split = 0; split < kSplitsMax; ++split)
+        parts[split] =
+            load_flagged(args.parts + (split < args.splits ? split : 0) * columns + of_thread);
+      weight = load<Order::relaxed, Scope::gpu>(args.split_weights + own);
+      bool come = weight.epoch == epoch;
+      UNROLL
+      for (uint32_t split = 0; split < kSplitsMax; ++split) come &= parts[split].epoch == epoch;
+      return come;
+    });
+    if (first == 0) {
+      if (context.thread() < weights) shared.weights[own] = weight;
+      for (uint32_t i = context.threads() + context.thread(); i < weights; i += context.threads())
+        shared.weights[i] = await_weight(context, args, i, epoch);
+      context.sync();
     }
+    if (column < columns)
+      shared.attended[column] = weighted_mean(args, shared.weights + column / args.dim, parts);
+  }
+
+  static DEVICE SplitWeight await_weight(Context& context, const Args& args, uint32_t index,
+                                         uint32_t epoch) {
+    SplitWeight weight{};
+    context.await_carried(Event{args.attended_event}, [&] {
+      weight = load<Order::relaxed, Scope::gpu>(args.split_weights + index);
+      return weight.epoch == epoch;
+    });
+    return weight;
+  }
+
+  /// `weights`: of a head, `heads` apart.
+  static DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
+                                    const Stamped (&parts)[kSplitsMax]) {
+    float highest = -1e30f, total = 0, sum = 0;
     UNROLL
     for (uint32_t split = 0; split < kSplitsMax; ++split)
-      if (split < args.splits && weights[split].highest > highest) highest = weights[split].highest;
+      if (split < args.splits && weights[split * args.heads].highest > highest)
+        highest = weights[split * args.heads].highest;
     UNROLL
     for (uint32_t split = 0; split < kSplitsMax; ++split) {
       if (split >= args.splits) continue;
-      const float fade = exponential(weights[split].highest - highest);
-      total += weights[split].total * fade;
-      sum += parts[split] * fade;
+      const SplitWeight& weight = weights[split * args.heads];
+      const float fade = exponential(weight.highest - highest);
+      total += weight.total * fade;
+      sum += std::bit_cast<float>(parts[split].value) * fade;
     }
     return sum / total;
   }
@@ -105,17 +158,20 @@ struct ProjectAttention {
   /// Eight sums over all lanes: lanes 4 r .. 4 r + 3 get that of row r. Each of the first three
   /// exchanges halves how many rows a lane still has to do with.
   static DEVICE float sum_of_row(float (&products)[kUnitRows]) {
+    exchange_rows<kUnitRows / 2, kWarpLanes / 2>(products);
+    products[0] += warp::shuffle_xor(products[0], 2);
+    return products[0] + warp::shuffle_xor(products[0], 1);
+  }
+  template <uint32_t rows, uint32_t mask>
+  static DEVICE void exchange_rows(float (&products)[kUnitRows]) {
+    const bool upper = (warp::lane() & mask) != 0;
     UNROLL
-    for (uint32_t rows = kUnitRows / 2, mask = kWarpLanes / 2; rows > 0; rows /= 2, mask /= 2)
-      UNROLL
     for (uint32_t row = 0; row < rows; ++row) {
-      const bool upper = (warp::lane() & mask) != 0;
       const float keep = upper ? products[row + rows] : products[row];
       const float give = upper ? products[row] : products[row + rows];
       products[row] = keep + warp::shuffle_xor(give, mask);
     }
-    products[0] += warp::shuffle_xor(products[0], 2);
-    return products[0] + warp::shuffle_xor(products[0], 1);
+    if constexpr (rows > 1) exchange_rows<rows / 2, mask / 2>(products);
   }
 };
 

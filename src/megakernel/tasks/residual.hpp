@@ -23,7 +23,7 @@ struct Residual {
 };
 
 struct NormedShared {
-  HeldShared x;
+  HeldInput x;
   float warp_squares[kComputeWarpsMax];
 };
 
@@ -31,6 +31,7 @@ struct NormedShared {
 DEVICE void read_chunk(Context& context, const Residual& residual, uint32_t chunk, float* values) {
   if (residual.sums == nullptr) {
     const Bytes16 row = load_vector(reinterpret_cast<const Bytes16*>(residual.row) + chunk);
+    UNROLL
     for (uint32_t pair = 0; pair < 4; ++pair) {
       values[2 * pair] = low_half(row.word[pair]);
       values[2 * pair + 1] = high_half(row.word[pair]);
@@ -62,27 +63,29 @@ DEVICE void await_first_word(Context& context, const Residual& residual) {
   warp::sync();
 }
 
-/// By all threads: holds x * norm in every warp, and returns the factor 1 / rms(x) that products
-/// with it still lack.
+/// By all threads: leaves x * norm in shared memory, and returns the factor 1 / rms(x) that
+/// products with it still lack.
 DEVICE float normed_input(Context& context, NormedShared& shared, const Residual& residual,
-                          const BFloat16* norm, float epsilon, HeldInput& held) {
-  held.chunks = residual.chunks();
+                          const BFloat16* norm, float epsilon) {
   float squares = 0;
   const auto norm_of = [&](uint32_t chunk) {
     return load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) + chunk);
   };
   // Most threads have one chunk: its weights are on their way while the vector is awaited.
-  const bool any = context.thread() < held.chunks;
+  const bool any = context.thread() < residual.chunks();
   const Bytes16 first = any ? norm_of(context.thread()) : Bytes16{};
+  bool carries = residual.carries(context.thread());  // A division.
   await_first_word(context, residual);
   KEEP_ROLLED
-  for (uint32_t chunk = context.thread(); chunk < held.chunks; chunk += context.threads()) {
+  for (uint32_t chunk = context.thread(); chunk < residual.chunks(); chunk += context.threads()) {
     const Bytes16 weights = chunk == context.thread() ? first : norm_of(chunk);
     float values[kChunk];
     read_chunk(context, residual, chunk, values);
-    if (residual.carries(chunk))
+    if (carries) {
+      UNROLL
       for (uint32_t i = 0; i < kChunk; ++i)
-        add_term(residual.carry_to + i * held.chunks + chunk, values[i], residual.broken);
+        add_term(residual.carry_to + i * residual.chunks() + chunk, values[i], residual.broken);
+    }
     UNROLL
     for (uint32_t pair = 0; pair < 4; ++pair) {
       squares += values[2 * pair] * values[2 * pair];
@@ -91,11 +94,12 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
       values[2 * pair + 1] *= high_half(weights.word[pair]);
     }
     shared.x.put(chunk, values);
+    if (chunk + context.threads() < residual.chunks())
+      carries = residual.carries(chunk + context.threads());
   }
   squares = warp_sum(squares);
   if (warp::elect()) shared.warp_squares[context.warp()] = squares;
   context.sync();
-  shared.x.get(held);
   float sum = 0;
   for (uint32_t warp = 0; warp < context.warps(); ++warp) sum += shared.warp_squares[warp];
   return reciprocal_square_root(sum / static_cast<float>(residual.hidden) + epsilon);

@@ -11,9 +11,11 @@ inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads of a KV head
 inline constexpr uint32_t kGroupColumnsMax = 256;  ///< their elements together
 inline constexpr uint32_t kScoresMax = 2048;       ///< of a block
 
-/// What a split says of a head beside its part of the weighted sum.
-struct alignas(8) SplitWeight {
+/// What a split says of a head beside its part of the weighted sum: one word that carries its news,
+/// as wide as a GPU reads at once.
+struct alignas(16) SplitWeight {
   float highest, total;
+  uint32_t epoch, unused;
 };
 
 struct AttendSplit {
@@ -24,26 +26,25 @@ struct AttendSplit {
     BFloat16* v_cache;
     const uint32_t* pages;     ///< which page holds positions page_tokens * i on
     const uint32_t* position;  ///< of the token
-    float* part;               ///< [heads * dim] of this split
+    const float* rotation;     ///< [positions][cosines, sines][dim / 2]
+    Stamped* part;             ///< [heads * dim] of this split, flagged
     SplitWeight* weights;      ///< [heads] of this split
     uint32_t heads, dim, page_tokens, split, splits;
     uint32_t rows_max;  ///< positions that a split may have
     uint32_t qkv_event;
-    float rope_base;
   };
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, qkv),      TOKENYARD_FIELD(pointer, k_cache),
       TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
-      TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, part),
-      TOKENYARD_FIELD(pointer, weights),  TOKENYARD_FIELD(u32, heads),
-      TOKENYARD_FIELD(u32, dim),          TOKENYARD_FIELD(u32, page_tokens),
-      TOKENYARD_FIELD(u32, split),        TOKENYARD_FIELD(u32, splits),
-      TOKENYARD_FIELD(u32, rows_max),     TOKENYARD_FIELD(u32, qkv_event),
-      TOKENYARD_FIELD(f32, rope_base)};
+      TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, rotation),
+      TOKENYARD_FIELD(pointer, part),     TOKENYARD_FIELD(pointer, weights),
+      TOKENYARD_FIELD(u32, heads),        TOKENYARD_FIELD(u32, dim),
+      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(u32, split),
+      TOKENYARD_FIELD(u32, splits),       TOKENYARD_FIELD(u32, rows_max),
+      TOKENYARD_FIELD(u32, qkv_event)};
   struct Shared {
     float raw[kGroupColumnsMax + 2 * kHeadDimMax];
     float q[kGroupColumnsMax];
-    float cosines[kHeadDimMax / 2], sines[kHeadDimMax / 2];
     float scores[kScoresMax];  ///< [heads][rows_max]; then weights
   };
 
@@ -60,12 +61,14 @@ struct AttendSplit {
     const size_t page = args.pages[position / args.page_tokens];
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
-  /// Values lie behind all keys, in shared memory.
+  /// Loaded ahead: keys, behind the room for all of them values, and the position's rotation.
   static DEVICE uint32_t area_bytes(const Args& args) { return args.rows_max * args.dim * 2; }
 
   static DEVICE void ahead(Ahead& to, const Args& args) {
-    const Rows rows = rows_of(args, *args.position);
-    to.expect(2 * rows.count * args.dim * 2);
+    const uint32_t now = *args.position, rotation_bytes = args.dim * sizeof(float);
+    const Rows rows = rows_of(args, now);
+    to.expect(2 * rows.count * args.dim * 2 + rotation_bytes);
+    to.load(2 * area_bytes(args), args.rotation + size_t{now} * args.dim, rotation_bytes);
     for (uint32_t row = 0; row < rows.count;) {
       const uint32_t position = rows.first + row;
       const uint32_t in_page = args.page_tokens - position % args.page_tokens;
@@ -79,36 +82,37 @@ struct AttendSplit {
 
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
+    // On its way while q is awaited, so nothing may ask for it before.
     const uint32_t position = *args.position;
-    uint32_t count = rows_of(args, position).count;
     // Divisions, before q is awaited.
     const Element first = element_of(context.thread(), args.dim);
     const Scoring scoring = scoring_of(context, args);
-    const bool has_new = args.split + 1 == args.splits;
-    const size_t row = has_new ? place_of(args, position) : 0;  // Looked up while q is awaited.
-    prepare_rotation(context, args, shared, position);
     read_qkv(context, args, shared);
     context.sync();
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
     BFloat16* const values = keys + args.rows_max * args.dim;
+    const auto* const rotation = reinterpret_cast<const float*>(values + args.rows_max * args.dim);
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
     KEEP_ROLLED
     for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
       shared.q[at.head * args.dim + at.d] =
-          scale * rotated(args, shared, shared.raw + at.head * args.dim, at.d);
-    if (has_new) {
-      append(context, args, shared, row, keys + count * args.dim, values + count * args.dim);
-      ++count;
-    }
+          scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
+    const bool has_new = args.split + 1 == args.splits;
+    const uint32_t old = rows_of(args, position).count, count = old + (has_new ? 1 : 0);
+    if (has_new)
+      add_new(context, args, shared, rotation, keys + old * args.dim, values + old * args.dim);
     context.sync();
     score(args, shared, keys, count, scoring);
     context.sync();
     weigh(context, args, shared, count);
     context.sync();
+    const uint32_t epoch = epoch_of(context);
     KEEP_ROLLED
     for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
-      args.part[at.head * args.dim + at.d] =
-          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, count);
+      store_flagged(
+          args.part + at.head * args.dim + at.d,
+          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, count), epoch);
+    if (has_new) append(context, args, position, keys + old * args.dim, values + old * args.dim);
   }
 
  private:
@@ -121,18 +125,6 @@ struct AttendSplit {
   };
   static DEVICE Element element_of(uint32_t index, uint32_t dim) {
     return {index / dim, index % dim};
-  }
-
-  static DEVICE void prepare_rotation(Context& context, const Args& args, Shared& shared,
-                                      uint32_t position) {
-    const uint32_t half = args.dim / 2;
-    KEEP_ROLLED
-    for (uint32_t i = context.thread(); i < half; i += context.threads()) {
-      const float angle = static_cast<float>(position) *
-                          power(args.rope_base, -static_cast<float>(i) / static_cast<float>(half));
-      shared.cosines[i] = cosine(angle);
-      shared.sines[i] = sine(angle);
-    }
   }
 
   static DEVICE void read_qkv(Context& context, const Args& args, Shared& shared) {
@@ -153,22 +145,32 @@ struct AttendSplit {
     }
   }
 
-  static DEVICE float rotated(const Args& args, const Shared& shared, const float* x, uint32_t d) {
+  static DEVICE float rotated(const Args& args, const float* rotation, const float* x, uint32_t d) {
     const uint32_t half = args.dim / 2, i = d < half ? d : d - half;
     const float other = d < half ? -x[d + half] : x[d - half];
-    return x[d] * shared.cosines[i] + other * shared.sines[i];
+    return x[d] * rotation[i] + other * rotation[half + i];
   }
 
-  /// The new token's key and value: to the cache, for later tokens, and to their place here.
-  static DEVICE void append(Context& context, const Args& args, const Shared& shared, size_t at,
-                            BFloat16* key, BFloat16* value) {
+  /// The new token's key and value, to their place here.
+  static DEVICE void add_new(Context& context, const Args& args, const Shared& shared,
+                             const float* rotation, BFloat16* key, BFloat16* value) {
     const float* const k = shared.raw + args.heads * args.dim;
     KEEP_ROLLED
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
-      key[d] = args.k_cache[at + d] = to_bfloat16(rotated(args, shared, k, d));
-      value[d] = args.v_cache[at + d] = to_bfloat16(k[args.dim + d]);
+      key[d] = to_bfloat16(rotated(args, rotation, k, d));
+      value[d] = to_bfloat16(k[args.dim + d]);
     }
     fence_async();  // The place is loaded again after this task.
+  }
+  /// And to the cache, for later tokens, once nobody waits for it.
+  static DEVICE void append(Context& context, const Args& args, uint32_t position,
+                            const BFloat16* key, const BFloat16* value) {
+    const size_t at = place_of(args, position);
+    KEEP_ROLLED
+    for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
+      args.k_cache[at + d] = key[d];
+      args.v_cache[at + d] = value[d];
+    }
   }
 
   /// Which products a thread makes: each head has as many threads, two neighbours a product.
@@ -223,7 +225,12 @@ struct AttendSplit {
         total += scores[i];
       }
       total = warp_sum(total);
-      if (warp::elect()) args.weights[head] = {highest, total};
+      // Relaxed: the word is all there is to know.
+      if (warp::elect())
+        store<Order::relaxed, Scope::gpu>(
+            args.weights + head,
+            SplitWeight{
+                .highest = highest, .total = total, .epoch = epoch_of(context), .unused = 0});
     }
   }
 

@@ -1,0 +1,1 @@
+#include "megakernel/tasks/dense_kernel.hpp"
