@@ -46,6 +46,8 @@ class Completion {
 };
 
 DEVICE void fence_async();
+/// The same for shared memory alone: accesses to other memory that are under way do not hold it up.
+DEVICE void fence_async_shared();
 
 namespace bulk {
 DEVICE void load(void* to_shared, const void* from, uint32_t bytes, Completion& completion,

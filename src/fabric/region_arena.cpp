@@ -58,7 +58,7 @@ class RegionArena::Pool {
   void free(uint64_t offset, const std::vector<Stream>& streams) {
     const std::lock_guard lock(mutex_);
     Resting resting{offset, streams, {}};
-    for (const Stream stream : streams) resting.events.push_back(accelerator_->record(stream));
+    for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
     resting_.push_back(std::move(resting));
     reclaim();
   }

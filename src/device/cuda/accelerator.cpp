@@ -39,7 +39,8 @@ CudaAccelerator::CudaAccelerator(int device, std::function<void()> interrupt,
 
 CudaAccelerator::~CudaAccelerator() {
   // Failures here have no one to hear them: what could not be freed goes with the process.
-  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  for (const Events* const events : {&timed_, &marks_})
+    for (const cudaEvent_t event : *events) cudaEventDestroy(event);
   for (const auto& [memory, bytes] : pinned_) cudaFreeHost(memory);
   cudaStreamDestroy(setup_);
 }
@@ -124,16 +125,28 @@ bool CudaAccelerator::captures(Stream stream) {
 }
 
 Event CudaAccelerator::record(Stream stream) {
+  return record(stream, cudaEventDefault, timed_);
+}
+
+Event CudaAccelerator::mark(Stream stream) {
+  return record(stream, cudaEventDisableTiming, marks_);
+}
+
+Event CudaAccelerator::record(Stream stream, unsigned flags, Events& unused) {
   const OnDevice on_device(device_);
   cudaEvent_t event = nullptr;
   {
     const std::lock_guard lock(events_mutex_);
-    if (!events_.empty()) {
-      event = events_.back();
-      events_.pop_back();
+    if (!unused.empty()) {
+      event = unused.back();
+      unused.pop_back();
     }
   }
-  if (event == nullptr) check(cudaEventCreate(&event), "cudaEventCreate");
+  if (event == nullptr) {
+    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+    const std::lock_guard lock(events_mutex_);
+    if (&unused == &marks_) all_marks_.insert(event);
+  }
   const cudaError_t recorded = cudaEventRecord(event, native(stream));
   if (recorded != cudaSuccess) free_event({reinterpret_cast<uintptr_t>(event)});
   check(recorded, "cudaEventRecord");
@@ -159,7 +172,7 @@ bool CudaAccelerator::done(Event event) {
 
 void CudaAccelerator::free_event(Event event) {
   const std::lock_guard lock(events_mutex_);
-  events_.push_back(native(event));
+  (all_marks_.contains(native(event)) ? marks_ : timed_).push_back(native(event));
 }
 
 float CudaAccelerator::elapsed_ms(Event begin, Event end) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ class CudaAccelerator : public Accelerator {
   void free_stream(Stream stream) override;
   bool captures(Stream stream) override;
   Event record(Stream stream) override;
+  Event mark(Stream stream) override;
   void wait(Stream stream, Event event) override;
   bool done(Event event) override;
   void free_event(Event event) override;
@@ -62,13 +64,18 @@ class CudaAccelerator : public Accelerator {
   KernelLoader& loader() { return *loader_; }
 
  private:
+  /// Events that are not in use, of one kind.
+  using Events = std::vector<cudaEvent_t>;
+  Event record(Stream stream, unsigned flags, Events& unused);
+
   int device_;
   std::string name_;
   std::function<void()> interrupt_;
   std::shared_ptr<KernelLoader> loader_;
   cudaStream_t setup_ = nullptr;  // What is enqueued here waits for nobody's kernels.
   std::mutex events_mutex_;       // Arena pieces, and so events, are dropped by any thread.
-  std::vector<cudaEvent_t> events_;
+  Events timed_, marks_;          // Not in use.
+  std::set<cudaEvent_t> all_marks_;
   std::mutex pinned_mutex_;
   std::map<void*, size_t> pinned_;              // All there are, with their sizes.
   std::multimap<size_t, void*> pinned_unused_;  // By size.

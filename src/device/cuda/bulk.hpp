@@ -82,6 +82,11 @@ DEVICE void fence_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+// fence.proxy.async.shared::cta;
+DEVICE void fence_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 namespace bulk {
 
 // cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes{.L2::cache_hint}

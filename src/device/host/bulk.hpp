@@ -37,6 +37,10 @@ DEVICE void fence_async() {
   host_body::machine().fence_async(host_body::here());
 }
 
+DEVICE void fence_async_shared() {
+  host_body::machine().fence_async(host_body::here());
+}
+
 namespace bulk {
 
 DEVICE void load(void* to_shared, const void* from, uint32_t bytes, Completion& completion,
