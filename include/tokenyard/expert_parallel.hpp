@@ -24,8 +24,9 @@ struct ExpertParallelOptions {
   /// How a dispatch moves rows, for benchmarks that look for better; 0: chosen. No result depends
   /// on it.
   struct Tuning {
+    uint32_t movers = 0;        ///< warps of a block that move rows: 1 .. 8
     uint32_t kept_percent = 0;  ///< of a block's tokens, that nobody else claims: 1 .. 100
-    uint32_t stages = 0;        ///< at most this many rows in a block's ring
+    uint32_t stages = 0;        ///< at most this many rows in a mover's ring
     uint32_t lag = 0;           ///< about this many of them may still be read by stores
   } tuning = {};
 };

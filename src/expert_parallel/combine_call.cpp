@@ -76,11 +76,12 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
                              .topk = options.topk,
                              .row_bytes = bytes,
                              .ranks_a_step = plan.ranks_a_step,
+                             .groups = plan.combine_groups,
                              .plan = plan.combine};
   guard([&] {
     launch(accelerator_, throughput::combine_kernel,
            {.blocks = plan.blocks,
-            .warps = plan.warps,
+            .warps = plan.combine_warps,
             .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
            stream, params);
   });

@@ -22,7 +22,7 @@ void ExpertParallel::Parts::begin_call(Stream stream) {
   // A graph that is being captured is ordered by whoever launches it.
   if (accelerator_.captures(stream)) return;
   if (called_ && last_stream_.native != stream.native) {
-    const Event before = accelerator_.record(last_stream_);
+    const Event before = accelerator_.mark(last_stream_);
     accelerator_.wait(stream, before);
     accelerator_.free_event(before);
   }
@@ -71,6 +71,7 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                         .experts = options.experts,
                         .local_experts = control_.local_experts,
                         .shares = throughput::share_tokens(input.tokens, options.topk, plan),
+                        .movers = plan.movers,
                         .plan = plan.dispatch,
                         .table = table,
                         .route = table.rows(),

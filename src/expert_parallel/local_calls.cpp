@@ -106,9 +106,14 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
                                 .scale_words = received.format.scale_words,
                                 .scale_order = expand.scale_order};
   const throughput::Plan shape = plan_of(bytes, expand.sms);
-  const expert_major::ExpandTail tail{.warps = shape.warps,
-                                      .local_experts = control_.local_experts};
-  if (tail.bytes() > accelerator_.capacity().shared_bytes)
+  expert_major::ExpandTail tail{
+      .warps = shape.warps, .local_experts = control_.local_experts, .stages_bytes = 0};
+  const uint32_t shared_bytes = accelerator_.capacity().shared_bytes;
+  const uint32_t taken = (sizeof(expert_major::ExpandShared) + 127) / 128 * 128 + tail.bytes();
+  const throughput::StagePlan rings = throughput::plan_rings(
+      bytes, shared_bytes - std::min(taken, shared_bytes), shape.movers, accelerator_.kind());
+  tail.stages_bytes = shape.movers * rings.stages * rings.stage_bytes;
+  if (rings.stages == 0)
     throw InvalidArgument("experts", "counters for them in a block's shared memory",
                           fmt::format("{} on a rank", control_.local_experts));
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
@@ -132,6 +137,8 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
           .alignment = expand.alignment,
           .to = to,
           .layout = layout,
+          .movers = shape.movers,
+          .plan = rings,
           .patience = health_->cell.patience(world.timeout())});
   rows.x = to + layout.x_at();
   rows.format = received.format;

@@ -3,6 +3,8 @@
 // in the middle. Suite `throughput_wide`: the same on 48 and 72 ranks, more than a warp has lanes.
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "expert_parallel/throughput_steps.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -35,6 +37,7 @@ struct Drawn {
   RowFormat format;        ///< of Step::format
   uint32_t spare = 0;      ///< places of Step::places
   uint32_t alignment = 1;  ///< of Step::by_expert
+  ExpertParallelOptions::Tuning tuning;
   bool in_place = false;
   bool ends_in_discord = false;
 };
@@ -83,6 +86,9 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
     drawn.format.type = ElementType::fp16;
   drawn.spare = run.option("spare", random.between(1, 9));
   drawn.alignment = run.option("alignment", 1u << random.below(5));
+  drawn.tuning.movers = run.option("movers", random.between(1, 3));
+  drawn.tuning.kept_percent = run.option("kept_percent", random.between(1, 100));
+  drawn.tuning.stages = run.option("stages", random.between(1, 4));
   return drawn;
 }
 
@@ -127,6 +133,20 @@ void expect_discord(ExpertParallel& exchange, const Received& received, const To
   throw simulation::SuiteFailure("ranks made different calls and did not hear of it");
 }
 
+/// What was counted on the device: `dispatches` of the same tokens, and time spent waiting, since
+/// nobody starts a call at the very moment at which another rank does.
+void require_load(const ExpertParallel& exchange, const Expected& expected, uint32_t dispatches) {
+  const ExpertParallel::Load load = exchange.load();
+  for (size_t expert = 0; expert < load.tokens_per_expert.size(); ++expert)
+    if (load.tokens_per_expert[expert] != uint64_t{dispatches} * expected.tokens_per_expert[expert])
+      throw simulation::SuiteFailure(fmt::format(
+          "{} tokens were counted for local expert {} in {} dispatches of {} each",
+          load.tokens_per_expert[expert], expert, dispatches, expected.tokens_per_expert[expert]));
+  const double waited = std::accumulate(load.waited_us.begin(), load.waited_us.end(), 0.0);
+  if (exchange.world().size() > 1 && waited == 0)
+    throw simulation::SuiteFailure("no wait for another rank was counted");
+}
+
 /// One rank's program.
 void exchange_on(World& world, const Drawn& drawn) {
   const ExchangeCase& exchange_case = drawn.exchange;
@@ -136,6 +156,7 @@ void exchange_on(World& world, const Drawn& drawn) {
   const Expected expected = expected_on(shape, all, world.rank());
   ExpertParallelOptions options = exchange_case.options();
   options.sms = drawn.sms[world.rank()];
+  options.tuning = drawn.tuning;
   ExpertParallel exchange(world, options);
   const TokensOnDevice tokens(world.accelerator(), mine, exchange_case.idx_is_int64);
 
@@ -146,9 +167,11 @@ void exchange_on(World& world, const Drawn& drawn) {
                                  {.in_place = drawn.in_place, .with_weights = with_weights}),
         "combine");
   };
+  uint32_t dispatches = 1;
   for (const Step step : drawn.steps) {
     switch (step) {
       case Step::dispatch: {
+        ++dispatches;
         const Received again = exchange.dispatch(tokens.input());
         require_none(difference(exchange, again, expected), "a second dispatch");
         break;
@@ -168,9 +191,11 @@ void exchange_on(World& world, const Drawn& drawn) {
         expect_refusal(exchange, exchange_case, all);
         break;
       case Step::format:
+        ++dispatches;
         require_none(difference_in_format(exchange, tokens, expected, drawn.format), "a format");
         break;
       case Step::places:
+        ++dispatches;
         require_none(difference_with_places(exchange, tokens, shape, mine, expected, drawn.spare),
                      "a dispatch that nobody waits for");
         break;
@@ -179,11 +204,14 @@ void exchange_on(World& world, const Drawn& drawn) {
                      "rows by expert");
         break;
       case Step::watched:
+        ++dispatches;
         require_none(difference_if_watched(exchange, tokens, expected), "a watched dispatch");
         break;
     }
   }
   require_none(difference(exchange, first, expected), "the first dispatch");
+  exchange.wait();
+  require_load(exchange, expected, dispatches);
   if (drawn.ends_in_discord) expect_discord(exchange, first, mine, tokens);
 }
 
@@ -244,17 +272,17 @@ const bool registered = simulation::add_suite(
     {.name = "throughput",
      .what = "dispatch and combine of every shape, exact under adversarial delivery",
      .run = run_suite,
-     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:30", kNoLoadBuffering},
-                   {Fault::acquire_made_relaxed, "call_kernel.hpp:30", kNoLoadBuffering},
+     .explained = {{Fault::release_made_relaxed, "call_kernel.hpp:32", kNoLoadBuffering},
+                   {Fault::acquire_made_relaxed, "call_kernel.hpp:32", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:43", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:49", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:45", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:30", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:37", kOwnHost},
-                   {Fault::proxy_fence_removed, "combine_kernel.hpp:20", kFencedAgain},
-                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:36", kKernelEnded},
-                   {Fault::proxy_fence_removed, "move_rows_kernel.hpp:53", kKernelEnded}},
+                   {Fault::proxy_fence_removed, "combine_kernel.hpp:19", kFencedAgain},
+                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:37", kKernelEnded},
+                   {Fault::proxy_fence_removed, "dispatch_kernel.hpp:45", kKernelEnded}},
      .seeds = 2000});
 
 const bool registered_wide =

@@ -4,34 +4,11 @@
 #include <algorithm>
 
 #include "device/device.hpp"
-#include "expert_parallel/expert_major/expand_rows.hpp"
+#include "expert_parallel/expert_major/expand_call.hpp"
+#include "expert_parallel/expert_major/spread_rows_kernel.hpp"
+#include "expert_parallel/throughput/crew.hpp"
 
 namespace tokenyard::expert_major {
-
-struct Expand {
-  const ExpandParams& params;
-  const ExpandTail& tail;
-
-  template <class T>
-  DEVICE T* at(size_t offset) const {
-    return reinterpret_cast<T*>(params.to + offset);
-  }
-  /// The rows of this block, or of one of its warps.
-  struct Range {
-    uint32_t begin, end;
-  };
-  DEVICE Range of_block() const {
-    const uint32_t each = (params.rows + grid::blocks() - 1) / grid::blocks();
-    const uint32_t begin = std::min(block::index() * each, params.rows);
-    return {begin, std::min(begin + each, params.rows)};
-  }
-  DEVICE Range of_warp() const {
-    const Range range = of_block();
-    const uint32_t each = (range.end - range.begin + tail.warps - 1) / tail.warps;
-    const uint32_t begin = std::min(range.begin + warp::index() * each, range.end);
-    return {begin, std::min(begin + each, range.end)};
-  }
-};
 
 /// By one warp: where each expert's rows begin.
 DEVICE void find_offsets(const Expand& call) {
@@ -107,85 +84,73 @@ DEVICE void assign_places(const Expand& call) {
   }
 }
 
-/// By one warp: a row to its places.
-DEVICE void copy_row(const Expand& call, uint32_t row) {
+/// By each warp that copies no rows: the scales of the block's rows to their places.
+DEVICE void copy_scales(const Expand& call, uint32_t crew, uint32_t crews) {
   const ExpandParams& params = call.params;
   const ExpertRowsLayout& layout = params.layout;
-  const auto* const slots = call.at<const int32_t>(layout.slots_at()) + size_t{row} * params.topk;
-  const int32_t mine = warp::lane() < params.topk ? slots[warp::lane()] : -1;
-  const uint32_t wanted = warp::ballot(mine >= 0);
-  if (wanted == 0) return;
-  const uint32_t pieces = layout.row_bytes / sizeof(Bytes16);
-  const auto* const from = reinterpret_cast<const Bytes16*>(params.x) + size_t{row} * pieces;
-  auto* const to = call.at<Bytes16>(layout.x_at());
-  constexpr uint32_t kAhead = 4;
-  for (uint32_t first = 0; first < pieces; first += kAhead * kWarpLanes) {
-    Bytes16 values[kAhead];
-    const auto piece = [&](uint32_t i) { return first + i * kWarpLanes + warp::lane(); };
-    for (uint32_t i = 0; i < kAhead; ++i)
-      if (piece(i) < pieces) values[i] = load_vector(from + piece(i));
-    for (uint32_t left = wanted; left != 0; left &= left - 1) {
-      const auto place = static_cast<size_t>(warp::shuffle(mine, first_bit(left)));
-      for (uint32_t i = 0; i < kAhead; ++i)
-        if (piece(i) < pieces) store_vector(to + place * pieces + piece(i), values[i]);
-    }
-  }
+  if (layout.scale_words == 0) return;
+  const auto* const slots = call.at<const int32_t>(layout.slots_at());
   auto* const scales = call.at<uint32_t>(layout.scales_at());
-  for (uint32_t left = wanted; left != 0; left &= left - 1) {
-    const auto place = static_cast<uint32_t>(warp::shuffle(mine, first_bit(left)));
-    for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
-      scales[layout.scale_index(place, word)] =
-          params.scales[size_t{row} * layout.scale_words + word];
+  const Expand::Range rows = call.of_block();
+  for (uint32_t row = rows.begin + crew; row < rows.end; row += crews) {
+    for (uint32_t pick = 0; pick < params.topk; ++pick) {
+      const int32_t place = slots[size_t{row} * params.topk + pick];
+      if (place < 0) continue;
+      for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
+        scales[layout.scale_index(static_cast<uint32_t>(place), word)] =
+            params.scales[size_t{row} * layout.scale_words + word];
+    }
   }
 }
 
-/// By each warp of the grid, an expert at a time: zeros from its last row to the next expert's.
-DEVICE void clear_padding(const Expand& call) {
+/// By each warp that copies no rows: what lies beside padding.
+DEVICE void mark_padding(const Expand& call, uint32_t crew, uint32_t crews) {
   const ExpertRowsLayout& layout = call.params.layout;
   auto* const row_of = call.at<int32_t>(layout.row_of_at());
   auto* const weights = call.at<float>(layout.weights_at());
-  auto* const x = call.at<Bytes16>(layout.x_at());
   auto* const scales = call.at<uint32_t>(layout.scales_at());
-  const uint32_t pieces = layout.row_bytes / sizeof(Bytes16), experts = layout.local_experts;
-  const uint32_t stride = grid::blocks() * call.tail.warps;
-  for (uint32_t expert = block::index() * call.tail.warps + warp::index(); expert < experts;
-       expert += stride) {
-    const uint32_t begin = call.tail.offsets()[expert] + call.params.tokens_per_expert[expert];
-    for (uint32_t row = begin; row < call.tail.offsets()[expert + 1]; ++row) {
-      for (uint32_t piece = warp::lane(); piece < pieces; piece += kWarpLanes)
-        store_vector(x + size_t{row} * pieces + piece, Bytes16{});
-      for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
-        scales[layout.scale_index(row, word)] = 0;
-      if (warp::lane() == 0) row_of[row] = -1;
-      if (warp::lane() == 0) weights[row] = 0;
-    }
-  }
+  for_each_padding(call, block::index() * crews + crew, grid::blocks() * crews, [&](uint32_t row) {
+    for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
+      scales[layout.scale_index(row, word)] = 0;
+    if (warp::lane() == 0) row_of[row] = -1;
+    if (warp::lane() == 0) weights[row] = 0;
+  });
 }
 
-/// By block 0: where experts begin, and the marks of places after the last one.
-DEVICE void write_offsets(const Expand& call) {
+/// By some threads of block 0: where experts begin, and the marks of places after the last one.
+DEVICE void write_offsets(const Expand& call, throughput::Crew crew) {
   const ExpertRowsLayout& layout = call.params.layout;
   auto* const offsets = call.at<int32_t>(layout.offsets_at());
-  for (uint32_t expert = thread::index(); expert <= layout.local_experts;
-       expert += block::threads())
+  for (uint32_t expert = crew.index; expert <= layout.local_experts; expert += crew.size)
     offsets[expert] = static_cast<int32_t>(call.tail.offsets()[expert]);
-  for (uint32_t row = call.tail.offsets()[layout.local_experts] + thread::index();
-       row < layout.rows; row += block::threads()) {
+  for (uint32_t row = call.tail.offsets()[layout.local_experts] + crew.index; row < layout.rows;
+       row += crew.size) {
     call.at<int32_t>(layout.row_of_at())[row] = -1;
     call.at<float>(layout.weights_at())[row] = 0;
   }
 }
 
+/// By the whole block, which then has to meet.
+DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const ExpandTail& tail) {
+  for (uint32_t i = thread::index(); i < tail.zeroed_word_count(); i += block::threads())
+    tail.zeroed_words()[i] = 0;
+  if (thread::index() == 0)
+    for (uint32_t stage = 0; stage < params.movers * params.plan.stages; ++stage)
+      shared.full[stage].init(1);
+  fence_async();  // For the completions, and for the zeros that bulk copies read.
+}
+
 DEVICE void expand_rows(const ExpandParams& params) {
+  auto& shared = block::shared<ExpandShared>();
   ExpandTail tail{.warps = block::threads() / kWarpLanes,
-                  .local_experts = params.layout.local_experts};
-  tail.base = block::shared_tail<NoShared>();
+                  .local_experts = params.layout.local_experts,
+                  .stages_bytes = params.movers * params.plan.stages * params.plan.stage_bytes};
+  tail.base = block::shared_tail<ExpandShared>();
   const Deadline deadline = params.patience.start();
-  for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
-    tail.offsets()[i] = 0;
+  ready_expand(params, shared, tail);
   // After a dispatch that failed there are no ids that could be trusted.
   if (block::any(deadline.failed())) return;
-  const Expand call{params, tail};
+  const Expand call{params, shared, tail, deadline};
   if (warp::index() == 0) find_offsets(call);
   block::sync();
   const uint32_t rows = tail.offsets()[params.layout.local_experts];
@@ -202,13 +167,17 @@ DEVICE void expand_rows(const ExpandParams& params) {
   block::sync();
   assign_places(call);
   block::sync();
-  const Expand::Range mine = call.of_block();
-  for (uint32_t row = mine.begin + warp::index(); row < mine.end; row += tail.warps)
-    copy_row(call, row);
-  clear_padding(call);
-  if (block::index() == 0) write_offsets(call);
+  if (warp::index() < params.movers) {
+    spread_rows(call);
+    return;
+  }
+  const uint32_t crew = warp::index() - params.movers, crews = tail.warps - params.movers;
+  copy_scales(call, crew, crews);
+  mark_padding(call, crew, crews);
+  if (block::index() == 0)
+    write_offsets(call, {thread::index() - params.movers * kWarpLanes, crews * kWarpLanes});
 }
 
-DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, NoShared, kExpandThreadsMax)
+DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, ExpandShared, kExpandThreadsMax)
 
 }  // namespace tokenyard::expert_major

@@ -13,19 +13,20 @@
 
 #include "device/device.hpp"
 #include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/crew.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 #include "expert_parallel/throughput/readiness_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// This call's epoch. By one thread a block; nothing hangs on the order of the load, since the word
-/// changes only once every block has read it.
+/// This call's epoch. By any thread, before its block passes it; nothing hangs on the order of the
+/// load, since the word changes only once every block has.
 DEVICE uint32_t read_epoch(const CallParams& params) {
   return load<Order::relaxed, Scope::gpu>(&params.workspace->epoch) + 1;
 }
 
-/// By one thread a block, which has read the epoch. The last one readies the workspace for the next
-/// call: acq_rel, so that its stores come after the others' loads.
+/// By one thread of each block, all of whose threads have read the epoch. The last one readies the
+/// workspace for the next call: acq_rel, so that its stores come after the others' loads.
 DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   Workspace& workspace = *params.workspace;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
@@ -98,18 +99,21 @@ DEVICE void say_hello(const CallParams& params, uint32_t epoch) {
   }
 }
 
-/// By the whole block: refuses the call if another rank has made a different one. That rank finds
-/// the same, and so does everybody else, since every rank compares itself with every other.
-DEVICE void compare_calls(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                          Phase phase) {
+/// By a crew that has met after hear_hellos: refuses the call if another rank has made a different
+/// one. That rank finds the same, and so does everybody else, since every rank compares itself with
+/// every other. Whether this thread has found nothing to refuse.
+DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
+                          Phase phase, Crew crew) {
   const CallWord mine = call_word(params);
+  bool same = true;
   const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
+    same = false;
     deadline.fail(Failure::refused, Awaited{.phase = static_cast<uint32_t>(phase),
                                             .rank = rank,
                                             .expected = differing(word, expected),
                                             .seen = differing(word, hellos.of(word, rank))});
   };
-  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
+  for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size) {
     if (!mine.agrees_with(hellos.call(rank))) {
       refuse(rank, HelloWord::call, mine.bits);
       continue;
@@ -120,29 +124,39 @@ DEVICE void compare_calls(const CallParams& params, const Hellos& hellos, const 
         break;
       }
   }
+  return same;
 }
 
-/// By the whole block, which then meets: false if the call has failed. Acquire: the peers' buffers
-/// are free to be written, or hold what is to be read, from here on.
-DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                         const Deadline& deadline, uint32_t epoch, Phase phase) {
+/// By a crew, which then meets: whether all that this thread waited for has come. Acquire: the
+/// peers' buffers are free to be written, or hold what is to be read, from here on.
+DEVICE bool hear_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
+                        const Deadline& deadline, uint32_t epoch, Phase phase, Crew crew) {
   const uint64_t begun_ns = block::index() == 0 ? now_ns() : 0;
-  for (uint32_t i = thread::index(); i < params.ranks * kHelloWords; i += block::threads()) {
+  bool all_here = true;
+  for (uint32_t i = crew.index; i < params.ranks * kHelloWords; i += crew.size) {
     const uint32_t source = i / kHelloWords;
     const auto word = static_cast<HelloWord>(i % kHelloWords);
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
-    wait_until(deadline, what, [&] {
+    const bool here = wait_until(deadline, what, [&] {
       const Stamped hello =
           load<Order::acquire, Scope::sys>(params.control.hello(params.rank, source, word));
       hellos.of(word, source) = hello.value;
       what.seen = hello.epoch;
       return hello.epoch == epoch;
     });
+    all_here = all_here && here;
     note_wait(waits.hello(source), begun_ns);
   }
-  if (block::any(deadline.failed())) return false;
-  compare_calls(params, hellos, deadline, phase);
-  return !block::any(deadline.failed());
+  return all_here;
+}
+
+/// By the whole block, which meets: false if the call has failed.
+DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
+                         const Deadline& deadline, uint32_t epoch, Phase phase) {
+  const Crew threads = Crew::of_block();
+  if (block::any(!hear_hellos(params, hellos, waits, deadline, epoch, phase, threads)))
+    return false;
+  return !block::any(!compare_calls(params, hellos, deadline, phase, threads));
 }
 
 /// By the whole block, after it has met: all its stores are complete and all it needs has been

@@ -3,7 +3,7 @@
 ///
 ///     owner of the tokens, a block                       ranks that the tokens went to
 ///     awaits hellos            <------------------------ say where their rows (y) lie
-///     one warp fetches rows    <------ rows ------------ (only read)
+///     some warps fetch rows    <------ rows ------------ (only read)
 ///     the others add them to the biases, in the order of the ranks, in fp32, and round once
 ///     ---- finished ----------------------------------> y may be overwritten
 ///
@@ -20,13 +20,16 @@
 
 namespace tokenyard::throughput {
 
-/// Warps of a block by what they do. All from first_summer on sum.
-enum class CombineRole : uint32_t { fetcher, weigher, first_summer };
-inline constexpr uint32_t kCombineWarpsMin = static_cast<uint32_t>(CombineRole::first_summer) + 1;
-inline constexpr uint32_t kCombineThreadsMax = 512;
+/// A block's warps work in groups, each with tokens and a ring of its own: the first warp of a
+/// group fetches rows, the others sum. (To fetch a token's rows takes one warp 0.8 us, and what
+/// every summing warp does for a token beside adding should be done by few: H200.) One warp more
+/// brings weights home.
+inline constexpr uint32_t kCombineGroupsMax = 4;
+inline constexpr uint32_t kCombineStagesMax = 64;  ///< of all groups
+inline constexpr uint32_t kCombineThreadsMax = 544;
 
 /// 16-byte pieces of a segment that a summing lane holds in registers: bounds segments.
-inline constexpr uint32_t kPiecesALane = 2;
+inline constexpr uint32_t kPiecesALane = 4;
 
 inline constexpr uint32_t kBiases = 2;
 
@@ -39,7 +42,8 @@ struct CombineParams {
   float* out_weights;                ///< [tokens, topk] if the call is with weights
   uint32_t tokens, topk, row_bytes;
   uint32_t ranks_a_step;  ///< ranks fetched from at once: at most 32, and at most the stages
-  StagePlan plan;
+  uint32_t groups;
+  StagePlan plan;  ///< of each group
 };
 
 /// The block's shared memory after the kernel's Shared struct.
@@ -49,7 +53,7 @@ struct CombineTail {
 
   HOST_DEVICE static CombineTail of(const CombineParams& params) {
     return {.ranks = params.call.ranks,
-            .stages_bytes = params.plan.stages * params.plan.stage_bytes};
+            .stages_bytes = params.groups * params.plan.stages * params.plan.stage_bytes};
   }
   HOST_DEVICE std::byte* stages() const { return base; }
   HOST_DEVICE Waits waits() const {

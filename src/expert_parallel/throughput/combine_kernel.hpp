@@ -9,26 +9,14 @@
 namespace tokenyard::throughput {
 
 /// By the whole block, which then has to meet.
-DEVICE void ready_ring(CombineShared& shared, const StagePlan& plan) {
-  if (thread::index() != 0) return;
-  const uint32_t summers =
-      block::threads() / kWarpLanes - static_cast<uint32_t>(CombineRole::first_summer);
-  for (uint32_t stage = 0; stage < plan.stages; ++stage) {
-    shared.full[stage].init(1);
-    shared.empty[stage].init(summers);
+DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
+  const uint32_t summers = CombineWarp::mine(params).summers;
+  for (uint32_t i = thread::index(); i < params.groups * params.plan.stages;
+       i += block::threads()) {
+    shared.full[i].init(1);
+    shared.empty[i].init(summers);
   }
-  fence_async();
-}
-
-/// By the whole block, which then meets: takes the epoch, greets the peers. The call's epoch.
-DEVICE uint32_t open_combine(const CombineParams& params, CombineShared& shared) {
-  if (warp::index() == 0) {
-    const uint32_t epoch = warp::once([&] { return shared.epoch = read_epoch(params.call); });
-    if (block::index() == 0) say_hello(params.call, epoch);
-  }
-  block::sync();
-  if (thread::index() == 0) pass_epoch(params.call, shared.epoch);
-  return shared.epoch;
+  fence_async_shared();
 }
 
 DEVICE void combine(const CombineParams& params) {
@@ -37,27 +25,28 @@ DEVICE void combine(const CombineParams& params) {
   tail.base = block::shared_tail<CombineShared>();
   const Deadline deadline = params.call.patience.start();
   if (thread::index() == 0) note(params.call, Moment::begun);
-  ready_ring(shared, params.plan);
+  const uint32_t epoch = read_epoch(params.call);
+  ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   const Combine call{params, shared, tail, deadline};
-  const uint32_t epoch = open_combine(params, shared);
+  if (block::index() == 0 && warp::index() == 0) say_hello(params.call, epoch);
+  // Not by a thread that others wait for.
+  if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
   if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch,
                     Phase::combine_hello))
     return;
   if (thread::index() == 0) note(params.call, Moment::greeted);
-  switch (static_cast<CombineRole>(warp::index())) {
-    case CombineRole::fetcher:
-      fetch_rows(call);
-      if (thread::index() == 0) note(params.call, Moment::moved);
-      break;
-    case CombineRole::weigher:
-      combine_weights(call);
-      break;
-    default:
-      sum_rows(call);
+  const CombineWarp mine = CombineWarp::mine(params);
+  if (mine.group == params.groups) {
+    combine_weights(call);
+  } else if (mine.fetches()) {
+    fetch_rows(call, mine.group);
+    if (thread::index() == 0) note(params.call, Moment::moved);
+  } else {
+    sum_rows(call, mine);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
   finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::combine_pulls,

@@ -9,9 +9,23 @@
 namespace tokenyard::throughput {
 
 struct CombineShared {
-  Completion full[kStagesMax];
-  Completion empty[kStagesMax];  ///< arrived at by every summing warp
-  uint32_t epoch;
+  Completion full[kCombineStagesMax];   ///< [groups][stages]
+  Completion empty[kCombineStagesMax];  ///< arrived at by every summing warp of the group
+};
+
+/// A warp's place in its group.
+struct CombineWarp {
+  uint32_t group;    ///< as many as there are groups: the warp that brings weights home
+  uint32_t summer;   ///< of the group's; summers: the one that fetches
+  uint32_t summers;  ///< of each group
+
+  DEVICE static CombineWarp mine(const CombineParams& params) {
+    const uint32_t warps = block::threads() / kWarpLanes / params.groups;
+    const uint32_t group = warp::index() / warps;
+    const uint32_t place = warp::index() - group * warps;
+    return {.group = group, .summer = place == 0 ? warps - 1 : place - 1, .summers = warps - 1};
+  }
+  DEVICE bool fetches() const { return summer == summers; }
 };
 
 struct Combine {
@@ -38,12 +52,27 @@ struct RankedRow {
   int32_t row = -1;
 };
 
-/// The order of a block's work, the same for the warp that fetches and those that sum: its tokens,
+/// A group's ring.
+struct CombineRing {
+  Completion* full;   ///< [stages]
+  Completion* empty;  ///< [stages]
+  std::byte* stages;  ///< [stages][stage_bytes]
+
+  DEVICE static CombineRing of(const Combine& call, uint32_t group) {
+    const uint32_t first = group * call.params.plan.stages;
+    return {call.shared.full + first, call.shared.empty + first,
+            call.tail.stages() + size_t{first} * call.params.plan.stage_bytes};
+  }
+};
+
+/// The order of a group's work, the same for the warp that fetches and those that sum: its tokens,
 /// each in segments, each from some ranks at a time. A step is what is fetched at once.
 struct CombineStep {
   uint32_t token, segment = 0, first_rank = 0;
 
-  DEVICE static CombineStep first() { return {.token = block::index()}; }
+  DEVICE static CombineStep first(const CombineParams& params, uint32_t group) {
+    return {.token = block::index() * params.groups + group};
+  }
   DEVICE bool within(const CombineParams& params) const { return token < params.tokens; }
   DEVICE bool ends_segment(const CombineParams& params) const {
     return first_rank + params.ranks_a_step >= params.call.ranks;
@@ -54,13 +83,12 @@ struct CombineStep {
     first_rank = 0;
     if (++segment < params.plan.segments) return;
     segment = 0;
-    token += grid::blocks();
+    token += grid::blocks() * params.groups;
   }
-  /// What this lane fetches: the row that its rank holds.
-  DEVICE RankedRow row_of_lane(const CombineParams& params) const {
-    const uint32_t turn = first_rank + warp::lane();
-    if (!within(params) || warp::lane() >= params.ranks_a_step || turn >= params.call.ranks)
-      return {};
+  /// What is fetched in a turn: the row that its rank holds.
+  DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t lane) const {
+    const uint32_t turn = first_rank + lane;
+    if (!within(params) || lane >= params.ranks_a_step || turn >= params.call.ranks) return {};
     const size_t of_token = size_t{token} * params.call.ranks;
     const uint32_t rank =
         params.order == nullptr ? turn : load_cached(params.order + of_token + turn);
@@ -68,6 +96,40 @@ struct CombineStep {
     if (rank >= params.call.ranks) return {};
     return {.rank = rank, .row = load_cached(params.route + of_token + rank)};
   }
+  DEVICE uint32_t rows(const CombineParams& params) const {
+    uint32_t rows = 0;
+    for (uint32_t turn = 0; turn < params.ranks_a_step; ++turn)
+      rows += row_of_turn(params, turn).row >= 0 ? 1 : 0;
+    return rows;
+  }
+};
+
+/// How many rows each step of a group has. A warp looks at 32 steps at once, a lane a step, while
+/// it uses those of the 32 before: routes lie in memory, which takes longer to answer than a step.
+class StepRows {
+ public:
+  DEVICE StepRows(const CombineParams& params, const CombineStep& first)
+      : params_(params), ahead_(first) {
+    for (uint32_t lane = 0; lane < warp::lane(); ++lane) ahead_.advance(params);
+    coming_ = ahead_.rows(params);
+  }
+
+  /// Of the next step. By all lanes.
+  DEVICE uint32_t next() {
+    if (used_ == kWarpLanes) {
+      rows_ = coming_;
+      used_ = 0;
+      for (uint32_t lane = 0; lane < kWarpLanes; ++lane) ahead_.advance(params_);
+      coming_ = ahead_.rows(params_);
+    }
+    return warp::shuffle(rows_, used_++);
+  }
+
+ private:
+  const CombineParams& params_;
+  CombineStep ahead_;  // This lane's of the coming ones.
+  uint32_t coming_, rows_ = 0;
+  uint32_t used_ = kWarpLanes;
 };
 
 }  // namespace tokenyard::throughput

@@ -8,29 +8,43 @@
 
 namespace tokenyard::throughput {
 
-/// By one warp, 1 and up: its tokens' rows a rank and tokens an expert, into the tail. Tokens that
-/// no rank may accept are noted, the first one wins. The route begins as "nowhere".
-DEVICE void count_tokens(const Dispatch& call) {
+/// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail.
+/// Tokens that no rank may accept are noted, the first one wins. The route becomes "nowhere", or
+/// the row's number among those of this warp's tokens.
+DEVICE void count_tokens(const Dispatch& call, PickSteps& steps) {
   const DispatchParams& params = call.params;
-  const PickLane lane = PickLane::mine(params);
-  const TokenRange tokens = tokens_of_warp(params, warp::index());
+  const TokenRange tokens = steps.tokens();
   uint32_t* const rows = call.tail.warp_rows(warp::index());
   uint32_t* const expert_tokens = call.tail.expert_tokens();
   const uint32_t ranks = params.call.ranks;
+  const HomeRank home(params);
   for (size_t i = size_t{tokens.begin} * ranks + warp::lane(); i < size_t{tokens.end} * ranks;
        i += kWarpLanes)
     params.route[i] = -1;
-  for_each_step(params, lane, tokens, [&](const Pick& pick) {
+  warp::sync();
+  steps.each([&](const Pick& pick) {
     const bool valid = pick.valid(params.experts);
     const uint32_t id = static_cast<uint32_t>(pick.id);
-    const bool twice = seen_before(params, lane, valid ? id : matches_nobody()) && valid;
+    const uint32_t rank = valid ? home.of(id) : 0;
+    const auto earlier = EarlierPicks::of(params, steps.lane(), valid, id, rank);
+    const bool twice = valid && earlier.have_expert;
     const bool impossible = pick.present && !valid && pick.id != Pick::kNone;
     if (twice) call.refuse(pick.token, RefusalKind::twice);
     if (impossible) call.refuse(pick.token, RefusalKind::out_of_range);
-    const uint32_t rank = valid ? id / params.local_experts : 0;
-    if (leads_to_rank(params, lane, valid, rank)) add<Order::relaxed, Scope::block>(rows + rank, 1);
     if (valid) add<Order::relaxed, Scope::block>(expert_tokens + id, 1);
+    // One lane for each rank that a token goes to: the lowest of those whose picks live there. Of
+    // the step's tokens that go to the same rank, lower lanes hold the earlier ones.
+    const bool leads = valid && !earlier.have_rank;
+    const uint32_t same = leaders_to(ranks, leads, rank);
+    if (leads)
+      params.route[size_t{pick.token} * ranks + rank] =
+          static_cast<int32_t>(rows[rank] + population(same & lanes_below()));
+    warp::sync();
+    if (leads && (same & lanes_below()) == 0) rows[rank] += population(same);
+    warp::sync();
   });
+  for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
+    add<Order::relaxed, Scope::block>(call.tail.block_rows() + rank, rows[rank]);
 }
 
 /// The pick because of which a token is refused.
@@ -66,52 +80,69 @@ DEVICE void publish_refusal(const Dispatch& call) {
   }
 }
 
-DEVICE uint32_t rows_of_block(const Dispatch& call, uint32_t destination) {
-  uint32_t rows = 0;
-  for (uint32_t warp = 1; warp < call.tail.warps; ++warp)
-    rows += call.tail.warp_rows(warp)[destination];
-  return rows;
-}
-
-/// By the whole block, after it has met: every rank learns its counts, a rank of each of its
-/// experts its tokens. Relaxed: the words are all there is to see.
+/// By all warps that move no rows, after they have met: every rank learns its counts, a rank of
+/// each of its experts its tokens. Relaxed: the words are all there is to see.
 DEVICE void publish_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
+  const Crew crew = call.others();
   const uint32_t ranks = params.ranks;
   const bool refused = call.shared.refused_token != kNothingRefused;
-  for (uint32_t i = thread::index(); i < ranks * ranks; i += block::threads()) {
+  for (uint32_t i = crew.index; i < ranks * ranks; i += crew.size) {
     const uint32_t rank = i / ranks, destination = i % ranks;
     store<Order::relaxed, Scope::sys>(
         params.control.count(rank, params.rank, block::index(), destination),
-        Stamped{call.epoch, refused ? kRefused : rows_of_block(call, destination)});
+        Stamped{call.epoch, refused ? kRefused : call.tail.block_rows()[destination]});
   }
   if (refused) {
-    if (warp::index() == 0) publish_refusal(call);
+    if (warp::index() == call.first_other()) publish_refusal(call);
     return;
   }
   const uint32_t local_experts = call.params.local_experts;
-  for (uint32_t expert = thread::index(); expert < call.params.experts; expert += block::threads())
+  for (uint32_t expert = crew.index; expert < call.params.experts; expert += crew.size)
     store<Order::relaxed, Scope::sys>(params.control.expert(expert / local_experts, params.rank,
                                                             block::index(), expert % local_experts),
                                       Stamped{call.epoch, call.tail.expert_tokens()[expert]});
 }
 
-/// By the whole block, which then meets: adds up what all blocks of all ranks send. False if the
-/// call has failed.
+/// A block's count of rows for a rank, once it is here; or nothing (of an older epoch), if that
+/// source has no such block, as its hello says. Both are looked at together, since most of the time
+/// goes into looking. Relaxed: nothing but the words is read because of them.
+DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t source_block,
+                           uint32_t destination, bool& known) {
+  const CallParams& params = call.params.call;
+  const auto hello = params.control.hello(params.rank, source, HelloWord::call);
+  const auto word = params.control.count(params.rank, source, source_block, destination);
+  Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_counts),
+               .rank = source,
+               .expected = call.epoch};
+  Stamped count{};
+  known = wait_until(call.deadline, what, [&] {
+    const Stamped said = load<Order::relaxed, Scope::sys>(hello);
+    count = load<Order::relaxed, Scope::sys>(word);
+    what.seen = count.epoch;
+    return said.epoch == call.epoch &&
+           (count.epoch == call.epoch || source_block >= CallWord{said.value}.blocks());
+  });
+  return count;
+}
+
+/// By all warps that move no rows, which then meet: adds up what all blocks of all ranks send.
+/// Whether all that this thread waited for has come.
 DEVICE bool gather_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
+  const Crew crew = call.others();
   const uint32_t ranks = params.ranks, blocks_max = params.control.layout.blocks_max;
   uint32_t* const first_rows = call.tail.first_rows();
   uint32_t* const rows_from = call.tail.rows_from();
   uint32_t* const rows_on = call.tail.rows_on();
-  for (uint32_t i = thread::index(); i < ranks * blocks_max * ranks; i += block::threads()) {
+  bool all_known = true;
+  for (uint32_t i = crew.index; i < ranks * blocks_max * ranks; i += crew.size) {
     const uint32_t slot = i / ranks, destination = i % ranks;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
-    if (source_block >= call.hellos().blocks(source)) continue;
-    const Stamped count =
-        call.await_word(Phase::dispatch_counts, source,
-                        params.control.count(params.rank, source, source_block, destination));
-    if (count.epoch != call.epoch) continue;
+    bool known = false;
+    const Stamped count = await_count(call, source, source_block, destination, known);
+    all_known = all_known && known;
+    if (!known || count.epoch != call.epoch) continue;
     if (count.value == kRefused) {
       fetch_min<Order::relaxed, Scope::block>(&call.shared.refusing_block, slot);
       continue;
@@ -123,13 +154,13 @@ DEVICE bool gather_counts(const Dispatch& call) {
     if (destination == params.rank)
       add<Order::relaxed, Scope::block>(rows_from + source, count.value);
   }
-  return !block::any(call.deadline.failed());
+  return all_known;
 }
 
-/// By the whole block, after it has met: notes a rank that has no places for its rows. All blocks
+/// By one warp, after the block has met: notes a rank that has no places for its rows. All blocks
 /// of all ranks find the same.
 DEVICE void find_overflow(const Dispatch& call) {
-  for (uint32_t rank = thread::index(); rank < call.tail.ranks; rank += block::threads()) {
+  for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const uint32_t rows = call.tail.rows_on()[rank];
     if (call.hellos().places(rank, rows) < rows)
       fetch_min<Order::relaxed, Scope::block>(&call.shared.full_rank, rank);

@@ -31,12 +31,17 @@ namespace tokenyard::throughput {
 /// since the links serve blocks very unequally (one ends in half the time of another).
 struct Shares {
   uint32_t tokens_a_block;
-  uint32_t tokens_a_warp;  ///< of a range, as its warps but the first count them
   uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk
   uint32_t tokens_kept;
   uint32_t claims;  ///< of kTokensAClaim tokens, in all
 };
-inline constexpr uint32_t kTokensAClaim = 4;
+inline constexpr uint32_t kTokensAClaim = 2;
+
+/// The first warps of a block move rows, each with a ring of its own: to issue the copies of a row
+/// takes one warp 0.65 us (H200), in which a multiprocessor could store two rows of 14 KB. The
+/// other warps count tokens, then do all else.
+inline constexpr uint32_t kMoversMax = 8;
+inline constexpr uint32_t kDispatchStagesMax = 64;  ///< of all movers
 
 struct DispatchParams {
   CallParams call;            ///< kind dispatch, or dispatch_again on a known route
@@ -48,7 +53,8 @@ struct DispatchParams {
   uint32_t tokens, topk, row_bytes;
   uint32_t experts, local_experts;
   Shares shares;
-  StagePlan plan;
+  uint32_t movers;
+  StagePlan plan;    ///< of each mover
   RouteTable table;  ///< made, or used again
   int32_t* route;    ///< [tokens, ranks], in it: row on that rank, or -1
   bool awaited;      ///< by this rank's host, who asks the record whether the call is refused
@@ -90,15 +96,19 @@ struct DispatchTail {
             .ranks = params.call.ranks,
             .experts = params.experts,
             .local_experts = params.local_experts,
-            .stages_bytes = params.plan.stages * params.plan.stage_bytes};
+            .stages_bytes = params.movers * params.plan.stages * params.plan.stage_bytes};
   }
   HOST_DEVICE std::byte* stages() const { return base; }
   /// [warps][ranks]: rows of a warp's tokens for each rank.
   HOST_DEVICE uint32_t* warp_rows(uint32_t warp) const { return words() + warp * ranks; }
-  /// [warps][ranks]: the warp's next row on each rank.
-  HOST_DEVICE uint32_t* next_rows(uint32_t warp) const { return warp_rows(warps) + warp * ranks; }
+  /// [warps][ranks]: rows of the tokens of earlier warps for each rank.
+  HOST_DEVICE uint32_t* earlier_rows(uint32_t warp) const {
+    return warp_rows(warps) + warp * ranks;
+  }
+  /// [ranks]: rows of the block's tokens for each rank.
+  HOST_DEVICE uint32_t* block_rows() const { return earlier_rows(warps); }
   /// [experts]: tokens of the block.
-  HOST_DEVICE uint32_t* expert_tokens() const { return next_rows(warps); }
+  HOST_DEVICE uint32_t* expert_tokens() const { return block_rows() + ranks; }
   /// [local experts]: tokens of all blocks of all ranks (block 0).
   HOST_DEVICE uint32_t* expert_sums() const { return expert_tokens() + experts; }
   /// [ranks]: the block's first row there.
@@ -114,13 +124,13 @@ struct DispatchTail {
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
     return 2 * warps * ranks + experts + local_experts +
-           (3 + kPlaces + kWaitWords + kHelloWords) * ranks;
+           (4 + kPlaces + kWaitWords + kHelloWords) * ranks;
   }
   HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
 };
 
 inline constexpr uint32_t kDispatchThreadsMax = 512;
-inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one moves rows, the others do all else
+inline constexpr uint32_t kDispatchWarpsMin = 2;  ///< one that moves rows, one for all else
 
 DECLARE_KERNEL(dispatch_kernel, DispatchParams);
 

@@ -9,56 +9,73 @@
 namespace tokenyard::throughput {
 
 /// By the whole block, which then has to meet.
-DEVICE void ready_shared_memory(DispatchShared& shared, const DispatchTail& tail,
-                                const StagePlan& plan) {
-  for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
-    tail.words()[i] = 0;
-  if (thread::index() == 0) {
-    shared.refused_token = kNothingRefused;
-    shared.refusing_block = kNothingRefused;
-    shared.full_rank = kNothingRefused;
-    for (uint32_t stage = 0; stage < plan.stages; ++stage) shared.full[stage].init(1);
-    fence_async();
-  }
+DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
+                                const DispatchTail& tail) {
+  const Crew threads = Crew::of_block();
+  for (uint32_t i = threads.index; i < tail.word_count(); i += threads.size) tail.words()[i] = 0;
+  for (uint32_t i = threads.index; i < params.movers * params.plan.stages; i += threads.size)
+    shared.full[i].init(1);
+  fence_async_shared();
+  if (threads.index != 0) return;
+  shared.refused_token = kNothingRefused;
+  shared.refusing_block = kNothingRefused;
+  shared.full_rank = kNothingRefused;
 }
 
-/// By the first warp of a block, while the others count: takes the epoch, greets the peers, starts
-/// loading.
-DEVICE void open_dispatch(const DispatchParams& params, DispatchShared& shared, RowMover& mover) {
-  const uint32_t epoch = warp::once([&] { return shared.epoch = read_epoch(params.call); });
-  if (block::index() == 0) say_hello(params.call, epoch);
-  mover.load_own();
-}
-
-/// By the whole block: every rank's buffer, and every token's rows. False if the call has failed or
-/// is refused; then nothing has moved and nothing will.
-DEVICE bool find_routes(const Dispatch& call) {
+/// By the first warp: hears that every rank makes the same call. False if the call has failed.
+DEVICE bool hear_from_all(const Dispatch& call) {
   const CallParams& params = call.params.call;
-  const bool counting = params.kind == CallKind::dispatch;
-  if (counting) publish_counts(call);
-  if (!await_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
-                    Phase::dispatch_hello))
+  const Crew lanes = Crew::of_warp();
+  if (!warp::all(hear_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
+                             Phase::dispatch_hello, lanes)))
     return false;
+  warp::sync();
+  return compare_calls(params, call.hellos(), call.deadline, Phase::dispatch_hello, lanes);
+}
+
+/// By each mover, while the other warps count. False if the call has failed.
+DEVICE bool open_dispatch(const Dispatch& call, RowMover& mover) {
+  const CallParams& params = call.params.call;
+  if (block::index() == 0 && warp::index() == 0) say_hello(params, call.epoch);
+  mover.load_own();
+  const bool heard = warp::index() != 0 || hear_from_all(call);
   if (thread::index() == 0) note(params, Moment::greeted);
-  if (!counting) {
-    find_places(call, call.params.table.rows_on());
-    block::sync();
-    return true;
+  NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
+  // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
+  fence_async();
+  return heard;
+}
+
+/// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
+/// call has failed.
+DEVICE bool count(const Dispatch& call, PickSteps& steps) {
+  count_tokens(call, steps);
+  NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
+  if (call.others().index == 0) note(call.params.call, Moment::counted);
+  publish_counts(call);
+  find_earlier_rows(call);
+  return gather_counts(call);
+}
+
+/// By the whole block, which has met after it knew the counts: every token's rows. False if the
+/// call is refused; then nothing has moved and nothing will.
+DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
+  const CallParams& params = call.params.call;
+  const bool known_already = params.kind != CallKind::dispatch;
+  if (warp::index() == 0) {
+    if (!known_already) find_overflow(call);
+    find_places(call, known_already ? call.params.table.rows_on() : call.tail.rows_on());
+  } else if (!call.moves_rows() && !known_already) {
+    assign_slots(call, counted);
   }
-  if (!gather_counts(call)) return false;
-  if (thread::index() == 0) note(params, Moment::known);
-  find_overflow(call);
-  find_places(call, call.tail.rows_on());
   block::sync();
   if (call.refused()) return false;
-  if (warp::index() != 0) assign_slots(call);
-  block::sync();
   if (thread::index() == 0) note(params, Moment::routed);
-  if (thread::index() == kWarpLanes) announce_routes(call);
+  if (!call.moves_rows() && call.others().index == 0 && !known_already) announce_routes(call);
   return true;
 }
 
-/// By all warps but the first, while it moves rows.
+/// By all warps that move no rows.
 DEVICE void move_metadata(const Dispatch& call) {
   if (call.params.call.kind != CallKind::dispatch) {
     send_scales(call, call.params.table.rows_on());
@@ -70,43 +87,52 @@ DEVICE void move_metadata(const Dispatch& call) {
   mark_padding(call);
 }
 
+/// By the whole block. Whether this warp, as far as it knows, has done its part.
+DEVICE bool move(const Dispatch& call, RowMover& mover, bool routed) {
+  const CallParams& params = call.params.call;
+  if (!call.moves_rows()) {
+    if (routed) move_metadata(call);
+    if (call.others().index == 0) note(params, Moment::told);
+    return !call.deadline.failed();
+  }
+  const bool moved = routed && mover.move_all(call);
+  if (thread::index() == 0) note(params, Moment::moved);
+  if (moved) return true;
+  mover.let_go();
+  if (block::index() == 0 && thread::index() == 0 && call.refused()) report_refusal(call);
+  return !call.deadline.failed();
+}
+
 DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
   const Deadline deadline = params.call.patience.start();
   if (thread::index() == 0) note(params.call, Moment::begun);
-  ready_shared_memory(shared, tail, params.plan);
+  const bool counts = params.call.kind == CallKind::dispatch;
+  // The first looks at memory are made together: they take longer than all that is done meanwhile.
+  PickSteps steps(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
+  const uint32_t epoch = read_epoch(params.call);
+  ready_shared_memory(params, shared, tail);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   RowMover mover(params, shared, tail);
-  Dispatch call{params, shared, tail, deadline, 0};
-  if (warp::index() == 0)
-    open_dispatch(params, shared, mover);
-  else if (params.call.kind == CallKind::dispatch)
-    count_tokens(call);
-  block::sync();
-  call.epoch = shared.epoch;
-  if (thread::index() == 0) {
-    note(params.call, Moment::counted);
-    pass_epoch(params.call, call.epoch);
-  }
+  const Dispatch call{params, shared, tail, deadline, epoch};
+  bool sound = true;
+  if (call.moves_rows())
+    sound = open_dispatch(call, mover);
+  else if (counts)
+    sound = count(call, steps);
+  const bool known = !block::any(!sound);
+  if (thread::index() == 0) note(params.call, Moment::known);
+  // Not by a thread that others wait for.
+  if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
 
-  const bool routed = find_routes(call);
-  if (warp::index() != 0) {
-    if (routed) move_metadata(call);
-    if (thread::index() == kWarpLanes) note(params.call, Moment::told);
-  } else {
-    if (routed) mover.move_all(call);
-    if (thread::index() == 0) note(params.call, Moment::moved);
-    mover.let_go();
-    if (!routed && block::index() == 0 && thread::index() == 0 && call.refused())
-      report_refusal(call);
-  }
-  if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, call.hellos(), tail.waits(), deadline, call.epoch,
-              Phase::dispatch_arrivals,
-              Watched(params.readiness, deadline, params.call.kind == CallKind::dispatch));
+  const bool routed = known && find_routes(call, steps.tokens());
+  // Nobody may believe that a block has finished which has not.
+  if (block::any(!move(call, mover, routed))) return;
+  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::dispatch_arrivals,
+              Watched(params.readiness, deadline, counts));
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/device.hpp"
+#include "expert_parallel/throughput/crew.hpp"
 #include "expert_parallel/throughput/dispatch.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 
@@ -12,12 +13,13 @@ inline constexpr uint32_t kNothingRefused = 0xffffffff;
 
 /// Barriers of the dispatch kernel; 0 is block::sync()'s.
 enum class DispatchBarrier : uint32_t {
-  experts_summed = 1,  ///< among all warps of block 0 but the first
+  experts_summed = 1,  ///< among the warps of block 0 that move no rows
+  counted = 2,         ///< among the warps that move no rows
+  greeted = 3,         ///< among the movers
 };
 
 struct DispatchShared {
-  Completion full[kStagesMax];
-  uint32_t epoch;
+  Completion full[kDispatchStagesMax];  ///< [movers][stages]
   uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
   uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
   uint32_t full_rank;       ///< the first that more rows would come to than it has places for
@@ -31,6 +33,14 @@ struct Dispatch {
   uint32_t epoch;
 
   DEVICE Hellos hellos() const { return tail.hellos(); }
+  DEVICE bool moves_rows() const { return warp::index() < params.movers; }
+  /// Of the warps that move no rows, the first.
+  DEVICE uint32_t first_other() const { return params.movers; }
+  /// Threads of the warps that move no rows; they alone ask.
+  DEVICE Crew others() const {
+    const uint32_t movers = params.movers * kWarpLanes;
+    return {thread::index() - movers, block::threads() - movers};
+  }
   DEVICE bool refused() const {
     return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused;
   }

@@ -5,11 +5,11 @@
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then has to meet: where each rank wants what travels beside its rows,
-/// from the number of rows that it has places for.
+/// By one warp of a block that then meets: where each rank wants what travels beside its rows, from
+/// the number of rows that it has places for.
 DEVICE void find_places(const Dispatch& call, const uint32_t* rows_on) {
   const Places places = call.tail.places();
-  for (uint32_t rank = thread::index(); rank < call.tail.ranks; rank += block::threads()) {
+  for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const ReceivedLayout layout = call.params.received(call.hellos().places(rank, rows_on[rank]));
     const auto units = [&](size_t at) {
       return call.hellos().of(HelloWord::rows, rank) + static_cast<uint32_t>(at / kOffsetUnit);
@@ -27,13 +27,14 @@ DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
   return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
 }
 
-/// By one warp, 1 and up, for the tokens whose slots it has assigned. Rank after rank, since the
-/// rows of neighbouring tokens on one rank are neighbours: a warp's stores fill whole lines.
+/// By one warp that moves no rows. Rank after rank, since the rows of neighbouring tokens on one
+/// rank are neighbours: a warp's stores fill whole lines.
 DEVICE void send_metadata(const Dispatch& call) {
   const DispatchParams& params = call.params;
-  const PickLane lane = PickLane::mine(params);
   const uint32_t ranks = params.call.ranks, local_experts = params.local_experts;
-  for_each_step(params, lane, tokens_of_warp(params, warp::index()), [&](const Pick& pick) {
+  PickSteps steps(params, tokens_of_warp(params));
+  const PickLane& lane = steps.lane();
+  steps.each([&](const Pick& pick) {
     if (!pick.present) return;
     const bool valid = pick.valid(params.experts);
     const uint32_t id = static_cast<uint32_t>(pick.id);
@@ -57,7 +58,7 @@ DEVICE void send_metadata(const Dispatch& call) {
   });
 }
 
-/// By all warps but the first: marks this rank's places that no row comes to, a block a share.
+/// By all warps that move no rows: marks this rank's places that no row comes to, a block a share.
 DEVICE void mark_padding(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t rank = params.call.rank, topk = params.topk;
@@ -70,10 +71,10 @@ DEVICE void mark_padding(const Dispatch& call) {
   auto* const ids = reinterpret_cast<int32_t*>(mine(Place::ids));
   auto* const weights = reinterpret_cast<float*>(mine(Place::weights));
   auto* const sources = reinterpret_cast<int32_t*>(mine(Place::sources));
-  const uint32_t threads = block::threads() - kWarpLanes;
+  const Crew crew = call.others();
   const size_t first = size_t{rows} * topk;
-  for (size_t i = first + size_t{block::index()} * threads + thread::index() - kWarpLanes;
-       i < size_t{places} * topk; i += size_t{grid::blocks()} * threads) {
+  for (size_t i = first + size_t{block::index()} * crew.size + crew.index;
+       i < size_t{places} * topk; i += size_t{grid::blocks()} * crew.size) {
     ids[i] = -1;
     weights[i] = 0;
     if (i % topk == 0) sources[i / topk] = -1;

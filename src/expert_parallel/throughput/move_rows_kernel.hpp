@@ -1,42 +1,25 @@
 /// Moving rows: each is loaded once into a stage of shared memory and stored from there to its row
-/// on every rank that wants it, a lane a rank. The newest stages are being loaded while the
-/// `lag` oldest may still be read by stores.
+/// on every rank that wants it, a lane a rank. The newest stages of a mover's ring are being loaded
+/// while the `lag` oldest may still be read by stores.
 ///
 ///     stage   | stored, maybe still read |  next to be stored  | loading ...    |
 ///             |<--------- lag ---------->|<----- stages - lag ----------------->|
 #pragma once
 
 #include "expert_parallel/throughput/token_supply_kernel.hpp"
+#include "expert_parallel/throughput/wait_read_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// bulk::wait_read takes a constant; plans choose one of these.
-DEVICE void wait_read_but(uint32_t lag) {
-  switch (lag) {
-    case 22:
-      return bulk::wait_read<22>();
-    case 16:
-      return bulk::wait_read<16>();
-    case 10:
-      return bulk::wait_read<10>();
-    case 6:
-      return bulk::wait_read<6>();
-    case 4:
-      return bulk::wait_read<4>();
-    case 2:
-      return bulk::wait_read<2>();
-    case 1:
-      return bulk::wait_read<1>();
-    default:
-      return bulk::wait_read<0>();
-  }
-}
-
-/// One warp's work. A unit is one segment of one token's row.
+/// One mover's work. A unit is one segment of one token's row.
 class RowMover {
  public:
   DEVICE RowMover(const DispatchParams& params, DispatchShared& shared, const DispatchTail& tail)
-      : params_(params), shared_(shared), tail_(tail), supply_(params) {}
+      : params_(params),
+        full_(shared.full + warp::index() * params.plan.stages),
+        stages_(tail.stages() +
+                size_t{warp::index()} * params.plan.stages * params.plan.stage_bytes),
+        supply_(params) {}
 
   /// Starts loading the block's own rows, before anybody knows where they go.
   DEVICE void load_own() {
@@ -46,11 +29,9 @@ class RowMover {
     }
   }
 
-  /// Moves all rows of the supply; returns once their stores are complete, or the call has failed.
-  DEVICE void move_all(const Dispatch& call) {
-    // Peers' ordinary accesses to their buffers, of which their hellos told, come before the
-    // copies.
-    fence_async();
+  /// Moves all rows of the supply; returns once their stores are complete. False if the call has
+  /// failed instead: then loads may be under way.
+  DEVICE bool move_all(const Dispatch& call) {
     first_rank_ = rank_at(warp::lane());
     if (warp::lane() < params_.call.ranks) first_rows_ = rows_on(call, first_rank_);
     bool more = true;
@@ -70,13 +51,16 @@ class RowMover {
       // Ahead of its use: the next unit's row is on its way while its load is awaited.
       if (stored + 1 < loaded_) row = row_on_first_rank(at.stage);
     }
+    // Asked before the last stores are complete, since the answer takes as long as they do.
+    const bool failed = call.deadline.failed();
     bulk::wait<0>();
     warp::sync();
+    return !failed;
   }
 
   /// For a call that will not move its rows.
   DEVICE void let_go() const {
-    if (warp::lane() == 0) let_loads_land(shared_.full, loading_, params_.plan.stages);
+    if (warp::lane() == 0) let_loads_land(full_, loading_, params_.plan.stages);
     warp::sync();
   }
 
@@ -90,10 +74,10 @@ class RowMover {
   DEVICE void load_unit() {
     const StagePlan& plan = params_.plan;
     if (warp::lane() == 0) {
-      Completion& full = shared_.full[loading_.stage];
+      Completion& full = full_[loading_.stage];
       const uint32_t bytes = plan.bytes_of(segment_, params_.row_bytes);
       full.arrive_expect(bytes);
-      bulk::load(tail_.stages() + loading_.stage * plan.stage_bytes,
+      bulk::load(stages_ + loading_.stage * plan.stage_bytes,
                  params_.x + size_t{token_} * params_.row_bytes + segment_ * plan.segment_bytes,
                  bytes, full);
     }
@@ -111,7 +95,7 @@ class RowMover {
                  .rank = params_.call.rank,
                  .expected = at.lap + 1,
                  .seen = at.lap};
-    Completion& full = shared_.full[at.stage];
+    Completion& full = full_[at.stage];
     return warp::all(wait_until(call.deadline, what, [&] { return full.done(at.parity()); }));
   }
 
@@ -142,7 +126,7 @@ class RowMover {
       if (to_row < 0) return;
       const size_t at = size_t(to_row) * params_.row_bytes + segment * params_.plan.segment_bytes;
       bulk::store(rows + static_cast<std::ptrdiff_t>(at),
-                  tail_.stages() + stage * params_.plan.stage_bytes,
+                  stages_ + stage * params_.plan.stage_bytes,
                   params_.plan.bytes_of(segment, params_.row_bytes));
     };
     store_to(first_rows_, row);
@@ -154,8 +138,8 @@ class RowMover {
   }
 
   const DispatchParams& params_;
-  DispatchShared& shared_;
-  const DispatchTail& tail_;
+  Completion* const full_;   // [stages]
+  std::byte* const stages_;  // [stages][stage_bytes]
   TokenSupply supply_;
   RingPosition loading_;       // Of the next unit to be loaded.
   uint32_t loaded_ = 0;        // Units so far.

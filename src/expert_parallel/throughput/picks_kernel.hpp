@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "device/device.hpp"
+#include "device/unroll.hpp"
 #include "expert_parallel/throughput/dispatch.hpp"
 
 namespace tokenyard::throughput {
@@ -22,12 +23,19 @@ DEVICE TokenRange tokens_of_block(const DispatchParams& params, uint32_t block) 
   return {begin, std::min(begin + each, params.tokens)};
 }
 
-/// The part of them that falls to one of its warps, 1 and up.
-DEVICE TokenRange tokens_of_warp(const DispatchParams& params, uint32_t warp) {
-  const TokenRange block = tokens_of_block(params, block::index());
-  const uint32_t each = params.shares.tokens_a_warp;
-  const uint32_t begin = std::min(block.begin + (warp - 1) * each, block.end);
-  return {begin, std::min(begin + each, block.end)};
+/// One of `parts` parts of a range.
+DEVICE TokenRange part_of(TokenRange range, uint32_t part, uint32_t parts) {
+  const uint32_t each = (range.end - range.begin + parts - 1) / parts;
+  const uint32_t begin = std::min(range.begin + part * each, range.end);
+  return {begin, std::min(begin + each, range.end)};
+}
+
+/// The tokens that this warp counts, and of which it tells what travels beside their rows: none if
+/// it moves rows.
+DEVICE TokenRange tokens_of_warp(const DispatchParams& params) {
+  if (warp::index() < params.movers) return {0, 0};
+  return part_of(tokens_of_block(params, block::index()), warp::index() - params.movers,
+                 block::threads() / kWarpLanes - params.movers);
 }
 
 /// A lane's place in every step.
@@ -61,51 +69,99 @@ DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t pi
   return load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
 }
 
-/// A value that no other lane has and no pick makes, for lanes that shall match with nobody.
+/// A value that no other lane has and no pick makes, for lanes that shall match with nobody. (No
+/// rank has experts up there.)
 DEVICE uint32_t matches_nobody() {
   return 0xffffffffu - warp::lane();
 }
 
-/// Steps through a warp's tokens, ids loaded a few steps ahead. `body(pick)` is executed by all
-/// lanes.
-template <class Body>
-DEVICE void for_each_step(const DispatchParams& params, const PickLane& lane, TokenRange tokens,
-                          Body body) {
-  constexpr uint32_t kAhead = 8;  // One wait for memory for 32 tokens of top-8, not two for 18.
-  const uint32_t step = params.shares.tokens_a_step;
-  const auto has_pick = [&](uint32_t token) { return lane.used && token < tokens.end; };
-  for (uint32_t ahead = tokens.begin; ahead < tokens.end; ahead += kAhead * step) {
-    int64_t ids[kAhead];
+/// A warp's way through its tokens, in steps whose ids are loaded a few steps ahead: the first ones
+/// when this is made, so that the way to memory and back is spent on something else.
+class PickSteps {
+ public:
+  DEVICE PickSteps(const DispatchParams& params, TokenRange tokens)
+      : params_(params), tokens_(tokens), lane_(PickLane::mine(params)) {
+    load_from(tokens.begin);
+  }
+
+  DEVICE const PickLane& lane() const { return lane_; }
+  DEVICE TokenRange tokens() const { return tokens_; }
+
+  /// `body(pick)` is executed by all lanes. Once.
+  template <class Body>
+  DEVICE void each(Body body) {
+    const uint32_t step = params_.shares.tokens_a_step;
+    for (uint32_t ahead = tokens_.begin; ahead < tokens_.end; ahead += kAhead * step) {
+      if (ahead != tokens_.begin) load_from(ahead);
+      for (uint32_t i = 0; i < kAhead && ahead + i * step < tokens_.end; ++i) {
+        const uint32_t token = ahead + i * step + lane_.token;
+        const Pick pick{.token = token, .present = has_pick(token), .id = ids_[0]};
+        // Moved along, so that no index is variable and ids stay in registers.
+        UNROLL
+        for (uint32_t next = 1; next < kAhead; ++next) ids_[next - 1] = ids_[next];
+        body(pick);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kAhead = 8;  // One wait for memory for 32 tokens of top-8.
+
+  DEVICE bool has_pick(uint32_t token) const { return lane_.used && token < tokens_.end; }
+
+  DEVICE void load_from(uint32_t ahead) {
+    UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
-      const uint32_t token = ahead + i * step + lane.token;
-      ids[i] = has_pick(token) ? load_id(params, token, lane.pick) : Pick::kNone;
-    }
-    for (uint32_t i = 0; i < kAhead && ahead + i * step < tokens.end; ++i) {
-      const uint32_t token = ahead + i * step + lane.token;
-      const Pick pick{.token = token, .present = has_pick(token), .id = ids[0]};
-      // Moved along, so that no index is variable and ids stay in registers.
-      for (uint32_t next = 1; next < kAhead; ++next) ids[next - 1] = ids[next];
-      body(pick);
+      const uint32_t token = ahead + i * params_.shares.tokens_a_step + lane_.token;
+      ids_[i] = has_pick(token) ? load_id(params_, token, lane_.pick) : Pick::kNone;
     }
   }
-}
 
-/// By all lanes: whether an earlier pick of this lane's token has the same value.
-DEVICE bool seen_before(const DispatchParams& params, const PickLane& lane, uint32_t value) {
-  bool seen = false;
-  for (uint32_t distance = 1; distance < params.topk; ++distance) {
-    const uint32_t earlier = warp::shuffle_up(value, distance);
-    seen = seen || (distance <= lane.pick && earlier == value);
+  const DispatchParams& params_;
+  const TokenRange tokens_;
+  const PickLane lane_;
+  int64_t ids_[kAhead];
+};
+
+/// Which rank an expert lives on, without a division for each: exact below 2^16 experts, and no
+/// block's shared memory could count that many.
+class HomeRank {
+ public:
+  DEVICE explicit HomeRank(const DispatchParams& params)
+      : inverse_(uint64_t{0xffffffffu / params.local_experts} + 1) {}
+  DEVICE uint32_t of(uint32_t expert) const {
+    return static_cast<uint32_t>(expert * inverse_ >> 32);
   }
-  return seen;
-}
 
-/// By all lanes. One lane for each rank that a token goes to: the lowest of those whose picks live
-/// there. `rank`: of the pick, if it is valid.
-DEVICE bool leads_to_rank(const DispatchParams& params, const PickLane& lane, bool valid,
-                          uint32_t rank) {
-  return !seen_before(params, lane, valid ? rank : matches_nobody()) && valid;
-}
+ private:
+  uint64_t inverse_;
+};
+
+/// What earlier picks of a lane's token have in common with its own.
+struct EarlierPicks {
+  bool have_expert = false, have_rank = false;
+
+  /// By all lanes. `rank`: of the pick, if it is valid.
+  DEVICE static EarlierPicks of(const DispatchParams& params, const PickLane& lane, bool valid,
+                                uint32_t id, uint32_t rank) {
+    EarlierPicks earlier;
+    const uint32_t expert = valid ? id : matches_nobody();
+    const uint32_t first_there = rank * params.local_experts;
+    const auto look = [&](uint32_t distance) {
+      const uint32_t before = warp::shuffle_up(expert, distance);
+      if (distance > lane.pick) return;
+      earlier.have_expert = earlier.have_expert || before == expert;
+      earlier.have_rank = earlier.have_rank || before - first_there < params.local_experts;
+    };
+    // Up to the usual number of picks all shuffles are under way together.
+    constexpr uint32_t kUsualPicks = 8;
+    UNROLL
+    for (uint32_t distance = 1; distance < kUsualPicks; ++distance)
+      if (distance < params.topk) look(distance);
+    for (uint32_t distance = kUsualPicks; distance < params.topk; ++distance) look(distance);
+    return earlier;
+  }
+};
 
 /// By all lanes: those that lead to the same rank as this one, if it leads.
 DEVICE uint32_t leaders_to(uint32_t ranks, bool leads, uint32_t rank) {

@@ -22,12 +22,20 @@ constexpr uint32_t kStagesWantedHost = 2, kStagesMaxHost = 4;
 constexpr uint32_t kSegmentBytesMaxHost = 2048;
 
 // 8 multiprocessors saturate the links of an H200; twice that leaves room for local rows and for
-// unequal shares. 16 warps: one moves rows, 14 can sum a row of 7168 in registers.
+// unequal shares.
 constexpr uint32_t kBlocksGpu = 16, kWarpsGpu = 16;
-constexpr uint32_t kBlocksHost = 2, kWarpsHost = 3;
+constexpr uint32_t kBlocksHost = 2, kWarpsHost = 4;
+// 7 warps can sum a row of 7168 in registers.
+constexpr uint32_t kGroups = 2, kSummersGpu = 7, kSummersHost = 1;
+// A mover needs 0.65 us for a row, the links 0.64 us a block for one of 14 KB (16 blocks, H200),
+// and less for a shorter one.
+constexpr uint32_t kMoversGpu = 3, kMoversHost = 2;
 static_assert(kWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
-static_assert(kWarpsGpu * kWarpLanes <= kCombineThreadsMax);
-static_assert(kWarpsHost >= std::max(kCombineWarpsMin, kDispatchWarpsMin));
+static_assert((kGroups * (kSummersGpu + 1) + 1) * kWarpLanes <= kCombineThreadsMax);
+static_assert(kGroups <= kCombineGroupsMax && kGroups * kStagesMax <= kCombineStagesMax);
+static_assert(kWarpsHost >= kDispatchWarpsMin);
+static_assert(kMoversGpu < kWarpsGpu && kMoversGpu <= kMoversMax);
+static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
 
 // Where blocks are slower than the links, all of them are about as fast, and most tokens stay with
 // the block that counted them; where the links are the bound, they serve blocks very unequally. A
@@ -101,6 +109,16 @@ StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_b
   return plan;
 }
 
+StagePlan plan_rings(uint32_t row_bytes, uint32_t available, uint32_t movers,
+                     AcceleratorKind kind) {
+  if (kind != AcceleratorKind::gpu)
+    return plan_stages(row_bytes, available / movers, kSegmentBytesMaxHost, kStagesWantedHost,
+                       kStagesMaxHost);
+  return plan_stages(row_bytes, available / movers, row_bytes,
+                     std::max(ceil_divide(kStagesWantedGpu, movers), kStagesWantedHost),
+                     kDispatchStagesMax / movers);
+}
+
 Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
   Plan plan{};
@@ -117,15 +135,20 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
                                    .stages_bytes = 0};
   const uint32_t for_dispatch = shared_bytes_left(
       capacity, round_up(sizeof(DispatchShared), kStageAlignment) + dispatch_tail.bytes());
-  plan.dispatch =
-      plan_stages(row_bytes, for_dispatch, gpu ? row_bytes : kSegmentBytesMaxHost, wanted, most);
+  const uint32_t movers = gpu ? kMoversGpu : kMoversHost;
+  plan.movers = std::min(input.tuning.movers != 0 ? input.tuning.movers : movers,
+                         std::min(kMoversMax, plan.warps - 1));
+  plan.dispatch = plan_rings(row_bytes, for_dispatch, plan.movers, kind);
 
   const CombineTail combine_tail{.ranks = ranks, .stages_bytes = 0};
   const uint32_t for_combine = shared_bytes_left(
       capacity, round_up(sizeof(CombineShared), kStageAlignment) + combine_tail.bytes());
-  const uint32_t summers = plan.warps - static_cast<uint32_t>(CombineRole::first_summer);
+  const uint32_t summers = gpu ? kSummersGpu : kSummersHost;
+  plan.combine_groups = kGroups;
+  plan.combine_warps = kGroups * (summers + 1) + 1;
   plan.combine =
-      plan_stages(row_bytes, for_combine, summers * kWarpLanes * kPiecesALane * 16, wanted, most);
+      plan_stages(row_bytes, for_combine / kGroups, summers * kWarpLanes * kPiecesALane * 16,
+                  std::max(ceil_divide(wanted, kGroups), kStagesWantedHost), most);
 
   if (plan.dispatch.stages == 0 || plan.combine.stages == 0)
     throw InvalidArgument(
@@ -147,7 +170,6 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {
   Shares shares{};
   shares.tokens_a_block = ceil_divide(tokens, plan.blocks);
-  shares.tokens_a_warp = ceil_divide(shares.tokens_a_block, plan.warps - 1);
   shares.tokens_a_step = kWarpLanes / topk;
   shares.tokens_kept = ceil_divide(shares.tokens_a_block * plan.kept_percent, 100);
   shares.claims =

@@ -15,7 +15,11 @@ namespace tokenyard::throughput {
 /// What a call looks like whose rows are of one size.
 struct Plan {
   uint32_t blocks, warps;
-  StagePlan dispatch, combine;
+  uint32_t movers;     ///< dispatch: warps of a block that move rows
+  StagePlan dispatch;  ///< of each mover
+  uint32_t combine_warps;
+  uint32_t combine_groups;  ///< see combine.hpp
+  StagePlan combine;        ///< of each group
   uint32_t ranks_a_step;    ///< combine
   uint32_t kept_percent;    ///< dispatch: of a block's tokens, that nobody else claims
   std::string reason = {};  ///< for `blocks`, in a sentence
@@ -36,6 +40,9 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
 /// as leave enough stages to hide latency. Segments are at most `segment_bytes_max`.
 StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_bytes_max,
                       uint32_t stages_wanted, uint32_t stages_max);
+
+/// The rings of `movers` warps in `available` bytes of shared memory, that of each.
+StagePlan plan_rings(uint32_t row_bytes, uint32_t available, uint32_t movers, AcceleratorKind kind);
 
 /// How `tokens` of a rank are shared among blocks and warps.
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan);

@@ -5,14 +5,13 @@
 
 namespace tokenyard::throughput {
 
-/// By all warps of block 0 but the first: adds up the tokens of this rank's experts.
+/// By all warps of block 0 that move no rows: adds up the tokens of this rank's experts.
 DEVICE void sum_experts(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
-  const uint32_t threads = block::threads() - kWarpLanes;
-  for (uint32_t i = thread::index() - kWarpLanes; i < params.ranks * blocks_max * local_experts;
-       i += threads) {
+  const Crew crew = call.others();
+  for (uint32_t i = crew.index; i < params.ranks * blocks_max * local_experts; i += crew.size) {
     const uint32_t slot = i / local_experts, expert = i % local_experts;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
     if (source_block >= call.hellos().blocks(source)) continue;
@@ -23,7 +22,7 @@ DEVICE void sum_experts(const Dispatch& call) {
     add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens.value);
     note_named(call.params.readiness, source, expert);
   }
-  NamedBarrier(DispatchBarrier::experts_summed).sync(threads);
+  NamedBarrier(DispatchBarrier::experts_summed).sync(crew.size);
 }
 
 /// A word of the record. Relaxed: the release of its epoch, which comes later, covers it.
@@ -50,10 +49,10 @@ DEVICE void fill_table(const Dispatch& call) {
   if (warp::lane() == 0) table.epoch() = call.epoch;
 }
 
-/// By all warps of block 0 but the first.
+/// By all warps of block 0 that move no rows.
 DEVICE void report_counts(const Dispatch& call) {
   sum_experts(call);
-  if (warp::index() != 1) return;
+  if (warp::index() != call.params.movers) return;
   fill_table(call);
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;

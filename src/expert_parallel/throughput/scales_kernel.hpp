@@ -22,12 +22,12 @@ DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body b
 }
 
 /// Neighbouring threads take neighbouring pieces of a row.
-DEVICE void send_scale_pieces(const Dispatch& call, uint32_t thread, uint32_t threads) {
+DEVICE void send_scale_pieces(const Dispatch& call, Crew crew) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t pieces = params.call.scales.words() / 4;
   const auto* const scales = reinterpret_cast<const Bytes16*>(params.scales);
-  for (uint32_t i = thread; i < (tokens.end - tokens.begin) * pieces; i += threads) {
+  for (uint32_t i = crew.index; i < (tokens.end - tokens.begin) * pieces; i += crew.size) {
     const uint32_t token = tokens.begin + i / pieces, piece = i % pieces;
     const Bytes16 value = load_vector<Cache::read_only>(scales + size_t{token} * pieces + piece);
     for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
@@ -39,14 +39,13 @@ DEVICE void send_scale_pieces(const Dispatch& call, uint32_t thread, uint32_t th
 }
 
 /// Neighbouring threads take neighbouring words as the receiver has them: of a row, or of a column.
-DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on, uint32_t thread,
-                             uint32_t threads) {
+DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on, Crew crew) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t words = params.call.scales.words(), count = tokens.end - tokens.begin;
   const bool by_rows = params.call.scales.order() == ScaleOrder::rows;
   const auto* const scales = reinterpret_cast<const uint32_t*>(params.scales);
-  for (uint32_t i = thread; i < count * words; i += threads) {
+  for (uint32_t i = crew.index; i < count * words; i += crew.size) {
     const uint32_t token = tokens.begin + (by_rows ? i / words : i % count);
     const uint32_t word = by_rows ? i % words : i / count;
     const uint32_t value = load_cached(scales + size_t{token} * words + word);
@@ -60,14 +59,13 @@ DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on, uint
   }
 }
 
-/// By all warps but the first, once the block knows where its tokens go. `rows_on`: [ranks].
+/// By all warps that move no rows, once the block knows where its tokens go. `rows_on`: [ranks].
 DEVICE void send_scales(const Dispatch& call, const uint32_t* rows_on) {
   if (call.params.call.scales.words() == 0) return;
-  const uint32_t thread = thread::index() - kWarpLanes, threads = block::threads() - kWarpLanes;
   if (scales_come_in_pieces(call.params))
-    send_scale_pieces(call, thread, threads);
+    send_scale_pieces(call, call.others());
   else
-    send_scale_words(call, rows_on, thread, threads);
+    send_scale_words(call, rows_on, call.others());
 }
 
 }  // namespace tokenyard::throughput

@@ -5,36 +5,28 @@
 
 namespace tokenyard::throughput {
 
-/// By one warp: the first row of its tokens on each rank.
-DEVICE void find_first_rows(const Dispatch& call) {
-  uint32_t* const next_rows = call.tail.next_rows(warp::index());
+/// By one warp that moves no rows, once those have counted: how many rows the ones before it have.
+DEVICE void find_earlier_rows(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
-    uint32_t row = call.tail.first_rows()[rank];
-    for (uint32_t warp = 1; warp < warp::index(); ++warp) row += call.tail.warp_rows(warp)[rank];
-    next_rows[rank] = row;
+    uint32_t rows = 0;
+    for (uint32_t warp = call.first_other(); warp < warp::index(); ++warp)
+      rows += call.tail.warp_rows(warp)[rank];
+    call.tail.earlier_rows(warp::index())[rank] = rows;
   }
-  warp::sync();
 }
 
-/// By one warp, 1 and up: the routes of its tokens.
-DEVICE void assign_slots(const Dispatch& call) {
-  find_first_rows(call);
-  const DispatchParams& params = call.params;
-  const PickLane lane = PickLane::mine(params);
-  uint32_t* const next_rows = call.tail.next_rows(warp::index());
-  for_each_step(params, lane, tokens_of_warp(params, warp::index()), [&](const Pick& pick) {
-    const bool valid = pick.valid(params.experts);
-    const uint32_t rank = valid ? static_cast<uint32_t>(pick.id) / params.local_experts : 0;
-    const bool leads = leads_to_rank(params, lane, valid, rank);
-    // Of the step's tokens that go to the same rank, lower lanes hold the earlier ones.
-    const uint32_t same = leaders_to(params.call.ranks, leads, rank);
-    if (leads)
-      params.route[size_t{pick.token} * params.call.ranks + rank] =
-          static_cast<int32_t>(next_rows[rank] + population(same & lanes_below()));
-    warp::sync();
-    if (leads && (same & lanes_below()) == 0) next_rows[rank] += population(same);
-    warp::sync();
-  });
+/// By one warp, 1 and up, once the block has met after find_earlier_rows: what count_tokens has
+/// left in the routes of the warp's tokens become rows on their ranks.
+DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
+  const uint32_t ranks = call.tail.ranks;
+  const uint32_t* const first_rows = call.tail.first_rows();
+  const uint32_t* const earlier_rows = call.tail.earlier_rows(warp::index());
+  int32_t* const route = call.params.route + size_t{tokens.begin} * ranks;
+  for (uint32_t i = warp::lane(); i < (tokens.end - tokens.begin) * ranks; i += kWarpLanes) {
+    const uint32_t rank = i % ranks;
+    const int32_t row = route[i];
+    if (row >= 0) route[i] = row + static_cast<int32_t>(first_rows[rank] + earlier_rows[rank]);
+  }
 }
 
 /// By one thread of each block that has met after assign_slots. Release: other blocks, which claim

@@ -1,20 +1,32 @@
-/// The summing warps of a combining block: each holds its pieces of a token's segment in registers,
-/// begins with the biases, adds the ranks' rows in the order of the ranks, and rounds once.
+/// The summing warps of a group: each holds its pieces of a token's segment in registers, begins
+/// with the biases, adds the ranks' rows in the order of the ranks, and rounds once.
 #pragma once
 
+#include "device/unroll.hpp"
 #include "expert_parallel/throughput/combine_shared.hpp"
 #include "expert_parallel/throughput/piece_sums_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// A lane's part of a segment: pieces `first`, `first + stride`, ...
+/// A lane's part of a segment: pieces `first`, `first + stride`, ... below `pieces`.
 struct SumLane {
-  uint32_t first, stride;
+  uint32_t first, stride, pieces;
 
-  DEVICE static SumLane mine() {
-    constexpr auto kFirst = static_cast<uint32_t>(CombineRole::first_summer);
-    return {(warp::index() - kFirst) * kWarpLanes + warp::lane(),
-            (block::threads() / kWarpLanes - kFirst) * kWarpLanes};
+  /// Whether the lane has all the pieces that it can hold, as every lane has where a row's length
+  /// suits the warps: then nothing is asked of each.
+  DEVICE bool full() const { return first + (kPiecesALane - 1) * stride < pieces; }
+
+  /// `body(i, piece)` for each of the lane's pieces.
+  template <class Body>
+  DEVICE void each(Body body) const {
+    if (full()) {
+      UNROLL
+      for (uint32_t i = 0; i < kPiecesALane; ++i) body(i, first + i * stride);
+    } else {
+      UNROLL
+      for (uint32_t i = 0; i < kPiecesALane; ++i)
+        if (first + i * stride < pieces) body(i, first + i * stride);
+    }
   }
 };
 
@@ -25,16 +37,14 @@ class Sums {
     for (auto& piece : sums_) piece.clear();
   }
 
-  DEVICE void add_row(const Bytes16* row, uint32_t pieces, SumLane lane) {
-    for (uint32_t i = 0; i < kPiecesALane; ++i)
-      if (const uint32_t piece = lane.first + i * lane.stride; piece < pieces)
-        sums_[i].add(load_vector(row + piece));
+  DEVICE void add_row(const Bytes16* row, const SumLane& lane) {
+    Bytes16 values[kPiecesALane] = {};
+    lane.each([&](uint32_t i, uint32_t piece) { values[i] = load_vector(row + piece); });
+    lane.each([&](uint32_t i, uint32_t) { sums_[i].add(values[i]); });
   }
 
-  DEVICE void write(Bytes16* out, uint32_t pieces, SumLane lane) const {
-    for (uint32_t i = 0; i < kPiecesALane; ++i)
-      if (const uint32_t piece = lane.first + i * lane.stride; piece < pieces)
-        store_vector(out + piece, sums_[i].rounded());
+  DEVICE void write(Bytes16* out, const SumLane& lane) const {
+    lane.each([&](uint32_t i, uint32_t piece) { store_vector(out + piece, sums_[i].rounded()); });
   }
 
  private:
@@ -43,50 +53,47 @@ class Sums {
 
 /// By each summing warp, for rows of one type. A token that went nowhere becomes zeros.
 template <class Piece>
-DEVICE void sum_rows_of(const Combine& call) {
+DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
   const CombineParams& params = call.params;
   const StagePlan& plan = params.plan;
-  const SumLane lane = SumLane::mine();
+  const CombineRing ring = CombineRing::of(call, mine.group);
+  SumLane lane{.first = mine.summer * kWarpLanes + warp::lane(),
+               .stride = mine.summers * kWarpLanes,
+               .pieces = 0};
   RingPosition at;
   Sums<Piece> sums;
-  CombineStep step = CombineStep::first();
-  int32_t next_row = step.row_of_lane(params).row;
-  while (step.within(params)) {
-    const CombineStep now = step;
-    const uint32_t rows = population(warp::ballot(next_row >= 0));
-    step.advance(params);
-    next_row = step.row_of_lane(params).row;
-    const uint32_t pieces = plan.bytes_of(now.segment, params.row_bytes) / sizeof(Bytes16);
-    const size_t piece_at = size_t{now.token} * params.row_bytes + now.segment * plan.segment_bytes;
-    if (now.first_rank == 0) {
+  CombineStep step = CombineStep::first(params, mine.group);
+  for (StepRows step_rows(params, step); step.within(params); step.advance(params)) {
+    const uint32_t rows = step_rows.next();
+    lane.pieces = plan.bytes_of(step.segment, params.row_bytes) / sizeof(Bytes16);
+    const size_t piece_at =
+        size_t{step.token} * params.row_bytes + step.segment * plan.segment_bytes;
+    if (step.first_rank == 0) {
       sums.clear();
       for (const std::byte* const bias : params.biases)
-        if (bias != nullptr)
-          sums.add_row(reinterpret_cast<const Bytes16*>(bias + piece_at), pieces, lane);
+        if (bias != nullptr) sums.add_row(reinterpret_cast<const Bytes16*>(bias + piece_at), lane);
     }
     for (uint32_t i = 0; i < rows; ++i) {
-      if (!warp::all(call.await_stage(Phase::combine_load, call.shared.full[at.stage], at.lap)))
-        return;
-      sums.add_row(
-          reinterpret_cast<const Bytes16*>(call.tail.stages() + at.stage * plan.stage_bytes),
-          pieces, lane);
+      if (!warp::all(call.await_stage(Phase::combine_load, ring.full[at.stage], at.lap))) return;
+      sums.add_row(reinterpret_cast<const Bytes16*>(ring.stages + at.stage * plan.stage_bytes),
+                   lane);
       warp::sync();
-      if (warp::lane() == 0) call.shared.empty[at.stage].arrive();
+      if (warp::lane() == 0) ring.empty[at.stage].arrive();
       at.advance(1, plan.stages);
     }
-    if (!now.ends_segment(params)) continue;
-    sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), pieces, lane);
+    if (!step.ends_segment(params)) continue;
+    sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), lane);
   }
 }
 
-DEVICE void sum_rows(const Combine& call) {
+DEVICE void sum_rows(const Combine& call, const CombineWarp& mine) {
   switch (call.params.call.format.type()) {
     case ElementType::fp16:
-      return sum_rows_of<Fp16Piece>(call);
+      return sum_rows_of<Fp16Piece>(call, mine);
     case ElementType::fp32:
-      return sum_rows_of<Fp32Piece>(call);
+      return sum_rows_of<Fp32Piece>(call, mine);
     default:
-      return sum_rows_of<Bf16Piece>(call);
+      return sum_rows_of<Bf16Piece>(call, mine);
   }
 }
 

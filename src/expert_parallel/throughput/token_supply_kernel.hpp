@@ -1,4 +1,5 @@
-/// Which tokens a block moves: the first of its own range, then what it claims of everybody's rest.
+/// Which tokens a mover moves: its part of the first ones of its block's range, then what it claims
+/// of everybody's rest.
 #pragma once
 
 #include "expert_parallel/throughput/dispatch_shared.hpp"
@@ -11,9 +12,11 @@ namespace tokenyard::throughput {
 class TokenSupply {
  public:
   DEVICE explicit TokenSupply(const DispatchParams& params) : params_(params) {
-    const TokenRange range = tokens_of_block(params, block::index());
-    next_ = range.begin;
-    end_ = std::min(range.begin + params.shares.tokens_kept, range.end);
+    TokenRange kept = tokens_of_block(params, block::index());
+    kept.end = std::min(kept.begin + params.shares.tokens_kept, kept.end);
+    const TokenRange mine = part_of(kept, warp::index(), params.movers);
+    next_ = mine.begin;
+    end_ = mine.end;
   }
 
   /// Whether the next token is one of the block's own that nobody else claims.
@@ -37,7 +40,7 @@ class TokenSupply {
       draw(call);
     }
     const uint32_t blocks = grid::blocks();
-    // Tickets differ, so no block can draw more that count: whatever happens, this ends.
+    // Tickets differ, so nobody can draw more that count: whatever happens, this ends.
     while (draws_ < params_.shares.claims) {
       ++draws_;
       const uint32_t drawn = warp::shuffle(ticket_, 0);
