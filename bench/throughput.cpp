@@ -4,6 +4,7 @@
 //
 //   ./run bench throughput                          # on as many of 4, 2, 1 GPUs as there are
 //   ./run bench throughput --sms 8,16,24 --tokens 8192
+//   ./run bench throughput --ranks 2 --sweep --output bench/results/throughput_2_gpus.json
 //   ./run bench throughput --cases "dispatch bf16" --trace    # where the time of a call goes
 //   ./run bench throughput --device host --smoke    # small, to see that it works
 //
@@ -19,14 +20,14 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <string>
 
-#include "bench/harness/device_memory.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
-#include "bench/harness/workload.hpp"
+#include "bench/throughput/check.hpp"
+#include "bench/throughput/scenes.hpp"
+#include "bench/throughput/trace.hpp"
 #include "device/accelerator.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
@@ -35,108 +36,16 @@ namespace tokenyard::bench {
 namespace {
 
 constexpr double kLinkBytesPerUs = 347e3;
-constexpr uint32_t kSets =
-    3;  // Input sets taken in turn, so that no call finds its rows in a cache.
 
 struct Settings {
-  Shape shape{.ranks = 0, .tokens = 4096, .hidden = 7168, .topk = 8, .experts = 256};
-  std::vector<uint32_t> sms{16, 24};
+  Scene scene{.shape = {.ranks = 0, .tokens = 4096, .hidden = 7168, .topk = 8, .experts = 256},
+              .sms = {16, 24}};
+  bool sweep = false;
   uint32_t calls = 20, together = 1;
   std::string device = "cuda", output, cases;
   ExpertParallelOptions::Tuning tuning;
   bool unchecked = false, trace = false;
 };
-
-/// One rank's inputs and outputs in memory that its kernels read.
-class Tensors : public DeviceMemory {
- public:
-  Tensors(World& world, const Shape& shape) : DeviceMemory(world.accelerator()) {
-    for (uint32_t set = 0; set < kSets; ++set) {
-      const Workload made = make_workload(shape, world.rank(), set);
-      inputs_.push_back({.x = upload(made.x),
-                         .topk_idx = upload(made.topk_idx),
-                         .topk_weights = upload(made.topk_weights),
-                         .tokens = shape.tokens});
-    }
-    out = reserve(size_t{shape.tokens} * shape.hidden * 2);
-    y = reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2);
-  }
-  const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
-  /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
-  DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
-    DispatchInput input = inputs_[call % kSets];
-    input.format = {.type = ElementType::fp8_e4m3, .scale_words = shape.hidden / 128};
-    input.scales = y;
-    return input;
-  }
-  void* out;  ///< [tokens, hidden] bf16
-  void* y;    ///< ordinary memory for results, of as many rows as can come
-
- private:
-  std::vector<DispatchInput> inputs_;
-};
-
-float from_bf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-uint16_t to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-/// Every row in its place, and a combine of the received rows themselves gives each token as many
-/// times as it has ranks.
-void check(World& world, ExpertParallel& exchange, Tensors& tensors, const Shape& shape,
-           Stream stream) {
-  for (uint32_t set = 0; set < kSets; ++set) {
-    Received received = exchange.dispatch(tensors.input(set), stream.native);
-    const auto rows =
-        tensors.download<uint16_t>(received.x, size_t{received.rows} * shape.hidden, stream);
-    const auto tokens = tensors.download<int32_t>(received.source_token, received.rows, stream);
-    size_t row = 0;
-    for (uint32_t source = 0; source < shape.ranks; ++source) {
-      const Workload sent = make_workload(shape, source, set);
-      const auto goes = destinations(shape, sent);
-      for (uint32_t token = 0; token < shape.tokens; ++token) {
-        if (!goes[token * shape.ranks + world.rank()]) continue;
-        if (row >= received.rows || tokens[row] != static_cast<int32_t>(token) ||
-            std::memcmp(&rows[row * shape.hidden], &sent.x[size_t{token} * shape.hidden],
-                        size_t{shape.hidden} * 2))
-          throw InternalError(fmt::format("set {}: row {} of rank {} is not token {} of rank {}",
-                                          set, row, world.rank(), token, source));
-        ++row;
-      }
-    }
-    if (row != received.rows)
-      throw InternalError(
-          fmt::format("rank {} received {} rows, not {}", world.rank(), received.rows, row));
-
-    exchange.combine(received.x, *received.route, tensors.out, nullptr, nullptr, stream.native);
-    exchange.wait(stream.native);
-    const auto out =
-        tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
-    const Workload mine = make_workload(shape, world.rank(), set);
-    const auto goes = destinations(shape, mine);
-    for (uint32_t token = 0; token < shape.tokens; ++token) {
-      uint32_t ranks = 0;
-      for (uint32_t rank = 0; rank < shape.ranks; ++rank) ranks += goes[token * shape.ranks + rank];
-      for (uint32_t i = 0; i < shape.hidden; ++i) {
-        const size_t at = size_t{token} * shape.hidden + i;
-        float sum = 0;
-        for (uint32_t rank = 0; rank < ranks; ++rank) sum += from_bf16(mine.x[at]);
-        if (out[at] != to_bf16(sum))
-          throw InternalError(
-              fmt::format("set {}: element {} of token {} on rank {}: {:#06x}, not {:#06x}", set, i,
-                          token, world.rank(), out[at], to_bf16(sum)));
-      }
-    }
-  }
-}
 
 /// Device time in us of each of `calls` calls of `body` on this rank. Ranks start each call
 /// together, behind a pause, so that neither launch latency nor a late rank is counted.
@@ -177,44 +86,23 @@ Spread over_ranks(World& world, const std::vector<double>& mine) {
   return spread_of(slowest);
 }
 
-/// Of the last call: when the first block reached each moment, the middle one and the last one, in
-/// us after the first one began.
-void print_trace(const std::vector<ExpertParallel::Moment>& trace, const char* what) {
-  std::map<std::string, std::vector<uint64_t>> moments;
-  uint64_t begun = UINT64_MAX;
-  for (const ExpertParallel::Moment& moment : trace) {
-    moments[moment.name].push_back(moment.ns);
-    begun = std::min(begun, moment.ns);
-  }
-  std::vector<std::pair<uint64_t, std::string>> lines;
-  for (auto& [name, ns] : moments) {
-    std::sort(ns.begin(), ns.end());
-    const auto us = [&](uint64_t at) { return static_cast<double>(at - begun) * 1e-3; };
-    lines.emplace_back(ns.front(),
-                       fmt::format("{:>10}  {:7.1f} {:7.1f} {:7.1f}", name, us(ns.front()),
-                                   us(ns[ns.size() / 2]), us(ns.back())));
-  }
-  std::sort(lines.begin(), lines.end());
-  fmt::print("moments of {}, rank 0\n", what);
-  for (const auto& [ns, line] : lines) fmt::print("{}\n", line);
-}
-
-void run_rank(World& world, const Settings& settings, Report* report) {
-  const Shape& shape = settings.shape;
+void run_rank(World& world, const Settings& settings, const Scene& scene, Report* report) {
+  const Shape& shape = scene.shape;
   Accelerator& accelerator = world.accelerator();
   const Stream stream = accelerator.make_stream();
   {
-    Tensors tensors(world, shape);
-    const double remote_rows = static_cast<double>(busiest_remote_rows(shape, 0));
+    Tensors tensors(world, shape, scene.skew);
+    const double remote_rows = static_cast<double>(busiest_remote_rows(shape, 0, scene.skew));
     const double row_bytes = shape.hidden * 2.0, metadata_bytes = shape.topk * 8.0 + 4;
-    for (const uint32_t sms : settings.sms) {
+    for (const uint32_t sms : scene.sms) {
       ExpertParallel exchange(world, {.experts = shape.experts,
                                       .hidden = shape.hidden,
                                       .topk = shape.topk,
                                       .tokens_max = shape.tokens,
                                       .sms = sms,
                                       .tuning = settings.tuning});
-      if (!settings.unchecked) check(world, exchange, tensors, shape, stream);
+      if (!settings.unchecked)
+        check(world, exchange, tensors, shape, scene.skew, settings.sweep ? 1 : kSets, stream);
       exchange.trace_calls(settings.trace);
 
       const auto measure = [&](const char* name, double bytes, auto body) {
@@ -224,7 +112,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
         if (report && settings.trace) print_trace(exchange.last_trace(), name);
         const bool linked = settings.device == "cuda" && shape.ranks > 1;
         if (report)
-          report->add({.name = name,
+          report->add({.name = name + scene.remark(),
                        .gpus = settings.device == "cuda" ? shape.ranks : 0,
                        .ranks = shape.ranks,
                        .tokens = shape.tokens,
@@ -274,16 +162,22 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 }
 
 void run(const Settings& settings) {
-  const size_t rows = size_t{settings.shape.ranks} * settings.shape.tokens;
-  auto worlds =
-      World::in_process(settings.shape.ranks, settings.device,
-                        {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.shape.topk) * rows *
-                                                                 settings.shape.hidden * 2});
+  const std::vector<Scene> scenes =
+      settings.sweep ? sweep(settings.scene) : std::vector<Scene>{settings.scene};
+  size_t row_bytes_most = 0;
+  for (const Scene& scene : scenes)
+    row_bytes_most = std::max(
+        row_bytes_most, size_t{scene.shape.ranks} * scene.shape.tokens * scene.shape.hidden * 2);
+  auto worlds = World::in_process(
+      settings.scene.shape.ranks, settings.device,
+      {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.scene.shape.topk) * row_bytes_most});
   Report report("throughput", *worlds[0]);
-  on_each_rank(worlds, [&](World& world) {
-    run_rank(world, settings, world.rank() == 0 ? &report : nullptr);
-  });
-  report.finish(settings.output);
+  for (const Scene& scene : scenes) {
+    on_each_rank(worlds, [&](World& world) {
+      run_rank(world, settings, scene, world.rank() == 0 ? &report : nullptr);
+    });
+    report.finish(settings.output);  // What is known so far, should the rest take too long.
+  }
 }
 
 }  // namespace
@@ -293,22 +187,25 @@ int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
   bool smoke = false;
-  settings.shape.ranks = 4;
+  Scene& scene = settings.scene;
+  Shape& shape = scene.shape;
+  shape.ranks = 4;
   CLI::App app("Device time of throughput dispatch and combine, checked first");
-  app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda a GPU each")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")->check(CLI::PositiveNumber);
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", settings.shape.tokens, "tokens a rank");
-  app.add_option("--hidden", settings.shape.hidden, "elements a token");
-  app.add_option("--topk", settings.shape.topk, "experts a token");
-  app.add_option("--experts", settings.shape.experts, "experts in all");
-  app.add_option("--sms", settings.sms, "multiprocessors a call, several to compare")
-      ->delimiter(',');
+  app.add_option("--tokens", shape.tokens, "tokens a rank");
+  app.add_option("--hidden", shape.hidden, "elements a token");
+  app.add_option("--topk", shape.topk, "experts a token");
+  app.add_option("--experts", shape.experts, "experts in all");
+  app.add_option("--skew", scene.skew, "Zipf's exponent of the experts' load; 0: all alike");
+  app.add_flag("--sweep", settings.sweep, "also other shapes, loads and multiprocessors");
+  app.add_option("--sms", scene.sms, "multiprocessors a call, several to compare")->delimiter(',');
   app.add_option("--calls", settings.calls, "measured calls")->check(CLI::Range(1, 10000));
   app.add_option("--together", settings.together, "calls between two events")
       ->check(CLI::PositiveNumber);
   app.add_option("--cases", settings.cases, "only those whose name contains this");
+  app.add_option("--movers", settings.tuning.movers, "see ExpertParallelOptions");
   app.add_option("--kept-percent", settings.tuning.kept_percent, "see ExpertParallelOptions");
   app.add_option("--stages", settings.tuning.stages, "see ExpertParallelOptions");
   app.add_option("--lag", settings.tuning.lag, "see ExpertParallelOptions");
@@ -318,9 +215,9 @@ int main(int argc, char** argv) {
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
   if (smoke) {
-    settings.shape = {.ranks = 2, .tokens = 64, .hidden = 256, .topk = 2, .experts = 8};
+    shape = {.ranks = 2, .tokens = 64, .hidden = 256, .topk = 2, .experts = 8};
     settings.device = "host";
-    settings.sms = {2};
+    scene.sms = {2};
     settings.calls = 2;
   }
   try {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace tokenyard::bench {
@@ -15,28 +17,57 @@ struct Shape {
 
 struct Workload {
   std::vector<uint16_t> x;        ///< [tokens, hidden] bf16
-  std::vector<int64_t> topk_idx;  ///< [tokens, topk], distinct in a row, uniform over the experts
+  std::vector<int64_t> topk_idx;  ///< [tokens, topk], distinct in a row
   std::vector<float> topk_weights;
 };
 
-/// The same for a rank and set wherever it is made.
-inline Workload make_workload(const Shape& shape, uint32_t rank, uint32_t set) {
+/// A token's experts, distinct: each time the one whose turn would come first, if experts came by
+/// at rates that fall as 1 / (their place) ^ skew. 0: all alike.
+class ExpertDraw {
+ public:
+  ExpertDraw(uint32_t experts, double skew) : rates_(experts), turns_(experts) {
+    for (uint32_t expert = 0; expert < experts; ++expert)
+      rates_[expert] = std::pow(1.0 / (expert + 1), skew);
+    // The same experts are busy on all ranks, and they are nobody's neighbours.
+    std::shuffle(rates_.begin(), rates_.end(), std::mt19937(7));
+  }
+
+  void draw(std::mt19937& random, uint32_t topk, std::vector<int64_t>& ids) {
+    std::exponential_distribution<double> wait;
+    for (uint32_t expert = 0; expert < rates_.size(); ++expert)
+      turns_[expert] = {wait(random) / rates_[expert], expert};
+    std::partial_sort(turns_.begin(), turns_.begin() + topk, turns_.end());
+    for (uint32_t k = 0; k < topk; ++k) ids.push_back(turns_[k].second);
+  }
+
+ private:
+  std::vector<double> rates_;
+  std::vector<std::pair<double, uint32_t>> turns_;
+};
+
+/// Where a rank's tokens go; the same for a rank and set wherever it is made.
+inline Workload make_picks(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
   std::mt19937 random(1000 * set + rank + 1);
+  ExpertDraw experts(shape.experts, skew);
   Workload made;
+  for (uint32_t token = 0; token < shape.tokens; ++token) {
+    experts.draw(random, shape.topk, made.topk_idx);
+    for (uint32_t k = 0; k < shape.topk; ++k)
+      made.topk_weights.push_back(static_cast<float>(random() % 1000) * 1e-3f);
+  }
+  return made;
+}
+
+/// The picks with their rows: any bits but NaN and infinity, numbers of all sizes below 2.
+inline Workload make_workload(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
+  Workload made = make_picks(shape, rank, set, skew);
+  std::mt19937 random(1000 * set + rank + 500);
   made.x.resize(size_t{shape.tokens} * shape.hidden);
   for (size_t i = 0; i < made.x.size(); i += 2) {
-    const uint32_t bits = random();  // Any bits but NaN and infinity: numbers of all sizes below 2.
+    const uint32_t bits = random();
     made.x[i] = bits & 0xbfff;
     if (i + 1 < made.x.size()) made.x[i + 1] = (bits >> 16) & 0xbfff;
   }
-  std::vector<int64_t> deck(shape.experts);
-  for (uint32_t e = 0; e < shape.experts; ++e) deck[e] = e;
-  for (uint32_t token = 0; token < shape.tokens; ++token)
-    for (uint32_t k = 0; k < shape.topk; ++k) {
-      std::swap(deck[k], deck[k + random() % (shape.experts - k)]);
-      made.topk_idx.push_back(deck[k]);
-      made.topk_weights.push_back(static_cast<float>(random() % 1000) * 1e-3f);
-    }
   return made;
 }
 
@@ -51,10 +82,10 @@ inline std::vector<uint8_t> destinations(const Shape& shape, const Workload& wor
 }
 
 /// The most rows that any rank sends to, or receives from, all other ranks together.
-inline uint64_t busiest_remote_rows(const Shape& shape, uint32_t set) {
+inline uint64_t busiest_remote_rows(const Shape& shape, uint32_t set, double skew = 0) {
   std::vector<uint64_t> out(shape.ranks), in(shape.ranks);
   for (uint32_t source = 0; source < shape.ranks; ++source) {
-    const auto goes = destinations(shape, make_workload(shape, source, set));
+    const auto goes = destinations(shape, make_picks(shape, source, set, skew));
     for (uint32_t token = 0; token < shape.tokens; ++token)
       for (uint32_t target = 0; target < shape.ranks; ++target)
         if (target != source && goes[token * shape.ranks + target]) ++out[source], ++in[target];

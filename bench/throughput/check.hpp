@@ -1,0 +1,75 @@
+/// Whether a dispatch and a combine do what they should, before anybody asks how long they take.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "bench/throughput/tensors.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::bench {
+
+inline float from_bf16(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+inline uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// Of some sets of inputs: every row in its place, and a combine of the received rows themselves
+/// gives each token as many times as it has ranks.
+inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, const Shape& shape,
+                  double skew, uint32_t sets, Stream stream) {
+  for (uint32_t set = 0; set < sets; ++set) {
+    Received received = exchange.dispatch(tensors.input(set), stream.native);
+    const auto rows =
+        tensors.download<uint16_t>(received.x, size_t{received.rows} * shape.hidden, stream);
+    const auto tokens = tensors.download<int32_t>(received.source_token, received.rows, stream);
+    size_t row = 0;
+    for (uint32_t source = 0; source < shape.ranks; ++source) {
+      const Workload sent = make_workload(shape, source, set, skew);
+      const auto goes = destinations(shape, sent);
+      for (uint32_t token = 0; token < shape.tokens; ++token) {
+        if (!goes[token * shape.ranks + world.rank()]) continue;
+        if (row >= received.rows || tokens[row] != static_cast<int32_t>(token) ||
+            std::memcmp(&rows[row * shape.hidden], &sent.x[size_t{token} * shape.hidden],
+                        size_t{shape.hidden} * 2))
+          throw InternalError(fmt::format("set {}: row {} of rank {} is not token {} of rank {}",
+                                          set, row, world.rank(), token, source));
+        ++row;
+      }
+    }
+    if (row != received.rows)
+      throw InternalError(
+          fmt::format("rank {} received {} rows, not {}", world.rank(), received.rows, row));
+
+    exchange.combine(received.x, *received.route, tensors.out, nullptr, nullptr, stream.native);
+    exchange.wait(stream.native);
+    const auto out =
+        tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
+    const Workload mine = make_workload(shape, world.rank(), set, skew);
+    const auto goes = destinations(shape, mine);
+    for (uint32_t token = 0; token < shape.tokens; ++token) {
+      uint32_t ranks = 0;
+      for (uint32_t rank = 0; rank < shape.ranks; ++rank) ranks += goes[token * shape.ranks + rank];
+      for (uint32_t i = 0; i < shape.hidden; ++i) {
+        const size_t at = size_t{token} * shape.hidden + i;
+        float sum = 0;
+        for (uint32_t rank = 0; rank < ranks; ++rank) sum += from_bf16(mine.x[at]);
+        if (out[at] != to_bf16(sum))
+          throw InternalError(
+              fmt::format("set {}: element {} of token {} on rank {}: {:#06x}, not {:#06x}", set, i,
+                          token, world.rank(), out[at], to_bf16(sum)));
+      }
+    }
+  }
+}
+
+}  // namespace tokenyard::bench

@@ -1,0 +1,127 @@
+"""Puts what `./run bench throughput --sweep` measured into docs/choosing_sms.md, with a plot.
+
+    python bench/throughput_page.py bench/results/throughput_2_gpus.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+BEGIN, END = "<!-- measured: bench/throughput_page.py -->", "<!-- end of what was measured -->"
+CASES = {
+    "dispatch bf16 uncached": "dispatch BF16",
+    "dispatch fp8 uncached": "dispatch FP8",
+    "combine bf16, y in the arena": "combine",
+    "combine bf16, ordinary y": "combine, ordinary tensors",
+    "dispatch bf16 into expert-major": "dispatch into expert-major",
+    "combine bf16 from expert-major": "combine from expert-major",
+}
+PLOTTED = list(CASES)[:3]
+USUAL = {"tokens": 4096, "hidden": 7168, "sms": 16}
+
+
+def main(path: Path) -> None:
+    measured = json.loads(path.read_text())
+    facts, rows = measured["environment"], [split(row) for row in measured["rows"]]
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    parts = [
+        BEGIN,
+        "",
+        f"{facts['gpus']} x {facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, commit "
+        f"{facts['commit']}, {facts['date']}; top-8 of 256 experts unless said otherwise. Medians, "
+        "in us, of the whole device time of a call; in brackets what the bytes of the busiest rank "
+        "take at 347 GB/s. Expert-major rows are padded to 128.",
+        "",
+        f"{USUAL['tokens']} tokens a rank, hidden {USUAL['hidden']}, by multiprocessors:",
+        "",
+        *table(rows, "sms", "SMs"),
+        "",
+        f"By tokens a rank, on {USUAL['sms']} multiprocessors:",
+        "",
+        *table(rows, "tokens", "tokens"),
+        "",
+        f"By hidden size, {USUAL['tokens']} tokens:",
+        "",
+        *table(rows, "hidden", "hidden"),
+        "",
+        "By experts a token, and by how unequally experts are loaded:",
+        "",
+        *table(rows, "remark", ""),
+        "",
+        "![](choosing_sms.svg)",
+        "",
+    ]
+    page = docs / "choosing_sms.md"
+    text = page.read_text()
+    before, after = text.index(BEGIN), text.index(END)
+    page.write_text(text[:before] + "\n".join(parts) + text[after:])
+    plot(rows, docs / "choosing_sms.svg")
+
+
+def split(row: Row) -> Row:
+    """Of "combine bf16, y in the arena, top-4" the case, and what is unusual about the tokens."""
+    case = next(case for case in CASES if row["case"].startswith(case)) if known(row) else ""
+    return row | {"case": case, "remark": row["case"][len(case) :].lstrip(", ") or "top-8"}
+
+
+def known(row: Row) -> bool:
+    return any(row["case"].startswith(case) for case in CASES)
+
+
+def table(rows: list[Row], varied: str, title: str) -> list[str]:
+    """One line for each value of what varies, all else as usual."""
+    usual = {**USUAL, "remark": "top-8"}
+    of_table = [
+        row
+        for row in rows
+        if row["case"] and all(row[key] == usual[key] for key in usual if key != varied)
+    ]
+    values = sorted({row[varied] for row in of_table})
+    lines = [f"| {title} | " + " | ".join(CASES.values()) + " |", "|---" * (len(CASES) + 1) + "|"]
+    for value in values:
+        cells = {row["case"]: row for row in of_table if row[varied] == value}
+        lines.append(f"| {value} | " + " | ".join(cell(cells.get(case)) for case in CASES) + " |")
+    return lines
+
+
+def cell(row: Row | None) -> str:
+    return f"{row['ours']['median']:.0f} ({row['floor']:.0f})" if row else ""
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Time over multiprocessors, with the wire's."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "tokenyard"  # The same figures make the same file.
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.5))
+    for case in PLOTTED:
+        line = sorted(
+            (row["sms"], row["ours"]["median"], row["floor"])
+            for row in rows
+            if row["case"] == case
+            and row["remark"] == "top-8"
+            and all(row[key] == USUAL[key] for key in ("tokens", "hidden"))
+        )
+        sms, times, floors = zip(*line, strict=True)
+        (drawn,) = axes.plot(sms, times, marker="o", label=CASES[case])
+        axes.hlines(floors[0], sms[0], sms[-1], colors=drawn.get_color(), linestyles="dotted")
+    axes.set_xlabel("multiprocessors")
+    axes.set_ylabel("us (dotted: the wire)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
