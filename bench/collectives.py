@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -191,6 +192,8 @@ def environment() -> dict[str, Any]:
         kernel=platform.release(),
         torch=torch.__version__,
         commit=commit.stdout.strip(),
+        niceness=os.nice(0),
+        load=round(os.getloadavg()[0], 1),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
 
@@ -201,9 +204,10 @@ def table(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         "# Collectives against gloo",
         "",
         f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}, commit "
-        f"{facts['commit']}, {facts['date']}. Microseconds a call through torch: median over "
-        "blocks (least to most); contenders in turn, in one run. Bytes are those of a rank's "
-        "larger buffer; a copy of that buffer, on all ranks at once, shows what memory "
+        f"{facts['commit']}, {facts['date']}; niceness {facts['niceness']}, the machine's load "
+        f"{facts['load']}. Microseconds a call through torch: median over blocks (least to most); "
+        "contenders in turn, in one run. Bytes are those of a rank's larger buffer; a copy of that "
+        "buffer, on all ranks at once, shows what memory "
         "allows. Written by bench/collectives.py.",
     ]
     for scene in dict.fromkeys(row["scene"] for row in rows):
@@ -238,6 +242,8 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, help="blocks a contender (15, smoke 2)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write collectives.json and .md")
     chosen = parser.parse_args()
+    # Whoever ends it early finds neither ranks nor namespaces left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scenes = dict(shared=SHARED, tcp=TCP, crowded=CROWDED)
     sizes = SMOKE_SIZES if chosen.smoke else SIZES
     every = [("barrier", 0), *itertools.product(OPERATIONS, sizes)]
