@@ -24,6 +24,11 @@ endif()
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
 
+# In DWARF 5 as clang writes it addr2line misses inlined calls, by which words of kernels find their lines.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-gdwarf-4>)
+endif()
+
 if(TOKENYARD_SANITIZE)
   if(TOKENYARD_SANITIZE STREQUAL "thread" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "ThreadSanitizer and fibers get along only with clang: set CXX=clang++-16")

@@ -54,10 +54,11 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU begin together, or not at all";
   auto worlds = World::in_process(2, GetParam(), quick(std::chrono::milliseconds(300)));
   on_every_rank(2, [&](uint32_t rank) {
+    TensorMemory memory(*worlds[rank]);
     Graph graph(steps(), {.rank = rank, .ranks = 2});
     graph.add<Step>(
-        {.value = static_cast<uint64_t*>(worlds[rank]->accelerator().allocate(8)),
-         .to = Peer<uint64_t>(static_cast<uint64_t*>(worlds[rank]->accelerator().allocate(8))),
+        {.value = static_cast<uint64_t*>(memory.local(8)),
+         .to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8))),
          .add = 1,
          .factor = nullptr,
          .end_at = 0,
