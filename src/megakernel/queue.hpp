@@ -34,21 +34,21 @@ class Queue {
   /// the value knows what this thread knew.
   template <Scope scope>
   DEVICE bool push(const DeadlineApart& deadline, Awaited& what, uint32_t value) const {
-    // Both relaxed: `taken` only grows, so there is at least as much room as it says, and the
-    // ticket only says which slot.
-    uint64_t taken = load<Order::relaxed, scope>(taken_word());
+    // Acquire: see `put`. Relaxed: the ticket only says which slot.
+    uint64_t taken = load<Order::acquire, scope>(taken_word());
     const uint64_t ticket = fetch_add<Order::relaxed, scope>(tail_word(), 1);
     return put<scope>(deadline, what, ticket, taken, value);
   }
   /// As push, in a queue to which one block alone adds, with a ticket that it has drawn itself.
-  /// `taken`: what is known of that word, and becomes more if that was too little.
+  /// `taken`: what is known of that word by an acquire, and becomes more if that was too little.
   template <Scope scope>
   DEVICE bool put(const DeadlineApart& deadline, Awaited& what, uint64_t ticket, uint64_t& taken,
                   uint32_t value) const {
     what.expected = ticket + 1 - (ticket < slots_ ? ticket + 1 : slots_);
-    // Relaxed: who takes reads the slot and then says so, and we write it after we have heard.
+    // Acquire, of what `free` releases: only so is the slot's last value, which the taker has read,
+    // before ours in the order of its memory. Otherwise ours could be the one that is overwritten.
     if (taken < what.expected && !wait_until(deadline, what, [&] {
-          what.seen = taken = load<Order::relaxed, scope>(taken_word());
+          what.seen = taken = load<Order::acquire, scope>(taken_word());
           return taken >= what.expected;
         }))
       return false;
@@ -63,11 +63,10 @@ class Queue {
     value = found.value;
     return found.epoch == stamp_of(head);
   }
-  /// The value has been peeked at: its slot is free for the next lap. Relaxed: the acquire of peek
-  /// comes before.
+  /// The value has been peeked at: its slot is free for the next lap. Release, for `put`.
   template <Scope scope>
   DEVICE void free(uint64_t head) const {
-    store<Order::relaxed, scope>(taken_word(), head + 1);
+    store<Order::release, scope>(taken_word(), head + 1);
   }
 
  private:

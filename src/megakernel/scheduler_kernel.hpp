@@ -215,15 +215,16 @@ class Scheduler {
   DEVICE void give(uint32_t worker, uint32_t value) {
     const RunParams& params = working_.params;
     Awaited what{.phase = phase_of(params, RunPhase::queue), .rank = params.rank};
-    // Relaxed, both: which slot, and a number that only grows.
+    // Relaxed: the ticket only says which slot. Acquire and release: a thread that writes over a
+    // slot because another one has heard that it was taken must know what that one heard.
     const uint64_t ticket = fetch_add<Order::relaxed, Scope::block>(&shared_.sent[worker], 1);
-    uint64_t taken = load<Order::relaxed, Scope::block>(&shared_.taken[worker]);
+    uint64_t taken = load<Order::acquire, Scope::block>(&shared_.taken[worker]);
     const uint64_t known = taken;
     // Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
     params.dynamic.task_queue(worker, mine_)
         .put<Scope::gpu>(leads() ? working_.deadline() : working_.idle_deadline(), what, ticket,
                          taken, value);
-    if (taken != known) store<Order::relaxed, Scope::block>(&shared_.taken[worker], taken);
+    if (taken != known) store<Order::release, Scope::block>(&shared_.taken[worker], taken);
   }
 
   Working& working_;

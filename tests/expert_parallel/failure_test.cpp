@@ -1,4 +1,6 @@
 /// Ranks that do not answer: the others say who and in which phase, and nothing of theirs hangs.
+#include <gmock/gmock.h>
+
 #include <atomic>
 #include <thread>
 
@@ -32,7 +34,8 @@ TEST(Failure, ARankThatNeverDispatchesIsNamed) {
   for (const uint32_t rank : {0, 1}) {
     const auto error = error_of<PeerTimeout>(outcomes[rank]);
     EXPECT_EQ(error.facts.rank, 2u);
-    EXPECT_EQ(error.facts.phase, "dispatch: hello");
+    // Warps of one block await both at once.
+    EXPECT_THAT(error.facts.phase, ::testing::AnyOf("dispatch: hello", "dispatch: counts"));
     EXPECT_GE(error.facts.waited_s, kTimeout.count());
   }
 }
