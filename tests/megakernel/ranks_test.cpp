@@ -56,16 +56,15 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   on_every_rank(2, [&](uint32_t rank) {
     TensorMemory memory(*worlds[rank]);
     Graph graph(steps(), {.rank = rank, .ranks = 2});
-    graph.add<Step>(
-        {.value = static_cast<uint64_t*>(memory.local(8)),
-         .to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8))),
-         .add = 1,
-         .factor = nullptr,
-         .end_at = 0,
-         .promised = {},
-         .promise = 0,
-         .kept = 0},
-        {});
+    graph.add<Step>({.value = static_cast<uint64_t*>(memory.local(8)),
+                     .to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8))),
+                     .add = 1,
+                     .factor = nullptr,
+                     .end_at = 0,
+                     .promised = {},
+                     .promise = 0,
+                     .kept = 0},
+                    {});
     Megakernel kernel(*worlds[rank], graph, {.workers = 1});
     if (rank == 1) return;
     try {
