@@ -1,6 +1,6 @@
 """Puts what `./run bench throughput --sweep` measured into docs/choosing_sms.md, with a plot.
 
-    python bench/throughput_page.py bench/results/throughput_2_gpus.json
+python bench/throughput_page.py bench/results/throughput_2_gpus.json
 """
 
 from __future__ import annotations
