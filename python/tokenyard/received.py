@@ -44,12 +44,8 @@ class Route:
         return f"Route(tokens={self.tokens}, rows_received={self.rows_received})"
 
 
-class ExpertRows(Generic[A]):
-    """Received rows grouped by expert, ready for a grouped GEMM: `ExpertParallel.expand`.
-
-    The arrays are views into this rank's arena and keep it alive; each is made when it is asked
-    for.
-    """
+class Arrived(Generic[A]):
+    """Rows in this rank's arena. Its arrays are made when they are asked for."""
 
     def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
         """Not for callers."""
@@ -57,8 +53,18 @@ class ExpertRows(Generic[A]):
         self._arrays, self._form = arrays, form
 
     def record_stream(self, stream: Any) -> None:
-        """As `Received.record_stream`."""
+        """Also used on this torch stream: when the arrays have died, their memory goes to nobody
+        else before what the stream holds then has ended. On the stream of the call it always is
+        so."""
         self.native.record_stream(stream_number(stream))
+
+
+class ExpertRows(Arrived[A]):
+    """Received rows grouped by expert, ready for a grouped GEMM: `ExpertParallel.expand`.
+
+    The arrays are views into this rank's arena and keep it alive; each is made when it is asked
+    for.
+    """
 
     @cached_property
     def x(self) -> A:
@@ -96,28 +102,17 @@ class ExpertRows(Generic[A]):
         return self.native.first_rows
 
 
-class Received(Generic[A]):
+class Received(Arrived[A]):
     """What a rank received: rows in the order of their source rank, then their source token.
 
     The arrays are views into this rank's arena and keep it alive; nothing was copied. Each is made
     when it is asked for.
     """
 
-    def __init__(self, native: Any, arrays: Arrays, form: RowForm) -> None:
-        """Not for callers."""
-        self.native = native
-        self._arrays, self._form = arrays, form
-
     @cached_property
     def route(self) -> Route:
         """For `combine`, and for dispatching again."""
         return Route(self.native.route, self._arrays)
-
-    def record_stream(self, stream: Any) -> None:
-        """Also used on this torch stream: when the arrays have died, their memory goes to nobody
-        else before what the stream holds then has ended. On the stream of the call it always is
-        so."""
-        self.native.record_stream(stream_number(stream))
 
     @cached_property
     def x(self) -> A:
