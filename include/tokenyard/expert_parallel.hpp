@@ -216,7 +216,8 @@ class ExpertParallel {
   /// Throws the error of an enqueued call that has failed by now; so does every later call. A
   /// failed object's memory stays out of use until the World goes.
   void check();
-  /// Waits until the work enqueued on `stream` has ended, then as check().
+  /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
+  /// freed; without, the stream of the last call outlives this object.
   void wait(uint64_t stream = 0);
 
   const ExpertParallelOptions& options() const;

@@ -144,7 +144,8 @@ class LowLatency {
   /// Throws InvalidArgument if a dispatch had an id that is no expert (it counted as -1), and
   /// Cancelled after World::cancel.
   void check();
-  /// Waits until the work enqueued on `stream` has ended, then as check().
+  /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
+  /// freed; without, the stream of the last call outlives this object.
   void wait(uint64_t stream = 0);
   /// Collective among the ranks that are left: gives the memory back. No call may follow.
   void close();

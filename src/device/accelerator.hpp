@@ -31,6 +31,9 @@ struct LaunchShape {
   uint32_t extra_shared_bytes = 0;
   bool cooperative = true;        ///< all blocks must be resident at once, or the launch is refused
   bool overlap_previous = false;  ///< programmatic dependent launch
+  /// Waits for no other rank, so that ranks on one GPU need not launch it together, nor all of
+  /// them.
+  bool local = false;
 };
 
 /// What a kernel can get here; kernels' shapes are chosen from it.

@@ -116,6 +116,13 @@ void ExpertParallel::Parts::open_windows() {
   await_stream(stream, "the table of windows");
 }
 
+/// Nothing of this object is under way in a stream that was awaited, so its owner may free it.
+void ExpertParallel::Parts::forget(Stream stream) {
+  if (last_stream_.native != stream.native) return;
+  called_ = false;
+  last_stream_ = {};
+}
+
 void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {
   const Event event = accelerator_.record(stream);
   // Kernels end at their own deadline; what else the caller has enqueued has as long again.
@@ -133,6 +140,7 @@ void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what)
 
 void ExpertParallel::Parts::wait(Stream stream) {
   await_stream(stream, "the end of a stream's work");
+  forget(stream);
   check();
 }
 

@@ -74,6 +74,7 @@ struct ExpertParallel::Parts {
   // Device state (device_state.cpp).
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
+  void forget(Stream stream);
 
   // Calls.
   throughput::Plan plan_of(uint32_t row_bytes, uint32_t sms) const;

@@ -53,7 +53,7 @@ DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const thro
   as_fp8.x = to;
   as_fp8.scales = to + scales_at;
   launch(accelerator_, throughput::cast_rows_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false}, stream,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
          {.tokens = input.tokens,
           .hidden = options.hidden,
           .scale_channels = input.cast.channels,
@@ -125,7 +125,8 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
          {.blocks = shape.blocks,
           .warps = shape.warps,
           .extra_shared_bytes = tail.bytes(),
-          .cooperative = false},
+          .cooperative = false,
+          .local = true},
          stream,
          {.rows = received.rows,
           .topk = options.topk,
@@ -161,7 +162,7 @@ std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& in
   const std::shared_ptr<CallMemory> sums = scratch(size_t{route.rows} * bytes, stream, route);
   const std::byte* const metadata = route.received->block().data();
   launch(accelerator_, expert_major::reduce_rows_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false}, stream,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
          {.rows = route.rows,
           .topk = options.topk,
           .row_bytes = bytes,

@@ -67,7 +67,7 @@ DispatchInput ExpertParallel::Parts::placed(const DispatchInput& input,
   made = scratch(size_t{input.tokens} * options.topk * sizeof(int64_t), stream, route);
   auto* const ids = reinterpret_cast<int64_t*>(made->block().data());
   launch(accelerator_, throughput::place_picks_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false}, stream,
+         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
          {.rank = world.rank(),
           .tokens = input.tokens,
           .topk = options.topk,

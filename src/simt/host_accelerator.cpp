@@ -29,8 +29,14 @@ Capacity HostAccelerator::capacity() const {
   return kCapacity;
 }
 
-void HostAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream,
+void HostAccelerator::require_living(Stream stream) const {
+  if (freed_streams_.contains(stream.native))
+    throw InternalError(fmt::format("stream {} is used after it was freed", stream.native));
+}
+
+void HostAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
                              const void* params) {
+  require_living(stream);
   const uint32_t threads = shape.warps * 32;
   if (shape.blocks == 0) throw InvalidArgument("blocks", "at least 1", "0");
   if (threads == 0 || threads > kernel.threads_max)
@@ -60,15 +66,18 @@ void HostAccelerator::free(void* memory) {
   std::free(memory);
 }
 
-void HostAccelerator::copy(void* to, const void* from, size_t bytes, Stream) {
+void HostAccelerator::copy(void* to, const void* from, size_t bytes, Stream stream) {
+  require_living(stream);
   if (bytes > 0) std::memmove(to, from, bytes);
 }
 
-void HostAccelerator::fill(void* to, int byte, size_t bytes, Stream) {
+void HostAccelerator::fill(void* to, int byte, size_t bytes, Stream stream) {
+  require_living(stream);
   if (bytes > 0) std::memset(to, byte, bytes);
 }
 
-Event HostAccelerator::record(Stream) {
+Event HostAccelerator::record(Stream stream) {
+  require_living(stream);
   return {reinterpret_cast<uintptr_t>(new uint64_t(time_.now_ns()))};
 }
 

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
-#include <unordered_map>
+#include <set>
 
 #include "device/accelerator.hpp"
 #include "simt/direct_memory.hpp"
@@ -33,10 +32,12 @@ class HostAccelerator final : public Accelerator {
   void copy(void* to, const void* from, size_t bytes, Stream stream) override;
   void fill(void* to, int byte, size_t bytes, Stream stream) override;
 
-  Stream make_stream() override { return {}; }
-  void free_stream(Stream) override {}
+  // All streams are one queue here. They are numbered so that using one that was freed, which a GPU
+  // answers with a crash, is an error on the host.
+  Stream make_stream() override { return {++last_stream_}; }
+  void free_stream(Stream stream) override { freed_streams_.insert(stream.native); }
   Event record(Stream stream) override;
-  void wait(Stream, Event) override {}
+  void wait(Stream stream, Event) override { require_living(stream); }
   bool done(Event) override { return true; }
   void free_event(Event event) override;
   float elapsed_ms(Event begin, Event end) override;
@@ -46,7 +47,11 @@ class HostAccelerator final : public Accelerator {
   void write_flag(uint32_t* flag, uint32_t value) override;
 
  private:
+  void require_living(Stream stream) const;
+
   std::function<void()> interrupt_;
+  uintptr_t last_stream_ = 0;
+  std::set<uintptr_t> freed_streams_;
   DirectMemory memory_;
   RoundRobin schedule_;
   WallTime time_;

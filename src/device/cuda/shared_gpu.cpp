@@ -217,10 +217,12 @@ SharedGpuAccelerator::~SharedGpuAccelerator() {
 
 void SharedGpuAccelerator::prepare(const KernelEntry& kernel) {
   loader().load(kernel, Rows::many);
+  CudaAccelerator::prepare(kernel);  // For its local launches.
 }
 
 void SharedGpuAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape,
                                   Stream stream, const void* params) {
+  if (shape.local) return CudaAccelerator::launch(kernel, shape, stream, params);
   gpu_->launch(rank_, kernel, shape, reinterpret_cast<cudaStream_t>(stream.native), params,
                interrupt_);
 }

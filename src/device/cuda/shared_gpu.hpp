@@ -8,7 +8,7 @@
 ///     3. Each rank's stream waits for the grid's end, and each launch() returns.
 ///
 /// The ranks must launch the same kernels in the same shapes in the same order, as ranks that call
-/// collectives alike do.
+/// collectives alike do. Local kernels are launched by each rank for itself.
 #pragma once
 
 #include <cuda_runtime_api.h>

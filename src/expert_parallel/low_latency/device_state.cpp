@@ -70,6 +70,13 @@ void LowLatency::Parts::open_windows() {
   }
 }
 
+/// Nothing of this object is under way in a stream that was awaited, so its owner may free it.
+void LowLatency::Parts::forget(Stream stream) {
+  if (last_stream_.native != stream.native) return;
+  called_ = false;
+  last_stream_ = {};
+}
+
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
   const Event event = accelerator_.record(stream);
   // A call ends at the latest when kTimesLate timeouts have passed; what else the caller has
@@ -88,6 +95,7 @@ void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
 
 void LowLatency::Parts::wait(Stream stream) {
   await_stream(stream, "the end of a stream's work");
+  forget(stream);
   check();
 }
 

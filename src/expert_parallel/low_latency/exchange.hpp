@@ -50,6 +50,7 @@ struct LowLatency::Parts {
 
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
+  void forget(Stream stream);
   void require_open() const;
   void require_nothing_left(const char* asked) const;
 
