@@ -54,8 +54,8 @@ class RowMover {
     // Asked before the last stores are complete, since the answer takes as long as they do.
     const bool failed = call.deadline.failed();
     bulk::wait<0>();
-    warp::sync();
-    return !failed;
+    // Lanes may have been answered differently, and let_go is for whole warps.
+    return warp::all(!failed);
   }
 
   /// For a call that will not move its rows.
