@@ -1,17 +1,17 @@
-/// Work that is enqueued once and launched as often as wanted: a CUDA graph on a GPU. A host runs
-/// the work itself each time.
+/// A graph on a stream of its own, timed by the device.
 #pragma once
 
 #include <functional>
+#include <memory>
 
-#include "device/accelerator.hpp"
+#include "bench/harness/graph.hpp"
 
 namespace tokenyard::bench {
 
 class Recording {
  public:
   /// `enqueue` enqueues on a stream.
-  Recording(Accelerator& accelerator, std::function<void(Stream)> enqueue);
+  Recording(Accelerator& accelerator, const std::function<void(Stream)>& enqueue);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
@@ -21,9 +21,8 @@ class Recording {
 
  private:
   Accelerator& accelerator_;
-  std::function<void(Stream)> enqueue_;
   Stream stream_;
-  void* graph_ = nullptr;  ///< a cudaGraphExec_t
+  std::unique_ptr<Graph> graph_;
 };
 
 }  // namespace tokenyard::bench

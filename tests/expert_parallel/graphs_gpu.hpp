@@ -1,0 +1,51 @@
+/// CUDA graphs in tests: calls captured on a GPU a rank, to be launched again and again.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+
+#include "device/accelerator.hpp"
+#include "device/cuda/runtime.hpp"
+#include "expert_parallel/ranks.hpp"
+
+namespace tokenyard::test {
+
+inline cudaStream_t native(Stream stream) {
+  return reinterpret_cast<cudaStream_t>(stream.native);
+}
+
+/// Launches on the stream what `body` enqueued there; owned by all copies.
+inline std::function<void()> captured(Stream stream, const std::function<void()>& body) {
+  using cuda::check;
+  cudaGraph_t graph = nullptr;
+  // What other ranks' threads do meanwhile is none of this capture's business.
+  check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+        "begin of a capture");
+  body();
+  check(cudaStreamEndCapture(native(stream), &graph), "end of a capture");
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  const std::shared_ptr<CUgraphExec_st> owner(
+      executable, [](cudaGraphExec_t graph) { cudaGraphExecDestroy(graph); });
+  return
+      [owner, stream] { check(cudaGraphLaunch(owner.get(), native(stream)), "cudaGraphLaunch"); };
+}
+
+/// A GPU each, or skipped: ranks that share one are launched together, by the host, each time anew.
+inline void run_on_gpus(uint32_t ranks, const Body& body) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || static_cast<uint32_t>(gpus) < ranks)
+    GTEST_SKIP() << ranks << " GPUs are needed";
+  const auto worlds = World::in_process(
+      ranks, "cuda", {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{64} << 20});
+  expect_none_failed(run_ranks(worlds, [&](World& world) {
+    cuda::check(cudaSetDevice(world.accelerator().device_index()), "cudaSetDevice");
+    body(world);
+  }));
+}
+
+}  // namespace tokenyard::test
