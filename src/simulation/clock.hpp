@@ -34,15 +34,16 @@ class Clock {
       entries_ = other.entries_;
       return true;
     }
+    const std::vector<Epoch>& theirs = *other.entries_;
+    // Entries that are nobody else's take one pass; sharing those of `other` is not worth a second.
+    if (entries_.use_count() == 1 && entries_->size() >= theirs.size())
+      return take_later(*entries_, theirs);
     if (covers(other)) return false;
     if (other.covers(*this)) {
       entries_ = other.entries_;
       return true;
     }
-    const std::vector<Epoch>& theirs = *other.entries_;
-    std::vector<Epoch>& mine = own(theirs.size());
-    for (size_t slot = 0; slot < theirs.size(); ++slot)
-      mine[slot] = mine[slot] < theirs[slot] ? theirs[slot] : mine[slot];
+    take_later(own(theirs.size()), theirs);
     return true;
   }
   bool covers(const Clock& other) const {
@@ -58,6 +59,15 @@ class Clock {
   }
 
  private:
+  /// `mine` is at least as long. Whether anything changed.
+  static bool take_later(std::vector<Epoch>& mine, const std::vector<Epoch>& theirs) {
+    bool changed = false;
+    for (size_t slot = 0; slot < theirs.size(); ++slot) {
+      changed |= mine[slot] < theirs[slot];
+      mine[slot] = mine[slot] < theirs[slot] ? theirs[slot] : mine[slot];
+    }
+    return changed;
+  }
   /// Entries that nobody shares, at least `size` of them.
   std::vector<Epoch>& own(size_t size) {
     if (entries_ == nullptr) {

@@ -13,6 +13,7 @@ Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) 
   if (reinterpret_cast<uintptr_t>(base) % kCellBytes != 0)
     throw InternalError(fmt::format("region {} is not 16-byte aligned", name));
   recent_ = {};
+  gap_begin_ = gap_end_ = nullptr;
   const auto place =
       std::lower_bound(sorted_.begin(), sorted_.end(), begin,
                        [](const auto& region, std::byte* at) { return region->base < at; });
@@ -45,11 +46,14 @@ Region* Regions::search(const std::byte* address) {
   auto after =
       std::upper_bound(sorted_.begin(), sorted_.end(), address,
                        [](const std::byte* at, const auto& region) { return at < region->base; });
-  if (after == sorted_.begin()) return nullptr;
-  Region* const region = std::prev(after)->get();
-  if (address >= region->base + region->bytes) return nullptr;
-  recent_[entry(address)] = region;
-  return region;
+  Region* const region = after == sorted_.begin() ? nullptr : std::prev(after)->get();
+  if (region != nullptr && address < region->base + region->bytes) {
+    recent_[entry(address)] = region;
+    return region;
+  }
+  gap_begin_ = region == nullptr ? nullptr : region->base + region->bytes;
+  gap_end_ = after == sorted_.end() ? nullptr : (*after)->base;
+  return nullptr;
 }
 
 std::string Regions::describe(const void* address) {

@@ -57,6 +57,7 @@ class Regions {
     const auto* at = static_cast<const std::byte*>(address);
     Region* const found = recent_[entry(at)];
     if (found != nullptr && at >= found->base && at < found->base + found->bytes) return found;
+    if (at >= gap_begin_ && at < gap_end_) return nullptr;
     return search(at);
   }
   /// "arena of rank 1 + 0x40", or the address where nothing is known about it.
@@ -71,6 +72,8 @@ class Regions {
 
   std::vector<std::unique_ptr<Region>> sorted_;  ///< by base; none overlap
   std::array<Region*, 256> recent_{};            ///< found last, by address
+  /// Where nothing was found last: kernels' parameters, mostly.
+  const std::byte *gap_begin_ = nullptr, *gap_end_ = nullptr;
   uint32_t added_ = 0;
 };
 
