@@ -7,8 +7,9 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import Arrays, arrays_of, check_array, current_stream, stream_number
+from .arrays import Arrays, arrays_of, check_array, stream_number
 from .errors import invalid
+from .exchange import Exchange
 from .observation import Observation
 from .received import A, Combined, ExpertRows, Received, Route
 from .row_formats import ROWS, SCALES, SUMMED, RowForm, cast_of, scale_order
@@ -19,7 +20,7 @@ IDS = ("int32", "int64")
 FP32 = ("float32",)
 
 
-class ExpertParallel(Observation):
+class ExpertParallel(Exchange, Observation):
     """Moves tokens between the ranks of a world and back. Collective: all ranks make it alike.
 
     Args:
@@ -58,20 +59,14 @@ class ExpertParallel(Observation):
         sms: int = 0,
         sms_max: int = 0,
     ) -> None:
-        self._native = _tokenyard.ExpertParallel.make(
+        shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
+        native = _tokenyard.ExpertParallel.make(
             world._native,
-            experts=size_of("experts", experts),
-            hidden=size_of("hidden", hidden),
-            topk=size_of("topk", topk),
-            tokens_max=size_of("tokens_max", tokens_max),
+            **{name: size_of(name, size) for name, size in shape.items()},
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),
         )
-        self.world = world
-        self.experts, self.hidden, self.topk = experts, hidden, topk
-        self.tokens_max = tokens_max
-        self._device_index = world.device_index
-        self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
+        super().__init__(world, native, **shape)
 
     def dispatch(
         self,
@@ -340,20 +335,9 @@ class ExpertParallel(Observation):
         """
         self._native.place(list(expert_at))
 
-    def check(self) -> None:
-        """Raises the error of an enqueued call that has failed by now; does not wait."""
-        self._native.check()
-
-    def wait(self) -> None:
-        """Waits until the work enqueued on the current stream has ended, then as `check`."""
-        self._native.wait(stream=self._stream())
-
     def close(self) -> None:
         """Lets go of the exchange. Arrays received stay valid until they die."""
         self._native.close()
-
-    def _stream(self) -> int:
-        return current_stream(self._device_index)
 
     def _watching(self, watcher: Any) -> int | None:
         """The stream, as the module takes it."""

@@ -9,8 +9,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import _tokenyard
 from _tokenyard import MaskedRank
 
-from .arrays import Arrays, arrays_of, check_array, current_stream
+from .arrays import Arrays, arrays_of, check_array
 from .errors import invalid
+from .exchange import Exchange
 from .sizes import size_of
 from .world import World
 
@@ -77,7 +78,7 @@ class LowLatencyCombined(Generic[A]):
     """With `return_recv_hook`: brings both."""
 
 
-class LowLatency:
+class LowLatency(Exchange):
     """One rank's end of the low-latency exchange. Made, and its calls made, by all ranks together.
 
     Calls enqueue and return. A rank that does not answer within a call's timeout is masked: it gets
@@ -119,21 +120,15 @@ class LowLatency:
         sms: int = 0,
         bf16_rows: bool = True,
     ) -> None:
-        self._native = _tokenyard.LowLatency.make(
+        shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
+        native = _tokenyard.LowLatency.make(
             world._native,
-            experts=size_of("experts", experts),
-            hidden=size_of("hidden", hidden),
-            topk=size_of("topk", topk),
-            tokens_max=size_of("tokens_max", tokens_max),
+            **{name: size_of(name, size) for name, size in shape.items()},
             sms=size_of("sms", sms),
             bf16_rows=bool(bf16_rows),
         )
-        self.world = world
-        self.experts, self.hidden, self.topk = experts, hidden, topk
-        self.tokens_max = tokens_max
+        super().__init__(world, native, **shape)
         self._local_experts, self._slots = experts // world.size, world.size * tokens_max
-        self._device_index = world.device_index
-        self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
 
     @staticmethod
     def memory(
@@ -323,20 +318,9 @@ class LowLatency:
         """
         self._native.restart(size_of("epoch", epoch))
 
-    def check(self) -> None:
-        """Raises what an enqueued call has found wrong by now; does not wait."""
-        self._native.check()
-
-    def wait(self) -> None:
-        """Waits until the work enqueued on the current stream has ended, then as `check`."""
-        self._native.wait(stream=self._stream())
-
     def close(self) -> None:
         """Gives the arena memory back. Collective; no call may follow."""
         self._native.close()
-
-    def _stream(self) -> int:
-        return current_stream(self._device_index)
 
     def _hook(self, batch: Any, *kept: Any) -> Hook:
         def receive(kept: tuple[Any, ...] = kept) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 import _tokenyard
 
+from .closing import Closing
 from .sizes import size_of
 
 
-class StoreServer:
+class StoreServer(Closing):
     """Serves "tcp://host:port" to whoever knows the secret, from a thread of its own.
 
     A job whose rank 0 may die should have its store elsewhere: here, or by
@@ -54,14 +53,3 @@ class StoreServer:
     def close(self) -> None:
         """Ends it; what it knew is gone. May be called again."""
         self._native.close()
-
-    def __enter__(self) -> StoreServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

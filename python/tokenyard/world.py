@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import _tokenyard
 
 from . import rendezvous
+from .closing import Closing
 from .errors import invalid
 from .rendezvous import Place
 from .sizes import size_of
@@ -21,7 +21,7 @@ RELEASED_ARENA_BYTES = 1 << 16
 """What is left of an arena that has been released: a world has one."""
 
 
-class World:
+class World(Closing):
     """One rank's end of a world. Made by all its ranks together, used by one thread at a time.
 
     `launch` makes one for each rank; `from_env`, `from_torch` and `connect` are for programs that
@@ -270,17 +270,6 @@ class World:
     def close(self) -> None:
         """Leaves the world. Arrays that lie in its arena stay valid until they die."""
         self._native.close()
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._native.closed:

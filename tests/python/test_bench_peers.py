@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 PEERS = ROOT / "bench/peers"
 
 
@@ -20,9 +18,7 @@ def _peers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_peer_it_says_so() -> None:
-    run = subprocess.run(
-        [sys.executable, str(PEERS)], capture_output=True, text=True, check=False, timeout=60
-    )
+    run = run_python(PEERS)
     assert run.returncode == 2
     assert "There is no peer to measure beside" in run.stderr
 

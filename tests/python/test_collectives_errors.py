@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from programs import start_python
 from ranks import file_store, ranks_of, results_of
 from test_collectives import connect
 
@@ -230,10 +230,7 @@ else:
 
 def test_ctrl_c_ends_a_wait(tmp_path: Path) -> None:
     program = WAITS.format(store=file_store(tmp_path))
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    both = [
-        subprocess.Popen([sys.executable, "-c", program, str(rank)], **pipes) for rank in (0, 1)
-    ]
+    both = [start_python("-c", program, str(rank), stdin=subprocess.PIPE) for rank in (0, 1)]
     try:
         assert both[0].stdout.readline() == "waiting\n"
         assert both[1].stdout.readline() == "ready\n"

@@ -9,18 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run_python
 
 import tokenyard
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tokenyard", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_python("-m", "tokenyard", *arguments)
 
 
 def test_help_names_the_commands() -> None:

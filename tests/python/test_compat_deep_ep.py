@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from deep_ep_batch import (
     run_on,
     torch,
 )
+from programs import run_python
 
 import tokenyard
 from tokenyard.rendezvous import HeldPort
@@ -387,19 +387,13 @@ def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None
         pytest.skip("needs two GPUs: DeepEP's tests meet through NCCL")
     ranks = 4 if gpus >= 4 else 2
     name, *options = program.split()
-    done = subprocess.run(
-        [
-            sys.executable,
-            deep_ep_checkout / "tests" / name,
-            "--num-processes",
-            f"{ranks}",
-            *options,
-        ],
+    done = run_python(
+        deep_ep_checkout / "tests" / name,
+        "--num-processes",
+        f"{ranks}",
+        *options,
         env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE), *sys.path])),
-        capture_output=True,
-        text=True,
         timeout=600,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import EXAMPLES, assert_refused, run_python
 
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")
-PROGRAM = Path(__file__).parents[2] / "examples" / "moe_layer.py"
 
 
 def demo(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PROGRAM, "--out", out, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_python(EXAMPLES / "moe_layer.py", "--out", out, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +70,4 @@ def test_wrong_arguments_get_one_sentence(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
     done = demo(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert complaint in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    assert_refused(done, complaint)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from programs import start_python
 
 # The issue asks for a second. That is what a machine at rest takes; one that is busy with other
 # tests is granted what is still far from the ten minutes that everything here would wait.
@@ -55,14 +55,7 @@ def start(tmp_path: Path, mode: str, kind: str, port: int = 0) -> subprocess.Pop
     program.write_text(
         PROGRAM.replace("{mode}", mode).replace("{kind}", kind).replace("{port}", str(port))
     )
-    return subprocess.Popen(
-        [sys.executable, program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that run in a shell's background are deaf to Ctrl-C, and so would their children be.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return start_python(program, stderr=subprocess.PIPE)
 
 
 def children_of(pid: int) -> set[int]:

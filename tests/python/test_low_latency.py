@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from programs import ROOT, run_python
 
 import tokenyard
 
@@ -215,13 +214,11 @@ def test_tensors_come_back_as_tensors() -> None:
 
 
 def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "low_latency.md"
+    page = ROOT / "docs" / "low_latency.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 2
     program = tmp_path / "examples.py"
     program.write_text("\n".join(blocks), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_python(program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == [str([True] * 4), str([True] * 2)]

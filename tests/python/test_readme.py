@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+from programs import ROOT, run_python
+
+README = ROOT / "README.md"
 
 
 def test_the_first_example_runs(tmp_path: Path) -> None:
@@ -15,9 +15,7 @@ def test_the_first_example_runs(tmp_path: Path) -> None:
     assert example is not None
     program = tmp_path / "example.py"
     program.write_text(example[1], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_python(program)
     assert done.returncode == 0, done.stderr
     # Four ranks' errors: half of x twice over is x again, but for rounding.
     errors = [float(number) for number in re.findall(r"\d+\.\d+", done.stdout)]

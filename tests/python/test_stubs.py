@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import ROOT, run_python
 
 import tokenyard
 
-ROOT = Path(__file__).parents[2]
 ARGUMENTS = ("--exclude-values", "-m", "_tokenyard")
 COMMITTED = ROOT / "python" / "_tokenyard.pyi"
 
@@ -32,11 +32,5 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_package_and_examples_pass_the_type_checker() -> None:
     pytest.importorskip("mypy")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", "build/mypy"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "mypy", "--cache-dir", "build/mypy", cwd=ROOT)
     assert done.returncode == 0, done.stdout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import torchrun
 
 import tokenyard
 from tokenyard.rendezvous import HeldPort
@@ -128,15 +127,6 @@ def test_worlds_from_a_process_group() -> None:
 
 
 def test_from_env_under_torchrun(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(TORCHRUN)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "4", str(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = torchrun(TORCHRUN, 4, tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split("\n")[:4]) == [f"rank {rank} of 4" for rank in range(4)]

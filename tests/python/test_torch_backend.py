@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import torchrun
 from ranks import results_of
 from torch_ranks import dist, needs_torch, torch
 
@@ -304,14 +303,5 @@ dist.destroy_process_group()
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(TORCHRUN)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "4", str(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = torchrun(TORCHRUN, 4, tmp_path)
     assert done.returncode == 0, done.stderr

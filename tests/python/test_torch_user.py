@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import start_python
 from ranks import results_of
 from torch_ranks import dist, in_job, needs_torch, torch, total
 
@@ -154,12 +155,7 @@ dist.destroy_process_group()
 
 def test_ctrl_c_ends_an_all_reduce_that_hangs(tmp_path: Path) -> None:
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", HUNG, str(rank), str(tmp_path / "store")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        start_python("-c", HUNG, str(rank), tmp_path / "store", stdin=subprocess.PIPE)
         for rank in range(2)
     ]
     try:

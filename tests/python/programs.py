@@ -1,0 +1,53 @@
+"""Python programs that tests run to their end, as a user would."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run_python(
+    *arguments: str | Path, timeout: float = 300, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """What this interpreter makes of the arguments; `options` are those of subprocess.run."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        **options,
+    )
+
+
+def start_python(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """This interpreter on its way, with a pipe for what it says; Ctrl-C reaches it."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        # Tests that run in a shell's background are deaf to Ctrl-C, and so would their children be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
+def torchrun(program: str, ranks: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The text of a program, a process a rank; it lies in `folder` meanwhile."""
+    path = folder / "program.py"
+    path.write_text(program, encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return run_python(*launcher, path)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], complaint: str) -> None:
+    """A wrong argument is answered in a sentence that names it, and no traceback."""
+    assert done.returncode == 2
+    assert complaint in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
