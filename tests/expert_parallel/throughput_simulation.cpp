@@ -3,6 +3,8 @@
 // in the middle. Suite `throughput_wide`: the same on 48 and 72 ranks, more than a warp has lanes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "expert_parallel/throughput_steps.hpp"
@@ -28,7 +30,10 @@ enum class Step : uint32_t {
   by_expert,
   watched,
 };
-constexpr uint32_t kSteps = 9;
+constexpr const char* kStepNames[] = {
+    "dispatch", "dispatch_again", "combine", "combine_with_weights", "refused", "format",
+    "places",   "by_expert",      "watched"};
+constexpr uint32_t kSteps = std::size(kStepNames);
 
 struct Drawn {
   ExchangeCase exchange;
@@ -42,16 +47,28 @@ struct Drawn {
   bool ends_in_discord = false;
 };
 
-RowFormat draw_format(SeedRun& run) {
-  Random& random = run.random;
+RowFormat draw_format(Random& random, uint32_t hidden) {
   RowFormat format{.type = static_cast<ElementType>(random.below(5))};
   if (format.type == ElementType::bytes) format.row_bytes = 16 * random.between(1, 20);
   format.scale_words = random.chance(256) ? 0 : random.between(1, 9);
   format.scale_order = random.chance(512) ? ScaleOrder::rows : ScaleOrder::columns;
-  run.option("format", name_of(format.type));
-  run.option("scale_words", format.scale_words);
-  run.option("scales_by_columns", format.scale_order == ScaleOrder::columns);
+  // Rows of FP8 fill pieces of 16 bytes.
+  if (format.type == ElementType::fp8_e4m3 && hidden % 16 != 0) format.type = ElementType::fp16;
   return format;
+}
+
+/// Options that only some steps use, where there is such a step.
+void note_used(SeedRun& run, const Drawn& drawn) {
+  const auto has = [&](Step step) {
+    return std::find(drawn.steps.begin(), drawn.steps.end(), step) != drawn.steps.end();
+  };
+  if (has(Step::format)) {
+    run.option("format", name_of(drawn.format.type));
+    run.option("scale_words", drawn.format.scale_words);
+    run.option("scales_by_columns", drawn.format.scale_order == ScaleOrder::columns);
+  }
+  if (has(Step::places)) run.option("spare", drawn.spare);
+  if (has(Step::by_expert)) run.option("alignment", drawn.alignment);
 }
 
 /// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
@@ -72,20 +89,23 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   run.option("sms", fmt::format("{}", drawn.sms));
   drawn.exchange.picking.none = run.option("none", random.below(4) * 0.25);
   drawn.exchange.picking.one_expert = run.option("one_expert", random.chance(64));
-  drawn.exchange.idx_is_int64 = random.chance(512);
+  drawn.exchange.idx_is_int64 = run.option("idx_is_int64", random.chance(512));
   drawn.exchange.seed = static_cast<uint32_t>(random.next());
-  drawn.in_place = random.chance(512);
+  drawn.in_place = run.option("in_place", random.chance(512));
   // Often: a call that fails while some of its blocks have hardly begun happens in no other way.
   drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
   const uint32_t steps = ranks > 8 ? 1 : random.between(1, 3);
-  for (uint32_t i = 0; i < steps; ++i)
-    drawn.steps.push_back(static_cast<Step>(random.below(kSteps)));
-  drawn.format = draw_format(run);
-  // Rows of FP8 fill pieces of 16 bytes.
-  if (drawn.format.type == ElementType::fp8_e4m3 && shape.hidden % 16 != 0)
-    drawn.format.type = ElementType::fp16;
-  drawn.spare = run.option("spare", random.between(1, 9));
-  drawn.alignment = run.option("alignment", 1u << random.below(5));
+  for (uint32_t i = 0; i < steps; ++i) {
+    // Formats are many, so their step comes twice as often as any other.
+    const uint32_t number = random.below(kSteps + 1);
+    const auto step = number == kSteps ? Step::format : static_cast<Step>(number);
+    run.option("step", kStepNames[static_cast<uint32_t>(step)]);
+    drawn.steps.push_back(step);
+  }
+  drawn.format = draw_format(random, shape.hidden);
+  drawn.spare = random.between(1, 9);
+  drawn.alignment = 1u << random.below(5);
+  note_used(run, drawn);
   drawn.tuning.movers = run.option("movers", random.between(1, 3));
   drawn.tuning.kept_percent = run.option("kept_percent", random.between(1, 100));
   drawn.tuning.stages = run.option("stages", random.between(1, 4));

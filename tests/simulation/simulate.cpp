@@ -13,6 +13,7 @@
 
 #include "simt/source_line.hpp"
 #include "simulation/forked_jobs.hpp"
+#include "simulation/option_tally.hpp"
 #include "simulation/suite.hpp"
 
 namespace tokenyard::simulation {
@@ -34,22 +35,31 @@ struct Options {
   uint32_t seeds = 0;
   double budget = 0;
   uint32_t jobs = std::max(1u, std::thread::hardware_concurrency());
-  bool mutants = false, list = false;
+  bool mutants = false, list = false, tally = false;
 };
 
 std::string place(simt::CodeAddress where) {
   return simt::source_line(where);
 }
 
-/// Runs one seed; empty if it passed, else what went wrong.
-std::string run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator) {
+struct Outcome {
+  std::string options;  ///< what the seed has drawn
+  std::string problem;  ///< empty if it passed
+};
+
+Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator) {
   SeedRun run(seed, trace, mutator);
   try {
     suite.run(run);
   } catch (const std::exception& error) {
-    return fmt::format("drawn: {}\n{}", run.options, error.what());
+    const std::string what = error.what();
+    return {run.options, what.empty() ? "an exception that says nothing" : what};
   }
-  return "";
+  return {run.options, ""};
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
 }
 
 std::string replay(const Suite& suite, uint64_t seed) {
@@ -64,11 +74,12 @@ bool run_alone(const Suite& suite, uint64_t seed, const std::string& trace_path)
   if (!trace_path.empty() && file == nullptr)
     throw std::runtime_error("cannot write " + trace_path);
   Trace trace(file.get());
-  const std::string problem = run_seed(suite, seed, trace, nullptr);
+  const Outcome outcome = run_seed(suite, seed, trace, nullptr);
   fmt::print("{}: seed {}: {} events, trace {:016x}\n", suite.name, seed, trace.events(),
              trace.hash());
-  if (!problem.empty()) fmt::print("FAILED\n{}\n", problem);
-  return problem.empty();
+  if (outcome.problem.empty()) return true;
+  fmt::print("FAILED\ndrawn: {}\n{}\n", outcome.options, outcome.problem);
+  return false;
 }
 
 struct Tally {
@@ -102,33 +113,37 @@ class Progress {
 Tally sweep(const Suite& suite, const Options& options) {
   const uint64_t seeds = options.seeds != 0 ? options.seeds : suite.seeds;
   Tally tally;
+  OptionTally drawn;
   Progress progress(options.budget);
+  // A line of options, then what is wrong.
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
     ::alarm(kSeedSeconds);
     Trace trace;
-    std::string problem = run_seed(suite, seed, trace, nullptr);
-    if (problem.empty() && task % kReplayEvery == 0) {
+    Outcome outcome = run_seed(suite, seed, trace, nullptr);
+    if (outcome.problem.empty() && task % kReplayEvery == 0) {
       Trace again;
       run_seed(suite, seed, again, nullptr);
       if (again.hash() != trace.hash())
-        problem = fmt::format("the same seed ran differently: traces {:016x} and {:016x}",
-                              trace.hash(), again.hash());
+        outcome.problem = fmt::format("the same seed ran differently: traces {:016x} and {:016x}",
+                                      trace.hash(), again.hash());
     }
-    return problem;
+    return outcome.options + "\n" + outcome.problem;
   });
   jobs.run(
       seeds,
       [&](const ForkedJobs::Result& result) {
-        if (result.crash.empty() && result.text.empty()) {
+        const std::string seeds_options = first_line(result.text);
+        drawn.add(seeds_options);
+        if (result.crash.empty() && result.text.size() == seeds_options.size() + 1) {
           ++tally.passed;
           return progress.seconds() < options.budget || options.budget == 0;
         }
         progress.clear();
         const uint64_t seed = options.first + result.task;
         if (++tally.failed <= kFailuresShown)
-          fmt::print("{}: seed {} FAILED\n{}{}\nreplay: {}\n\n", suite.name, seed, result.crash,
-                     result.text, replay(suite, seed));
+          fmt::print("{}: seed {} FAILED\n{}drawn: {}\nreplay: {}\n\n", suite.name, seed,
+                     result.crash, result.text, replay(suite, seed));
         else
           fmt::print("{}: seed {} FAILED; replay: {}\n", suite.name, seed, replay(suite, seed));
         std::fflush(stdout);
@@ -141,6 +156,7 @@ Tally sweep(const Suite& suite, const Options& options) {
   progress.clear();
   fmt::print("{}: {} seeds in {:.0f} s\n", suite.name, tally.passed + tally.failed,
              progress.seconds());
+  if (options.tally) fmt::print("{}", drawn.text());
   return tally;
 }
 
@@ -157,9 +173,10 @@ std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
   Mutator recorder;
   for (uint64_t seed = options.first; seed < options.first + kCleanSeeds; ++seed) {
     Trace trace;
-    const std::string problem = run_seed(suite, seed, trace, &recorder);
-    if (!problem.empty())
-      throw std::runtime_error(fmt::format("{} fails without a mutation: {}", suite.name, problem));
+    const Outcome outcome = run_seed(suite, seed, trace, &recorder);
+    if (!outcome.problem.empty())
+      throw std::runtime_error(fmt::format("{} fails without a mutation, seed {}: {}", suite.name,
+                                           seed, outcome.problem));
   }
   std::map<std::pair<Fault, std::string>, std::vector<simt::CodeAddress>> by_line;
   for (const auto& [fault, where] : recorder.sites())
@@ -189,11 +206,8 @@ bool mutate(const Suite& suite, const Options& options) {
       ::alarm(kSeedSeconds);
       Mutator mutator(mutants[task].mutation);
       Trace trace;
-      const std::string problem = run_seed(suite, seed, trace, &mutator);
-      if (problem.empty()) continue;
-      const size_t line = problem.find('\n') + 1;
-      return fmt::format("by seed {}: {}", seed,
-                         problem.substr(line, problem.find('\n', line) - line));
+      const std::string problem = run_seed(suite, seed, trace, &mutator).problem;
+      if (!problem.empty()) return fmt::format("by seed {}: {}", seed, first_line(problem));
     }
     return std::string();
   });
@@ -273,6 +287,7 @@ int main(int count, char** arguments) {
   app.add_option("--budget", options.budget, "seconds after which a sweep ends");
   app.add_option("--jobs", options.jobs, "seeds at a time")->capture_default_str();
   app.add_option("--trace", options.trace, "write what a replay does, as text");
+  app.add_flag("--tally", options.tally, "after a sweep: how many seeds drew each option");
   app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?");
   app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this");
   app.add_flag("--list", options.list, "the suites there are");
