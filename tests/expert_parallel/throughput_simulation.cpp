@@ -286,6 +286,12 @@ constexpr const char* kOwnHost =
 constexpr const char* kKernelEnded =
     "orders accesses of kernels that have ended; the model takes that for a proxy fence, PTX does "
     "not say so";
+constexpr const char* kFencedLater =
+    "gives the fence after it something to order, which has ended with its kernel (see there); the "
+    "block meets again before its rows move";
+constexpr const char* kNobodyWatches =
+    "orders rows for kernels that watch a call under way: suite readiness has them, this one looks "
+    "when the call has ended";
 constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
 
 const bool registered = simulation::add_suite(
@@ -302,7 +308,11 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "report_kernel.hpp:37", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:19", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:37", kKernelEnded},
-                   {Fault::proxy_fence_removed, "dispatch_kernel.hpp:45", kKernelEnded}},
+                   {Fault::proxy_fence_removed, "dispatch_kernel.hpp:45", kKernelEnded},
+                   {Fault::barrier_removed, "dispatch_kernel.hpp:43", kFencedLater},
+                   {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
+                   {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
+                   {Fault::store_dropped, "readiness_kernel.hpp:69", kNobodyWatches}},
      .seeds = 2000});
 
 const bool registered_wide =
