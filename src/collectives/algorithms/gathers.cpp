@@ -18,40 +18,65 @@ std::span<std::byte> chunk_of(std::span<std::byte> part, size_t chunk, size_t in
   return part.subspan(begin, std::min(chunk, part.size() - begin));
 }
 
-void copy(const Attempt& attempt, std::span<std::byte> into, std::span<const std::byte> from) {
-  if (attempt.large) {
-    copy_streaming(into.data(), from.data(), from.size());
-  } else if (!from.empty()) {
-    std::memmove(into.data(), from.data(), from.size());
+/// What a rank keeps for itself, copied piece by piece while the rest comes in, so that nobody
+/// waits for a rank that does that first.
+class OwnPart {
+ public:
+  OwnPart(std::span<std::byte> place, std::span<const std::byte> part, bool streaming)
+      : place_(place), part_(part), streaming_(streaming) {}
+
+  void copy(size_t bytes) { copy_up_to(copied_ + bytes); }
+  void copy_up_to(size_t end) {
+    end = std::min(end, part_.size());
+    if (end <= copied_) return;
+    if (place_.data() != part_.data()) copy_piece(end - copied_);
+    copied_ = end;
   }
-}
+  void copy_rest() { copy_up_to(part_.size()); }
+
+ private:
+  void copy_piece(size_t bytes) {
+    std::byte* into = place_.data() + copied_;
+    const std::byte* from = part_.data() + copied_;
+    if (streaming_) {
+      copy_streaming(into, from, bytes);
+    } else {
+      std::memmove(into, from, bytes);
+    }
+  }
+
+  std::span<std::byte> place_;
+  std::span<const std::byte> part_;
+  bool streaming_;
+  size_t copied_ = 0;
+};
 
 }  // namespace
 
 Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
                        std::span<const Array> out) {
   Conversation& talk = attempt.talk;
-  const size_t chunk = attempt.chunk_bytes;
   const std::span<const std::byte> own = bytes_of_array(in);
-  const std::span<std::byte> own_place = bytes_of_array(out[talk.self()]);
+  OwnPart kept(bytes_of_array(out[talk.self()]), own, attempt.large);
   size_t longest = 0;
   for (const uint32_t rank : team.ranks) longest = std::max(longest, out[rank].bytes());
   // A chunk of this rank's part goes to everybody while it is in the cache, to its own place, too.
+  // Between two a part is one frame: over TCP each costs a packet of its own for its header.
+  const size_t chunk = team.size() > 2 ? attempt.chunk_bytes : longest;
   for (size_t index = 0; index == 0 || index * chunk < longest; ++index) {
     const std::span<const std::byte> mine = chunk_of(own, chunk, index);
     for (uint32_t next = 1; next < team.size() && !mine.empty(); ++next) {
       talk.post(team.after(next), mine);
     }
-    if (own_place.data() != own.data()) {
-      copy(attempt, chunk_of(own_place, chunk, index), mine);
-    }
     for (uint32_t back = 1; back < team.size(); ++back) {
       const uint32_t from = team.before(back);
       const std::span<std::byte> theirs = chunk_of(bytes_of_array(out[from]), chunk, index);
       if (theirs.empty()) continue;
-      Receive part = talk.receive(from, theirs, attempt.large);
+      auto part =
+          talk.receive_beside(from, theirs, attempt.large, [&](size_t bytes) { kept.copy(bytes); });
       co_await part;
     }
+    kept.copy_up_to((index + 1) * chunk);
   }
   Sent sent = talk.sent();
   co_await sent;
@@ -117,27 +142,14 @@ Task all_to_all_direct(Attempt& attempt, const Team& team, std::span<const Const
   for (uint32_t next = 1; next < team.size(); ++next) {
     talk.post(team.after(next), bytes_of_array(in[team.after(next)]));
   }
-  const std::span<const std::byte> own = bytes_of_array(in[talk.self()]);
-  const std::span<std::byte> own_place = bytes_of_array(out[talk.self()]);
-  // What stays here is copied as the rest comes in, so that nobody waits for a rank that does that
-  // first.
-  size_t copied = 0;
-  const auto copy_own_up_to = [&](size_t end) {
-    if (end <= copied) return;
-    if (own.data() != own_place.data()) {
-      copy(attempt, own_place.subspan(copied, end - copied), own.subspan(copied, end - copied));
-    }
-    copied = end;
-  };
+  OwnPart kept(bytes_of_array(out[talk.self()]), bytes_of_array(in[talk.self()]), attempt.large);
   for (uint32_t back = 1; back < team.size(); ++back) {
     const uint32_t from = team.before(back);
-    const auto own_beside = [&](size_t bytes) {
-      copy_own_up_to(std::min(own.size(), copied + bytes));
-    };
-    auto part = talk.receive_beside(from, bytes_of_array(out[from]), attempt.large, own_beside);
+    auto part = talk.receive_beside(from, bytes_of_array(out[from]), attempt.large,
+                                    [&](size_t bytes) { kept.copy(bytes); });
     co_await part;
   }
-  copy_own_up_to(own.size());
+  kept.copy_rest();
   Sent sent = talk.sent();
   co_await sent;
 }

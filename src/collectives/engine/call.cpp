@@ -186,6 +186,12 @@ bool Call::has_parts(uint32_t self) const {
   }
 }
 
+size_t Call::bytes_written() const {
+  size_t bytes = 0;
+  for (const Array& array : out) bytes += array.bytes();
+  return bytes;
+}
+
 Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
   switch (call.signature.kind) {
     case OperationKind::barrier:

@@ -19,6 +19,8 @@ struct Call {
   /// On this rank: lists with a part for each rank of the group, and how many they have.
   bool has_parts(uint32_t self) const;
   size_t parts() const { return in.size() > out.size() ? in.size() : out.size(); }
+  /// Of its results, on this rank.
+  size_t bytes_written() const;
 };
 
 /// All data of the operation, without the commit round. The call outlives it.

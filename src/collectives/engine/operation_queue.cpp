@@ -18,8 +18,8 @@ constexpr Instant slow = std::chrono::milliseconds(100);
 /// How long after a deadline the others have to say so.
 constexpr Instant hearing = std::chrono::milliseconds(50);
 
-/// More than twice a core's own cache.
-constexpr size_t large_bytes = size_t{8} << 20;
+/// Results of so many bytes, twice a core's own cache, are not in it by the time that they are read.
+constexpr size_t large_bytes = size_t{4} << 20;
 
 /// From here on waiting looks for reasons.
 constexpr Instant unusual = std::chrono::microseconds(200);
@@ -127,7 +127,7 @@ void OperationQueue::begin(Instant now) {
   operation.shape = shape_of(attempt_->team, attempt_->host_of);
   operation.chosen = choose(signature.kind, signature.type, operation.call.bytes, operation.shape,
                             signature.algorithm);
-  attempt_->large = operation.call.bytes >= large_bytes;
+  attempt_->large = operation.call.bytes_written() >= large_bytes;
   talk_->begin(committed_ + 1, signature);
   phase_ = Phase::running;
   run_.begin(operate());
