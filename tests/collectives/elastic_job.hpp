@@ -49,6 +49,7 @@ struct Diary {
   std::atomic<bool> stop = false;
   std::atomic<uint32_t> replace = kNobody;  ///< whose place shall be taken
   std::atomic<uint32_t> size = 0;           ///< the job shall grow to so many ranks
+  std::atomic<size_t> elements = 96 << 10;  ///< of the larger arrays
 };
 
 /// The part of one process.
@@ -85,7 +86,6 @@ class ElasticRank {
  private:
   static constexpr int64_t kNone = -1;
   static constexpr int64_t kStop = 1 << 20, kGrow = kStop - 1;
-  static constexpr size_t kElements = 96 * 1024;
 
   int64_t order_to_give() const {
     if (diary_.stop) return kStop;
@@ -145,7 +145,7 @@ class ElasticRank {
   void operate() {
     switch (step_ % 4) {
       case 0:
-        return reduce_all(kElements);
+        return reduce_all(diary_.elements);
       case 1:
         return gather_all();
       case 2:

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "collectives/control_group.hpp"
 #include "collectives/resource_limit.hpp"
 #include "collectives/wire/memory_room.hpp"
 #include "fabric/worlds.hpp"
@@ -179,38 +180,11 @@ TEST_F(MemoryRoomTest, KnowsBothVersionsOfControlGroups) {
   EXPECT_EQ(room(), 1500u);
 }
 
-/// A real group of this machine, below this process's own.
-class RealControlGroup {
- public:
-  RealControlGroup() {
-    std::ifstream membership("/proc/self/cgroup");
-    for (std::string line; std::getline(membership, line);) {
-      const size_t at = line.find(":memory:/");
-      if (at == std::string::npos) continue;
-      path_ =
-          "/sys/fs/cgroup/memory/" + line.substr(at + 9) + "/tokenyard-" + std::to_string(getpid());
-    }
-    std::error_code error;
-    if (path_.empty() || !std::filesystem::create_directory(path_, error)) path_.clear();
-  }
-  ~RealControlGroup() {
-    if (!path_.empty()) rmdir(path_.c_str());
-  }
-  bool exists() const { return !path_.empty(); }
-  bool write(const std::string& file, const std::string& text) const {
-    return static_cast<bool>(std::ofstream(path_ / file) << text << std::flush);
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
 TEST(Segment, IsRefusedNotKilledByAControlGroup) {
-  const RealControlGroup group;
+  const ControlGroup group(size_t{32} << 20);
   if (!group.exists()) GTEST_SKIP() << "needs to make a memory control group (version 1, root)";
-  ASSERT_TRUE(group.write("memory.limit_in_bytes", "33554432"));
   RankProcesses child(1, [&](uint32_t) {
-    if (!group.write("cgroup.procs", std::to_string(getpid()))) throw OsError("cgroup", 0, "");
+    group.enter();
     const Segment fits = Segment::make(1 << 20);
     try {
       Segment::make(16 << 20);

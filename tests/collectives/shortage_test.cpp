@@ -6,8 +6,10 @@
 #include <set>
 
 #include "collectives/control/connection.hpp"
+#include "collectives/control_group.hpp"
 #include "collectives/elastic_job.hpp"
 #include "collectives/resource_limit.hpp"
+#include "collectives/wire/memory_room.hpp"
 #include "fabric/ranks.hpp"
 
 namespace tokenyard::collectives {
@@ -29,6 +31,43 @@ TEST(Shortage, RankWithoutSharedMemoryTakesPartAllTheSame) {
   job.await_members({0, 1, 2}, 3);
   job.await_progress({0, 1, 2});
   job.finish({0, 1, 2});
+}
+
+/// Of shared memory, in this process.
+size_t segments_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  size_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    found += line.find("tokenyard-collectives") != std::string::npos;
+  }
+  return found;
+}
+
+// Who goes over such a limit is killed, not refused, so nobody may try.
+TEST(Shortage, RankInAFullControlGroupTakesPartAllTheSame) {
+  const ControlGroup group(size_t{64} << 20);
+  if (!group.exists()) GTEST_SKIP() << "needs to make a memory control group (version 1, root)";
+  ElasticJob job(3);
+  job.diary().elements = 1024;  // There is memory for those, but not for a segment.
+  job.on_start([&](uint32_t rank) {
+    if (rank != 0) return;  // The one that makes the segments of all its pairs.
+    group.enter();
+    constexpr size_t kPiece = 64 << 10, kRoom = size_t{768} << 10;
+    static std::vector<std::vector<char>> ballast;
+    while (memory_room() > kRoom) ballast.emplace_back(kPiece, 1);
+    std::thread([&job] {
+      await("operations without segments", [&] { return job.done(0) >= 8; });
+      if (segments_mapped() > 0) std::terminate();  // Which the test sees.
+      ballast.clear();
+    }).detach();
+  });
+  job.start();
+  job.await_progress({0, 1, 2});
+  // There is memory again by the next epoch.
+  job.signal(2, SIGKILL);
+  job.await_members({0, 1}, 2);
+  job.await_progress({0, 1});
+  job.finish({0, 1});
 }
 
 TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
@@ -89,14 +128,7 @@ struct Holdings {
   }
   size_t descriptors = entries("/proc/self/fd");
   size_t threads = entries("/proc/self/task");
-  size_t segments = [] {
-    std::ifstream maps("/proc/self/maps");
-    size_t found = 0;
-    for (std::string line; std::getline(maps, line);) {
-      found += line.find("tokenyard-collectives") != std::string::npos;
-    }
-    return found;
-  }();
+  size_t segments = segments_mapped();
   bool operator==(const Holdings&) const = default;
 };
 
