@@ -103,6 +103,7 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
                                       .tuning = settings.tuning});
       if (!settings.unchecked)
         check(world, exchange, tensors, shape, scene.skew, settings.sweep ? 1 : kSets, stream);
+      if (!settings.unchecked) check_by_expert(world, exchange, tensors, shape, stream);
       exchange.trace_calls(settings.trace);
 
       const auto measure = [&](const char* name, double bytes, auto body) {
@@ -139,6 +140,10 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
       });
       measure("dispatch bf16 into expert-major", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) {
+                exchange.dispatch_by_expert(tensors.input(call), {.alignment = 128}, stream.native);
+              });
+      measure("dispatch bf16, then expert-major", remote_rows * (row_bytes + metadata_bytes),
+              [&](uint32_t call) {
                 const Received got = exchange.dispatch(tensors.input(call), stream.native);
                 exchange.expand(got, {.alignment = 128}, stream.native);
               });
@@ -154,6 +159,18 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
       measure("combine bf16 from expert-major", remote_rows * row_bytes, [&](uint32_t) {
         exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = tensors.out},
                          stream.native);
+      });
+      // The part that needs no other rank on as many multiprocessors as a GPU has: what DeepEP's
+      // second version does with the kernels that end its calls.
+      const uint32_t all = accelerator.capacity().multiprocessors;
+      measure("dispatch bf16, then expert-major on all", remote_rows * (row_bytes + metadata_bytes),
+              [&](uint32_t call) {
+                const Received got = exchange.dispatch(tensors.input(call), stream.native);
+                exchange.expand(got, {.alignment = 128, .sms = all}, stream.native);
+              });
+      measure("combine bf16, summed by expert on all", remote_rows * row_bytes, [&](uint32_t) {
+        exchange.combine({.y = rows.x, .by_expert = &rows, .local_sms = all}, *received.route,
+                         {.x = tensors.out}, stream.native);
       });
       exchange.wait(stream.native);
     }

@@ -72,4 +72,22 @@ inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, cons
   }
 }
 
+/// Rows that are grouped by expert as they come give the same sums as those grouped after.
+inline void check_by_expert(World& world, ExpertParallel& exchange, Tensors& tensors,
+                            const Shape& shape, Stream stream) {
+  const Received received = exchange.dispatch(tensors.input(0), stream.native);
+  const ExpertRows after = exchange.expand(received, {.alignment = 128}, stream.native);
+  const RowsByExpert at_once =
+      exchange.dispatch_by_expert(tensors.input(0), {.alignment = 128}, stream.native);
+  const auto home = [&](const ExpertRows& rows) {
+    exchange.combine({.y = rows.x, .by_expert = &rows}, *rows.route, {.x = tensors.out},
+                     stream.native);
+    exchange.wait(stream.native);
+    return tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
+  };
+  if (home(after) != home(at_once.rows))
+    throw InternalError(fmt::format(
+        "rank {}: rows grouped as they come differ from those grouped after", world.rank()));
+}
+
 }  // namespace tokenyard::bench

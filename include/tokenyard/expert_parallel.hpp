@@ -91,13 +91,16 @@ struct DispatchInput {
 
 /// Received rows, copied to each of their experts here: see ExpertParallel::expand.
 class ExpertRows;
+struct RowsByExpert;
 
 /// How received rows are grouped by expert.
 struct ExpandOptions {
   uint32_t alignment = 1;  ///< every expert's first row is a multiple of it
   uint32_t rows_max = 0;   ///< places, padding included; needed where no host waited for the counts
   ScaleOrder scale_order = ScaleOrder::rows;
-  uint32_t sms = 0;  ///< as DispatchInput's
+  /// For `expand`, any number that there is, since no other rank takes part; 0: as many as the
+  /// object has. (dispatch_by_expert takes its input's.)
+  uint32_t sms = 0;
 };
 
 /// What a rank gives to a combine.
@@ -114,7 +117,8 @@ struct CombineInput {
   /// [tokens, ranks] the order in which a token's rows are added, each rank once; null: that of the
   /// ranks.
   const uint32_t* rank_order = nullptr;
-  uint32_t sms = 0;  ///< as DispatchInput's
+  uint32_t sms = 0;        ///< as DispatchInput's
+  uint32_t local_sms = 0;  ///< for adding up by_expert here, before anything goes home; 0: as `sms`
 };
 
 /// Where a combine writes, in memory of this rank.
@@ -175,6 +179,15 @@ class ExpertParallel {
   /// with zeros up to the next multiple of the alignment. Not collective; enqueues on `stream`, and
   /// waits for nothing. Received scales must lie by rows. Throws InvalidArgument.
   ExpertRows expand(const Received& received, const ExpandOptions& options, uint64_t stream = 0);
+
+  /// Collective: a dispatch whose rows are grouped by expert as they come, without a second pass:
+  /// what `expand` makes of what `dispatch` brings, sooner. Throws as these do. While the number of
+  /// rows is not known the arena holds `rows_max` of them, or if that is 0 the most that may come:
+  /// give it where that is too many. A host that waits throws InvalidArgument if more come, and the
+  /// object goes on; where no host waits, the object fails. There is no watcher, and scales travel
+  /// by rows.
+  RowsByExpert dispatch_by_expert(const DispatchInput& input, const ExpandOptions& options,
+                                  uint64_t stream = 0);
 
   /// What a call takes of the arena of each rank, in bytes.
   struct Memory {
@@ -291,6 +304,13 @@ class ExpertRows {
   std::vector<uint32_t> first_rows;  ///< `offsets` for the host; empty if it does not know
   std::optional<Route> route;
   std::shared_ptr<void> owner;  ///< keeps the memory
+};
+
+/// What dispatch_by_expert brings. `received` has all but rows and scales: its x and scales are
+/// null.
+struct RowsByExpert {
+  Received received;
+  ExpertRows rows;
 };
 
 }  // namespace tokenyard

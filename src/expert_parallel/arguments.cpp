@@ -75,6 +75,14 @@ void ExpertParallel::Parts::check_sms(uint32_t sms) const {
     throw InvalidArgument("sms", fmt::format("at most sms_max = {}", most), std::to_string(sms));
 }
 
+void ExpertParallel::Parts::check_local_sms(uint32_t sms, const char* argument) const {
+  const uint32_t most =
+      std::max({plan.blocks, options.sms_max, accelerator_.capacity().multiprocessors});
+  if (sms > most)
+    throw InvalidArgument(argument, fmt::format("at most {}, all that there are", most),
+                          std::to_string(sms));
+}
+
 void ExpertParallel::Parts::check_dispatch(const DispatchInput& input) const {
   if (input.tokens > options.tokens_max)
     throw InvalidArgument("tokens", fmt::format("at most tokens_max = {}", options.tokens_max),
@@ -122,6 +130,7 @@ void ExpertParallel::Parts::check_combine(const CombineInput& input, const Route
   if (input.rank_order != nullptr)
     require_pointer(input.rank_order, "rank_order", uint64_t{route.tokens} * world.size(), 4);
   check_sms(input.sms);
+  check_local_sms(input.local_sms, "local_sms");
 }
 
 void ExpertParallel::Parts::check_route(const Route& route) const {

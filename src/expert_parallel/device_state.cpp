@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "expert_parallel/exchange.hpp"
+#include "expert_parallel/expert_major/dispatch_by_expert.hpp"
 #include "expert_parallel/expert_major/expand_rows.hpp"
 #include "expert_parallel/expert_major/reduce_rows.hpp"
 #include "expert_parallel/options.hpp"
@@ -53,12 +54,14 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
   accelerator_.prepare(throughput::cast_rows_kernel.entry);
   accelerator_.prepare(throughput::place_picks_kernel.entry);
   accelerator_.prepare(expert_major::expand_rows_kernel.entry);
+  accelerator_.prepare(expert_major::dispatch_by_expert_kernel.entry);
   accelerator_.prepare(expert_major::reduce_rows_kernel.entry);
   const std::vector<uint32_t> blocks = gather(world, std::max(plan.blocks, options.sms_max),
                                               "ExpertParallel: most blocks of a rank");
   control_ = {.ranks = world.size(),
               .blocks_max = *std::max_element(blocks.begin(), blocks.end()),
-              .local_experts = options.experts / world.size()};
+              .local_experts = options.experts / world.size(),
+              .rows_max = world.size() * options.tokens_max};
   open_windows();
   workspace_ =
       static_cast<throughput::Workspace*>(accelerator_.allocate(sizeof(throughput::Workspace)));

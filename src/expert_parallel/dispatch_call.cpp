@@ -108,51 +108,50 @@ void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
          {.blocks = plan.blocks, .warps = plan.warps, .extra_shared_bytes = tail}, stream, params);
 }
 
+ExpertParallel::Parts::Dispatching ExpertParallel::Parts::prepare(CallKind kind,
+                                                                  const DispatchInput& given,
+                                                                  Stream stream) {
+  Dispatching call{};
+  call.route = std::make_shared<Route::State>();
+  Route::State& route = *call.route;
+  route.made_by = health_;
+  route.tokens = given.tokens;
+  route.places = given.received_tokens_max;
+  begin_call(stream);
+  const throughput::Plan alone = plan_of(16, given.sms);  // For what needs no other rank.
+  call.input =
+      placed(cast(given, alone, stream, route, call.cast_rows), alone, stream, route, call.places);
+  call.plan = plan_of(row_bytes(call.input.format), call.input.sms);
+  route.table = reserve(table_of(route).bytes(route.tokens), stream);
+  route.row_on = table_of(route).rows();
+  call.params = dispatch_params(kind, call.input, route, call.plan);
+  route.rows = call.waits() ? world.size() * options.tokens_max : route.places;  // At most.
+  route.layout = call.params.received(route.rows);
+  route.received = reserve(route.layout.bytes(), stream);
+  call.params.call.rows_at = units_of(*route.received);
+  return call;
+}
+
 Received ExpertParallel::Parts::dispatch(const DispatchInput& given, Stream stream) {
   check();
   check_dispatch(given);
-  const bool waits = given.received_tokens_max == 0;
-  auto route = std::make_shared<Route::State>();
-  route->made_by = health_;
-  route->tokens = given.tokens;
-  route->places = given.received_tokens_max;
-  begin_call(stream);
-  std::shared_ptr<CallMemory> cast_rows, places;
-  const throughput::Plan alone = plan_of(16, given.sms);  // For what needs no other rank.
-  const DispatchInput input =
-      placed(cast(given, alone, stream, *route, cast_rows), alone, stream, *route, places);
-  const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);
-  route->table = reserve(table_of(*route).bytes(input.tokens), stream);
-  route->row_on = table_of(*route).rows();
-  DispatchParams params = dispatch_params(CallKind::dispatch, input, *route, plan);
-  route->rows = waits ? world.size() * options.tokens_max : route->places;  // At most.
-  route->layout = params.received(route->rows);
-  route->received = reserve(route->layout.bytes(), stream);
-  params.call.rows_at = units_of(*route->received);
+  Dispatching call = prepare(CallKind::dispatch, given, stream);
   std::shared_ptr<CallMemory> watched;
-  params.readiness = readiness(input, stream, watched);
-
-  const uint32_t epoch_before = waits ? told(record_->epoch) : 0;
-  guard([&] {
-    launch_dispatch(params, plan, stream);
-    if (waits) await_counts(epoch_before);
-  });
-  if (waits) {
-    if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
-      throw_refusal();
-    take_counts(*route);
-    route->layout = params.received(route->rows);
-    route->received->block().trim(route->layout.bytes());
-  } else {
-    check();
-  }
-  return received(route, input.format, route->layout, route->received, params.readiness, watched);
+  call.params.readiness = readiness(call.input, stream, watched);
+  run(call, [&] { launch_dispatch(call.params, call.plan, stream); });
+  return received(call.route, call.input.format, call.route->layout, call.route->received,
+                  call.params.readiness, watched);
 }
 
-void ExpertParallel::Parts::take_counts(Route::State& route) {
+void ExpertParallel::Parts::learn_counts(Dispatching& call) {
+  if (told(record_->refusal) != static_cast<uint32_t>(throughput::RefusalKind::none))
+    throw_refusal();
+  Route::State& route = *call.route;
   route.rows_from = told(record_->rows_from(), world.size());
   route.tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
   route.rows = std::accumulate(route.rows_from.begin(), route.rows_from.end(), 0u);
+  route.layout = call.params.received(route.rows);
+  route.received->block().trim(route.layout.bytes());
 }
 
 std::vector<uint32_t> ExpertParallel::Parts::told(const uint32_t* words, uint32_t count) const {

@@ -10,6 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/call_memory.hpp"
+#include "expert_parallel/expert_major/expert_rows_layout.hpp"
 #include "expert_parallel/throughput/place_picks.hpp"
 #include "expert_parallel/throughput/plan.hpp"
 #include "fabric/alarm_bell.hpp"
@@ -46,6 +47,8 @@ struct ExpertParallel::Parts {
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
                Stream stream);
   ExpertRows expand(const Received& received, const ExpandOptions& expand, Stream stream);
+  RowsByExpert dispatch_by_expert(const DispatchInput& input, const ExpandOptions& expand,
+                                  Stream stream);
   void place(std::span<const int32_t> expert_at);
   ExpertParallel::Load load() const;
   void trace_calls(bool on);
@@ -68,6 +71,8 @@ struct ExpertParallel::Parts {
   void check_combine(const CombineInput& input, const Route::State& route,
                      const CombineOutput& output) const;
   void check_sms(uint32_t sms) const;
+  /// Of work that no other rank waits for.
+  void check_local_sms(uint32_t sms, const char* argument) const;
   /// Of a row of this format; throws InvalidArgument for one that cannot be.
   uint32_t row_bytes(const RowFormat& format) const;
 
@@ -93,10 +98,34 @@ struct ExpertParallel::Parts {
   /// Cleared words for a call's watcher, if it has one; `memory` keeps them.
   throughput::Readiness readiness(const DispatchInput& input, Stream stream,
                                   std::shared_ptr<CallMemory>& memory);
+  /// A dispatch on its way to its launch.
+  struct Dispatching {
+    std::shared_ptr<Route::State> route;
+    DispatchInput input;                            ///< as it travels
+    std::shared_ptr<CallMemory> cast_rows, places;  ///< that it reads
+    throughput::Plan plan;
+    throughput::DispatchParams params;
+    bool waits() const { return params.awaited; }
+  };
+  /// Of a call that counts: all but its launch, with memory for as many rows as may come.
+  Dispatching prepare(throughput::CallKind kind, const DispatchInput& given, Stream stream);
+  /// Launches by `launch_it`, and learns the counts if the host waits for them.
+  template <class Launch>
+  void run(Dispatching& call, Launch launch_it) {
+    const uint32_t epoch_before = call.waits() ? told(record_->epoch) : 0;
+    guard([&] {
+      launch_it();
+      if (call.waits()) await_counts(epoch_before);
+    });
+    if (call.waits())
+      learn_counts(call);
+    else
+      check();
+  }
   void launch_dispatch(const throughput::DispatchParams& params, const throughput::Plan& plan,
                        Stream stream);
-  /// After await_counts: what the record says of the route.
-  void take_counts(Route::State& route);
+  /// After await_counts: what the record says of the route, whose memory is trimmed.
+  void learn_counts(Dispatching& call);
   /// Runs the part of a call from its launch on: what escapes from there leaves the object failed.
   template <class Body>
   void guard(Body body) {
@@ -136,6 +165,17 @@ struct ExpertParallel::Parts {
                        Route::State& route, std::shared_ptr<CallMemory>& made);
   int64_t given_id(int64_t id) const;
   void check_expand(const Received& received, const ExpandOptions& expand) const;
+  void check_by_expert(const DispatchInput& input, const ExpandOptions& expand) const;
+  /// Places for all rows that may come by expert, padding included, if the caller has not said.
+  uint32_t most_rows_by_expert(uint32_t received, const ExpandOptions& expand) const;
+  /// Where each expert's rows begin, and how many there are, if the host knows; throws
+  /// InvalidArgument if the caller has places for fewer.
+  static ExpertRows count_rows(const Route::State& route, const ExpandOptions& expand);
+  /// Of each mover, in what a kernel's Shared struct and tail leave of shared memory.
+  throughput::StagePlan rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t row_bytes,
+                                     uint32_t movers) const;
+  void fill_in(ExpertRows& rows, const expert_major::ExpertRowsLayout& layout,
+               const Received& received, const std::shared_ptr<CallMemory>& memory) const;
   /// Results that lie by expert, summed to one a received row.
   std::shared_ptr<CallMemory> reduce(const CombineInput& input, const throughput::Plan& plan,
                                      Stream stream, Route::State& route);

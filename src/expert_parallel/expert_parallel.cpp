@@ -42,6 +42,11 @@ ExpertRows ExpertParallel::expand(const Received& received, const ExpandOptions&
   return parts_->expand(received, options, Stream{stream});
 }
 
+RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
+                                                const ExpandOptions& options, uint64_t stream) {
+  return parts_->dispatch_by_expert(input, options, Stream{stream});
+}
+
 ExpertParallel::Memory ExpertParallel::memory(const RowFormat& format, uint32_t tokens,
                                               uint32_t rows_received) const {
   return parts_->memory(format, tokens, rows_received);

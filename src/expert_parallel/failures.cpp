@@ -21,6 +21,8 @@ std::string name_of(CallKind kind) {
       return "dispatch on a known route";
     case CallKind::combine:
       return "combine";
+    case CallKind::dispatch_by_expert:
+      return "dispatch by expert";
   }
   return fmt::format("call {}", static_cast<uint32_t>(kind));
 }

@@ -77,7 +77,7 @@ void ExpertParallel::Parts::check_expand(const Received& received,
     throw InvalidArgument("received", "scales by rows", "scales by columns");
   if (received.route->state()->places != 0 && expand.rows_max == 0)
     throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
-  check_sms(expand.sms);
+  check_local_sms(expand.sms, "sms");
 }
 
 ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandOptions& expand,
@@ -85,18 +85,8 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
   check();
   check_expand(received, expand);
   Route::State& route = *received.route->state();
-  ExpertRows rows;
-  for (const uint32_t tokens : route.tokens_per_expert) {
-    rows.first_rows.push_back(rows.rows);
-    rows.rows += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
-  }
-  if (route.places == 0) rows.first_rows.push_back(rows.rows);
-  if (expand.rows_max != 0) {
-    if (rows.rows > expand.rows_max)
-      throw InvalidArgument("rows_max", fmt::format("places for {} rows", rows.rows),
-                            std::to_string(expand.rows_max));
-    rows.rows = expand.rows_max;
-  }
+  ExpertRows rows = count_rows(route, expand);
+  if (expand.rows_max != 0) rows.rows = expand.rows_max;
   const uint32_t bytes = row_bytes(received.format);
   const ExpertRowsLayout layout{.rows = rows.rows,
                                 .received = received.rows,
@@ -106,44 +96,73 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
                                 .scale_words = received.format.scale_words,
                                 .scale_order = expand.scale_order};
   const throughput::Plan shape = plan_of(bytes, expand.sms);
-  expert_major::ExpandTail tail{
-      .warps = shape.warps, .local_experts = control_.local_experts, .stages_bytes = 0};
-  const uint32_t shared_bytes = accelerator_.capacity().shared_bytes;
-  const uint32_t taken = (sizeof(expert_major::ExpandShared) + 127) / 128 * 128 + tail.bytes();
-  const throughput::StagePlan rings = throughput::plan_rings(
-      bytes, shared_bytes - std::min(taken, shared_bytes), shape.movers, accelerator_.kind());
-  tail.stages_bytes = shape.movers * rings.stages * rings.stage_bytes;
-  if (rings.stages == 0)
-    throw InvalidArgument("experts", "counters for them in a block's shared memory",
-                          fmt::format("{} on a rank", control_.local_experts));
+  const auto tail_of = [&](const throughput::StagePlan& plan) {
+    return expert_major::ExpandTail::of(shape.warps, control_.local_experts, shape.movers, plan);
+  };
+  const throughput::StagePlan rings =
+      rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
   begin_call(stream);
   route.received->block().record_stream(stream);
   route.table->block().record_stream(stream);
-  std::byte* const to = memory->block().data();
   launch(accelerator_, expert_major::expand_rows_kernel,
          {.blocks = shape.blocks,
           .warps = shape.warps,
-          .extra_shared_bytes = tail.bytes(),
+          .extra_shared_bytes = tail_of(rings).bytes(),
           .cooperative = false,
           .local = true},
          stream,
-         {.rows = received.rows,
-          .topk = options.topk,
+         {.grouping = {.topk = options.topk,
+                       .alignment = expand.alignment,
+                       .scales = static_cast<const uint32_t*>(received.scales),
+                       .ids = received.topk_idx,
+                       .weights = received.topk_weights,
+                       .to = memory->block().data(),
+                       .layout = layout},
+          .rows = received.rows,
           .x = static_cast<const std::byte*>(received.x),
-          .scales = static_cast<const uint32_t*>(received.scales),
-          .ids = received.topk_idx,
-          .weights = received.topk_weights,
           .tokens_per_expert = received.tokens_per_expert_on_device,
-          .alignment = expand.alignment,
-          .to = to,
-          .layout = layout,
           .movers = shape.movers,
           .plan = rings,
           .patience = health_->cell.patience(world.timeout())});
+  fill_in(rows, layout, received, memory);
+  return rows;
+}
+
+ExpertRows ExpertParallel::Parts::count_rows(const Route::State& route,
+                                             const ExpandOptions& expand) {
+  ExpertRows rows;
+  for (const uint32_t tokens : route.tokens_per_expert) {
+    rows.first_rows.push_back(rows.rows);
+    rows.rows += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
+  }
+  if (route.places == 0) rows.first_rows.push_back(rows.rows);
+  if (expand.rows_max != 0 && rows.rows > expand.rows_max)
+    throw InvalidArgument("rows_max", fmt::format("places for {} rows", rows.rows),
+                          std::to_string(expand.rows_max));
+  return rows;
+}
+
+throughput::StagePlan ExpertParallel::Parts::rings_beside(size_t shared_bytes, size_t tail_bytes,
+                                                          uint32_t row_bytes,
+                                                          uint32_t movers) const {
+  const size_t all = accelerator_.capacity().shared_bytes;
+  const size_t taken = (shared_bytes + 127) / 128 * 128 + (tail_bytes + 127) / 128 * 128;
+  const throughput::StagePlan rings = throughput::plan_rings(
+      row_bytes, static_cast<uint32_t>(all - std::min(taken, all)), movers, accelerator_.kind());
+  if (rings.stages == 0)
+    throw InvalidArgument("experts", "counters for them in a block's shared memory",
+                          fmt::format("{} on a rank", control_.local_experts));
+  return rings;
+}
+
+void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& layout,
+                                    const Received& received,
+                                    const std::shared_ptr<CallMemory>& memory) const {
+  std::byte* const to = memory->block().data();
   rows.x = to + layout.x_at();
   rows.format = received.format;
-  rows.format.scale_order = expand.scale_order;
+  rows.format.scale_order = layout.scale_order;
   rows.scales = layout.scale_words == 0 ? nullptr : to + layout.scales_at();
   rows.scale_stride = layout.scale_stride();
   rows.offsets = reinterpret_cast<const int32_t*>(to + layout.offsets_at());
@@ -152,7 +171,6 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
   rows.slots = reinterpret_cast<const int32_t*>(to + layout.slots_at());
   rows.route = received.route;
   rows.owner = memory;
-  return rows;
 }
 
 std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& input,
@@ -161,8 +179,16 @@ std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& in
   const uint32_t bytes = row_bytes({.type = input.type});
   const std::shared_ptr<CallMemory> sums = scratch(size_t{route.rows} * bytes, stream, route);
   const std::byte* const metadata = route.received->block().data();
+  const uint32_t taken = (sizeof(expert_major::ReduceShared) + 127) / 128 * 128;
+  const throughput::SumsPlan shape = throughput::plan_sums(
+      bytes, accelerator_.capacity().shared_bytes - taken, accelerator_.kind());
   launch(accelerator_, expert_major::reduce_rows_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
+         {.blocks = input.local_sms != 0 ? input.local_sms : plan.blocks,
+          .warps = shape.warps,
+          .extra_shared_bytes = shape.groups * shape.rings.stages * shape.rings.stage_bytes,
+          .cooperative = false,
+          .local = true},
+         stream,
          {.rows = route.rows,
           .topk = options.topk,
           .row_bytes = bytes,
@@ -173,6 +199,8 @@ std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& in
                          ? reinterpret_cast<const float*>(metadata + route.layout.weights_at())
                          : nullptr,
           .to = sums->block().data(),
+          .groups = shape.groups,
+          .plan = shape.rings,
           .patience = health_->cell.patience(world.timeout())});
   return sums;
 }

@@ -12,7 +12,8 @@ using throughput::kMoments;
 namespace {
 
 constexpr std::array<const char*, kMoments> kMomentNames = {
-    "begun", "counted", "greeted", "known", "routed", "moved", "told", "finished", "ended"};
+    "begun", "counted", "greeted", "known",    "routed", "moved",
+    "told",  "placed",  "spread",  "finished", "ended"};
 
 /// A word that a kernel may be writing now.
 uint64_t seen(uint64_t& word) {

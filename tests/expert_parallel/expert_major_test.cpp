@@ -105,6 +105,72 @@ TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
   }
 }
 
+TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
+  for (const uint32_t ranks : {1, 2, 4}) {
+    const ExchangeCase exchange_case = case_of(ranks);
+    const std::vector<Tokens> all = exchange_case.draw();
+    const auto worlds_of = worlds(ranks);
+    expect_none_failed(run_ranks(worlds_of, [&](World& world) {
+      Accelerator& accelerator = world.accelerator();
+      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+      ExpertParallel exchange(world, exchange_case.options());
+      const TokensOnDevice tokens(accelerator, all[world.rank()], true);
+      constexpr uint32_t kRowWords = 36, kScaleWords = 3;
+      const RowBytes bytes =
+          row_bytes_of(0, world.rank(), all[world.rank()].count, kRowWords, kScaleWords);
+      const DeviceArray<uint32_t> x(accelerator, bytes.x), scales(accelerator, bytes.scales);
+      DispatchInput input = tokens.input();
+      input.x = x.data();
+      input.scales = scales.data();
+      input.format = {.type = ElementType::fp8_e4m3, .scale_words = kScaleWords};
+      for (const uint32_t alignment : {1u, 8u, 128u})
+        for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
+          const Grouped want = grouped(exchange_case.shape, expected, alignment);
+          const RowsByExpert got =
+              exchange.dispatch_by_expert(input, {.alignment = alignment, .scale_order = order});
+          exchange.wait();
+          const ExpertRows& rows = got.rows;
+          ASSERT_EQ(rows.rows, want.row_of.size());
+          ASSERT_EQ(rows.first_rows,
+                    std::vector<uint32_t>(want.offsets.begin(), want.offsets.end()));
+          EXPECT_EQ(got.received.rows_from, expected.rows_from);
+          EXPECT_EQ(read_back(accelerator, rows.offsets, want.offsets.size()), want.offsets);
+          EXPECT_EQ(read_back(accelerator, rows.row_of, rows.rows), want.row_of);
+          EXPECT_EQ(read_back(accelerator, rows.weights, rows.rows), want.weights);
+          EXPECT_EQ(read_back(accelerator, rows.slots, want.slots.size()), want.slots);
+          EXPECT_EQ(difference_of_rows(accelerator, rows, want, expected, kRowWords), "");
+        }
+    }));
+  }
+}
+
+/// A rank that has no room says so; the others' rows come, and the next call works.
+TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
+  const ExchangeCase exchange_case = case_of(2);
+  const std::vector<Tokens> all = exchange_case.draw();
+  const auto worlds_of = worlds(2);
+  expect_none_failed(run_ranks(worlds_of, [&](World& world) {
+    const Expected expected = expected_on(exchange_case.shape, all, world.rank());
+    const Grouped want = grouped(exchange_case.shape, expected, 1);
+    ExpertParallel exchange(world, exchange_case.options());
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    for (uint32_t cramped = 0; cramped < 3; ++cramped) {
+      std::string argument = "none";
+      try {
+        exchange.dispatch_by_expert(tokens.input(),
+                                    {.rows_max = cramped == world.rank() ? 1 : 4096u});
+      } catch (const InvalidArgument& error) {
+        argument = error.argument;
+      }
+      EXPECT_EQ(argument, cramped == world.rank() ? "rows_max" : "none");
+      exchange.wait();
+    }
+    const RowsByExpert got = exchange.dispatch_by_expert(tokens.input(), {});
+    exchange.wait();
+    EXPECT_EQ(read_back(world.accelerator(), got.rows.slots, want.slots.size()), want.slots);
+  }));
+}
+
 /// What an expert makes of a token, in BF16.
 float result_of(int64_t expert, Row row, uint32_t column) {
   return from_bf16(expert_value(static_cast<uint32_t>(expert), row, column));

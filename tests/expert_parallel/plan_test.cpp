@@ -108,7 +108,7 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
 
 /// No two words of a window overlap, and all lie within it.
 TEST(Control, WordsAreApart) {
-  const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts = 5};
+  const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts = 5, .rows_max = 7};
   std::vector<bool> taken(layout.bytes());
   const auto take = [&](size_t at, size_t bytes) {
     ASSERT_EQ(at % (bytes % 8 == 0 ? 8 : 4), 0u);
@@ -128,8 +128,10 @@ TEST(Control, WordsAreApart) {
         take(layout.expert(source, block, expert), sizeof(Stamped));
       take(layout.refusal(source, block), sizeof(Refusal));
       take(layout.finished(source, block), sizeof(uint32_t));
+      take(layout.told(source, block), sizeof(uint32_t));
     }
   }
+  for (uint32_t row = 0; row < 7; ++row) take(layout.arrived(row), sizeof(uint32_t));
   EXPECT_EQ(std::count(taken.begin(), taken.end(), false), 0);
 }
 

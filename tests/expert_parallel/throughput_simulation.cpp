@@ -29,10 +29,11 @@ enum class Step : uint32_t {
   places,
   by_expert,
   watched,
+  by_expert_at_once,
 };
 constexpr const char* kStepNames[] = {
     "dispatch", "dispatch_again", "combine", "combine_with_weights", "refused", "format",
-    "places",   "by_expert",      "watched"};
+    "places",   "by_expert",      "watched", "by_expert_at_once"};
 constexpr uint32_t kSteps = std::size(kStepNames);
 
 struct Drawn {
@@ -42,6 +43,7 @@ struct Drawn {
   RowFormat format;        ///< of Step::format
   uint32_t spare = 0;      ///< places of Step::places
   uint32_t alignment = 1;  ///< of Step::by_expert
+  bool waits = false;      ///< the host, in Step::by_expert_at_once
   ExpertParallelOptions::Tuning tuning;
   bool in_place = false;
   bool ends_in_discord = false;
@@ -67,8 +69,10 @@ void note_used(SeedRun& run, const Drawn& drawn) {
     run.option("scale_words", drawn.format.scale_words);
     run.option("scales_by_columns", drawn.format.scale_order == ScaleOrder::columns);
   }
-  if (has(Step::places)) run.option("spare", drawn.spare);
-  if (has(Step::by_expert)) run.option("alignment", drawn.alignment);
+  const bool at_once = has(Step::by_expert_at_once);
+  if (has(Step::places) || at_once) run.option("spare", drawn.spare);
+  if (has(Step::by_expert) || at_once) run.option("alignment", drawn.alignment);
+  if (at_once) run.option("waits", drawn.waits);
 }
 
 /// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
@@ -105,6 +109,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.format = draw_format(random, shape.hidden);
   drawn.spare = random.between(1, 9);
   drawn.alignment = 1u << random.below(5);
+  drawn.waits = random.chance(512);
   note_used(run, drawn);
   drawn.tuning.movers = run.option("movers", random.between(1, 3));
   drawn.tuning.kept_percent = run.option("kept_percent", random.between(1, 100));
@@ -223,6 +228,12 @@ void exchange_on(World& world, const Drawn& drawn) {
         require_none(difference_by_expert(exchange, first, shape, mine, drawn.alignment),
                      "rows by expert");
         break;
+      case Step::by_expert_at_once:
+        ++dispatches;
+        require_none(difference_by_expert_at_once(exchange, tokens, first, drawn.alignment,
+                                                  drawn.spare, drawn.waits),
+                     "rows by expert at once");
+        break;
       case Step::watched:
         ++dispatches;
         require_none(difference_if_watched(exchange, tokens, expected), "a watched dispatch");
@@ -302,14 +313,14 @@ const bool registered = simulation::add_suite(
                    {Fault::acquire_made_relaxed, "call_kernel.hpp:32", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:45", kOwnHost},
-                   {Fault::sys_made_gpu, "call_kernel.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "report_kernel.hpp:30", kOwnHost},
-                   {Fault::sys_made_gpu, "report_kernel.hpp:37", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:47", kOwnHost},
+                   {Fault::sys_made_gpu, "call_kernel.hpp:53", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:21", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:28", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:19", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:37", kKernelEnded},
-                   {Fault::proxy_fence_removed, "dispatch_kernel.hpp:45", kKernelEnded},
-                   {Fault::barrier_removed, "dispatch_kernel.hpp:43", kFencedLater},
+                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:46", kKernelEnded},
+                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:44", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::store_dropped, "readiness_kernel.hpp:69", kNobodyWatches}},

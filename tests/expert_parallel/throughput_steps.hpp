@@ -105,4 +105,42 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
   return difference("out", out.read(), expected);
 }
 
+/// Rows that are grouped by expert as they come, against those of `received` that are grouped
+/// after; `spare` places more, and a host that waits for the counts or does not.
+inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
+                                                const TokensOnDevice& tokens,
+                                                const Received& received, uint32_t alignment,
+                                                uint32_t spare, bool waits) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows after = exchange.expand(received, {.alignment = alignment});
+  DispatchInput input = tokens.input();
+  if (!waits) input.received_tokens_max = received.rows + spare;
+  const RowsByExpert at_once =
+      exchange.dispatch_by_expert(input, {.alignment = alignment, .rows_max = after.rows + spare});
+  exchange.wait();
+  const ExpertRows& rows = at_once.rows;
+  if (rows.rows != after.rows + spare) return "not as many places as were asked for";
+  const auto same = [&](const char* what, const auto* left, const auto* right, size_t count) {
+    return difference(what, read_back(accelerator, left, count),
+                      read_back(accelerator, right, count));
+  };
+  const uint32_t topk = exchange.options().topk;
+  const size_t elements = size_t{after.rows} * exchange.options().hidden;
+  std::string text =
+      same("offsets", rows.offsets, after.offsets, received.tokens_per_expert.size() + 1) +
+      same("row_of", rows.row_of, after.row_of, after.rows) +
+      same("weights", rows.weights, after.weights, after.rows) +
+      same("slots", rows.slots, after.slots, size_t{received.rows} * topk) +
+      same("x", static_cast<const uint16_t*>(rows.x), static_cast<const uint16_t*>(after.x),
+           elements) +
+      same("source_token", at_once.received.source_token, received.source_token, received.rows);
+  for (const int32_t row : read_back(accelerator, rows.row_of + after.rows, spare))
+    if (row != -1) return "a spare place is not marked";
+  const uint32_t absent = waits ? 0 : spare * topk;
+  for (const int32_t slot :
+       read_back(accelerator, rows.slots + size_t{received.rows} * topk, absent))
+    if (slot != -1) return "a row that did not come has a place";
+  return text;
+}
+
 }  // namespace tokenyard::test

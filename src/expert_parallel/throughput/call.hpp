@@ -18,6 +18,8 @@ struct Workspace {
   uint32_t readers;          ///< blocks of the running call that have read it
   uint32_t claims[2];        ///< by parity of the call's epoch: the next claim
   uint32_t routes_known[2];  ///< by parity: blocks whose tokens' routes can be read
+  uint32_t spreads[2];       ///< by parity: the next claim of rows to be spread to their experts
+  uint32_t placed[2];        ///< by parity: blocks that have given their rows places by expert
 };
 
 struct CallParams {

@@ -34,6 +34,8 @@ DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   const uint32_t next = (epoch + 1) & 1;
   store<Order::relaxed, Scope::gpu>(&workspace.claims[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.routes_known[next], 0);
+  store<Order::relaxed, Scope::gpu>(&workspace.spreads[next], 0);
+  store<Order::relaxed, Scope::gpu>(&workspace.placed[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.readers, 0);
   store<Order::relaxed, Scope::gpu>(&workspace.epoch, epoch);
 }

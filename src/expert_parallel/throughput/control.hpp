@@ -10,6 +10,11 @@
 ///     refusal[source][block]              why a block refuses the call, if its counts say so
 ///     finished[source][block]             that block has stored, or read, all that it will
 ///
+/// In a dispatch whose rows are grouped by expert as they come, also:
+///
+///     told[source][block]                 what travels beside that block's rows is here
+///     arrived[row]                        that received row is here
+///
 /// Every word carries the epoch of its call, and nobody clears any. A word may be overwritten for
 /// the next call because no rank ends a call before every block of every rank has finished it, and
 /// a block finishes after it has read all it needs. Words are indexed by source block, so ranks may
@@ -30,7 +35,7 @@ enum class HelloWord : uint32_t { call, route, format, scales, rows, places, wei
 inline constexpr uint32_t kHelloWords = 7;
 
 /// Which call a rank has made. All ranks must make the same one.
-enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine };
+enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch_by_expert };
 
 /// Whether a combine brings weights home too. A rank that has neither rows nor tokens cannot tell.
 enum class Weights : uint32_t { without, with, either };
@@ -93,6 +98,7 @@ struct Refusal {
 /// Where each word lies in a window. Host and kernels use this one type.
 struct ControlLayout {
   uint32_t ranks, blocks_max, local_experts;
+  uint32_t rows_max = 0;  ///< that a rank may receive in a call
 
   HOST_DEVICE size_t hello(uint32_t source, HelloWord word) const {
     return (size_t{source} * kHelloWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
@@ -109,7 +115,13 @@ struct ControlLayout {
   HOST_DEVICE size_t finished(uint32_t source, uint32_t block) const {
     return finished_at() + slot(source, block) * sizeof(uint32_t);
   }
-  HOST_DEVICE size_t bytes() const { return finished_at() + slots() * sizeof(uint32_t); }
+  HOST_DEVICE size_t told(uint32_t source, uint32_t block) const {
+    return finished(source, block) + slots() * sizeof(uint32_t);
+  }
+  HOST_DEVICE size_t arrived(uint32_t row) const {
+    return finished_at() + (2 * slots() + row) * sizeof(uint32_t);
+  }
+  HOST_DEVICE size_t bytes() const { return arrived(rows_max); }
 
  private:
   HOST_DEVICE size_t slots() const { return size_t{ranks} * blocks_max; }
@@ -145,6 +157,12 @@ struct Control {
   }
   DEVICE Peer<uint32_t> finished(uint32_t rank, uint32_t source, uint32_t block) const {
     return at<uint32_t>(rank, layout.finished(source, block));
+  }
+  DEVICE Peer<uint32_t> told(uint32_t rank, uint32_t source, uint32_t block) const {
+    return at<uint32_t>(rank, layout.told(source, block));
+  }
+  DEVICE Peer<uint32_t> arrived(uint32_t rank, uint32_t row) const {
+    return at<uint32_t>(rank, layout.arrived(row));
   }
 
  private:

@@ -2,6 +2,7 @@
 /// of everybody's slots.
 #pragma once
 
+#include "device/unroll.hpp"
 #include "expert_parallel/throughput/call_kernel.hpp"
 #include "expert_parallel/throughput/dispatch_shared.hpp"
 #include "expert_parallel/throughput/picks_kernel.hpp"
@@ -155,6 +156,56 @@ DEVICE bool gather_counts(const Dispatch& call) {
       add<Order::relaxed, Scope::block>(rows_from + source, count.value);
   }
   return all_known;
+}
+
+/// By a crew that knows the hellos: `body(slot, expert, tokens)` for each of this rank's experts
+/// and each block of each rank that has tokens for it. A slot is a rank and a block. Several words
+/// are asked for at a time: an answer takes a microsecond, and one after the other a block would
+/// need more of them than small calls take in all.
+/// Whether all that this thread waited for has come.
+template <class Body>
+DEVICE bool for_each_expert_count(const Dispatch& call, Crew crew, Body body) {
+  const CallParams& params = call.params.call;
+  const uint32_t local_experts = call.params.local_experts;
+  const uint32_t blocks_max = params.control.layout.blocks_max;
+  const uint32_t words = params.ranks * blocks_max * local_experts;
+  struct Word {
+    uint32_t slot, expert;
+    Stamped seen;
+  };
+  constexpr uint32_t kAtOnce = 8;
+  bool all_here = true;
+  for (uint32_t first = crew.index; first < words; first += kAtOnce * crew.size) {
+    Word asked[kAtOnce] = {};
+    const auto word_of = [&](const Word& word) {
+      return params.control.expert(params.rank, word.slot / blocks_max, word.slot % blocks_max,
+                                   word.expert);
+    };
+    const auto exists = [&](uint32_t i) {
+      const uint32_t slot = asked[i].slot;
+      return first + i * crew.size < words &&
+             slot % blocks_max < call.hellos().blocks(slot / blocks_max);
+    };
+    UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const uint32_t index = std::min(first + i * crew.size, words - 1);
+      asked[i] = {.slot = index / local_experts, .expert = index % local_experts, .seen = {}};
+      // Relaxed: nothing but the word is read because of it.
+      if (exists(i)) asked[i].seen = load<Order::relaxed, Scope::sys>(word_of(asked[i]));
+    }
+    UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (!exists(i)) continue;
+      Stamped tokens = asked[i].seen;
+      if (tokens.epoch != call.epoch)
+        tokens =
+            call.await_word(Phase::dispatch_experts, asked[i].slot / blocks_max, word_of(asked[i]));
+      const bool here = tokens.epoch == call.epoch;
+      all_here = all_here && here;
+      if (here && tokens.value != 0) body(asked[i].slot, asked[i].expert, tokens.value);
+    }
+  }
+  return all_here;
 }
 
 /// By one warp, after the block has met: notes a rank that has no places for its rows. All blocks

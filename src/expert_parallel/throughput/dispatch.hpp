@@ -34,6 +34,7 @@ struct Shares {
   uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk
   uint32_t tokens_kept;
   uint32_t claims;  ///< of kTokensAClaim tokens, in all
+  bool in_order;    ///< nothing is kept, and claims take the rank's tokens one after the other
 };
 inline constexpr uint32_t kTokensAClaim = 2;
 
@@ -44,7 +45,7 @@ inline constexpr uint32_t kMoversMax = 8;
 inline constexpr uint32_t kDispatchStagesMax = 64;  ///< of all movers
 
 struct DispatchParams {
-  CallParams call;            ///< kind dispatch, or dispatch_again on a known route
+  CallParams call;            ///< kind dispatch_again on a known route; nothing is counted then
   const std::byte* x;         ///< [tokens, row_bytes]
   const std::byte* scales;    ///< [tokens, scale words], or null
   const void* topk_idx;       ///< [tokens, topk] int64 or int32
@@ -65,7 +66,7 @@ struct DispatchParams {
   HOST_DEVICE ReceivedLayout received(uint32_t rows) const {
     return {.rows = rows,
             .row_bytes = row_bytes,
-            .topk = call.kind == CallKind::dispatch ? topk : 0,
+            .topk = call.kind == CallKind::dispatch_again ? 0 : topk,
             .scale_words = call.scales.words(),
             .scale_order = call.scales.order()};
   }

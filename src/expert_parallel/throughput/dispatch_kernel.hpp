@@ -1,94 +1,30 @@
 /// The dispatch kernel; dispatch.hpp tells how it works.
 #pragma once
 
-#include "expert_parallel/throughput/move_rows_kernel.hpp"
-#include "expert_parallel/throughput/report_kernel.hpp"
+#include "expert_parallel/throughput/begin_dispatch_kernel.hpp"
 #include "expert_parallel/throughput/scales_kernel.hpp"
-#include "expert_parallel/throughput/slots_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// By the whole block, which then has to meet.
-DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
-                                const DispatchTail& tail) {
-  const Crew threads = Crew::of_block();
-  for (uint32_t i = threads.index; i < tail.word_count(); i += threads.size) tail.words()[i] = 0;
-  for (uint32_t i = threads.index; i < params.movers * params.plan.stages; i += threads.size)
-    shared.full[i].init(1);
-  fence_async_shared();
-  if (threads.index != 0) return;
-  shared.refused_token = kNothingRefused;
-  shared.refusing_block = kNothingRefused;
-  shared.full_rank = kNothingRefused;
-}
-
-/// By the first warp: hears that every rank makes the same call. False if the call has failed.
-DEVICE bool hear_from_all(const Dispatch& call) {
-  const CallParams& params = call.params.call;
-  const Crew lanes = Crew::of_warp();
-  if (!warp::all(hear_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
-                             Phase::dispatch_hello, lanes)))
-    return false;
-  warp::sync();
-  return compare_calls(params, call.hellos(), call.deadline, Phase::dispatch_hello, lanes);
-}
-
-/// By each mover, while the other warps count. False if the call has failed.
-DEVICE bool open_dispatch(const Dispatch& call, RowMover& mover) {
-  const CallParams& params = call.params.call;
-  if (block::index() == 0 && warp::index() == 0) say_hello(params, call.epoch);
-  mover.load_own();
-  const bool heard = warp::index() != 0 || hear_from_all(call);
-  if (thread::index() == 0) note(params, Moment::greeted);
-  NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
-  // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
-  fence_async();
-  return heard;
-}
-
-/// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
-/// call has failed.
-DEVICE bool count(const Dispatch& call, PickSteps& steps) {
-  count_tokens(call, steps);
-  NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
-  if (call.others().index == 0) note(call.params.call, Moment::counted);
-  publish_counts(call);
-  find_earlier_rows(call);
-  return gather_counts(call);
-}
-
-/// By the whole block, which has met after it knew the counts: every token's rows. False if the
-/// call is refused; then nothing has moved and nothing will.
-DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
-  const CallParams& params = call.params.call;
-  const bool known_already = params.kind != CallKind::dispatch;
-  if (warp::index() == 0) {
-    if (!known_already) find_overflow(call);
-    find_places(call, known_already ? call.params.table.rows_on() : call.tail.rows_on());
-  } else if (!call.moves_rows() && !known_already) {
-    assign_slots(call, counted);
-  }
-  block::sync();
-  if (call.refused()) return false;
-  if (thread::index() == 0) note(params, Moment::routed);
-  if (!call.moves_rows() && call.others().index == 0 && !known_already) announce_routes(call);
-  return true;
-}
+using Mover = RowMover<Arrivals::by_block>;
 
 /// By all warps that move no rows.
 DEVICE void move_metadata(const Dispatch& call) {
-  if (call.params.call.kind != CallKind::dispatch) {
+  if (call.params.call.kind == CallKind::dispatch_again) {
     send_scales(call, call.params.table.rows_on());
     return;
   }
-  if (block::index() == 0) report_counts(call);
+  if (block::index() == 0) {
+    sum_experts(call);
+    report_counts(call);
+  }
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
 }
 
 /// By the whole block. Whether this warp, as far as it knows, has done its part.
-DEVICE bool move(const Dispatch& call, RowMover& mover, bool routed) {
+DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   const CallParams& params = call.params.call;
   if (!call.moves_rows()) {
     if (routed) move_metadata(call);
@@ -97,10 +33,7 @@ DEVICE bool move(const Dispatch& call, RowMover& mover, bool routed) {
   }
   const bool moved = routed && mover.move_all(call);
   if (thread::index() == 0) note(params, Moment::moved);
-  if (moved) return true;
-  mover.let_go();
-  if (block::index() == 0 && thread::index() == 0 && call.refused()) report_refusal(call);
-  return !call.deadline.failed();
+  return moved || end_unmoved(call, mover);
 }
 
 DEVICE void dispatch(const DispatchParams& params) {
@@ -109,14 +42,14 @@ DEVICE void dispatch(const DispatchParams& params) {
   tail.base = block::shared_tail<DispatchShared>();
   const Deadline deadline = params.call.patience.start();
   if (thread::index() == 0) note(params.call, Moment::begun);
-  const bool counts = params.call.kind == CallKind::dispatch;
+  const bool counts = params.call.kind != CallKind::dispatch_again;
   // The first looks at memory are made together: they take longer than all that is done meanwhile.
   PickSteps steps(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
   const uint32_t epoch = read_epoch(params.call);
   ready_shared_memory(params, shared, tail);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
-  RowMover mover(params, shared, tail);
+  Mover mover(params, shared, tail);
   const Dispatch call{params, shared, tail, deadline, epoch};
   bool sound = true;
   if (call.moves_rows())

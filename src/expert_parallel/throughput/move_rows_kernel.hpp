@@ -4,6 +4,10 @@
 ///
 ///     stage   | stored, maybe still read |  next to be stored  | loading ...    |
 ///             |<--------- lag ---------->|<----- stages - lag ----------------->|
+///
+/// Where rows are grouped by expert as they come, those of the own rank are left where they are,
+/// and each of the others is told to have arrived: a few at a time, since to tell takes as long as
+/// the stores before it are under way.
 #pragma once
 
 #include "expert_parallel/throughput/token_supply_kernel.hpp"
@@ -11,7 +15,11 @@
 
 namespace tokenyard::throughput {
 
+/// Who tells that rows have arrived: each block in the end, or its movers as they go.
+enum class Arrivals : uint8_t { by_block, by_row };
+
 /// One mover's work. A unit is one segment of one token's row.
+template <Arrivals arrivals = Arrivals::by_block>
 class RowMover {
  public:
   DEVICE RowMover(const DispatchParams& params, DispatchShared& shared, const DispatchTail& tail)
@@ -33,7 +41,7 @@ class RowMover {
   /// failed instead: then loads may be under way.
   DEVICE bool move_all(const Dispatch& call) {
     first_rank_ = rank_at(warp::lane());
-    if (warp::lane() < params_.call.ranks) first_rows_ = rows_on(call, first_rank_);
+    if (warp::lane() < destinations()) first_rows_ = rows_on(call, first_rank_);
     bool more = true;
     while (more && loaded_ < params_.plan.stages) more = load_next(call);
     RingPosition at;
@@ -42,6 +50,7 @@ class RowMover {
       const uint32_t stage = at.stage;
       if (!await_load(call, at)) break;
       store_unit(call, stage, row);
+      if constexpr (arrivals == Arrivals::by_row) note_stored(call, stage);
       at.advance(1, params_.plan.stages);
       if (stored >= params_.plan.lag && more) {
         wait_read_but(params_.plan.lag);
@@ -54,9 +63,13 @@ class RowMover {
     // Asked before the last stores are complete, since the answer takes as long as they do.
     const bool failed = call.deadline.failed();
     bulk::wait<0>();
+    if constexpr (arrivals == Arrivals::by_row) tell_arrived(call, stored_ - told_);
     // Lanes may have been answered differently, and let_go is for whole warps.
     return warp::all(!failed);
   }
+
+  /// After move_all: the stage that is next, for who goes on with the ring.
+  DEVICE RingPosition position() const { return loading_; }
 
   /// For a call that will not move its rows.
   DEVICE void let_go() const {
@@ -65,6 +78,16 @@ class RowMover {
   }
 
  private:
+  /// Units whose stores may be on their way when those before them are told to have arrived, and
+  /// how many are told at once.
+  static constexpr uint32_t kOnTheirWay = 4, kToldAtOnce = 4;
+  static constexpr uint32_t kNoToken = 0xffffffff;
+
+  /// Ranks that are stored to: the turns below.
+  DEVICE uint32_t destinations() const {
+    return params_.call.ranks - (arrivals == Arrivals::by_row ? 1 : 0);
+  }
+
   DEVICE bool load_next(const Dispatch& call) {
     if (segment_ == 0 && !supply_.next(call, token_)) return false;
     load_unit();
@@ -116,7 +139,7 @@ class RowMover {
   /// For the unit in a stage, this lane's row on the rank of its first turn, or -1.
   DEVICE int32_t row_on_first_rank(uint32_t stage) const {
     const uint32_t token = warp::shuffle(held_token_, stage);
-    return warp::lane() < params_.call.ranks ? row_of(token, first_rank_) : -1;
+    return warp::lane() < destinations() ? row_of(token, first_rank_) : -1;
   }
 
   DEVICE void store_unit(const Dispatch& call, uint32_t stage, int32_t row) const {
@@ -130,11 +153,39 @@ class RowMover {
                   params_.plan.bytes_of(segment, params_.row_bytes));
     };
     store_to(first_rows_, row);
-    for (uint32_t turn = warp::lane() + kWarpLanes; turn < params_.call.ranks; turn += kWarpLanes) {
+    for (uint32_t turn = warp::lane() + kWarpLanes; turn < destinations(); turn += kWarpLanes) {
       const uint32_t rank = rank_at(turn);
       store_to(rows_on(call, rank), row_of(token, rank));
     }
     bulk::commit();
+  }
+
+  /// The unit in a stage has been stored: those some way before it may be complete by now.
+  DEVICE void note_stored(const Dispatch& call, uint32_t stage) {
+    const uint32_t token = warp::shuffle(held_token_, stage);
+    const bool whole = warp::shuffle(held_segment_, stage) + 1 == params_.plan.segments;
+    if (warp::lane() == stored_ % kWarpLanes) stored_token_ = whole ? token : kNoToken;
+    ++stored_;
+    if (stored_ - told_ < kOnTheirWay + kToldAtOnce) return;
+    bulk::wait<kOnTheirWay>();
+    tell_arrived(call, kToldAtOnce);
+  }
+
+  /// Of the oldest `units` that are not told yet, whose stores are complete: each lane tells of
+  /// those that it has stored itself. The fence publishes them with the words after it.
+  DEVICE void tell_arrived(const Dispatch& call, uint32_t units) {
+    fence<Scope::sys>();
+    for (const uint32_t end = told_ + units; told_ < end; ++told_) {
+      const uint32_t token = warp::shuffle(stored_token_, told_ % kWarpLanes);
+      if (token == kNoToken) continue;
+      for (uint32_t turn = warp::lane(); turn < destinations(); turn += kWarpLanes) {
+        const uint32_t rank = rank_at(turn);
+        const int32_t row = row_of(token, rank);
+        if (row < 0) continue;
+        store<Order::relaxed, Scope::sys>(
+            params_.call.control.arrived(rank, static_cast<uint32_t>(row)), call.epoch);
+      }
+    }
   }
 
   const DispatchParams& params_;
@@ -149,6 +200,8 @@ class RowMover {
   uint32_t held_segment_ = 0;  // with its segment.
   uint32_t first_rank_ = 0;    // This lane's first turn.
   Peer<std::byte> first_rows_;
+  uint32_t stored_ = 0, told_ = 0;    // Units; only where arrivals are told by row.
+  uint32_t stored_token_ = kNoToken;  // Of the last such unit with this lane's number.
 };
 
 }  // namespace tokenyard::throughput

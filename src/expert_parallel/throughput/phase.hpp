@@ -13,6 +13,8 @@ enum class Phase : uint32_t {
   dispatch_experts,   ///< a block's tokens for each of our experts
   dispatch_refusal,   ///< what was wrong with a token whose block refused it
   dispatch_routes,    ///< this rank's other blocks know where their rows go
+  dispatch_metadata,  ///< what travels beside a block's rows
+  dispatch_places,    ///< this rank's other blocks have given rows their places by expert
   dispatch_load,      ///< a row is in shared memory
   dispatch_arrivals,  ///< a block has stored all its rows
   combine_hello,      ///< a rank has started this call and says where its rows lie

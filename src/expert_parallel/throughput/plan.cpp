@@ -119,14 +119,24 @@ StagePlan plan_rings(uint32_t row_bytes, uint32_t available, uint32_t movers,
                      kDispatchStagesMax / movers);
 }
 
+SumsPlan plan_sums(uint32_t row_bytes, uint32_t available, AcceleratorKind kind) {
+  const bool gpu = kind == AcceleratorKind::gpu;
+  const uint32_t summers = gpu ? kSummersGpu : kSummersHost;
+  const uint32_t wanted = gpu ? kStagesWantedGpu : kStagesWantedHost;
+  return {
+      .groups = kGroups,
+      .warps = kGroups * (summers + 1),
+      .rings = plan_stages(row_bytes, available / kGroups, summers * kWarpLanes * kPiecesALane * 16,
+                           std::max(ceil_divide(wanted, kGroups), kStagesWantedHost),
+                           gpu ? kStagesMax : kStagesMaxHost)};
+}
+
 Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
   Plan plan{};
   choose_blocks(input, gpu, capacity, plan);
   plan.warps = gpu ? kWarpsGpu : kWarpsHost;
   const uint32_t ranks = input.ranks, row_bytes = input.row_bytes;
-  const uint32_t wanted = gpu ? kStagesWantedGpu : kStagesWantedHost;
-  const uint32_t most = gpu ? kStagesMax : kStagesMaxHost;
 
   const DispatchTail dispatch_tail{.warps = plan.warps,
                                    .ranks = ranks,
@@ -143,12 +153,10 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   const CombineTail combine_tail{.ranks = ranks, .stages_bytes = 0};
   const uint32_t for_combine = shared_bytes_left(
       capacity, round_up(sizeof(CombineShared), kStageAlignment) + combine_tail.bytes());
-  const uint32_t summers = gpu ? kSummersGpu : kSummersHost;
-  plan.combine_groups = kGroups;
-  plan.combine_warps = kGroups * (summers + 1) + 1;
-  plan.combine =
-      plan_stages(row_bytes, for_combine / kGroups, summers * kWarpLanes * kPiecesALane * 16,
-                  std::max(ceil_divide(wanted, kGroups), kStagesWantedHost), most);
+  const SumsPlan sums = plan_sums(row_bytes, for_combine, kind);
+  plan.combine_groups = sums.groups;
+  plan.combine_warps = sums.warps + 1;  // And the one that brings weights home.
+  plan.combine = sums.rings;
 
   if (plan.dispatch.stages == 0 || plan.combine.stages == 0)
     throw InvalidArgument(
@@ -175,6 +183,21 @@ Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {
   shares.claims =
       plan.blocks * ceil_divide(shares.tokens_a_block - shares.tokens_kept, kTokensAClaim);
   return shares;
+}
+
+Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan) {
+  Shares shares = share_tokens(tokens, topk, plan);
+  shares.tokens_kept = 0;
+  shares.claims = ceil_divide(tokens, kTokensAClaim);
+  shares.in_order = true;
+  return shares;
+}
+
+uint32_t choose_senders(uint32_t ranks, uint32_t blocks) {
+  if (ranks == 1) return 0;
+  // A few more than the links need: some are served late.
+  constexpr uint32_t kSpareSenders = 2;
+  return std::min(kBlocksForLinks + kSpareSenders, std::max(blocks / 2, 1u));
 }
 
 }  // namespace tokenyard::throughput

@@ -44,7 +44,20 @@ StagePlan plan_stages(uint32_t row_bytes, uint32_t available, uint32_t segment_b
 /// The rings of `movers` warps in `available` bytes of shared memory, that of each.
 StagePlan plan_rings(uint32_t row_bytes, uint32_t available, uint32_t movers, AcceleratorKind kind);
 
+/// Groups of warps that fetch and sum rows in `available` bytes of shared memory.
+struct SumsPlan {
+  uint32_t groups, warps;  ///< warps: of all groups
+  StagePlan rings;         ///< of each group
+};
+SumsPlan plan_sums(uint32_t row_bytes, uint32_t available, AcceleratorKind kind);
+
 /// How `tokens` of a rank are shared among blocks and warps.
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan);
+/// The same where rows shall leave in the order of their tokens.
+Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan);
+
+/// Of the blocks of a dispatch that groups rows by expert as they come, how many send first and
+/// then group; the others group from the start.
+uint32_t choose_senders(uint32_t ranks, uint32_t blocks);
 
 }  // namespace tokenyard::throughput

@@ -8,20 +8,11 @@ namespace tokenyard::throughput {
 /// By all warps of block 0 that move no rows: adds up the tokens of this rank's experts.
 DEVICE void sum_experts(const Dispatch& call) {
   const CallParams& params = call.params.call;
-  const uint32_t local_experts = call.params.local_experts;
-  const uint32_t blocks_max = params.control.layout.blocks_max;
   const Crew crew = call.others();
-  for (uint32_t i = crew.index; i < params.ranks * blocks_max * local_experts; i += crew.size) {
-    const uint32_t slot = i / local_experts, expert = i % local_experts;
-    const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
-    if (source_block >= call.hellos().blocks(source)) continue;
-    const Stamped tokens =
-        call.await_word(Phase::dispatch_experts, source,
-                        params.control.expert(params.rank, source, source_block, expert));
-    if (tokens.value == 0) continue;
-    add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens.value);
-    note_named(call.params.readiness, source, expert);
-  }
+  for_each_expert_count(call, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
+    add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens);
+    note_named(call.params.readiness, slot / params.control.layout.blocks_max, expert);
+  });
   NamedBarrier(DispatchBarrier::experts_summed).sync(crew.size);
 }
 
@@ -49,9 +40,8 @@ DEVICE void fill_table(const Dispatch& call) {
   if (warp::lane() == 0) table.epoch() = call.epoch;
 }
 
-/// By all warps of block 0 that move no rows.
+/// By all warps of block 0 that move no rows, after sum_experts.
 DEVICE void report_counts(const Dispatch& call) {
-  sum_experts(call);
   if (warp::index() != call.params.movers) return;
   fill_table(call);
   CountsRecord& record = *call.params.record;

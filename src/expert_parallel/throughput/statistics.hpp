@@ -18,10 +18,12 @@ enum class Moment : uint32_t {
   routed,    ///< its tokens' rows have their places
   moved,     ///< its rows are stored, or have been fetched
   told,      ///< what travels beside its rows is stored
+  placed,    ///< received rows that it places by expert have their places
+  spread,    ///< it has no more rows to spread to their experts
   finished,  ///< it has told every rank that it is done
   ended,     ///< block 0: everybody else is
 };
-inline constexpr uint32_t kMoments = 9;
+inline constexpr uint32_t kMoments = 11;
 
 /// Sums over the object's calls: a total on the device, and its copy for the host.
 struct Statistics {

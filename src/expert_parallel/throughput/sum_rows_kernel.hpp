@@ -2,54 +2,10 @@
 /// with the biases, adds the ranks' rows in the order of the ranks, and rounds once.
 #pragma once
 
-#include "device/unroll.hpp"
 #include "expert_parallel/throughput/combine_shared.hpp"
-#include "expert_parallel/throughput/piece_sums_kernel.hpp"
+#include "expert_parallel/throughput/row_sums_kernel.hpp"
 
 namespace tokenyard::throughput {
-
-/// A lane's part of a segment: pieces `first`, `first + stride`, ... below `pieces`.
-struct SumLane {
-  uint32_t first, stride, pieces;
-
-  /// Whether the lane has all the pieces that it can hold, as every lane has where a row's length
-  /// suits the warps: then nothing is asked of each.
-  DEVICE bool full() const { return first + (kPiecesALane - 1) * stride < pieces; }
-
-  /// `body(i, piece)` for each of the lane's pieces.
-  template <class Body>
-  DEVICE void each(Body body) const {
-    if (full()) {
-      UNROLL
-      for (uint32_t i = 0; i < kPiecesALane; ++i) body(i, first + i * stride);
-    } else {
-      UNROLL
-      for (uint32_t i = 0; i < kPiecesALane; ++i)
-        if (first + i * stride < pieces) body(i, first + i * stride);
-    }
-  }
-};
-
-template <class Piece>
-class Sums {
- public:
-  DEVICE void clear() {
-    for (auto& piece : sums_) piece.clear();
-  }
-
-  DEVICE void add_row(const Bytes16* row, const SumLane& lane) {
-    Bytes16 values[kPiecesALane] = {};
-    lane.each([&](uint32_t i, uint32_t piece) { values[i] = load_vector(row + piece); });
-    lane.each([&](uint32_t i, uint32_t) { sums_[i].add(values[i]); });
-  }
-
-  DEVICE void write(Bytes16* out, const SumLane& lane) const {
-    lane.each([&](uint32_t i, uint32_t piece) { store_vector(out + piece, sums_[i].rounded()); });
-  }
-
- private:
-  PieceSums<Piece> sums_[kPiecesALane];
-};
 
 /// By each summing warp, for rows of one type. A token that went nowhere becomes zeros.
 template <class Piece>

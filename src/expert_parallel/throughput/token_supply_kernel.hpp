@@ -45,14 +45,23 @@ class TokenSupply {
       ++draws_;
       const uint32_t drawn = warp::shuffle(ticket_, 0);
       if (drawn >= params_.shares.claims) return false;
-      const uint32_t piece = drawn / blocks;
-      const TokenRange range = tokens_of_block(params_, drawn % blocks);
-      next_ = std::min(range.begin + params_.shares.tokens_kept + piece * kTokensAClaim, range.end);
-      end_ = std::min(next_ + kTokensAClaim, range.end);
+      take(drawn, blocks);
       draw(call);
       if (next_ < end_) return true;
     }
     return false;
+  }
+
+  DEVICE void take(uint32_t drawn, uint32_t blocks) {
+    if (params_.shares.in_order) {
+      next_ = drawn * kTokensAClaim;
+      end_ = std::min(next_ + kTokensAClaim, params_.tokens);
+      return;
+    }
+    const uint32_t piece = drawn / blocks;
+    const TokenRange range = tokens_of_block(params_, drawn % blocks);
+    next_ = std::min(range.begin + params_.shares.tokens_kept + piece * kTokensAClaim, range.end);
+    end_ = std::min(next_ + kTokensAClaim, range.end);
   }
 
   DEVICE void draw(const Dispatch& call) {

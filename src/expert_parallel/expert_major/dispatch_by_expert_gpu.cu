@@ -1,0 +1,1 @@
+#include "expert_parallel/expert_major/dispatch_by_expert_kernel.hpp"

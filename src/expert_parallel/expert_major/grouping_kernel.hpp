@@ -1,0 +1,176 @@
+/// How a block gives its rows their places by expert: an expert's rows come in the order in which
+/// they were received, so a row's place is the expert's first row and the number of rows before it
+/// that have this expert too. Those of earlier blocks are in the tail already; the rest is counted.
+#pragma once
+
+#include <algorithm>
+
+#include "device/device.hpp"
+#include "expert_parallel/expert_major/grouping.hpp"
+#include "expert_parallel/throughput/crew.hpp"
+
+namespace tokenyard::expert_major {
+
+struct RowRange {
+  uint32_t begin, end;
+
+  DEVICE RowRange part(uint32_t index, uint32_t parts) const {
+    const uint32_t each = (end - begin + parts - 1) / parts;
+    const uint32_t first = std::min(begin + index * each, end);
+    return {first, std::min(first + each, end)};
+  }
+};
+
+/// Grouping as a block sees it.
+struct Group {
+  const Grouping& rows;
+  const GroupTail& tail;
+  uint32_t first_placer;  ///< warp of the block
+
+  DEVICE uint32_t placer() const { return warp::index() - first_placer; }
+  DEVICE uint32_t places_used() const { return tail.offsets()[tail.local_experts]; }
+  /// More rows, padding included, than there is room for: then nothing is stored.
+  DEVICE bool too_many() const { return places_used() > rows.layout.rows; }
+};
+
+/// `body(row)` for every crews-th row of padding: those between an expert's last row and the next
+/// expert's first.
+template <class Body>
+DEVICE void for_each_padding(const Group& group, uint32_t crew, uint32_t crews, Body body) {
+  for (uint32_t expert = 0; expert < group.tail.local_experts; ++expert) {
+    const uint32_t begin = group.tail.offsets()[expert] + group.tail.tokens()[expert];
+    const uint32_t first = begin + (crew + crews - begin % crews) % crews;
+    for (uint32_t row = first; row < group.tail.offsets()[expert + 1]; row += crews) body(row);
+  }
+}
+
+/// By one warp, once the tail knows how many rows each expert has: where they begin.
+DEVICE void find_offsets(const Group& group) {
+  const uint32_t experts = group.tail.local_experts, alignment = group.rows.alignment;
+  uint32_t begin = 0;
+  for (uint32_t first = 0; first < experts; first += kWarpLanes) {
+    const uint32_t expert = first + warp::lane();
+    const uint32_t tokens = expert < experts ? group.tail.tokens()[expert] : 0;
+    const uint32_t rows = (tokens + alignment - 1) / alignment * alignment;
+    const uint32_t before = begin + warp::exclusive_sum(rows);
+    if (expert < experts) group.tail.offsets()[expert] = before;
+    begin = warp::shuffle(before + rows, kWarpLanes - 1);
+  }
+  if (warp::lane() == 0) group.tail.offsets()[experts] = begin;
+}
+
+/// `count` an expert that a row has picked.
+DEVICE void count_pick(const Group& group, uint32_t* counts, size_t pick) {
+  const int32_t id = group.rows.ids[pick];
+  if (id >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
+}
+
+/// By each placer: picks an expert of its rows.
+DEVICE void count_picks(const Group& group, RowRange mine) {
+  const uint32_t topk = group.rows.topk;
+  for (size_t pick = size_t{mine.begin} * topk + warp::lane(); pick < size_t{mine.end} * topk;
+       pick += kWarpLanes)
+    count_pick(group, group.tail.of_warp(group.placer()), pick);
+}
+
+/// By all placers, between meetings: a warp's counts become its next places.
+DEVICE void find_next_places(const Group& group, throughput::Crew crew) {
+  for (uint32_t expert = crew.index; expert < group.tail.local_experts; expert += crew.size) {
+    uint32_t next = group.tail.offsets()[expert] + group.tail.before()[expert];
+    for (uint32_t placer = 0; placer < group.tail.placers; ++placer) {
+      uint32_t& of_warp = group.tail.of_warp(placer)[expert];
+      const uint32_t rows = of_warp;
+      of_warp = next;
+      next += rows;
+    }
+  }
+}
+
+/// By each placer: its rows' places. A step looks at as many rows as fit, a lane a pick; lower
+/// lanes hold the earlier rows.
+DEVICE void assign_places(const Group& group, RowRange mine) {
+  const Grouping& rows = group.rows;
+  auto* const slots = rows.at<int32_t>(rows.layout.slots_at());
+  auto* const row_of = rows.at<int32_t>(rows.layout.row_of_at());
+  auto* const weights = rows.at<float>(rows.layout.weights_at());
+  uint32_t* const next = group.tail.of_warp(group.placer());
+  const size_t end = size_t{mine.end} * rows.topk;
+  for (size_t first = size_t{mine.begin} * rows.topk; first < end; first += kWarpLanes) {
+    const size_t pick = first + warp::lane();
+    const int32_t id = pick < end ? rows.ids[pick] : -1;
+    // A row has an expert at most once, so picks that match are of different rows.
+    const uint32_t same =
+        warp::match(id >= 0 ? static_cast<uint32_t>(id) : 0xffffffffu - warp::lane());
+    const uint32_t earlier = population(same & lanes_below());
+    const uint32_t place = id >= 0 ? next[id] + earlier : 0;
+    warp::sync();
+    if (id >= 0 && earlier == 0) next[id] += population(same);
+    warp::sync();
+    if (pick < end) slots[pick] = id >= 0 ? static_cast<int32_t>(place) : -1;
+    if (id < 0) continue;
+    row_of[place] = static_cast<int32_t>(pick / rows.topk);
+    weights[place] = rows.weights[pick];
+  }
+}
+
+/// By each warp of some: the scales of rows to their places, which are known.
+DEVICE void copy_scales(const Group& group, RowRange mine, uint32_t crew, uint32_t crews) {
+  const Grouping& rows = group.rows;
+  const ExpertRowsLayout& layout = rows.layout;
+  if (layout.scale_words == 0) return;
+  const auto* const slots = rows.at<const int32_t>(layout.slots_at());
+  auto* const scales = rows.at<uint32_t>(layout.scales_at());
+  for (uint32_t row = mine.begin + crew; row < mine.end; row += crews) {
+    for (uint32_t pick = 0; pick < rows.topk; ++pick) {
+      const int32_t place = slots[size_t{row} * rows.topk + pick];
+      if (place < 0) continue;
+      for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
+        scales[layout.scale_index(static_cast<uint32_t>(place), word)] =
+            rows.scales[size_t{row} * layout.scale_words + word];
+    }
+  }
+}
+
+/// By each warp of some in every block: what lies beside padding.
+DEVICE void mark_padding(const Group& group, uint32_t crew, uint32_t crews) {
+  const Grouping& rows = group.rows;
+  const ExpertRowsLayout& layout = rows.layout;
+  auto* const row_of = rows.at<int32_t>(layout.row_of_at());
+  auto* const weights = rows.at<float>(layout.weights_at());
+  auto* const scales = rows.at<uint32_t>(layout.scales_at());
+  for_each_padding(group, block::index() * crews + crew, grid::blocks() * crews, [&](uint32_t row) {
+    for (uint32_t word = warp::lane(); word < layout.scale_words; word += kWarpLanes)
+      scales[layout.scale_index(row, word)] = 0;
+    if (warp::lane() == 0) row_of[row] = -1;
+    if (warp::lane() == 0) weights[row] = 0;
+  });
+}
+
+/// By some threads of block 0: where experts begin, and the marks of places after the last one.
+DEVICE void write_offsets(const Group& group, throughput::Crew crew) {
+  const Grouping& rows = group.rows;
+  const ExpertRowsLayout& layout = rows.layout;
+  auto* const offsets = rows.at<int32_t>(layout.offsets_at());
+  for (uint32_t expert = crew.index; expert <= layout.local_experts; expert += crew.size)
+    offsets[expert] = static_cast<int32_t>(group.tail.offsets()[expert]);
+  for (uint32_t row = group.places_used() + crew.index; row < layout.rows; row += crew.size) {
+    rows.at<int32_t>(layout.row_of_at())[row] = -1;
+    rows.at<float>(layout.weights_at())[row] = 0;
+  }
+}
+
+/// By one lane of each warp of some in every block: zeros to every row of padding. Not awaited.
+DEVICE void clear_padding(const Group& group, uint32_t crew, uint32_t crews) {
+  const uint32_t row_bytes = group.rows.layout.row_bytes;
+  auto* const x = group.rows.at<std::byte>(group.rows.layout.x_at());
+  for_each_padding(group, block::index() * crews + crew, grid::blocks() * crews, [&](uint32_t row) {
+    for (uint32_t at = 0; at < row_bytes; at += kZeroBytes) {
+      const uint32_t left = row_bytes - at;
+      bulk::store(x + size_t{row} * row_bytes + at, group.tail.zeros(),
+                  left < kZeroBytes ? left : kZeroBytes);
+    }
+  });
+  bulk::commit();
+}
+
+}  // namespace tokenyard::expert_major
