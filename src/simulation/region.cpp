@@ -13,7 +13,6 @@ Region& Regions::add(std::string name, void* base, size_t bytes, uint32_t rank) 
   if (reinterpret_cast<uintptr_t>(base) % kCellBytes != 0)
     throw InternalError(fmt::format("region {} is not 16-byte aligned", name));
   recent_ = {};
-  gap_begin_ = gap_end_ = nullptr;
   const auto place =
       std::lower_bound(sorted_.begin(), sorted_.end(), begin,
                        [](const auto& region, std::byte* at) { return region->base < at; });
@@ -47,13 +46,13 @@ Region* Regions::search(const std::byte* address) {
       std::upper_bound(sorted_.begin(), sorted_.end(), address,
                        [](const std::byte* at, const auto& region) { return at < region->base; });
   Region* const region = after == sorted_.begin() ? nullptr : std::prev(after)->get();
-  if (region != nullptr && address < region->base + region->bytes) {
-    recent_[entry(address)] = region;
-    return region;
-  }
-  gap_begin_ = region == nullptr ? nullptr : region->base + region->bytes;
-  gap_end_ = after == sorted_.end() ? nullptr : (*after)->base;
-  return nullptr;
+  Found& recent = recent_[entry(address)];
+  if (region != nullptr && address < region->base + region->bytes)
+    recent = {region->base, region->base + region->bytes, region};
+  else
+    recent = {region == nullptr ? nullptr : region->base + region->bytes,
+              after == sorted_.end() ? address + 1 : (*after)->base, nullptr};
+  return recent.region;
 }
 
 std::string Regions::describe(const void* address) {

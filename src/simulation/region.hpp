@@ -55,25 +55,26 @@ class Regions {
   /// The region that holds this address; null if none does.
   Region* find(const void* address) {
     const auto* at = static_cast<const std::byte*>(address);
-    Region* const found = recent_[entry(at)];
-    if (found != nullptr && at >= found->base && at < found->base + found->bytes) return found;
-    if (at >= gap_begin_ && at < gap_end_) return nullptr;
-    return search(at);
+    const Found& recent = recent_[entry(at)];
+    return at >= recent.begin && at < recent.end ? recent.region : search(at);
   }
   /// "arena of rank 1 + 0x40", or the address where nothing is known about it.
   std::string describe(const void* address);
 
  private:
+  /// A region, or a gap between two: kernels' parameters lie in one.
+  struct Found {
+    const std::byte *begin = nullptr, *end = nullptr;
+    Region* region = nullptr;
+  };
   /// Of `recent_`, for the 128 bytes around an address.
   static size_t entry(const std::byte* at) {
-    return reinterpret_cast<uintptr_t>(at) / 128 * 0x9e3779b97f4a7c15u >> 56;
+    return reinterpret_cast<uintptr_t>(at) / 128 * 0x9e3779b97f4a7c15u >> 55;
   }
   Region* search(const std::byte* address);
 
   std::vector<std::unique_ptr<Region>> sorted_;  ///< by base; none overlap
-  std::array<Region*, 256> recent_{};            ///< found last, by address
-  /// Where nothing was found last: kernels' parameters, mostly.
-  const std::byte *gap_begin_ = nullptr, *gap_end_ = nullptr;
+  std::array<Found, 512> recent_{};              ///< last, by address
   uint32_t added_ = 0;
 };
 

@@ -28,8 +28,7 @@ std::string SeededSchedule::Options::text() const {
                             step_per_1024, change_per_1024);
 }
 
-uint64_t& SeededSchedule::priority(const ThreadName& thread) {
-  if (thread.id < priorities_.size()) return priorities_[thread.id];
+uint64_t& SeededSchedule::draw_priority(const ThreadName& thread) {
   // Host programs have no id: those of a rank share a priority.
   const bool host = thread.id == UINT32_MAX;
   std::vector<uint64_t>& priorities = host ? host_priorities_ : priorities_;

@@ -39,7 +39,11 @@ class SeededSchedule final : public simt::Schedule {
   void be_fair(bool fair) { fair_ = fair; }
 
  private:
-  uint64_t& priority(const simt::ThreadName& thread);
+  /// The common case is inline: a pick looks at everybody who could run.
+  uint64_t& priority(const simt::ThreadName& thread) {
+    return thread.id < priorities_.size() ? priorities_[thread.id] : draw_priority(thread);
+  }
+  uint64_t& draw_priority(const simt::ThreadName& thread);
   bool starved(const simt::ThreadName& thread) const;
 
   Options options_;
