@@ -161,23 +161,26 @@ def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
         raise SystemExit(f"does not compile: {rule.broken}")
     program = scratch / "simulate"
     objects = " ".join(str(scratch / f"{name}.o") for name in KERNELS)
-    # Before the libraries: their own kernels are then not asked for.
-    command = re.sub(r"-o \S+", f"{objects} -o {program}", link_command(build), count=1)
+    # Before all else: of an inline function the first is taken, and the library's own kernels are
+    # not asked for.
+    compiler, rest = link_command(build).split(" ", 1)
+    rest = re.sub(r"-o \S+", f"-o {program}", rest, count=1)
+    command = f"{compiler} {objects} {rest}"
     subprocess.run(command, shell=True, check=True, cwd=build)
     return program
 
 
-def first_failure(program: Path, args: argparse.Namespace) -> str:
-    """What the suite says first against it; empty if nothing."""
+def verdict(program: Path, args: argparse.Namespace) -> tuple[bool, str]:
+    """Whether the suite notices, and what it says at its end."""
     run = subprocess.run(
         [program, "--suite", "low_latency", "--seeds", str(args.seeds),
          "--budget", str(args.budget), "--jobs", str(args.jobs)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    failed = re.search(r"(\d+) failed$", run.stdout.strip())
-    if failed is None:
-        return f"ended with {run.returncode}"
-    return "" if failed[1] == "0" else f"{failed[1]} seeds failed"
+    end = re.search(r"\d+ passed, (\d+) failed$", run.stdout.strip())
+    if end is None:
+        return True, f"ended with {run.returncode}"
+    return end[1] != "0", end[0]
 
 
 def main() -> int:
@@ -193,9 +196,9 @@ def main() -> int:
     survived = 0
     for rule in rules:
         with tempfile.TemporaryDirectory() as scratch:
-            noticed = first_failure(simulator(rule, args.build.resolve(), Path(scratch)), args)
-        survived += not noticed
-        print(f"{'caught' if noticed else 'SURVIVED':8}  {rule.broken} ({noticed})", flush=True)
+            caught, end = verdict(simulator(rule, args.build.resolve(), Path(scratch)), args)
+        survived += not caught
+        print(f"{'caught' if caught else 'SURVIVED':8}  {rule.broken}: {end}", flush=True)
     print(f"{len(rules) - survived} caught, {survived} survived")
     return survived
 
