@@ -23,6 +23,7 @@
 ///     static constexpr ArgField kFields[];       for graphs that are not written in C++
 #pragma once
 
+#include "device/unroll.hpp"
 #include "megakernel/launch_kernel.hpp"
 #include "tokenyard/megakernel/event.hpp"
 
@@ -88,24 +89,40 @@ class Context {
 
   /// Units that a warp may hold at a time.
   DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
-  /// By a whole warp: its next unit, or the one `skip` after it, once it has been loaded. Undefined
-  /// bytes if the run has failed.
-  DEVICE const std::byte* next_unit(uint32_t skip = 0) {
-    RingCursor unit = units_;
-    for (uint32_t i = 0; i < skip; ++i) unit.next(ring_units());
-    Completion& full = full_[unit.slot];
-    Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
-    if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
-      stall(working_,
-            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
-    return ring_ + unit.slot * working_.params.streams.unit_bytes;
+  /// By a whole warp: its next units, once they have been loaded. Undefined bytes if the run has
+  /// failed.
+  template <uint32_t kUnits>
+  DEVICE void next_units(const std::byte* (&units)[kUnits]) {
+    RingCursor at = units_;
+    UNROLL
+    for (uint32_t i = 0; i < kUnits; ++i) {
+      units[i] = ring_ + at.slot * working_.params.streams.unit_bytes;
+      at.next(ring_units());
+    }
+    at = units_;
+    // One wait in the code, however many units: a GPU fetches code from as far away as data.
+    KEEP_ROLLED
+    for (uint32_t i = 0; i < kUnits; ++i) {
+      await_unit(at);
+      at.next(ring_units());
+    }
   }
-  /// By a whole warp, which has read it: the oldest unit's place may be loaded again.
-  DEVICE void release_unit() {
+  DEVICE const std::byte* next_unit() {
+    const std::byte* unit[1];
+    next_units(unit);
+    return unit[0];
+  }
+  /// By a whole warp, which has read them: the places of the oldest units may be loaded again.
+  template <uint32_t kUnits>
+  DEVICE void release_units() {
     warp::sync();
-    if (warp::lane() == 0) empty_[units_.slot].arrive();
-    units_.next(working_.params.streams.depth);
+    KEEP_ROLLED
+    for (uint32_t i = 0; i < kUnits; ++i) {
+      if (warp::lane() == 0) empty_[units_.slot].arrive();
+      units_.next(ring_units());
+    }
   }
+  DEVICE void release_unit() { release_units<1>(); }
 
   /// By every thread that reads it, in every run of a task that has one: what its `ahead` has
   /// loaded. May be written to; whoever does calls fence_async() after it.
@@ -175,6 +192,14 @@ class Context {
   }
 
  private:
+  DEVICE void await_unit(const RingCursor& unit) const {
+    Completion& full = full_[unit.slot];
+    Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
+    if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
+      stall(working_,
+            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+  }
+
   const Working& working_;
   std::byte* ring_;            ///< this warp's
   Completion *full_, *empty_;  ///< of its units

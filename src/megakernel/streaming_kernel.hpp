@@ -1,6 +1,7 @@
 /// The lanes of a worker's loading warps that load what tasks stream, and what they load ahead.
 #pragma once
 
+#include "device/unroll.hpp"
 #include "megakernel/loader_kernel.hpp"
 #include "megakernel/task_list.hpp"
 
@@ -8,6 +9,9 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kAheadLane = 30;
 static_assert(kComputeWarpsMax <= kAheadLane);
+
+/// Whether the run has failed is a word in the L2 cache: too far to ask for between two copies.
+inline constexpr uint32_t kStepsBetweenLooks = 8;
 
 /// Lane w: keeps the ring of compute warp w full.
 ///
@@ -26,7 +30,8 @@ class UnitLoader {
 
   DEVICE void run() {
     loader_waits(working_, RunPhase::units, [&] {
-      step();
+      KEEP_ROLLED
+      for (uint32_t i = 0; i < kStepsBetweenLooks && !over_; ++i) step();
       return over_;
     });
     for (; flying_ > 0; --flying_) {

@@ -56,8 +56,9 @@ struct ProjectQkv {
                             .broken = args.broken,
                             .hidden = args.hidden};
     Shared& shared = context.shared<Shared>();
-    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
+    // Divisions, before anything is awaited; so in every stage.
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
+    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
     const uint32_t epoch = epoch_of(context);
     for_each_product<3>(context, shared.x, residual.chunks(), rows, [&](uint32_t i, float product) {
       if (warp::elect())
@@ -106,8 +107,8 @@ struct GateUp {
                             .broken = args.broken,
                             .hidden = args.hidden};
     Shared& shared = context.shared<Shared>();
-    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
     const uint32_t units = stream(args, context.warp(), context.warps()).units();
+    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
     const uint32_t epoch = epoch_of(context);
     float gate = 0;
     for_each_product<2>(
@@ -151,6 +152,7 @@ struct ProjectDown {
     Shared& shared = context.shared<Shared>();
     const uint32_t chunks = args.columns / kChunk;
     const uint32_t epoch = epoch_of(context);
+    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     if (warp::elect() && context.warp() * kWarpLanes < chunks)
       context.await_carried(Event{args.inner_event}, [&] {
         const uint32_t* const first = args.inner + context.warp() * kWarpLanes;
@@ -161,7 +163,6 @@ struct ProjectDown {
     for (uint32_t chunk = context.thread(); chunk < chunks; chunk += context.threads())
       read_chunk(context, args, chunk, epoch, shared);
     context.sync();
-    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     for_each_product<2>(context, shared, chunks, rows, [&](uint32_t i, float product) {
       const uint32_t row = args.first_row + context.warp() + i * context.warps();
       if (warp::elect())

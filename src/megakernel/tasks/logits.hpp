@@ -48,17 +48,17 @@ struct ProjectLogits {
                             .parts = 1,
                             .broken = nullptr,
                             .hidden = args.hidden};
+    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     const float scale = normed_input(context, shared.normed, residual, args.norm, args.epsilon);
     clear_sums(context, args);
-    const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
     Best best{0, kNoRow};
-    for_each_product<2>(context, shared.normed.x, residual.chunks(), rows,
-                        [&](uint32_t i, float product) {
-                          const uint32_t row = context.warp() + i * context.warps();
-                          const float logit = product * scale;
-                          if (warp::elect()) args.logits[row] = logit;
-                          best = better(best, of_logit(logit, args.first_token + row));
-                        });
+    const RegisterInput x(shared.normed.x, residual.chunks());
+    for_each_product<2>(context, x, residual.chunks(), rows, [&](uint32_t i, float product) {
+      const uint32_t row = context.warp() + i * context.warps();
+      const float logit = product * scale;
+      if (warp::elect()) args.logits[row] = logit;
+      best = better(best, of_logit(logit, args.first_token + row));
+    });
     best = best_of_block(context, shared.best, best);
     if (context.thread() == 0) *args.best = best;
   }

@@ -47,17 +47,21 @@ struct ProjectAttention {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
+    // Divisions, before anything is awaited.
+    const uint32_t units = stream(args, context.warp(), context.warps()).rows;
+    uint32_t head = context.thread() / args.dim;
     await_last_words(context, args);
     KEEP_ROLLED
-    for (uint32_t first = 0; first < columns; first += context.threads())
-      put_together(context, args, shared, first);
+    for (uint32_t first = 0; first < columns; first += context.threads()) {
+      if (first > 0) head = (first + context.thread()) / args.dim;
+      put_together(context, args, shared, first, head);
+    }
     context.sync();
     float x[kChunk] = {};
     if (mine < columns) {
       UNROLL
       for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
     }
-    const uint32_t units = stream(args, context.warp(), context.warps()).rows;
     KEEP_ROLLED
     for (uint32_t unit = 0; unit < units; ++unit) {
       float products[kUnitRows];
@@ -87,10 +91,10 @@ struct ProjectAttention {
     warp::sync();
   }
 
-  /// By all threads, a column each from `first` on. With the first, weights come to shared memory:
-  /// they travel together.
+  /// By all threads, a column each from `first` on, which belongs to `head`. With the first,
+  /// weights come to shared memory: they travel together.
   static DEVICE void put_together(Context& context, const Args& args, Shared& shared,
-                                  uint32_t first) {
+                                  uint32_t first, uint32_t head) {
     const uint32_t columns = args.heads * args.dim, column = first + context.thread();
     const uint32_t epoch = epoch_of(context), weights = args.splits * args.heads;
     const uint32_t of_thread = column < columns ? column : columns - 1;
@@ -117,7 +121,7 @@ struct ProjectAttention {
       context.sync();
     }
     if (column < columns)
-      shared.attended[column] = weighted_mean(args, shared.weights + column / args.dim, parts);
+      shared.attended[column] = weighted_mean(args, shared.weights + head, parts);
   }
 
   static DEVICE SplitWeight await_weight(Context& context, const Args& args, uint32_t index,
@@ -133,18 +137,23 @@ struct ProjectAttention {
   /// `weights`: of a head, `heads` apart.
   static DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
                                     const Stamped (&parts)[kSplitsMax]) {
+    // Without a branch, so that all of them are under way at once. Splits that there are not say
+    // what the first says, and count for nothing.
+    float highest_of[kSplitsMax], total_of[kSplitsMax];
     float highest = -1e30f, total = 0, sum = 0;
     UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split)
-      if (split < args.splits && weights[split * args.heads].highest > highest)
-        highest = weights[split * args.heads].highest;
+    for (uint32_t split = 0; split < kSplitsMax; ++split) {
+      const SplitWeight& weight = weights[(split < args.splits ? split : 0) * args.heads];
+      highest_of[split] = weight.highest;
+      total_of[split] = weight.total;
+      highest = highest_of[split] > highest ? highest_of[split] : highest;
+    }
     UNROLL
     for (uint32_t split = 0; split < kSplitsMax; ++split) {
-      if (split >= args.splits) continue;
-      const SplitWeight& weight = weights[split * args.heads];
-      const float fade = exponential(weight.highest - highest);
-      total += weight.total * fade;
-      sum += std::bit_cast<float>(parts[split].value) * fade;
+      const float fade = exponential(highest_of[split] - highest);
+      const float counted = split < args.splits ? fade : 0;
+      total += total_of[split] * counted;
+      sum += std::bit_cast<float>(parts[split].value) * counted;
     }
     return sum / total;
   }
@@ -167,9 +176,9 @@ struct ProjectAttention {
     const bool upper = (warp::lane() & mask) != 0;
     UNROLL
     for (uint32_t row = 0; row < rows; ++row) {
-      const float keep = upper ? products[row + rows] : products[row];
-      const float give = upper ? products[row] : products[row + rows];
-      products[row] = keep + warp::shuffle_xor(give, mask);
+      // Values first: a choice between places would make the compiler give them addresses.
+      const float low = products[row], high = products[row + rows];
+      products[row] = (upper ? high : low) + warp::shuffle_xor(upper ? low : high, mask);
     }
     if constexpr (rows > 1) exchange_rows<rows / 2, mask / 2>(products);
   }

@@ -9,10 +9,10 @@ namespace tokenyard::megakernel {
 
 /// Where a block reads the vector, and which part of it the block carries on.
 struct Residual {
-  const uint64_t* sums;  ///< [hidden], in the order of word_at; null: the vector is a table's row
+  const uint64_t* sums;  ///< [hidden], in the order of word_at
   uint32_t terms;        ///< of each sum
   Event event;           ///< that they carry
-  const BFloat16* row;   ///< where there are no sums
+  const BFloat16* row;   ///< of a table, instead of sums, or null
   uint64_t* carry_to;    ///< sums of the next stage, or null
   uint32_t part, parts;  ///< of the chunks, this block carries every parts-th from part on
   uint32_t* broken;
@@ -24,41 +24,57 @@ struct Residual {
 
 struct NormedShared {
   HeldInput x;
-  float warp_squares[kComputeWarpsMax];
+  alignas(16) float warp_squares[kComputeWarpsMax];
+};
+
+/// A chunk of the vector. `units` of a sum are its fixed point, without the count.
+struct VectorChunk {
+  float values[kChunk];
+  int64_t units[kChunk];
 };
 
 /// By each thread, for its chunk.
-DEVICE void read_chunk(Context& context, const Residual& residual, uint32_t chunk, float* values) {
-  if (residual.sums == nullptr) {
+DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32_t chunk) {
+  VectorChunk read;
+  if (residual.row != nullptr) {
     const Bytes16 row = load_vector(reinterpret_cast<const Bytes16*>(residual.row) + chunk);
     UNROLL
-    for (uint32_t pair = 0; pair < 4; ++pair) {
-      values[2 * pair] = low_half(row.word[pair]);
-      values[2 * pair + 1] = high_half(row.word[pair]);
+    for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
+      read.values[2 * pair] = low_half(row.word[pair]);
+      read.values[2 * pair + 1] = high_half(row.word[pair]);
     }
-    return;
+    UNROLL
+    for (uint32_t i = 0; i < kChunk; ++i)
+      read.units[i] = units_of_term(read.values[i], residual.broken);
+    return read;
   }
   uint64_t sums[kChunk];
   context.await_carried(residual.event, [&] {
-    bool complete = true;
+    // The terms counted in all of them at once.
+    uint32_t missing = 0;
     UNROLL
     for (uint32_t i = 0; i < kChunk; ++i) {
       sums[i] = load<Order::relaxed, Scope::gpu>(residual.sums + i * residual.chunks() + chunk);
-      complete &= sum_complete(sums[i], residual.terms);
+      missing |= terms_of_sum(sums[i]) ^ residual.terms;
     }
-    return complete;
+    return missing == 0;
   });
   UNROLL
-  for (uint32_t i = 0; i < kChunk; ++i) values[i] = sum_value(sums[i]);
+  for (uint32_t i = 0; i < kChunk; ++i) {
+    read.units[i] = units_of_sum(sums[i]);
+    read.values[i] = sum_value(sums[i]);
+  }
+  return read;
 }
 
 /// By each warp: until one word of it has come. Were all lanes to poll all words, the polls would
 /// be in the way of what they wait for.
 DEVICE void await_first_word(Context& context, const Residual& residual) {
   const uint32_t chunk = context.warp() * kWarpLanes;
-  if (residual.sums != nullptr && warp::elect() && chunk < residual.chunks())
+  if (residual.row == nullptr && warp::elect() && chunk < residual.chunks())
     context.await_carried(residual.event, [&] {
-      return sum_complete(load<Order::relaxed, Scope::gpu>(residual.sums + chunk), residual.terms);
+      return terms_of_sum(load<Order::relaxed, Scope::gpu>(residual.sums + chunk)) ==
+             residual.terms;
     });
   warp::sync();
 }
@@ -79,21 +95,22 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
   KEEP_ROLLED
   for (uint32_t chunk = context.thread(); chunk < residual.chunks(); chunk += context.threads()) {
     const Bytes16 weights = chunk == context.thread() ? first : norm_of(chunk);
-    float values[kChunk];
-    read_chunk(context, residual, chunk, values);
+    const VectorChunk read = read_chunk(context, residual, chunk);
+    float weighted[kChunk];
+    UNROLL
+    for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
+      squares += read.values[2 * pair] * read.values[2 * pair];
+      squares += read.values[2 * pair + 1] * read.values[2 * pair + 1];
+      weighted[2 * pair] = read.values[2 * pair] * low_half(weights.word[pair]);
+      weighted[2 * pair + 1] = read.values[2 * pair + 1] * high_half(weights.word[pair]);
+    }
+    shared.x.put(chunk, weighted);
     if (carries) {
       UNROLL
       for (uint32_t i = 0; i < kChunk; ++i)
-        add_term(residual.carry_to + i * residual.chunks() + chunk, values[i], residual.broken);
+        add_units(residual.carry_to + i * residual.chunks() + chunk,
+                  units_carried(read.units[i], residual.broken));
     }
-    UNROLL
-    for (uint32_t pair = 0; pair < 4; ++pair) {
-      squares += values[2 * pair] * values[2 * pair];
-      squares += values[2 * pair + 1] * values[2 * pair + 1];
-      values[2 * pair] *= low_half(weights.word[pair]);
-      values[2 * pair + 1] *= high_half(weights.word[pair]);
-    }
-    shared.x.put(chunk, values);
     if (chunk + context.threads() < residual.chunks())
       carries = residual.carries(chunk + context.threads());
   }
@@ -101,7 +118,9 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
   if (warp::elect()) shared.warp_squares[context.warp()] = squares;
   context.sync();
   float sum = 0;
-  for (uint32_t warp = 0; warp < context.warps(); ++warp) sum += shared.warp_squares[warp];
+  UNROLL
+  for (uint32_t warp = 0; warp < kComputeWarpsMax; ++warp)
+    sum += warp < context.warps() ? shared.warp_squares[warp] : 0;
   return reciprocal_square_root(sum / static_cast<float>(residual.hidden) + epsilon);
 }
 

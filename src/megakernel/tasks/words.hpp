@@ -20,20 +20,36 @@ namespace tokenyard::megakernel {
 /// The unit of counted sums is 2^-24; terms beyond the limit, and what is no number, are reported.
 inline constexpr float kSumUnits = 16777216.0f, kTermMax = 16777216.0f;
 
-/// What a set of carried words shares: where to say that a value was none of theirs.
-DEVICE void add_term(uint64_t* sum, float value, uint32_t* broken) {
+/// Of a term. `broken`, which a set of carried words shares, is set if it is none of theirs.
+DEVICE int64_t units_of_term(float value, uint32_t* broken) {
   const bool fits = value > -kTermMax && value < kTermMax;
   // Relaxed: read after an event that this task's successors signal.
   if (!fits) store<Order::relaxed, Scope::gpu>(broken, 1);
-  const int64_t units = fits ? nearest_integer(value * kSumUnits) : 0;
+  return fits ? nearest_integer(value * kSumUnits) : 0;
+}
+/// Of a sum that becomes a term of another one.
+DEVICE int64_t units_carried(int64_t units, uint32_t* broken) {
+  constexpr int64_t kUnitsMax = static_cast<int64_t>(kTermMax) * static_cast<int64_t>(kSumUnits);
+  const bool fits = units > -kUnitsMax && units < kUnitsMax;
+  // Relaxed: as above.
+  if (!fits) store<Order::relaxed, Scope::gpu>(broken, 1);
+  return fits ? units : 0;
+}
+DEVICE void add_units(uint64_t* sum, int64_t units) {
   // Relaxed: the word is all there is to know.
   add<Order::relaxed, Scope::gpu>(sum, (static_cast<uint64_t>(units) << 8) + 1);
 }
-DEVICE bool sum_complete(uint64_t sum, uint32_t terms) {
-  return (sum & 0xff) == terms;
+DEVICE void add_term(uint64_t* sum, float value, uint32_t* broken) {
+  add_units(sum, units_of_term(value, broken));
+}
+DEVICE uint32_t terms_of_sum(uint64_t sum) {
+  return static_cast<uint32_t>(sum) & 0xff;
+}
+DEVICE int64_t units_of_sum(uint64_t sum) {
+  return static_cast<int64_t>(sum) >> 8;
 }
 DEVICE float sum_value(uint64_t sum) {
-  return static_cast<float>(static_cast<int64_t>(sum) >> 8) * (1 / kSumUnits);
+  return static_cast<float>(units_of_sum(sum)) * (1 / kSumUnits);
 }
 
 DEVICE void store_flagged(Stamped* to, float value, uint32_t epoch) {
