@@ -52,7 +52,8 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       layout_{.ranks = world.size(),
               .events = static_cast<uint32_t>(graph.events().size()),
               .schedulers = shape.schedulers,
-              .event_slots = program.event_slots},
+              // One more: a scheduler frees the slot of an event when it looks for the next.
+              .event_slots = QueueLayout::of(program.event_slots + 1).slots},
       shape_(shape),
       trace_records_(trace_records),
       packets_(upload(program.packets)),
@@ -71,7 +72,8 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
     dependents_ = upload(program.dependents);
     arrived_ = upload(std::vector<uint64_t>(graph.tasks().size()));
     const size_t pairs = size_t{shape.workers} * shape.schedulers;
-    task_queues_ = upload(std::vector<std::byte>(pairs * QueueLayout{shape.task_slots}.bytes()));
+    task_queues_ =
+        upload(std::vector<std::byte>(pairs * QueueLayout::of(shape.task_slots).bytes()));
     heads_ = upload(std::vector<uint64_t>(pairs + shape.schedulers));
     sent_ = upload(std::vector<uint64_t>(pairs));
   }
@@ -113,7 +115,7 @@ void DeviceTables::describe(RunParams& params) const {
                     .layout = layout_};
   if (shape_.schedulers > 0)
     params.dynamic = {.schedulers = shape_.schedulers,
-                      .task_slots = shape_.task_slots,
+                      .task_slots = QueueLayout::of(shape_.task_slots).slots,
                       .dependents = dependents_->as<const Dependent>(),
                       .begin_at = begin_at_,
                       .begin_end = begin_end_,

@@ -8,15 +8,32 @@ namespace tokenyard::megakernel {
 /// What a scheduler's queue holds: an event, or one of these.
 inline constexpr uint32_t kBegin = UINT32_MAX, kEnded = UINT32_MAX - 1, kStop = UINT32_MAX - 2;
 
-DEVICE void push_event(const Working& working, uint32_t rank, uint32_t scheduler, uint32_t value) {
-  Awaited what{.phase = phase_of(working.params, RunPhase::queue), .rank = rank};
-  const Queue queue = working.params.windows.event_queue(rank, scheduler);
-  const bool pushed = working.params.ranks > 1
-                          ? queue.push<Scope::sys>(working.deadline(), what, value)
-                          : queue.push<Scope::gpu>(working.deadline(), what, value);
+/// For push_event.
+DEVICE_APART void push_apart(const RunParams* params, WorkerShared* shared, const Patience* idle,
+                             uint64_t began_ns, uint32_t meetings, uint32_t rank,
+                             uint32_t scheduler, uint32_t value) {
+  const Working working{*params, *shared, *idle, began_ns, meetings};
+  Awaited what{.phase = phase_of(*params, RunPhase::queue), .rank = rank};
+  const Queue queue = params->windows.event_queue(rank, scheduler);
+  const bool pushed = params->ranks > 1
+                          ? queue.push_fenced<Scope::sys>(working.deadline(), what, value)
+                          : queue.push_fenced<Scope::gpu>(working.deadline(), what, value);
   if (!pushed)
     stall(working,
           {.what = Stalled::queue, .rank = rank, .need = what.expected, .have = what.seen});
+}
+/// By one thread, after fence_for_events.
+DEVICE void push_event(const Working& working, uint32_t rank, uint32_t scheduler, uint32_t value) {
+  push_apart(&working.params, &working.shared, &working.idle, working.began_ns, working.meetings,
+             rank, scheduler, value);
+}
+/// Before events are signalled and pushed: acquire and release, for all ranks that there are. One
+/// fence serves all of them, since what follows it is relaxed.
+DEVICE void fence_for_events(const RunParams& params) {
+  if (params.ranks > 1)
+    fence<Scope::sys>();
+  else
+    fence<Scope::gpu>();
 }
 
 /// An event of a rank is complete: its schedulers must know.
@@ -33,32 +50,44 @@ struct SignalTo {
   Launch launch;
 };
 
-/// By one thread, after what it signals. Release at least: that is what the event is about. In a
-/// dynamic run acquire as well: the last one passes on what all the others did.
+/// By one thread of a dynamic run, after fence_for_events. The counter is for those who look at it
+/// themselves: waits for an earlier iteration, and for the loop's end.
 template <Scope scope>
 DEVICE void signal_event(const Working& working, const SignalTo& to) {
   const Peer<uint64_t> counter = working.params.windows.counter(to.rank, to.event);
-  if (working.params.dynamic.schedulers == 0 || to.launch == Launch::nobody)
-    return add<Order::release, scope>(counter, to.count);
-  if (to.count == to.triggers) {  // Nobody else signals it.
-    add<Order::release, scope>(counter, to.count);
+  // Relaxed: see fence_for_events.
+  if (to.launch == Launch::nobody || to.count == to.triggers) {  // Nobody else signals it.
+    add<Order::relaxed, scope>(counter, to.count);
     return announce(working, to.rank, to.event, to.launch);
   }
-  const uint64_t before = fetch_add<Order::acq_rel, scope>(counter, to.count);
-  if (before / to.triggers != (before + to.count) / to.triggers)
-    announce(working, to.rank, to.event, to.launch);
+  const uint64_t before = fetch_add<Order::relaxed, scope>(counter, to.count);
+  if (before / to.triggers == (before + to.count) / to.triggers) return;
+  // The last one passes on what all the others did.
+  fence_for_events(working.params);
+  announce(working, to.rank, to.event, to.launch);
 }
 
-/// Of a static run: nobody has to be told.
-DEVICE void count_signal(const RunParams& params, const SignalRecord& record) {
-  const Peer<uint64_t> counter = params.windows.counter(record.rank, record.event);
-  // One scope for all who add to a counter: only then are their additions whole.
-  if (record.sys != 0)
-    add<Order::release, Scope::sys>(counter, record.count);
-  else
-    add<Order::release, Scope::gpu>(counter, record.count);
-}
+/// A signal of a static run, where nobody has to be told, with its counter looked up: that of
+/// another rank lies in a table.
+struct CountedSignal {
+  Peer<uint64_t> counter;
+  uint32_t count;
+  bool sys;
 
+  DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
+    return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
+  }
+  /// Release: what the calling thread knows is what the event is about.
+  DEVICE void send() const {
+    // One scope for all who add to a counter: only then are their additions whole.
+    if (sys)
+      add<Order::release, Scope::sys>(counter, count);
+    else
+      add<Order::release, Scope::gpu>(counter, count);
+  }
+};
+
+/// Of a dynamic run, as signal_event.
 DEVICE void signal_record(const Working& working, const SignalRecord& record) {
   const SignalTo to{.event = record.event,
                     .rank = record.rank,
@@ -73,13 +102,17 @@ DEVICE void signal_record(const Working& working, const SignalRecord& record) {
 
 /// From the body of a task, to a dynamic event of this rank.
 DEVICE void signal_dynamic(const Working& working, uint32_t event, uint32_t count) {
-  const EventRecord& record = working.params.events[event];
-  if (count > 0)
-    signal_event<Scope::sys>(working, {.event = event,
-                                       .rank = working.params.rank,
-                                       .count = count,
-                                       .triggers = record.triggers,
-                                       .launch = record.launch});
+  const RunParams& params = working.params;
+  if (count == 0) return;
+  if (params.dynamic.schedulers == 0)
+    return add<Order::release, Scope::sys>(params.windows.counter(params.rank, event), count);
+  const EventRecord& record = params.events[event];
+  fence_for_events(params);
+  signal_event<Scope::sys>(working, {.event = event,
+                                     .rank = params.rank,
+                                     .count = count,
+                                     .triggers = record.triggers,
+                                     .launch = record.launch});
 }
 
 }  // namespace tokenyard::megakernel

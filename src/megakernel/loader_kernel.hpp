@@ -78,13 +78,12 @@ class Feeder {
             return dynamic.task_queue(worker, from).peek<Scope::gpu>(heads[from], value);
           }))
         return;
+      // The packet's way begins before the slot is freed, which is a fence.
+      const bool goes_on =
+          value == kStop ? push({.iteration = 0, .kind = NoteKind::end}) : push_taken({value});
       dynamic.task_queue(worker, from).free<Scope::gpu>(heads[from]);
       kept[from] = ++heads[from];
-      if (value == kStop) {
-        push({.iteration = 0, .kind = NoteKind::end});
-        return;
-      }
-      if (!push_taken({value})) return;
+      if (value == kStop || !goes_on) return;
     }
   }
 

@@ -40,6 +40,7 @@ class Scheduler {
     for (uint32_t worker = thread::index(); worker < workers; worker += block::threads())
       sent[worker] = shared_.sent[worker];
     if (thread::index() != 0) return;
+    free_taken();
     kept_head() = head_;
     working_.params.progress[block::index()] = done_;
   }
@@ -73,6 +74,7 @@ class Scheduler {
   /// The run ends as it should: all other blocks of the rank hear so.
   DEVICE Orders stop_all() {
     stopped_ = true;
+    fence_for_events(working_.params);
     for (uint32_t i = 1; i < working_.params.dynamic.schedulers; ++i)
       push_event(working_, working_.params.rank, i, kStop);
     return order(Orders::Kind::stop_workers);
@@ -86,6 +88,7 @@ class Scheduler {
                  .rank = params.rank,
                  .expected = params.tasks};
     const bool shared = params.ranks > 1;
+    free_taken();
     const auto came = [&] {
       return shared ? queue.peek<Scope::sys>(head_, value) : queue.peek<Scope::gpu>(head_, value);
     };
@@ -93,12 +96,22 @@ class Scheduler {
       name_cause();
       return false;
     }
-    if (shared)
-      queue.free<Scope::sys>(head_);
-    else
-      queue.free<Scope::gpu>(head_);
     ++head_;
+    taken_ = true;
     return true;
+  }
+
+  /// The slot of the event before may be filled again. Said late, because it is a fence that
+  /// whoever waits for the tasks need not wait for.
+  DEVICE void free_taken() {
+    if (!taken_) return;
+    taken_ = false;
+    const RunParams& params = working_.params;
+    const Queue queue = params.windows.event_queue(params.rank, mine_);
+    if (params.ranks > 1)
+      queue.free<Scope::sys>(head_ - 1);
+    else
+      queue.free<Scope::gpu>(head_ - 1);
   }
 
   /// Leaves what the first task that cannot begin is waiting for.
@@ -141,6 +154,7 @@ class Scheduler {
     working_.began_ns = now_ns();
     // Relaxed: the queues that the tasks travel through publish it.
     store<Order::relaxed, Scope::gpu>(&params.workspace->iteration, iteration);
+    fence_for_events(params);
     for (uint32_t i = 1; i < params.dynamic.schedulers; ++i)
       push_event(working_, params.rank, i, kBegin);
     // With no task to be the last, the iteration has ended.
@@ -235,6 +249,7 @@ class Scheduler {
   uint32_t next_worker_;  ///< that gets the next task which may go to any
   uint64_t iteration_ = 0, done_ = 0;
   bool heard_ = false, stopped_ = false;
+  bool taken_ = false;  ///< the event before `head_`, whose slot has not been freed
 };
 
 }  // namespace tokenyard::megakernel

@@ -30,6 +30,23 @@ DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   fence_async();
 }
 
+/// A packet that a worker's thread has taken. Its head is in registers: all of it is asked for, at
+/// times when nothing else is under way.
+struct Taken {
+  Note note;
+  Packet head;           ///< of a task
+  const std::byte* at;   ///< in shared memory
+  CountedSignal signal;  ///< of this thread, in a static run
+
+  DEVICE const WaitRecord* wait_records() const {
+    return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
+  }
+  DEVICE const SignalRecord* signal_records() const {
+    return reinterpret_cast<const SignalRecord*>(wait_records() + head.waits);
+  }
+  DEVICE const std::byte* args() const { return at + head.args_at; }
+};
+
 /// The compute warps of one block. All their threads go the same way: they part only inside a task,
 /// and agree on failures when they meet.
 template <class List>
@@ -103,13 +120,15 @@ class Worker {
 
   /// Reads all it will need of the packet, and waits for what the task awaits.
   DEVICE Taken take(uint32_t slot) {
-    Taken taken{.note = working_.shared.notes[slot], .head = {}, .at = nullptr};
+    Taken taken{.note = working_.shared.notes[slot], .head = {}, .at = nullptr, .signal = {}};
     if (taken.note.kind != NoteKind::task) return taken;
     taken.at = working_.shared.packets[slot];
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
     begin_iteration(taken.note.iteration);
     // What schedulers count need not be looked at: the task came with it.
     const bool counted = params().dynamic.schedulers > 0;
+    if (!counted && thread::index() < taken.head.signals)
+      taken.signal = CountedSignal::of(params(), taken.signal_records()[thread::index()]);
     for (uint32_t i = thread::index(); i < taken.head.waits; i += context_.threads()) {
       const WaitRecord& wait = taken.wait_records()[i];
       if (!counted || wait.lag > 0)
@@ -144,17 +163,23 @@ class Worker {
   DEVICE void signal(const Taken& taken) {
     const bool dynamic = params().dynamic.schedulers > 0;
     if (!dynamic) {
-      for (uint32_t i = thread::index(); i < taken.head.signals; i += context_.threads())
-        count_signal(params(), taken.signal_records()[i]);
+      if (thread::index() < taken.head.signals) taken.signal.send();
+      for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
+           i += context_.threads())
+        CountedSignal::of(params(), taken.signal_records()[i]).send();
       return;
     }
+    if (thread::index() < taken.head.signals || first_thread()) fence_for_events(params());
     for (uint32_t i = thread::index(); i < taken.head.signals; i += context_.threads())
       signal_record(working_, taken.signal_records()[i]);
     if (!first_thread()) return;
-    // Acquire and release: the last task of the iteration passes on what all others did.
+    // Relaxed: between fences.
     const uint64_t ended =
-        fetch_add<Order::acq_rel, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
-    if (ended % params().tasks == 0) push_event(working_, params().rank, 0, kEnded);
+        fetch_add<Order::relaxed, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
+    if (ended % params().tasks != 0) return;
+    // The last task of the iteration passes on what all others did.
+    fence_for_events(params());
+    push_event(working_, params().rank, 0, kEnded);
   }
 
   /// The end of an iteration; false if it was the last.

@@ -44,22 +44,6 @@ struct WorkerShared {
   }
 };
 
-/// A packet that a worker's thread has taken. Its head is in registers: all of it is asked for, at
-/// times when nothing else is under way.
-struct Taken {
-  Note note;
-  Packet head;          ///< of a task
-  const std::byte* at;  ///< in shared memory
-
-  DEVICE const WaitRecord* wait_records() const {
-    return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
-  }
-  DEVICE const SignalRecord* signal_records() const {
-    return reinterpret_cast<const SignalRecord*>(wait_records() + head.waits);
-  }
-  DEVICE const std::byte* args() const { return at + head.args_at; }
-};
-
 /// What the threads of a scheduler do next.
 struct Orders {
   enum class Kind : uint32_t { launch, stop_workers, leave };

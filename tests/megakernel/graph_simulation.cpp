@@ -99,9 +99,6 @@ constexpr const char* kOwnHost =
 /// Queue: the value lies in the word that is filled, and who takes says so after it has read it.
 constexpr const char* kInTheWord =
     "a slot is filled again after the word that says it was taken, which depends on having read it";
-constexpr const char* kLoopEvent =
-    "graphs of several iterations end with a loop event here, and the next one begins after an "
-    "acquire of that";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
 constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
 
@@ -111,16 +108,14 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "worker_kernel.hpp:78", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:78", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:164", kNotFed},
-                   {Fault::sys_made_gpu, "queue.hpp:39", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:51", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:70", kInTheWord},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:156", kLoopEvent},
-                   {Fault::acquire_made_relaxed, "worker_kernel.hpp:156", kLoopEvent},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:164", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:202", kOnlyStops},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:95", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:95", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:189", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:189", kNotFed},
+                   {Fault::sys_made_gpu, "queue.hpp:44", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:68", kInTheWord},
+                   {Fault::sys_made_gpu, "queue.hpp:80", kInTheWord},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:227", kOnlyStops},
                    {Fault::acquire_made_relaxed, "waiting_kernel.hpp:72", kOnlyStops}},
      .seeds = 2000});
 
