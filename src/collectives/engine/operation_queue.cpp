@@ -18,7 +18,7 @@ constexpr Instant slow = std::chrono::milliseconds(100);
 /// How long after a deadline the others have to say so.
 constexpr Instant hearing = std::chrono::milliseconds(50);
 
-/// Results of so many bytes, twice a core's own cache, are not in it by the time that they are read.
+/// Twice a core's own cache: results of so many bytes are not in it by the time they are read.
 constexpr size_t large_bytes = size_t{4} << 20;
 
 /// From here on waiting looks for reasons.
