@@ -241,8 +241,9 @@ class BlameChecker {
 };
 
 /// Nobody is put out for nothing: who is lost has been touched by a fault, or has lost touch with
-/// one that stays, or leaves only now and may have led; else it has left, made way for a newcomer,
-/// or stalled where that is a reason.
+/// one that stays, or with one that goes only now (it leaves, or has stalled) and may have led:
+/// whom a leader does not hear it cannot keep. Else it has left, made way for a newcomer, or
+/// stalled where that is a reason.
 class InnocenceChecker {
  public:
   explicit InnocenceChecker(bool stalled_may_go) : stalled_may_go_(stalled_may_go) {}
@@ -259,7 +260,8 @@ class InnocenceChecker {
       if (stalled_may_go_ && among(verdict.stalled, slot)) continue;
       const bool out_of_touch =
           std::any_of(before.members.begin(), before.members.end(), [&](const Member& other) {
-            const bool counts = verdict.next.contains(other) || among(verdict.left, other.slot);
+            const bool counts = verdict.next.contains(other) || among(verdict.left, other.slot) ||
+                                among(verdict.stalled, other.slot);
             const bool parted = parted_.contains(std::minmax(member, other));
             return counts && (parted || touched_.contains(other));
           });
