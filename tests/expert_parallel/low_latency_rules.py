@@ -67,14 +67,14 @@ RULES = (
     Rule(
         "ranks swap parities",
         "vigil_kernel.hpp",
-        "return parity_of(epoch);",
-        "return parity_of(epoch + params.rank);",
+        "return parity_of(epoch());",
+        "return parity_of(epoch() + params.rank);",
     ),
     Rule(
         "a buffer is written an epoch before it is drained",
         "call_kernel.hpp",
-        "return call.epoch - 2;",
-        "return call.epoch - 3;",
+        "return call.epoch() - 2;",
+        "return call.epoch() - 3;",
     ),
     Rule(
         "a rank says that it has drained what it only begins to read",
@@ -85,13 +85,13 @@ RULES = (
     Rule(
         "ids of another epoch are taken",
         "slots_kernel.hpp",
-        "return packed.epoch() == call.call.epoch;",
+        "return packed.epoch() == call.call.epoch();",
         "return packed.epoch() != 0;",
     ),
     Rule(
         "weights of another epoch are taken",
         "send_sums_kernel.hpp",
-        "return told.epoch == call.call.epoch;",
+        "return told.epoch == call.call.epoch();",
         "return told.epoch != 0;",
     ),
     Rule(
@@ -105,6 +105,24 @@ RULES = (
         "add_sums_kernel.hpp",
         "return *word;",
         "return lacks;",
+    ),
+    Rule(
+        "who rehearses a token sends it",
+        "send_sums_kernel.hpp",
+        "if (Codec::has_piece(params, chunk) && !rehearsal)",
+        "if (Codec::has_piece(params, chunk))",
+    ),
+    Rule(
+        "who rehearses a token empties its places",
+        "add_sums_kernel.hpp",
+        "if (has_piece && !rehearsal) put_back(staged(i));",
+        "if (has_piece) put_back(staged(i));",
+    ),
+    Rule(
+        "a verdict is given at the rehearsal",
+        "spread_rows_kernel.hpp",
+        "if (decides && thread::index() < params.call.ranks)",
+        "if (!again && thread::index() < params.call.ranks)",
     ),
 )
 

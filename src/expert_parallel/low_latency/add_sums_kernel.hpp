@@ -31,7 +31,7 @@ DEVICE void plan_token(const Combine& call, const OwnPick& pick, TokenPlan& plan
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
   const bool picks = pick.expert >= 0;
   const uint32_t rank =
-      picks ? static_cast<uint32_t>(pick.expert) / call.params.local_experts : self;
+      picks ? call.params.by.local_experts.quotient(static_cast<uint32_t>(pick.expert)) : self;
   const bool here = pick.row.slot >= 0, open = rank != self && call.call.open(rank);
   // Lanes that have no share must match with nobody.
   const uint32_t same = warp::match(open ? rank : kRanksMax + lane);
@@ -51,11 +51,7 @@ template <class Codec>
 class Shares {
  public:
   DEVICE Shares(const Combine& call, const TokenPlan& plan, uint32_t token)
-      : call_(call),
-        plan_(plan),
-        of_rank_0_(
-            call.params.call.windows.partial(call.params.call.rank, call.call.parity(), 0, token) +
-            warp::lane()) {}
+      : call_(call), plan_(plan), token_(token) {}
 
   /// By all lanes: a piece of each of up to kSharesHeld shares from `first` on. All loads are under
   /// way together.
@@ -88,21 +84,22 @@ class Shares {
   }
 
   /// By all lanes: adds what was loaded, but for the `lost` shares, and empties the places.
-  DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
+  DEVICE void add_to(LaneSums& sums, uint32_t lost, bool rehearsal) const {
     const bool has_piece = Codec::has_piece(call_.params, chunk_);
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       if (i >= held_ || (lost >> (first_ + i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (has_piece) put_back(staged(i));
+      if (has_piece && !rehearsal) put_back(staged(i));
     }
   }
 
  private:
   /// This lane's piece of the chunk, from the rank of a share.
   DEVICE Peer<Bytes16> staged(uint32_t i) const {
-    const WindowLayout& layout = call_.params.call.windows.layout;
-    const uint64_t source = plan_.share[first_ + i].rank * layout.tokens_max;
-    return of_rank_0_ + (source * layout.partial_pieces + chunk_ * Codec::kPiecesAChunk);
+    const CallParams& common = call_.params.call;
+    return common.windows.partial(common.rank, call_.call.parity(), plan_.share[first_ + i].rank,
+                                  token_) +
+           (chunk_ * Codec::kPiecesAChunk + warp::lane());
   }
 
   /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
@@ -121,7 +118,7 @@ class Shares {
 
   const Combine& call_;
   const TokenPlan& plan_;
-  const Peer<Bytes16> of_rank_0_;  ///< this lane's piece of its chunk 0
+  const uint32_t token_;
   Bytes16 pieces_[kSharesHeld] = {};
   uint32_t first_ = 0, held_ = 0, chunk_ = 0;
 };
@@ -139,16 +136,21 @@ DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
 }
 
 /// By all lanes: a chunk of a token's result.
-DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums) {
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums,
+                       bool rehearsal) {
   const uint32_t pieces = call.params.pieces;
-  if (piece < pieces)
+  const Bytes16 rounded = settled(sums.rounded());
+  if (piece < pieces && !rehearsal)
     store_vector(reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece,
-                 sums.rounded());
+                 rounded);
 }
 
 /// One of the block's tokens, and the one after it.
 struct Turn {
   uint32_t number, token;
+  /// Before a block's first token: everything that can be done while its shares are on their way,
+  /// so that the code has come when they have. Nothing is taken or stored.
+  bool rehearsal;
   const TokenPlan& plan;
   TokenPlan& next_plan;
 };
@@ -156,7 +158,7 @@ struct Turn {
 /// By the warp that plans for the block: before the vote, after which all go on to the next token.
 /// The plan of the turn before the last, which has the same place, nobody reads any more.
 DEVICE void plan_next(const Combine& call, const Turn& turn, const OwnPick& next) {
-  if (warp::index() == warp::count() - 1) plan_token(call, next, turn.next_plan);
+  if (warp::index() == warp::count() - 1 && !turn.rehearsal) plan_token(call, next, turn.next_plan);
 }
 
 /// By the whole block: a token, if need be without some ranks, of all of whose channels the same
@@ -172,13 +174,13 @@ DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnP
   if (has_chunk) {
     shares.load_from(0, chunk);  // On their way while own rows are added.
     add_rows(call, sums, turn.plan, piece);
-    lacks = shares.await_loaded();
+    if (!turn.rehearsal) lacks = shares.await_loaded();
   }
   plan_next(call, turn, next);
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
   if (has_chunk) {
-    shares.add_to(sums, lost);
-    store_sums(call, turn.token, piece, sums);
+    shares.add_to(sums, lost, turn.rehearsal);
+    store_sums(call, turn.token, piece, sums, turn.rehearsal);
   }
   return lost;
 }
@@ -204,9 +206,9 @@ DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const Own
     add_rows(call, sums, turn.plan, piece);
     KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
       shares.load_from(first, chunk);  // All there, or lost.
-      shares.add_to(sums, lost);
+      shares.add_to(sums, lost, false);
     }
-    store_sums(call, turn.token, piece, sums);
+    store_sums(call, turn.token, piece, sums, false);
   }
   return lost;
 }
@@ -221,9 +223,11 @@ DEVICE void tell_lost(const Combine& call, const Turn& turn, uint32_t lost) {
 template <class Codec>
 DEVICE void finish_token(const Combine& call, const Turn& turn, const OwnPick& next) {
   const bool at_once = call.params.chunks() <= warp::count() && turn.plan.shares <= kSharesHeld;
+  if (turn.rehearsal && !at_once) return;
   const uint32_t lost =
       at_once ? finish_at_once<Codec>(call, turn, next) : finish_in_turns<Codec>(call, turn, next);
-  if (call.params.lost != nullptr && thread::index() == 0) tell_lost(call, turn, lost);
+  if (call.params.lost != nullptr && thread::index() == 0 && !turn.rehearsal)
+    tell_lost(call, turn, lost);
 }
 
 /// By a whole receiving block. Its last warp knows two tokens ahead what the block needs.
@@ -244,12 +248,19 @@ DEVICE void receive_combine(const Combine& call) {
     next = OwnPick::load(call, first + receivers);
   }
   block::sync();
+  bool rehearsal = params.call.rehearses;
   uint32_t number = 0;
-  KEEP_ROLLED for (uint32_t token = first; token < params.tokens; token += receivers, ++number) {
-    const Turn turn{number, token, shared.plans[number % 3], shared.plans[(number + 1) % 3]};
+  KEEP_ROLLED for (uint32_t token = first; token < params.tokens;) {
+    const Turn turn{number, token, rehearsal, shared.plans[number % 3],
+                    shared.plans[(number + 1) % 3]};
     const OwnPick pick = next;
-    if (plans) next = OwnPick::load(call, token + 2 * receivers);
+    if (plans && !rehearsal) next = OwnPick::load(call, token + 2 * receivers);
     finish_token<Codec>(call, turn, pick);
+    if (!rehearsal) {
+      token += receivers;
+      ++number;
+    }
+    rehearsal = false;
   }
   if (params.waited == nullptr) return;
   block::sync();

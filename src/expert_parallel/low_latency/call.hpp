@@ -62,8 +62,17 @@ struct CallParams {
   uint32_t timeout;       ///< of the whole call, for a rank that shows no life; kTimeUnitNs
   uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
   uint64_t* span_ns;      ///< [2][2], as LowLatencyCall says; may be null
+  /// Whether blocks go through the code that they will need before what they need it for has come.
+  /// Always true; a constant would let a compiler make two copies of that code.
+  bool rehearses;
 
   HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }
 };
+
+/// The rank that comes `places` after this one, no more than all of them; after the last comes 0.
+DEVICE uint32_t rank_after(const CallParams& params, uint32_t places) {
+  const uint32_t rank = params.rank + places;
+  return rank < params.ranks ? rank : rank - params.ranks;
+}
 
 }  // namespace tokenyard::low_latency

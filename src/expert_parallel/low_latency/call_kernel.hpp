@@ -13,23 +13,20 @@
 
 namespace tokenyard::low_latency {
 
-/// Weak: nobody else writes this block's word while the kernel runs.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   const uint64_t start_ns = now_ns();
-  const Progress before = params.workspace->progress[static_cast<uint32_t>(kind)][block::index()];
-  return {.params = params,
-          .shared = shared,
-          .kind = kind,
-          .before = before,
-          .start_ns = start_ns,
-          .epoch = (sends(params.part) ? before.sent : before.received) + 1};
+  // Nobody else writes this block's word while the kernel runs. Relaxed all the same: a compiler
+  // takes a weak load of a block's word for uniform, and waits for it before it goes on.
+  const auto before = load<Order::relaxed, Scope::gpu>(
+      &params.workspace->progress[static_cast<uint32_t>(kind)][block::index()]);
+  return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
 /// By the whole block, whose threads have all read its word.
 DEVICE void advance_epoch(const Call& call) {
   const CallParams& params = call.params;
-  const Progress now{.sent = sends(params.part) ? call.epoch : call.before.sent,
-                     .received = receives(params.part) ? call.epoch : call.before.received};
+  const Progress now{.sent = sends(params.part) ? call.epoch() : call.before.sent,
+                     .received = receives(params.part) ? call.epoch() : call.before.received};
   Progress* const words = params.workspace->progress[static_cast<uint32_t>(call.kind)];
   KEEP_ROLLED for (uint32_t i = block::index() + thread::index() * grid::blocks(); i < kBlocksMax;
                    i += block::threads() * grid::blocks()) words[i] = now;
@@ -69,7 +66,7 @@ DEVICE Drained look_at_drained(const Call& call, uint32_t rank) {
 
 /// Two buffers: that of the epoch before may still be in use.
 DEVICE uint32_t epoch_to_be_drained(const Call& call) {
-  return call.epoch - 2;
+  return call.epoch() - 2;
 }
 
 DEVICE bool has_room(const Call& call, const Drained& drained) {
@@ -86,10 +83,17 @@ DEVICE bool await_room(const Call& call, uint32_t rank) {
   });
 }
 
-/// By the whole block, which meets: with whom it speaks, and that it may.
+/// This thread's place among the block's, counted from the last.
+DEVICE uint32_t thread_from_last() {
+  return block::threads() - 1 - thread::index();
+}
+
+/// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
+/// meanwhile the first make ready what is to be sent.
 DEVICE void open_call(const Call& call, bool sending) {
   const CallParams& params = call.params;
-  KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads()) {
+  KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
+                   rank += block::threads()) {
     const bool other = rank != params.rank;
     const bool masked = is_masked(params, rank);
     const Drained drained = sending && other ? look_at_drained(call, rank) : Drained{};

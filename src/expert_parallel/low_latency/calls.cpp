@@ -42,7 +42,8 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .workspace = workspace_,
           .timeout = low_latency::timeout_units(timeout),
           .polls_a_look = plan_.polls_a_look,
-          .span_ns = call.span_ns};
+          .span_ns = call.span_ns,
+          .rehearses = true};
 }
 
 std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {
@@ -60,16 +61,13 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   const low_latency::Split split = plan_.dispatch(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  const uint32_t tail =
-      low_latency::receives(part)
-          ? low_latency::DispatchTail::of(params, split.blocks - split.send_blocks).bytes()
-          : 0;
+  params.divide(split.blocks - split.send_blocks);
   begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
           .warps = plan_.dispatch_warps,
-          .extra_shared_bytes = tail,
+          .extra_shared_bytes = low_latency::receives(part) ? params.tail.bytes() : 0,
           .cooperative = false},
          stream, params);
 }
@@ -105,7 +103,9 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .local_experts = options.experts / world.size(),
                         .row = low_latency::row_layout(options, input.rows),
                         .out = batch->out(),
-                        .complaint = complaint_};
+                        .complaint = complaint_,
+                        .tail = {},
+                        .by = {}};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {
@@ -146,7 +146,9 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .tokens_max = options.tokens_max,
                              .topk = options.topk,
                              .local_experts = options.experts / world.size(),
-                             .pieces = options.hidden / 8};
+                             .pieces = options.hidden / 8,
+                             .by = low_latency::CombineDivisors::of(
+                                 world.size(), options.topk, options.experts / world.size())};
   if (call.hook) {
     handle->combine_left = params;
     handle->logfmt_left = what.logfmt;

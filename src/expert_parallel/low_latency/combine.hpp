@@ -20,10 +20,21 @@
 
 #include "device/kernel.hpp"
 #include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/divisor.hpp"
 
 namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kCombineThreadsMax = 896;
+
+/// By what a combine divides.
+struct CombineDivisors {
+  Divisor others;  ///< ranks but for this one
+  Divisor topk, local_experts;
+
+  static CombineDivisors of(uint32_t ranks, uint32_t topk, uint32_t local_experts) {
+    return {Divisor::of(ranks > 1 ? ranks - 1 : 1), Divisor::of(topk), Divisor::of(local_experts)};
+  }
+};
 
 struct CombineParams {
   CallParams call;
@@ -36,6 +47,7 @@ struct CombineParams {
   uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
   uint32_t tokens, tokens_max, topk, local_experts;
   uint32_t pieces;  ///< of a row: hidden / 8
+  CombineDivisors by;
 
   HOST_DEVICE uint32_t chunks() const { return (pieces + 31) / 32; }
 };

@@ -17,6 +17,7 @@
 
 #include "device/kernel.hpp"
 #include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/divisor.hpp"
 #include "expert_parallel/low_latency/row_layout.hpp"
 
 namespace tokenyard::low_latency {
@@ -50,36 +51,12 @@ struct DispatchOut {
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
 };
 
-struct DispatchParams {
-  CallParams call;
-  const std::byte* x;  ///< [tokens, hidden] BF16, or FP8 with `scales`
-  const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
-  const void* topk_idx;
-  bool idx_is_int64;
-  uint32_t tokens, tokens_max, topk;
-  uint32_t experts, local_experts;
-  RowLayout row;
-  DispatchOut out;
-  Complaint* complaint;
-
-  HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
-  /// Words of a source's bits, an expert.
-  HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
-};
-
 /// A receiving block's shared memory after the kernel's Shared struct.
 struct DispatchTail {
   uint32_t ranks, local_experts, topk, words;
   uint32_t rows_a_block;  ///< (source, token) pairs that a block spreads
   std::byte* base = nullptr;
 
-  HOST_DEVICE static DispatchTail of(const DispatchParams& params, uint32_t receive_blocks) {
-    return {.ranks = params.call.ranks,
-            .local_experts = params.local_experts,
-            .topk = params.topk,
-            .words = params.words(),
-            .rows_a_block = (params.slots() + receive_blocks - 1) / receive_blocks};
-  }
   /// Bit t of a source's words: the expert gets that source's token t.
   HOST_DEVICE uint32_t* bits(uint32_t expert, uint32_t source) const {
     return bitmap() + (expert * ranks + source) * words;
@@ -101,6 +78,50 @@ struct DispatchTail {
   HOST_DEVICE uint32_t bytes() const {
     return (bitmap_words() + local_experts * ranks) * 4 + rows_a_block * topk * (4 + 2);
   }
+};
+
+/// By what a dispatch divides.
+struct DispatchDivisors {
+  Divisor ranks, slots, topk, local_experts, receive_blocks;
+  Divisor ids_a_source;  ///< words that tell of a rank's tokens
+  Divisor jobs_a_row;    ///< of a receiving block
+};
+
+struct DispatchParams {
+  CallParams call;
+  const std::byte* x;  ///< [tokens, hidden] BF16, or FP8 with `scales`
+  const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
+  const void* topk_idx;
+  bool idx_is_int64;
+  uint32_t tokens, tokens_max, topk;
+  uint32_t experts, local_experts;
+  RowLayout row;
+  DispatchOut out;
+  Complaint* complaint;
+  // By divide().
+  DispatchTail tail;
+  DispatchDivisors by;
+
+  /// On the host, when all the rest is known: what the blocks divide among them.
+  void divide(uint32_t blocks_that_receive) {
+    const uint32_t blocks = blocks_that_receive != 0 ? blocks_that_receive : 1;
+    by = {.ranks = Divisor::of(call.ranks),
+          .slots = Divisor::of(slots()),
+          .topk = Divisor::of(topk),
+          .local_experts = Divisor::of(local_experts),
+          .receive_blocks = Divisor::of(blocks),
+          .ids_a_source = Divisor::of(tokens_max * packed_ids_of(topk)),
+          .jobs_a_row = Divisor::of(row.units() + 1)};
+    tail = {.ranks = call.ranks,
+            .local_experts = local_experts,
+            .topk = topk,
+            .words = words(),
+            .rows_a_block = by.receive_blocks.quotient(slots() + blocks - 1)};
+  }
+
+  HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }
+  /// Words of a source's bits, an expert.
+  HOST_DEVICE uint32_t words() const { return (tokens_max + 31) / 32; }
 };
 
 DECLARE_KERNEL(dispatch_kernel, DispatchParams);

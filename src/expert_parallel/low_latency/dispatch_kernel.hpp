@@ -10,7 +10,7 @@ DEVICE void dispatch(const DispatchParams& params) {
   const CallParams& common = params.call;
   const Call call = begin_call(common, shared.call, Kind::dispatch);
   const uint32_t senders = sends(common.part) ? common.send_blocks : 0;
-  DispatchTail tail = DispatchTail::of(params, std::max(grid::blocks() - senders, 1u));
+  DispatchTail tail = params.tail;
   tail.base = block::shared_tail<DispatchShared>();
   const Dispatch dispatch{params, shared, tail, call};
   // Senders have the lower indices and wait for no receiver: a grid that is not resident as a

@@ -61,12 +61,12 @@ WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t fp8 = row_layout(options, LowLatencyRows::fp8).staged_pieces();
   const uint32_t chunks = (options.hidden + 255) / 256;
   const uint32_t bf16 = row_layout(options, LowLatencyRows::bf16).staged_pieces();
-  return {.ranks = ranks,
-          .tokens_max = options.tokens_max,
-          .topk = options.topk,
-          .row_pieces = options.bf16_rows ? std::max(fp8, bf16) : fp8,
-          .partial_pieces = std::max(round_up_to_line(options.hidden / 8),
-                                     round_up_to_line(chunks * kLogFmtPiecesAChunk))};
+  return WindowLayout({.ranks = ranks,
+                       .tokens_max = options.tokens_max,
+                       .topk = options.topk,
+                       .row_pieces = options.bf16_rows ? std::max(fp8, bf16) : fp8,
+                       .partial_pieces = std::max(round_up_to_line(options.hidden / 8),
+                                                  round_up_to_line(chunks * kLogFmtPiecesAChunk))});
 }
 
 uint32_t timeout_units(std::chrono::nanoseconds timeout) {

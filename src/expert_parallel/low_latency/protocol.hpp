@@ -135,4 +135,16 @@ HOST_DEVICE uint32_t packed_ids_of(uint32_t topk) {
   return (topk + PackedIds::kIds - 1) / PackedIds::kIds;
 }
 
+/// What one of the words that tell of a rank's tokens is about.
+struct IdsPlace {
+  uint32_t token;
+  uint32_t first;  ///< of its picks
+
+  HOST_DEVICE static IdsPlace of(uint32_t index, uint32_t topk) {
+    static_assert(kTopkMax <= 2 * PackedIds::kIds, "one word or two a token");
+    const uint32_t second = packed_ids_of(topk) - 1;
+    return {index >> second, (index & second) * PackedIds::kIds};
+  }
+};
+
 }  // namespace tokenyard::low_latency

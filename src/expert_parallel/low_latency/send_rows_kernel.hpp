@@ -36,7 +36,7 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
   // Relaxed: who wins is all that matters. `epoch` is the last word to be stored, by the winner.
   if (compare_exchange<Order::relaxed, Scope::sys>(&complaint.token, 0, token + 1) != 0) return;
   complaint.id = id;
-  store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch);
+  store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch());
 }
 
 DEVICE void complain_of(const Dispatch& call, uint32_t token) {
@@ -51,11 +51,10 @@ struct AskedIds {
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
   int32_t expert[PackedIds::kIds];
 
-  /// `index`: token * words a token + word. Tokens that there are not are told as well, since the
+  /// `index` of a word, as IdsPlace has it. Tokens that there are not are told as well, since the
   /// destination's table has a fixed size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
-    const uint32_t words = packed_ids_of(params.topk);
-    const uint32_t token = index / words, first = index % words * PackedIds::kIds;
+    const auto [token, first] = IdsPlace::of(index, params.topk);
     AskedIds asked;
     UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
       asked.expert[place] = kNothing;
@@ -73,8 +72,7 @@ struct AskedIds {
 /// them, and what is wrong with them.
 DEVICE void note_picks(const Dispatch& call, uint32_t index, const AskedIds& asked) {
   const DispatchParams& params = call.params;
-  const uint32_t words = packed_ids_of(params.topk);
-  const uint32_t token = index / words, first = index % words * PackedIds::kIds;
+  const auto [token, first] = IdsPlace::of(index, params.topk);
   int32_t* const picks = params.out.picks + size_t{token} * params.topk;
   bool wrong = false;
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
@@ -92,7 +90,7 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const uint32_t first = destination * params.local_experts;
-  PackedIds packed = PackedIds::of_epoch(call.call.epoch);
+  PackedIds packed = PackedIds::of_epoch(call.call.epoch());
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
     // What is no expert becomes more than any.
     const uint32_t local = static_cast<uint32_t>(asked.expert[place]) - first;
@@ -113,7 +111,7 @@ DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
   const uint32_t ids = call.params.tokens_max * packed_ids_of(call.params.topk);
   KEEP_ROLLED for (uint32_t turn = block::index(); turn < common.ranks;
                    turn += common.send_blocks) {
-    const uint32_t destination = (common.rank + 1 + turn) % common.ranks;
+    const uint32_t destination = rank_after(common, 1 + turn);
     if (!call.call.open(destination)) continue;
     KEEP_ROLLED for (uint32_t index = first; index < ids; index += threads) send_ids(
         call, destination, index, index == first ? ahead : AskedIds::load(call.params, index));
@@ -139,7 +137,8 @@ struct Destinations {
 
   DEVICE static Destinations of(const Dispatch& call, int64_t id) {
     const bool valid = is_expert(call.params, id);
-    const uint32_t rank = valid ? static_cast<uint32_t>(id) / call.params.local_experts : 0;
+    const uint32_t rank =
+        valid ? call.params.by.local_experts.quotient(static_cast<uint32_t>(id)) : 0;
     const bool goes = valid && call.call.open(rank);
     // Lanes that go nowhere must match with nobody.
     const uint32_t same = warp::match(goes ? rank : kRanksMax + warp::lane());
@@ -169,7 +168,7 @@ DEVICE void send_unit(const Dispatch& call, SendPosition at, Destinations to,
   }
 }
 
-/// What a warp that moves data has in hand of the unit to come.
+/// What a warp that moves data has in hand of a unit to come.
 struct LoadedUnit {
   SendPosition at;
   RawUnit raw;
@@ -181,36 +180,32 @@ struct LoadedUnit {
   }
 };
 
-/// By the first `warps` warps of a sending block: token after token, the next one's data on its
-/// way while this one's leaves.
-DEVICE void send_tokens(const Dispatch& call, uint32_t warps, LoadedUnit next) {
-  const DispatchParams& params = call.params;
-  while (next.at.token < params.tokens) {
-    const LoadedUnit now = next;
-    const Destinations to = Destinations::of(call, now.id);
-    next.at.advance(params, warp::index(), warps);
-    next = LoadedUnit::load(params, next.at);
-    if (to.leads == 0) continue;
-    send_unit(call, now.at, to, prepare_unit(params, now.at.token, now.at.unit, now.raw));
-  }
-}
-
-/// By a whole sending block. What it sends first is on its way here while it learns whether it may.
+/// By a whole sending block: token after token, the next one's data on its way while this one's
+/// leaves. What is sent first is made ready while the block learns whether it may.
 DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t warps = std::min(params.row.data_units(), warp::count() - 1);
   const bool moves_data = warp::index() < warps;
-  LoadedUnit unit{};
+  LoadedUnit next{};
   AskedIds ids{};
   if (moves_data)
-    unit = LoadedUnit::load(params, {.token = block::index(), .unit = warp::index()});
+    next = LoadedUnit::load(params, {.token = block::index(), .unit = warp::index()});
   else if (block::index() < params.call.ranks)
     ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
-  open_call(call.call, true);
-  if (moves_data)
-    send_tokens(call, warps, unit);
-  else
-    send_all_ids(call, warps * kWarpLanes, ids);
+  KEEP_ROLLED for (bool opened = false;; opened = true) {
+    const LoadedUnit now = next;
+    const bool has_token = moves_data && now.at.token < params.tokens;
+    CastUnit cast{};
+    if (has_token) {
+      next.at.advance(params, warp::index(), warps);
+      next = LoadedUnit::load(params, next.at);
+      cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
+    }
+    if (!opened) open_call(call.call, true);
+    if (!has_token) break;
+    send_unit(call, now.at, Destinations::of(call, now.id), cast);
+  }
+  if (!moves_data) send_all_ids(call, warps * kWarpLanes, ids);
 }
 
 }  // namespace tokenyard::low_latency

@@ -18,13 +18,14 @@ struct OwnRows {
 
   DEVICE static OwnRows of_block(const DispatchParams& params) {
     const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
-    const uint32_t first = block::index() - senders, stride = grid::blocks() - senders;
+    const Divisor& blocks = params.by.receive_blocks;
+    const uint32_t first = block::index() - senders, stride = blocks.divisor;
     const uint32_t rows = params.slots();
-    return {first, stride, first < rows ? (rows - first + stride - 1) / stride : 0};
+    return {first, stride, first < rows ? blocks.quotient(rows - first + stride - 1) : 0};
   }
   DEVICE SourceToken at(const DispatchParams& params, uint32_t row) const {
     const uint32_t ranks = params.call.ranks, position = first + row * stride;
-    const uint32_t token = position / ranks;
+    const uint32_t token = params.by.ranks.quotient(position);
     const uint32_t source = position - token * ranks + params.call.rank;
     return {source < ranks ? source : source - ranks, token};
   }
@@ -33,8 +34,8 @@ struct OwnRows {
     const uint32_t ranks = params.call.ranks, self = params.call.rank;
     const uint32_t turn = of.source >= self ? of.source - self : of.source + ranks - self;
     const uint32_t position = of.token * ranks + turn;
-    row = position / stride;
-    return position - row * stride == first;
+    row = params.by.receive_blocks.quotient(position);
+    return params.by.receive_blocks.remainder(position, row) == first;
   }
 };
 
@@ -68,38 +69,45 @@ DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, u
   }
 }
 
+/// What a receiving block does to learn where rows go, once or twice. First of all it goes through
+/// the code without any ids, while they are on their way: nothing is told, decided or stored.
+enum class Pass : uint32_t { rehearsal, by_what_it_holds, by_the_verdicts };
+
 /// Whether a source is present, as others know, of whom this block lacks some ids.
 DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   if (call.shared.absent[source] != 0) return false;
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
 
-/// By the whole block, which then has to meet: everybody's ids. `again`: after the verdict; what is
-/// read then another block has seen, so it comes, though the source is masked: waits are in this
-/// rank's own name then, which never is.
-DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
+/// By the whole block, which then has to meet: everybody's ids. What is read after the verdicts
+/// another block has seen, so it comes, though the source is masked: waits are in this rank's own
+/// name then, which never is.
+DEVICE void read_ids(const Dispatch& call, const OwnRows& own, Pass pass) {
+  const bool again = pass == Pass::by_the_verdicts;
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
-  const uint32_t words = packed_ids_of(params.topk), words_a_source = params.tokens_max * words;
+  const Divisor& ids_a_source = params.by.ids_a_source;
   const Peer<Bytes16> all = common.windows.ids(common.rank, call.call.parity(), 0, 0);
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * words_a_source;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * ids_a_source.divisor;
                    i += block::threads()) {
-    const uint32_t source = i / words_a_source;
+    const uint32_t source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
-    PackedIds packed;
-    const bool come = call.call.await(Phase::dispatch_ids, again ? common.rank : source,
-                                      call.call.epoch, [&](uint64_t& seen) {
+    PackedIds packed{empty_piece()};  // Of no expert.
+    const bool come = pass == Pass::rehearsal ||
+                      call.call.await(Phase::dispatch_ids, again ? common.rank : source,
+                                      call.call.epoch(), [&](uint64_t& seen) {
                                         // Relaxed: the word itself is all there is to see.
                                         packed.piece = load<Order::relaxed, Scope::sys>(all + i);
                                         seen = packed.epoch();
-                                        return packed.epoch() == call.call.epoch;
+                                        return packed.epoch() == call.call.epoch();
                                       });
-    const uint32_t index = i - source * words_a_source, token = index / words;
+    const auto [token, first] = IdsPlace::of(ids_a_source.remainder(i, source), params.topk);
     if (come)
-      note_ids(call, own, {source, token}, (index - token * words) * PackedIds::kIds, packed);
+      note_ids(call, own, {source, token}, first, packed);
     else
       store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
+    if (pass == Pass::rehearsal) break;
     if (params.out.waited != nullptr && !again)
       fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
                                               static_cast<uint32_t>(cycles()) - begin);
@@ -139,7 +147,8 @@ DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
                    i += block::threads()) {
-    const uint32_t expert = i / tail.ranks, source = i - expert * tail.ranks;
+    const uint32_t expert = call.params.by.ranks.quotient(i);
+    const uint32_t source = call.params.by.ranks.remainder(i, expert);
     const uint32_t words = takes_part(call, source, by_verdicts) ? tail.words : 0;
     const uint32_t* const bits = tail.bits(expert, source);
     uint32_t rows = 0;
@@ -166,7 +175,7 @@ DEVICE void find_slots(const Dispatch& call, const OwnRows& own, bool by_verdict
     const uint32_t expert = tail.ids(0)[i];
     int32_t slot = -1;
     if (expert != PackedIds::kNone) {
-      const SourceToken of = own.at(call.params, i / tail.topk);
+      const SourceToken of = own.at(call.params, call.params.by.topk.quotient(i));
       if (takes_part(call, of.source, by_verdicts))
         slot = static_cast<int32_t>(expert * call.params.slots() + slot_of(call, expert, of));
     }

@@ -12,18 +12,16 @@ struct SpreadJob {
   SourceToken of;  ///< if the block has that row
 
   DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
-    const uint32_t jobs = jobs_a_row(call), row = warp::index() / jobs;
-    return {row, warp::index() - row * jobs, own.at(call.params, row)};
+    const Divisor& jobs = call.params.by.jobs_a_row;
+    const uint32_t row = jobs.quotient(warp::index());
+    return {row, jobs.remainder(warp::index(), row), own.at(call.params, row)};
   }
   DEVICE void advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
-    for (const uint32_t jobs = jobs_a_row(call); unit >= jobs; unit -= jobs) ++row;
+    for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
     of = own.at(call.params, row);
   }
   DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
-
- private:
-  DEVICE static uint32_t jobs_a_row(const Dispatch& call) { return call.params.row.units() + 1; }
 };
 
 /// A lane's piece of a job's unit in staging.
@@ -61,8 +59,10 @@ DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
 /// By one lane: the words of a scale piece into an expert's columns.
 DEVICE void store_scales(const DispatchParams& params, uint32_t slot, uint32_t piece,
                          const Bytes16& scales) {
-  const uint32_t slots = params.slots(), words = params.row.scale_words();
-  uint32_t* const column = params.out.scales + size_t{slot / slots} * words * slots + slot % slots;
+  const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
+  const uint32_t expert = params.by.slots.quotient(slot);
+  uint32_t* const column =
+      params.out.scales + size_t{expert} * words * slots + params.by.slots.remainder(slot, expert);
   if (params.row.scales_packed()) {
     column[size_t{piece} * slots] = scales.word[1];
     return;
@@ -110,10 +110,11 @@ DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
   if (params.out.rows_total != nullptr) params.out.rows_total[expert] += begin;
 }
 
-/// By the whole block: its share of what is told of the experts.
+/// By the whole block: its share of what is told of the experts. The last threads begin, since the
+/// first have rows to wait for.
 DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
   const DispatchParams& params = call.params;
-  KEEP_ROLLED for (uint32_t expert = own.first + thread::index() * own.stride;
+  KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
                    expert < params.local_experts; expert += block::threads() * own.stride)
       tell_count(call, expert);
   if (own.first != 0) return;
@@ -147,22 +148,28 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   empty_tables(call);
   open_call(call.call, false);
   Bytes16 seen = empty_piece();
-  for (bool again = false;; again = true) {
-    read_ids(call, own, again);
-    if (!again) seen = glance(call, own, job);
+  Pass pass = params.call.rehearses ? Pass::rehearsal : Pass::by_what_it_holds;
+  KEEP_ROLLED for (;;) {
+    const bool decides = pass == Pass::by_what_it_holds, again = pass == Pass::by_the_verdicts;
+    read_ids(call, own, pass);
+    if (decides) seen = glance(call, own, job);
     block::sync();
     Proposal proposal{};
-    if (!again && thread::index() < params.call.ranks)
+    if (decides && thread::index() < params.call.ranks)
       proposal = Proposal::make(call, thread::index());
     count_rows(call, again);
     block::sync();
     find_slots(call, own, again);
-    if (again) {
+    if (decides) {
+      if (!learn(call, proposal)) break;
+      pass = Pass::by_the_verdicts;
+    } else {
       block::sync();
-      break;
+      if (again) break;
+      pass = Pass::by_what_it_holds;
     }
-    if (!learn(call, proposal)) break;
   }
+  tell_counts(call, own);
   while (job.row < own.count) {
     const SpreadJob now = job;
     const Bytes16 seen_now = seen;
@@ -174,7 +181,6 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     else
       spread_unit(call, now.unit, now.of, slot, seen_now);
   }
-  tell_counts(call, own);
 }
 
 }  // namespace tokenyard::low_latency

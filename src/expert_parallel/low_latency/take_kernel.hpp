@@ -8,7 +8,7 @@ namespace tokenyard::low_latency {
 /// By one lane: the piece at `staged`, once it has come. False if its source has been masked.
 DEVICE bool await_piece(const Call& call, Phase phase, uint32_t source, Peer<Bytes16> staged,
                         Bytes16& piece) {
-  return call.await(phase, source, call.epoch, [&](uint64_t&) {
+  return call.await(phase, source, call.epoch(), [&](uint64_t&) {
     // Relaxed: sixteen bytes are their own flag.
     piece = load<Order::relaxed, Scope::sys>(staged);
     return has_come(piece);

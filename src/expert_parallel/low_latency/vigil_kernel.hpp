@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device/apart.hpp"
 #include "device/cold.hpp"
 #include "device/device.hpp"
 #include "device/guarded_wait.hpp"
@@ -51,8 +52,10 @@ inline constexpr uint32_t kGivenUp = UINT32_MAX;
 
 /// By a thread that has waited for a while; `next_look` is what this said last, at first 0. When
 /// to look again, in kTimeUnitNs since the start, or kGivenUp: the rank is masked, now or before.
-COLD uint32_t look_around(const CallParams& params, uint64_t start_ns, uint32_t phase,
+COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
                           uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_look) {
+  // Settled, so that nothing of what is only needed here is worked out before the wait.
+  const CallParams& params = *settled(&call_params);
   if (is_masked(params, rank)) return kGivenUp;
   const uint64_t time_ns = now_ns();
   const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
@@ -87,9 +90,10 @@ struct Call {
   Kind kind;
   Progress before;  ///< of this kind, of the calls until now
   uint64_t start_ns;
-  uint32_t epoch;
 
-  DEVICE uint32_t parity() const { return parity_of(epoch); }
+  /// Worked out where it is asked for, which is later than `before` is asked for.
+  DEVICE uint32_t epoch() const { return (sends(params.part) ? before.sent : before.received) + 1; }
+  DEVICE uint32_t parity() const { return parity_of(epoch()); }
   DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
   /// Waits for something of `rank`'s; `condition(seen)` says whether it is there. False: the rank

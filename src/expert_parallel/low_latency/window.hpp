@@ -9,45 +9,64 @@
 
 namespace tokenyard::low_latency {
 
-/// Where everything lies in a window. Host and kernels use this one type. Staging first, which is
-/// filled with 0xff; then the stamped words, which begin as zeros.
-struct WindowLayout {
-  uint32_t ranks, tokens_max, topk;
-  uint32_t row_pieces;      ///< of a staged row, of whatever format
-  uint32_t partial_pieces;  ///< of a staged row of sums
+/// Where everything lies in a window. Host and kernels use this one type, and only the host works
+/// out where its parts begin. Staging first, which is filled with 0xff; then the stamped words,
+/// which begin as zeros.
+class WindowLayout {
+ public:
+  struct Shape {
+    uint32_t ranks, tokens_max, topk;
+    uint32_t row_pieces;      ///< of a staged row, of whatever format
+    uint32_t partial_pieces;  ///< of a staged row of sums
+  };
+
+  WindowLayout() = default;
+  explicit WindowLayout(const Shape& shape)
+      : ranks_(shape.ranks),
+        tokens_max_(shape.tokens_max),
+        row_bytes_(shape.row_pieces * sizeof(Bytes16)),
+        partial_bytes_(shape.partial_pieces * sizeof(Bytes16)),
+        ids_bytes_(packed_ids_of(shape.topk) * sizeof(Bytes16)),
+        weights_bytes_(shape.topk * sizeof(Stamped)) {
+    const size_t slots = size_t{2} * shape.ranks * shape.tokens_max;
+    partials_ = slots * row_bytes_;
+    ids_ = partials_ + slots * partial_bytes_;
+    weights_ = ids_ + slots * ids_bytes_;
+    drained_ = weights_ + slots * weights_bytes_;
+    pulses_ = drained_ + shape.ranks * sizeof(Drained);
+    bytes_ = pulses_ + shape.ranks * sizeof(uint32_t);
+  }
 
   HOST_DEVICE size_t row(uint32_t parity, uint32_t source, uint32_t token) const {
-    return slot(parity, source, token) * row_bytes();
+    return size_t{slot(parity, source, token)} * row_bytes_;
   }
   HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
-    return slots() * row_bytes() + slot(parity, source, token) * partial_bytes();
+    return partials_ + size_t{slot(parity, source, token)} * partial_bytes_;
   }
-  HOST_DEVICE size_t staging_bytes() const { return slots() * (row_bytes() + partial_bytes()); }
   HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
-    return staging_bytes() + slot(parity, source, token) * ids_bytes();
+    return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
   HOST_DEVICE size_t weight(uint32_t parity, uint32_t source, uint32_t token) const {
-    return staging_bytes() + slots() * ids_bytes() + slot(parity, source, token) * weights_bytes();
+    return weights_ + size_t{slot(parity, source, token)} * weights_bytes_;
   }
-  HOST_DEVICE size_t drained(uint32_t source) const {
-    return staging_bytes() + slots() * (ids_bytes() + weights_bytes()) + source * sizeof(Drained);
-  }
-  HOST_DEVICE size_t pulse(uint32_t source) const {
-    return drained(ranks) + source * sizeof(uint32_t);
-  }
-  HOST_DEVICE size_t bytes() const { return pulse(ranks); }
+  HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
+  HOST_DEVICE size_t pulse(uint32_t source) const { return pulses_ + source * sizeof(uint32_t); }
 
-  /// Of one source and parity, contiguous: what a refill covers.
-  HOST_DEVICE size_t row_bytes() const { return size_t{row_pieces} * sizeof(Bytes16); }
-  HOST_DEVICE size_t partial_bytes() const { return size_t{partial_pieces} * sizeof(Bytes16); }
+  size_t staging_bytes() const { return ids_; }
+  size_t bytes() const { return bytes_; }
+  /// Of one source and parity the tokens are contiguous: what a refill covers.
+  size_t row_bytes() const { return row_bytes_; }
+  size_t partial_bytes() const { return partial_bytes_; }
 
  private:
-  HOST_DEVICE size_t slots() const { return size_t{2} * ranks * tokens_max; }
-  HOST_DEVICE size_t slot(uint32_t parity, uint32_t source, uint32_t token) const {
-    return (size_t{parity} * ranks + source) * tokens_max + token;
+  /// There are no more ranks than experts, and tokens_max * experts is less than 2^31.
+  HOST_DEVICE uint32_t slot(uint32_t parity, uint32_t source, uint32_t token) const {
+    return (parity * ranks_ + source) * tokens_max_ + token;
   }
-  HOST_DEVICE size_t ids_bytes() const { return packed_ids_of(topk) * sizeof(Bytes16); }
-  HOST_DEVICE size_t weights_bytes() const { return size_t{topk} * sizeof(Stamped); }
+
+  uint32_t ranks_, tokens_max_;
+  uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
+  size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
 };
 
 /// Everybody's windows, as a kernel addresses them. By value: parameters are at hand where a table

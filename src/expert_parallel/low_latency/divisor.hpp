@@ -1,0 +1,32 @@
+/// Division by a number that the host knows before a kernel starts. A GPU divides by some twenty
+/// instructions, and at decode sizes a call takes as long as it takes to read its instructions:
+/// each is executed for the first time.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "device/macros.hpp"
+
+namespace tokenyard::low_latency {
+
+/// Exact for dividends below 2^31. With s the bits of divisor - 1, the factor is 2^(31 + s) over
+/// the divisor, rounded up by less than 1; so the product is too large by less than dividend / 2^31
+/// of what separates two quotients.
+struct Divisor {
+  uint32_t divisor = 1, factor = uint32_t{1} << 31, shift = 31;
+
+  static constexpr Divisor of(uint32_t divisor) {
+    const auto shift = static_cast<uint32_t>(31 + std::bit_width(divisor - 1));
+    const uint64_t power = uint64_t{1} << shift;
+    return {divisor, static_cast<uint32_t>((power + divisor - 1) / divisor), shift};
+  }
+  HOST_DEVICE uint32_t quotient(uint32_t dividend) const {
+    return static_cast<uint32_t>(uint64_t{dividend} * factor >> shift);
+  }
+  HOST_DEVICE uint32_t remainder(uint32_t dividend, uint32_t quotient) const {
+    return dividend - quotient * divisor;
+  }
+};
+
+}  // namespace tokenyard::low_latency
