@@ -181,13 +181,18 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
 void run(const Settings& settings) {
   const std::vector<Scene> scenes =
       settings.sweep ? sweep(settings.scene) : std::vector<Scene>{settings.scene};
-  size_t row_bytes_most = 0;
-  for (const Scene& scene : scenes)
-    row_bytes_most = std::max(
-        row_bytes_most, size_t{scene.shape.ranks} * scene.shape.tokens * scene.shape.hidden * 2);
+  size_t row_bytes_most = 0, padding_most = 0;
+  for (const Scene& scene : scenes) {
+    const Shape& shape = scene.shape;
+    row_bytes_most =
+        std::max(row_bytes_most, size_t{shape.ranks} * shape.tokens * shape.hidden * 2);
+    padding_most =
+        std::max(padding_most, size_t{shape.experts} / shape.ranks * 128 * shape.hidden * 2);
+  }
   auto worlds = World::in_process(
       settings.scene.shape.ranks, settings.device,
-      {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.scene.shape.topk) * row_bytes_most});
+      {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.scene.shape.topk) * row_bytes_most +
+                      4 * padding_most});
   Report report("throughput", *worlds[0]);
   for (const Scene& scene : scenes) {
     on_each_rank(worlds, [&](World& world) {

@@ -27,7 +27,7 @@ struct Scene {
 /// The given scene on several numbers of multiprocessors, then with one thing changed at a time.
 inline std::vector<Scene> sweep(const Scene& base) {
   std::vector<Scene> scenes{base};
-  scenes[0].sms = {4, 8, 12, 16, 24, 32};
+  scenes[0].sms = {4, 8, 12, 16, 24, 32, 48};
   const auto vary = [&](auto change) {
     Scene scene = base;
     scene.sms = {16};
