@@ -50,6 +50,7 @@ struct Diary {
   std::atomic<uint32_t> replace = kNobody;  ///< whose place shall be taken
   std::atomic<uint32_t> size = 0;           ///< the job shall grow to so many ranks
   std::atomic<size_t> elements = 96 << 10;  ///< of the larger arrays
+  std::atomic<bool> pause = false;          ///< all shall pause, after the same operation
 };
 
 /// The part of one process.
@@ -78,6 +79,10 @@ class ElasticRank {
       const int64_t order = highest(order_to_give());
       if (order == kStop) return;
       if (order == kNone) continue;
+      if (order == kPause) {
+        pause();
+        continue;
+      }
       order == kGrow ? collectives_.grow(1) : collectives_.replace(static_cast<uint32_t>(order));
       agree_on_step();
     }
@@ -85,11 +90,12 @@ class ElasticRank {
 
  private:
   static constexpr int64_t kNone = -1;
-  static constexpr int64_t kStop = 1 << 20, kGrow = kStop - 1;
+  static constexpr int64_t kStop = 1 << 20, kGrow = kStop - 1, kPause = kStop - 2;
 
   int64_t order_to_give() const {
     if (diary_.stop) return kStop;
     if (collectives_.size() < diary_.size) return kGrow;
+    if (diary_.pause) return kPause;
     const uint32_t replace = diary_.replace;
     if (replace == kNobody) return kNone;
     for (const uint32_t rank : collectives_.active_ranks()) {
@@ -101,6 +107,12 @@ class ElasticRank {
   void wait_while_held() {
     page_.held = page_.hold.load();
     await("to be let go", [&] { return !page_.hold; });
+    page_.held = false;
+  }
+
+  void pause() {
+    page_.held = true;
+    await("the end of the pause", [&] { return !diary_.pause; });
     page_.held = false;
   }
 

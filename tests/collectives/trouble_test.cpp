@@ -82,7 +82,7 @@ TEST_P(KilledRank, IsGoneAndTheOthersGoOn) {
     case Moment::in_operation:
       break;
     case Moment::after_operation:
-      for (uint32_t rank = 0; rank < ranks; ++rank) job.page(rank).hold = true;
+      job.diary().pause = true;
       await("a pause", [&, ranks = ranks] {
         for (uint32_t rank = 0; rank < ranks; ++rank) {
           if (!job.page(rank).held) return false;
@@ -94,7 +94,7 @@ TEST_P(KilledRank, IsGoneAndTheOthersGoOn) {
   const int64_t since = now_ns();
   job.signal(victim, SIGKILL);
   EXPECT_EQ(job.wait(victim), 128 + SIGKILL);
-  for (const uint32_t rank : survivors) job.page(rank).hold = false;
+  job.diary().pause = false;
   await_recovery(job, survivors);
   print_times(job, "a rank is killed", survivors, since);
   job.await_progress(survivors);
