@@ -106,24 +106,6 @@ RULES = (
         "return *word;",
         "return lacks;",
     ),
-    Rule(
-        "who rehearses a token sends it",
-        "send_sums_kernel.hpp",
-        "if (Codec::has_piece(params, chunk) && !rehearsal)",
-        "if (Codec::has_piece(params, chunk))",
-    ),
-    Rule(
-        "who rehearses a token empties its places",
-        "add_sums_kernel.hpp",
-        "if (has_piece && !rehearsal) put_back(staged(i));",
-        "if (has_piece) put_back(staged(i));",
-    ),
-    Rule(
-        "a verdict is given at the rehearsal",
-        "spread_rows_kernel.hpp",
-        "if (decides && thread::index() < params.call.ranks)",
-        "if (!again && thread::index() < params.call.ranks)",
-    ),
 )
 
 

@@ -43,7 +43,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .timeout = low_latency::timeout_units(timeout),
           .polls_a_look = plan_.polls_a_look,
           .span_ns = call.span_ns,
-          .rehearses = true};
+          .rehearses = false};
 }
 
 std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {

@@ -1,6 +1,5 @@
 /// Division by a number that the host knows before a kernel starts. A GPU divides by some twenty
-/// instructions, and at decode sizes a call takes as long as it takes to read its instructions:
-/// each is executed for the first time.
+/// instructions, and at decode sizes a call takes about as long as its blocks take to issue theirs.
 #pragma once
 
 #include <bit>
