@@ -96,9 +96,10 @@ using simulation::Fault;
 /// Deadline::fail publishes its report so; the kernel says that it has begun.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
-/// Queue: the value lies in the word that is filled, and who takes says so after it has read it.
-constexpr const char* kInTheWord =
-    "a slot is filled again after the word that says it was taken, which depends on having read it";
+constexpr const char* kTasksEnded =
+    "a slot's value before was of an earlier iteration, whose tasks have ended: only an event that "
+    "no task awaits would need it";
+constexpr const char* kNoneAhead = "is for tasks that load ahead, which the suite decoder has";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
 constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
 
@@ -110,11 +111,11 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "worker_kernel.hpp:95", kOwnHost},
                    {Fault::store_dropped, "worker_kernel.hpp:95", kOwnHost},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:148", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:148", kNoneAhead},
                    {Fault::store_dropped, "worker_kernel.hpp:189", kNotFed},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:189", kNotFed},
-                   {Fault::sys_made_gpu, "queue.hpp:44", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:68", kInTheWord},
-                   {Fault::sys_made_gpu, "queue.hpp:80", kInTheWord},
+                   {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:227", kOnlyStops},
                    {Fault::acquire_made_relaxed, "waiting_kernel.hpp:72", kOnlyStops}},
      .seeds = 2000});
