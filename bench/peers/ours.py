@@ -13,6 +13,14 @@ import tokenyard
 ALIGNMENT = 128
 
 
+def local_sms(array: torch.Tensor) -> int:
+    """All that a GPU has, for the part of a call that needs no other rank: as DeepEP's second
+    version does it."""
+    if not array.is_cuda:
+        return 0
+    return torch.cuda.get_device_properties(array.device).multi_processor_count
+
+
 class Throughput:
     name = "tokenyard"
     lacks: frozenset[str] = frozenset()
@@ -47,7 +55,7 @@ class Throughput:
 
     def dispatch_by_expert(self, batch: Batch) -> Rows:
         received = self.dispatch(batch).handle
-        grouped = self._exchange.expand(received, alignment=ALIGNMENT, sms=self._sms)
+        grouped = self._exchange.expand(received, alignment=ALIGNMENT, sms=local_sms(batch.x))
         return Rows(grouped.x, (received, grouped))
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:
@@ -65,7 +73,9 @@ class Throughput:
 
     def combine_by_expert(self, y: torch.Tensor, rows: Rows) -> torch.Tensor:
         received, grouped = rows.handle
-        return self._exchange.combine(y, received.route, by_expert=grouped, sms=self._sms)
+        return self._exchange.combine(
+            y, received.route, by_expert=grouped, sms=self._sms, local_sms=local_sms(y)
+        )
 
     def wait(self) -> None:
         self._exchange.wait()

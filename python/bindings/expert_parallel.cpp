@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -89,6 +90,25 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Bytes& x,
   return {exchange, exchange->expert_parallel.dispatch(input, stream)};
 }
 
+template <class Id>
+std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
+    const ExchangeHandle& self, const Bytes& x, const Matrix<const Id>& topk_idx,
+    const Weights& topk_weights, ElementType type, const std::optional<Bytes>& scales,
+    ScaleOrder scale_order, const CastToFp8& cast, uint32_t received_tokens_max, uint32_t alignment,
+    uint32_t rows_max, uint32_t sms, uint64_t stream) {
+  const std::shared_ptr<Exchange> exchange = self.get();
+  DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
+  input.topk_idx = topk_idx.data();
+  input.idx_is_int64 = sizeof(Id) == sizeof(int64_t);
+  input.topk_weights = topk_weights.data();
+  input.received_tokens_max = received_tokens_max;
+  nb::gil_scoped_release unlocked;
+  RowsByExpert by_expert = exchange->expert_parallel.dispatch_by_expert(
+      input, {.alignment = alignment, .rows_max = rows_max, .scale_order = scale_order}, stream);
+  return {HeldReceived{exchange, std::move(by_expert.received)},
+          HeldExpertRows{exchange, std::move(by_expert.rows)}};
+}
+
 HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Bytes& x, const HeldRoute& route,
                                  ElementType type, const std::optional<Bytes>& scales,
                                  ScaleOrder scale_order, const CastToFp8& cast,
@@ -105,7 +125,8 @@ void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& r
                   const std::optional<Matrix<float>>& out_weights, const std::optional<Bytes>& bias,
                   const std::optional<Bytes>& second_bias,
                   const std::optional<Matrix<const int32_t>>& rank_order,
-                  const HeldExpertRows* by_expert, bool weighted, uint32_t sms, uint64_t stream) {
+                  const HeldExpertRows* by_expert, bool weighted, uint32_t sms, uint32_t local_sms,
+                  uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const CombineInput input{.y = y.data(),
                            .type = type,
@@ -115,7 +136,8 @@ void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& r
                            .biases = {data_of(bias), data_of(second_bias)},
                            // The kernel takes what is no rank for one that has no row.
                            .rank_order = reinterpret_cast<const uint32_t*>(data_of(rank_order)),
-                           .sms = sms};
+                           .sms = sms,
+                           .local_sms = local_sms};
   const CombineOutput output{.x = out.data(), .topk_weights = data_of(out_weights)};
   nb::gil_scoped_release unlocked;
   exchange->expert_parallel.combine(input, route.route, output, stream);
@@ -233,6 +255,14 @@ void register_expert_parallel(nb::module_& m) {
       });
   add_dispatch(exchange, &dispatch_rows<int32_t>);
   add_dispatch(exchange, &dispatch_rows<int64_t>);
+  const auto add_by_expert = [](auto& exchange, auto function) {
+    exchange.def("dispatch_by_expert", function, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+                 "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a,
+                 "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "received_tokens_max"_a,
+                 "alignment"_a, "rows_max"_a, "sms"_a, "stream"_a);
+  };
+  add_by_expert(exchange, &dispatch_by_expert<int32_t>);
+  add_by_expert(exchange, &dispatch_by_expert<int64_t>);
   exchange
       .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
            "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "watcher"_a.none(),
@@ -243,7 +273,7 @@ void register_expert_parallel(nb::module_& m) {
            nb::kw_only(), "type"_a, "weights"_a.noconvert().none(),
            "out_weights"_a.noconvert().none(), "bias"_a.noconvert().none(),
            "second_bias"_a.noconvert().none(), "rank_order"_a.noconvert().none(),
-           "by_expert"_a.none(), "weighted"_a, "sms"_a, "stream"_a)
+           "by_expert"_a.none(), "weighted"_a, "sms"_a, "local_sms"_a, "stream"_a)
       .def("output_buffer", &rows_output_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
       .def("memory", &memory_of, nb::kw_only(), "type"_a, "row_bytes"_a, "scale_words"_a,
            "tokens"_a, "rows_received"_a)

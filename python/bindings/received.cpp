@@ -65,6 +65,7 @@ size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
 }
 
 nb::object received_x(const HeldReceived& self) {
+  if (self.received.x == nullptr) return nb::none();  // They are grouped by expert.
   return rows_of<uint8_t>(self, self.received.x, row_bytes(*self.exchange, self.received.format));
 }
 

@@ -7,20 +7,17 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import Arrays, arrays_of, check_array, stream_number
+from .arrays import arrays_of, stream_number
 from .errors import invalid
-from .exchange import Exchange
+from .given_rows import FP32, GivenRows
 from .observation import Observation
 from .received import A, Combined, ExpertRows, Received, Route
-from .row_formats import ROWS, SCALES, SUMMED, RowForm, cast_of, scale_order
+from .row_formats import SUMMED, form_of, scale_order
 from .sizes import size_of
 from .world import World
 
-IDS = ("int32", "int64")
-FP32 = ("float32",)
 
-
-class ExpertParallel(Exchange, Observation):
+class ExpertParallel(GivenRows, Observation):
     """Moves tokens between the ranks of a world and back. Collective: all ranks make it alike.
 
     Args:
@@ -122,19 +119,8 @@ class ExpertParallel(Exchange, Observation):
         """
         arrays = arrays_of("x", x)
         tokens = route.tokens if isinstance(route, Route) else "tokens"
-        kind = self._check_rows(x, arrays, tokens)
-        cast = cast_of(as_fp8, scale_channels)
-        if scales is not None:
-            self._check_scales(scales, arrays, arrays.shape(x)[0], scales_by_columns)
-        common: dict[str, Any] = dict(
-            type=kind,
-            scales=None if scales is None else arrays.to_bytes(scales),
-            scale_order=scale_order(scales_by_columns),
-            cast=cast,
-            watcher=self._watching(watcher),
-            sms=size_of("sms", sms),
-            stream=self._stream(),
-        )
+        common = self._common(x, arrays, tokens, scales, scales_by_columns, as_fp8, scale_channels)
+        common |= dict(watcher=self._watching(watcher), sms=size_of("sms", sms))
         if route is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise invalid("route", "no topk_idx and topk_weights beside it", "both")
@@ -145,22 +131,61 @@ class ExpertParallel(Exchange, Observation):
             _check_route(route)
             native = self._native.dispatch_again(arrays.to_bytes(x), route._native, **common)
         else:
-            tokens = arrays.shape(x)[0]
-            self._check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
-            self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
             native = self._native.dispatch(
                 arrays.to_bytes(x),
-                arrays.to_native(topk_idx),
-                arrays.to_native(topk_weights),
+                *self._choices(x, topk_idx, topk_weights, arrays),
                 received_tokens_max=size_of("received_tokens_max", received_tokens_max),
                 **common,
             )
-        if as_fp8:
-            scale_dtype = "int32" if as_fp8 == "ue8m0" else "float32"
-        else:
-            scale_dtype = "" if scales is None else arrays.dtype(scales)
-        dtype = "float8_e4m3fn" if as_fp8 else arrays.dtype(x)
-        return Received(native, arrays, RowForm(dtype, scale_dtype, scales_by_columns))
+        return Received(native, arrays, form_of(x, scales, as_fp8, arrays, scales_by_columns))
+
+    def dispatch_by_expert(
+        self,
+        x: A,
+        topk_idx: A,
+        topk_weights: A,
+        *,
+        alignment: int = 1,
+        rows_max: int = 0,
+        scales: A | None = None,
+        scales_by_columns: bool = False,
+        as_fp8: bool | str = False,
+        scale_channels: int = 128,
+        received_tokens_max: int = 0,
+        sms: int = 0,
+    ) -> tuple[Received[A], ExpertRows[A]]:
+        """A dispatch whose rows are grouped by expert as they come: what `expand` makes of what
+        `dispatch` brings, sooner. Collective.
+
+        Args:
+            alignment: as `expand`.
+            rows_max: places for rows, padding included. 0: for all that may come, which the arena
+                must then have room for until the counts are known.
+            x, topk_idx, topk_weights, scales, scales_by_columns, as_fp8, scale_channels,
+            received_tokens_max, sms: as `dispatch`.
+
+        Returns:
+            What was received, without its rows and scales, and these, grouped.
+
+        Raises:
+            InvalidArgument: more rows than places, on this rank (where nobody waits for the counts:
+                later, and the object has failed); and as `dispatch`.
+        """
+        arrays = arrays_of("x", x)
+        common = self._common(
+            x, arrays, "tokens", scales, scales_by_columns, as_fp8, scale_channels
+        )
+        received, rows = self._native.dispatch_by_expert(
+            arrays.to_bytes(x),
+            *self._choices(x, topk_idx, topk_weights, arrays),
+            received_tokens_max=size_of("received_tokens_max", received_tokens_max),
+            alignment=size_of("alignment", alignment),
+            rows_max=size_of("rows_max", rows_max),
+            sms=size_of("sms", sms),
+            **common,
+        )
+        form = form_of(x, scales, as_fp8, arrays, scales_by_columns)
+        return Received(received, arrays, form), ExpertRows(rows, arrays, form)
 
     def expand(
         self,
@@ -178,7 +203,8 @@ class ExpertParallel(Exchange, Observation):
             alignment: every expert's first row is a multiple of it; what is left is zeros.
             rows_max: places in the result, padding included; needed after a dispatch with
                 `received_tokens_max`, which knows no counts on the host.
-            scales_by_columns, sms: as `dispatch`.
+            scales_by_columns: as `dispatch`.
+            sms: multiprocessors, any number, since no other rank takes part; 0: as the object has.
 
         Raises:
             InvalidArgument: too few places (where the host does not know the counts: later), and
@@ -210,6 +236,7 @@ class ExpertParallel(Exchange, Observation):
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
+        local_sms: int = 0,
     ) -> A: ...
     @overload
     def combine(
@@ -224,6 +251,7 @@ class ExpertParallel(Exchange, Observation):
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
+        local_sms: int = 0,
     ) -> Combined[A]: ...
 
     def combine(
@@ -238,6 +266,7 @@ class ExpertParallel(Exchange, Observation):
         by_expert: ExpertRows[A] | None = None,
         weighted: bool = False,
         sms: int = 0,
+        local_sms: int = 0,
     ) -> A | Combined[A]:
         """Brings results home: for every token the sum over the ranks it went to. Collective.
 
@@ -260,6 +289,7 @@ class ExpertParallel(Exchange, Observation):
                 dtype; these sums travel, and are added up as above.
             weighted: each result times its routing weight, in that first sum.
             sms: as `dispatch`.
+            local_sms: multiprocessors for that first sum, any number; 0: as `sms`.
 
         Returns:
             [tokens, hidden] of y's dtype; with `weights`, a `Combined` that holds it and the
@@ -301,6 +331,7 @@ class ExpertParallel(Exchange, Observation):
             by_expert=None if by_expert is None else by_expert.native,
             weighted=weighted,
             sms=size_of("sms", sms),
+            local_sms=size_of("local_sms", local_sms),
             stream=self._stream(),
         )
         return out if home is None else Combined(out, home)
@@ -344,25 +375,6 @@ class ExpertParallel(Exchange, Observation):
         if watcher is None:
             return None
         return 0 if self._device_index is None else stream_number(watcher)
-
-    def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
-        """Their ElementType."""
-        opaque = arrays.dtype(x) == "uint8"
-        self._check("x", x, arrays, ROWS, (tokens, "bytes" if opaque else self.hidden))
-        return _tokenyard.ElementType[arrays.dtype(x)]
-
-    def _check_scales(self, scales: Any, arrays: Arrays, tokens: int, by_columns: bool) -> None:
-        # A column is of words, so what lies in it must be.
-        dtypes = SCALES if not by_columns else SCALES[:2]
-        self._check("scales", scales, arrays, dtypes, (tokens, "words"))
-        width = arrays.shape(scales)[1]
-        if arrays.dtype(scales) == "uint8" and width % 4:
-            raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")
-
-    def _check(
-        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
-    ) -> None:
-        check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
 
 
 def _check_route(route: Any) -> None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .arrays import Arrays, stream_number
+from .errors import invalid
 from .row_formats import RowForm
 
 A = TypeVar("A")
@@ -117,6 +118,8 @@ class Received(Arrived[A]):
     @cached_property
     def x(self) -> A:
         """[rows, hidden] of the dtype that was sent: the tokens."""
+        if self.native.x is None:
+            raise invalid("x", "asked of the ExpertRows", "rows that were grouped as they came")
         return self._arrays.from_bytes(self.native.x, self._form.dtype)
 
     @cached_property

@@ -53,3 +53,10 @@ class RowForm(NamedTuple):
             return None
         lie = arrays.from_bytes(words, self.scale_dtype)
         return arrays.transposed(lie, arrays.shape(rows)[0]) if self.by_columns else lie
+
+
+def form_of(x: Any, scales: Any, as_fp8: bool | str, arrays: Arrays, by_columns: bool) -> RowForm:
+    """Of rows that come of these."""
+    if as_fp8:
+        return RowForm("float8_e4m3fn", "int32" if as_fp8 == "ue8m0" else "float32", by_columns)
+    return RowForm(arrays.dtype(x), "" if scales is None else arrays.dtype(scales), by_columns)

@@ -88,6 +88,25 @@ def test_rows_by_expert_and_home() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
+def test_rows_grouped_as_they_come_are_those_grouped_after() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x, given = values(world.rank), choices(world.rank)
+        after = exchange.expand(exchange.dispatch(x, *given), alignment=4)
+        received, rows = exchange.dispatch_by_expert(x, *given, alignment=4)
+        assert rows.first_rows == after.first_rows
+        for name in ("x", "offsets", "row_of", "weights", "slots"):
+            assert (getattr(rows, name) == getattr(after, name)).all()
+        with pytest.raises(tokenyard.InvalidArgument, match="ExpertRows"):
+            _ = received.x
+        home = exchange.combine(rows.x, received.route, by_expert=rows)
+        assert (home == exchange.combine(after.x, received.route, by_expert=rows)).all()
+        with pytest.raises(tokenyard.InvalidArgument, match="rows_max"):
+            exchange.dispatch_by_expert(x, *given, rows_max=1)
+
+    tokenyard.launch(layer, ranks=2)
+
+
 def test_places_are_marked_and_nobody_waits() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)

@@ -1,0 +1,76 @@
+"""How long a Python call of an exchange keeps its host: enqueued, nothing waited for.
+
+python bench/host_time.py                 # two GPUs, a process each
+python bench/host_time.py --device host   # small, to see that it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+import tokenyard
+
+TOKENS, HIDDEN, TOPK, EXPERTS = 128, 7168, 8, 256
+CALLS, WARM_UP = 200, 20
+
+
+def host_us(world: tokenyard.World, call: Callable[[], object], calls: int) -> list[float]:
+    """Of each call. The device must never be so far behind that the host waits for it."""
+    times = []
+    for number in range(WARM_UP + calls):
+        if number % 20 == 0:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            world.barrier()
+        begun = time.perf_counter()
+        kept = call()
+        times.append((time.perf_counter() - begun) * 1e6)
+        del kept
+    return times[WARM_UP:]
+
+
+def rank(world: tokenyard.World, tokens: int, hidden: int, calls: int) -> dict[str, list[float]]:
+    device = "cpu" if world.device_index is None else f"cuda:{world.device_index}"
+    exchange = tokenyard.ExpertParallel(
+        world, experts=EXPERTS, hidden=hidden, topk=TOPK, tokens_max=tokens
+    )
+    x = torch.randn(tokens, hidden, device=device).to(torch.bfloat16)
+    ids = torch.stack([torch.randperm(EXPERTS, device=device)[:TOPK] for _ in range(tokens)])
+    weights = torch.rand(tokens, TOPK, device=device)
+    places = world.size * tokens
+    received = exchange.dispatch(x, ids, weights, received_tokens_max=places)
+    y, out = exchange.output_buffer(received.route), torch.empty_like(x)
+    y.zero_()
+    times = {
+        "dispatch": lambda: exchange.dispatch(x, ids, weights, received_tokens_max=places),
+        "dispatch, route kept": lambda: exchange.dispatch(x, route=received.route),
+        "combine": lambda: exchange.combine(y, received.route, out=out),
+    }
+    results = {name: host_us(world, call, calls) for name, call in times.items()}
+    exchange.wait()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
+    parser.add_argument("--ranks", type=int, default=2)
+    arguments = parser.parse_args()
+    small = arguments.device == "host"
+    shape = (4, 64, 5) if small else (TOKENS, HIDDEN, CALLS)
+    ranks = tokenyard.launch(
+        rank, ranks=arguments.ranks, processes=True, device=arguments.device, args=shape
+    )
+    print(f"host time of a call in us, {arguments.ranks} ranks: median, ninth decile")
+    for name in ranks[0]:
+        times = sorted(us for of_rank in ranks for us in of_rank[name])
+        print(f"{name:24} {statistics.median(times):7.1f} {times[len(times) * 9 // 10]:7.1f}")
+
+
+if __name__ == "__main__":
+    main()

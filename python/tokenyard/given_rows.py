@@ -1,0 +1,68 @@
+"""What is checked of arrays that callers give to an exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _tokenyard
+
+from .arrays import Arrays, check_array
+from .errors import invalid
+from .exchange import Exchange
+from .row_formats import ROWS, SCALES, cast_of, scale_order
+
+IDS = ("int32", "int64")
+FP32 = ("float32",)
+
+
+class GivenRows(Exchange):
+    """Nothing is launched before this is content."""
+
+    def _common(
+        self,
+        x: Any,
+        arrays: Arrays,
+        tokens: int | str,
+        scales: Any,
+        by_columns: bool,
+        as_fp8: bool | str,
+        scale_channels: int,
+    ) -> dict[str, Any]:
+        """What every dispatch says of its rows, checked."""
+        kind = self._check_rows(x, arrays, tokens)
+        cast = cast_of(as_fp8, scale_channels)
+        if scales is not None:
+            self._check_scales(scales, arrays, arrays.shape(x)[0], by_columns)
+        return dict(
+            type=kind,
+            scales=None if scales is None else arrays.to_bytes(scales),
+            scale_order=scale_order(by_columns),
+            cast=cast,
+            stream=self._stream(),
+        )
+
+    def _choices(self, x: Any, topk_idx: Any, topk_weights: Any, arrays: Arrays) -> tuple[Any, Any]:
+        """The experts of each token and their weights, checked."""
+        shape = (arrays.shape(x)[0], self.topk)
+        self._check("topk_idx", topk_idx, arrays, IDS, shape)
+        self._check("topk_weights", topk_weights, arrays, FP32, shape)
+        return arrays.to_native(topk_idx), arrays.to_native(topk_weights)
+
+    def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
+        """Their ElementType."""
+        opaque = arrays.dtype(x) == "uint8"
+        self._check("x", x, arrays, ROWS, (tokens, "bytes" if opaque else self.hidden))
+        return _tokenyard.ElementType[arrays.dtype(x)]
+
+    def _check_scales(self, scales: Any, arrays: Arrays, tokens: int, by_columns: bool) -> None:
+        # A column is of words, so what lies in it must be.
+        dtypes = SCALES if not by_columns else SCALES[:2]
+        self._check("scales", scales, arrays, dtypes, (tokens, "words"))
+        width = arrays.shape(scales)[1]
+        if arrays.dtype(scales) == "uint8" and width % 4:
+            raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")
+
+    def _check(
+        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
+    ) -> None:
+        check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
