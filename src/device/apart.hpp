@@ -18,9 +18,6 @@ namespace tokenyard {
 /// again at every use, and for one in shared memory asks the hardware each time.
 template <class T>
 DEVICE T* settled(T* pointer);
-/// The same value, worked out where this stands. A compiler does so where it is used, and not at
-/// all where that use turns out not to be.
-DEVICE Bytes16 settled(Bytes16 value);
 
 /// A Deadline whose waits share the code that looks at the clock and at the alarm.
 class DeadlineApart {

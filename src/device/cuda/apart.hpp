@@ -10,13 +10,6 @@ DEVICE T* settled(T* pointer) {
   return pointer;
 }
 
-DEVICE Bytes16 settled(Bytes16 value) {
-  asm volatile(""
-               : "+r"(value.word[0]), "+r"(value.word[1]), "+r"(value.word[2]),
-                 "+r"(value.word[3]));
-  return value;
-}
-
 namespace cuda_body {
 // Registers, one by one: a struct would go by memory.
 DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure failure, uint32_t phase,

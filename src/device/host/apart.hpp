@@ -9,10 +9,6 @@ DEVICE T* settled(T* pointer) {
   return pointer;
 }
 
-DEVICE Bytes16 settled(Bytes16 value) {
-  return value;
-}
-
 DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
   Deadline(patience_, start_ns_).fail(failure, what);
 }

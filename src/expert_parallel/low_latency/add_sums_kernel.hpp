@@ -84,12 +84,12 @@ class Shares {
   }
 
   /// By all lanes: adds what was loaded, but for the `lost` shares, and empties the places.
-  DEVICE void add_to(LaneSums& sums, uint32_t lost, bool rehearsal) const {
+  DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
     const bool has_piece = Codec::has_piece(call_.params, chunk_);
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       if (i >= held_ || (lost >> (first_ + i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (has_piece && !rehearsal) put_back(staged(i));
+      if (has_piece) put_back(staged(i));
     }
   }
 
@@ -136,21 +136,16 @@ DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
 }
 
 /// By all lanes: a chunk of a token's result.
-DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums,
-                       bool rehearsal) {
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums) {
   const uint32_t pieces = call.params.pieces;
-  const Bytes16 rounded = settled(sums.rounded());
-  if (piece < pieces && !rehearsal)
+  if (piece < pieces)
     store_vector(reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece,
-                 rounded);
+                 sums.rounded());
 }
 
 /// One of the block's tokens, and the one after it.
 struct Turn {
   uint32_t number, token;
-  /// Before a block's first token: everything that can be done while its shares are on their way,
-  /// so that the code has come when they have. Nothing is taken or stored.
-  bool rehearsal;
   const TokenPlan& plan;
   TokenPlan& next_plan;
 };
@@ -158,7 +153,7 @@ struct Turn {
 /// By the warp that plans for the block: before the vote, after which all go on to the next token.
 /// The plan of the turn before the last, which has the same place, nobody reads any more.
 DEVICE void plan_next(const Combine& call, const Turn& turn, const OwnPick& next) {
-  if (warp::index() == warp::count() - 1 && !turn.rehearsal) plan_token(call, next, turn.next_plan);
+  if (warp::index() == warp::count() - 1) plan_token(call, next, turn.next_plan);
 }
 
 /// By the whole block: a token, if need be without some ranks, of all of whose channels the same
@@ -174,13 +169,13 @@ DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnP
   if (has_chunk) {
     shares.load_from(0, chunk);  // On their way while own rows are added.
     add_rows(call, sums, turn.plan, piece);
-    if (!turn.rehearsal) lacks = shares.await_loaded();
+    lacks = shares.await_loaded();
   }
   plan_next(call, turn, next);
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
   if (has_chunk) {
-    shares.add_to(sums, lost, turn.rehearsal);
-    store_sums(call, turn.token, piece, sums, turn.rehearsal);
+    shares.add_to(sums, lost);
+    store_sums(call, turn.token, piece, sums);
   }
   return lost;
 }
@@ -206,9 +201,9 @@ DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const Own
     add_rows(call, sums, turn.plan, piece);
     KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
       shares.load_from(first, chunk);  // All there, or lost.
-      shares.add_to(sums, lost, false);
+      shares.add_to(sums, lost);
     }
-    store_sums(call, turn.token, piece, sums, false);
+    store_sums(call, turn.token, piece, sums);
   }
   return lost;
 }
@@ -223,11 +218,9 @@ DEVICE void tell_lost(const Combine& call, const Turn& turn, uint32_t lost) {
 template <class Codec>
 DEVICE void finish_token(const Combine& call, const Turn& turn, const OwnPick& next) {
   const bool at_once = call.params.chunks() <= warp::count() && turn.plan.shares <= kSharesHeld;
-  if (turn.rehearsal && !at_once) return;
   const uint32_t lost =
       at_once ? finish_at_once<Codec>(call, turn, next) : finish_in_turns<Codec>(call, turn, next);
-  if (call.params.lost != nullptr && thread::index() == 0 && !turn.rehearsal)
-    tell_lost(call, turn, lost);
+  if (call.params.lost != nullptr && thread::index() == 0) tell_lost(call, turn, lost);
 }
 
 /// By a whole receiving block. Its last warp knows two tokens ahead what the block needs.
@@ -248,19 +241,12 @@ DEVICE void receive_combine(const Combine& call) {
     next = OwnPick::load(call, first + receivers);
   }
   block::sync();
-  bool rehearsal = params.call.rehearses;
   uint32_t number = 0;
-  KEEP_ROLLED for (uint32_t token = first; token < params.tokens;) {
-    const Turn turn{number, token, rehearsal, shared.plans[number % 3],
-                    shared.plans[(number + 1) % 3]};
+  KEEP_ROLLED for (uint32_t token = first; token < params.tokens; token += receivers, ++number) {
+    const Turn turn{number, token, shared.plans[number % 3], shared.plans[(number + 1) % 3]};
     const OwnPick pick = next;
-    if (plans && !rehearsal) next = OwnPick::load(call, token + 2 * receivers);
+    if (plans) next = OwnPick::load(call, token + 2 * receivers);
     finish_token<Codec>(call, turn, pick);
-    if (!rehearsal) {
-      token += receivers;
-      ++number;
-    }
-    rehearsal = false;
   }
   if (params.waited == nullptr) return;
   block::sync();

@@ -62,11 +62,6 @@ struct CallParams {
   uint32_t timeout;       ///< of the whole call, for a rank that shows no life; kTimeUnitNs
   uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
   uint64_t* span_ns;      ///< [2][2], as LowLatencyCall says; may be null
-  /// Whether blocks go through the code that they will need before what they need it for has come.
-  /// Off: on H200 a block of 28 or 32 warps is bound by the instructions that they issue, seven or
-  /// eight cycles each, and not by reading them. To rehearse cost the receiving half of a combine
-  /// 2.8 us, a call on 16 multiprocessors 5 to 6 us, and won nothing elsewhere.
-  bool rehearses;
 
   HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }
 };

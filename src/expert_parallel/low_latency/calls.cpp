@@ -42,8 +42,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .workspace = workspace_,
           .timeout = low_latency::timeout_units(timeout),
           .polls_a_look = plan_.polls_a_look,
-          .span_ns = call.span_ns,
-          .rehearses = false};
+          .span_ns = call.span_ns};
 }
 
 std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {

@@ -96,10 +96,10 @@ struct TokenGroup {
   }
 };
 
-/// By all lanes of a warp: its chunks of a token's row of sums. A rehearsal sends nothing.
+/// By all lanes of a warp: its chunks of a token's row of sums.
 template <class Codec, class Weigh>
 DEVICE void send_sums_of(const Combine& call, OthersToken to, const WeightedRow& held,
-                         uint32_t live, uint32_t first_lane, bool rehearsal, Weigh weigh) {
+                         uint32_t live, uint32_t first_lane, Weigh weigh) {
   const CombineParams& params = call.params;
   const CallParams& common = params.call;
   const Peer<Bytes16> row =
@@ -109,36 +109,33 @@ DEVICE void send_sums_of(const Combine& call, OthersToken to, const WeightedRow&
     const uint32_t piece = chunk * kWarpLanes + warp::lane();
     LaneSums sums;
     if (!add_rows(call, sums, held, live, first_lane, piece, weigh)) return;
-    const Bytes16 staged = settled(Codec::encode(sums));
+    const Bytes16 staged = Codec::encode(sums);
     // Relaxed: sixteen bytes are their own flag.
-    if (Codec::has_piece(params, chunk) && !rehearsal)
+    if (Codec::has_piece(params, chunk))
       store<Order::relaxed, Scope::sys>(row + (chunk * Codec::kPiecesAChunk + warp::lane()),
                                         staged);
   }
 }
 
-/// By all lanes: sums of a group's tokens. Its weights are awaited while the first rows come. A
-/// rehearsal does without them, sends nothing, and ends after the first token with rows here: while
-/// weights are on their way, the rows and the code come.
+/// By all lanes: sums of a group's tokens. Its weights are awaited while the first rows come.
 template <class Codec>
-DEVICE void send_group(const Combine& call, const TokenGroup& group, bool rehearsal) {
+DEVICE void send_group(const Combine& call, const TokenGroup& group) {
   const CombineParams& params = call.params;
   const uint32_t picks = (1u << params.topk) - 1, lives = warp::ballot(group.slot >= 0);
   WeightedRow held{.slot = group.slot, .weight = 0};
-  bool weighed = rehearsal;
+  bool weighed = false;
   uint32_t unknown = 0;
   KEEP_ROLLED for (uint32_t i = 0; i < TokenGroup::tokens(params); ++i) {
     const uint32_t first_lane = i * params.topk, live = lives >> first_lane & picks;
     if (live == 0) continue;
     const OthersToken to{warp::shuffle(group.of.source, first_lane),
                          warp::shuffle(group.of.token, first_lane)};
-    send_sums_of<Codec>(call, to, held, live, first_lane, rehearsal, [&] {
+    send_sums_of<Codec>(call, to, held, live, first_lane, [&] {
       if (!weighed)
         unknown = warp::ballot(group.slot >= 0 && !group.await_weight(call, held.weight));
       weighed = true;
       return (unknown >> first_lane & picks) == 0;
     });
-    if (rehearsal) break;
   }
 }
 
@@ -153,15 +150,11 @@ DEVICE void send_combine(const Combine& call) {
       first_weights(params) + 1 < params.call.ranks ? load_weight(params, thread::index()) : 0;
   open_call(call.call, true);
   send_weights(call, weight);
-  bool rehearsal = params.call.rehearses;
   KEEP_ROLLED while (base < OthersToken::count(params)) {
     const TokenGroup group = next;
-    if (!rehearsal) {
-      base += TokenGroup::tokens(params) * params.call.send_blocks;
-      next = TokenGroup::at(params, base);
-    }
-    send_group<Codec>(call, group, rehearsal);
-    rehearsal = false;
+    base += TokenGroup::tokens(params) * params.call.send_blocks;
+    next = TokenGroup::at(params, base);
+    send_group<Codec>(call, group);
   }
 }
 

@@ -69,21 +69,16 @@ DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, u
   }
 }
 
-/// What a receiving block does to learn where rows go, once or twice. First of all it goes through
-/// the code without any ids, while they are on their way: nothing is told, decided or stored.
-enum class Pass : uint32_t { rehearsal, by_what_it_holds, by_the_verdicts };
-
 /// Whether a source is present, as others know, of whom this block lacks some ids.
 DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   if (call.shared.absent[source] != 0) return false;
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
 
-/// By the whole block, which then has to meet: everybody's ids. What is read after the verdicts
-/// another block has seen, so it comes, though the source is masked: waits are in this rank's own
-/// name then, which never is.
-DEVICE void read_ids(const Dispatch& call, const OwnRows& own, Pass pass) {
-  const bool again = pass == Pass::by_the_verdicts;
+/// By the whole block, which then has to meet: everybody's ids. `again`: after the verdict; what is
+/// read then another block has seen, so it comes, though the source is masked: waits are in this
+/// rank's own name then, which never is.
+DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
@@ -93,9 +88,8 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, Pass pass) {
                    i += block::threads()) {
     const uint32_t source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
-    PackedIds packed{empty_piece()};  // Of no expert.
-    const bool come = pass == Pass::rehearsal ||
-                      call.call.await(Phase::dispatch_ids, again ? common.rank : source,
+    PackedIds packed;
+    const bool come = call.call.await(Phase::dispatch_ids, again ? common.rank : source,
                                       call.call.epoch(), [&](uint64_t& seen) {
                                         // Relaxed: the word itself is all there is to see.
                                         packed.piece = load<Order::relaxed, Scope::sys>(all + i);
@@ -107,7 +101,6 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, Pass pass) {
       note_ids(call, own, {source, token}, first, packed);
     else
       store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
-    if (pass == Pass::rehearsal) break;
     if (params.out.waited != nullptr && !again)
       fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
                                               static_cast<uint32_t>(cycles()) - begin);

@@ -148,26 +148,21 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   empty_tables(call);
   open_call(call.call, false);
   Bytes16 seen = empty_piece();
-  Pass pass = params.call.rehearses ? Pass::rehearsal : Pass::by_what_it_holds;
-  KEEP_ROLLED for (;;) {
-    const bool decides = pass == Pass::by_what_it_holds, again = pass == Pass::by_the_verdicts;
-    read_ids(call, own, pass);
-    if (decides) seen = glance(call, own, job);
+  for (bool again = false;; again = true) {
+    read_ids(call, own, again);
+    if (!again) seen = glance(call, own, job);
     block::sync();
     Proposal proposal{};
-    if (decides && thread::index() < params.call.ranks)
+    if (!again && thread::index() < params.call.ranks)
       proposal = Proposal::make(call, thread::index());
     count_rows(call, again);
     block::sync();
     find_slots(call, own, again);
-    if (decides) {
-      if (!learn(call, proposal)) break;
-      pass = Pass::by_the_verdicts;
-    } else {
+    if (again) {
       block::sync();
-      if (again) break;
-      pass = Pass::by_what_it_holds;
+      break;
     }
+    if (!learn(call, proposal)) break;
   }
   tell_counts(call, own);
   while (job.row < own.count) {
