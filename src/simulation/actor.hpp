@@ -99,6 +99,10 @@ struct ThreadState {
   };
   std::array<Recent, 32> recent{};
 
+  /// Releases acquired last: knowledge only grows, so acquiring one again, as a thread does that
+  /// polls, changes nothing.
+  std::array<ReleaseRef, 8> acquired;
+
   bool knows(Slot of, Epoch at) const { return of == slot || known.of(of) >= at; }
   /// Closes the epoch: everything done so far is in the result, nothing done later will be.
   ReleaseRef release(Scope scope) {

@@ -171,6 +171,7 @@ class ModelMemory final : public simt::Memory {
   void acquire(ThreadState& me, const History& history, const Message& message, Order order,
                Scope scope);
   void join(ThreadState& me, const Release& release);
+  void acquire(ThreadState& me, const ReleaseRef& release);
   std::vector<ReleaseRef> releases_of(ThreadState& me, History& history, Order order, Scope scope);
   void carry_on(std::vector<ReleaseRef>& releases, const Message& read, Scope scope,
                 const ThreadState& me);

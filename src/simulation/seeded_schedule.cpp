@@ -37,12 +37,6 @@ uint64_t& SeededSchedule::draw_priority(const ThreadName& thread) {
   return priorities[index];
 }
 
-bool SeededSchedule::starved(const ThreadName& thread) const {
-  if (thread.rank != options_.rank) return false;
-  if (options_.kind == Kind::straggler) return true;
-  return thread.block == options_.block && thread.thread / 32 == options_.warp;
-}
-
 size_t SeededSchedule::pick(std::span<const ThreadName* const> runnable) {
   const auto count = static_cast<uint32_t>(runnable.size());
   if (fair_) return random_.below(count);

@@ -44,7 +44,11 @@ class SeededSchedule final : public simt::Schedule {
     return thread.id < priorities_.size() ? priorities_[thread.id] : draw_priority(thread);
   }
   uint64_t& draw_priority(const simt::ThreadName& thread);
-  bool starved(const simt::ThreadName& thread) const;
+  bool starved(const simt::ThreadName& thread) const {
+    if (thread.rank != options_.rank) return false;
+    if (options_.kind == Kind::straggler) return true;
+    return thread.block == options_.block && thread.thread / 32 == options_.warp;
+  }
 
   Options options_;
   Random random_;

@@ -83,6 +83,15 @@ void ModelMemory::join(ThreadState& me, const Release& release) {
   if (more) late_.land_known(me);
 }
 
+void ModelMemory::acquire(ThreadState& me, const ReleaseRef& release) {
+  constexpr size_t kReleaseApart = 64;  // As they lie in memory.
+  const size_t entry = reinterpret_cast<uintptr_t>(release.get()) / kReleaseApart;
+  ReleaseRef& last = me.acquired[entry % me.acquired.size()];
+  if (last == release) return;
+  last = release;
+  join(me, *release);
+}
+
 /// A release is passed on by a read only if the read and the store are morally strong (observation
 /// order), and synchronises only if release and acquire are as well.
 void ModelMemory::acquire(ThreadState& me, const History& history, const Message& message,
@@ -92,14 +101,14 @@ void ModelMemory::acquire(ThreadState& me, const History& history, const Message
       if (seen.where != &history ||
           !mutually_included(seen.release->scope, seen.release->place, scope, me.place))
         return false;
-      join(me, *seen.release);
+      acquire(me, seen.release);
       return true;
     });
   }
   if (!mutually_included(message.scope, message.place, scope, me.place)) return;
   for (const ReleaseRef& release : message.releases) {
     if (acquires(order) && mutually_included(release->scope, release->place, scope, me.place)) {
-      join(me, *release);
+      acquire(me, release);
       continue;
     }
     const bool noted = std::any_of(me.observed.begin(), me.observed.end(), [&](const auto& seen) {

@@ -98,7 +98,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.in_place = run.option("in_place", random.chance(512));
   // Often: a call that fails while some of its blocks have hardly begun happens in no other way.
   drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
-  const uint32_t steps = ranks > 8 ? 1 : random.between(1, 3);
+  const uint32_t steps = ranks > 8 ? 1 : random.between(1, 2);
   for (uint32_t i = 0; i < steps; ++i) {
     // Formats are many, so their step comes twice as often as any other.
     const uint32_t number = random.below(kSteps + 1);
