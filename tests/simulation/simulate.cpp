@@ -47,6 +47,20 @@ struct Outcome {
   std::string problem;  ///< empty if it passed
 };
 
+// Between processes. What is drawn may have lines of its own, as a litmus program does.
+constexpr char kAfterOptions = '\0';
+
+std::string encode(const Outcome& outcome) {
+  return outcome.options + kAfterOptions + outcome.problem;
+}
+
+/// Of a process that died there is no outcome.
+Outcome decode(const std::string& text) {
+  const size_t end = text.find(kAfterOptions);
+  if (end == std::string::npos) return {};
+  return {text.substr(0, end), text.substr(end + 1)};
+}
+
 Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator) {
   SeedRun run(seed, trace, mutator);
   try {
@@ -115,7 +129,6 @@ Tally sweep(const Suite& suite, const Options& options) {
   Tally tally;
   OptionTally drawn;
   Progress progress(options.budget);
-  // A line of options, then what is wrong.
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
     ::alarm(kSeedSeconds);
@@ -128,22 +141,22 @@ Tally sweep(const Suite& suite, const Options& options) {
         outcome.problem = fmt::format("the same seed ran differently: traces {:016x} and {:016x}",
                                       trace.hash(), again.hash());
     }
-    return outcome.options + "\n" + outcome.problem;
+    return encode(outcome);
   });
   jobs.run(
       seeds,
       [&](const ForkedJobs::Result& result) {
-        const std::string seeds_options = first_line(result.text);
-        drawn.add(seeds_options);
-        if (result.crash.empty() && result.text.size() == seeds_options.size() + 1) {
+        const Outcome outcome = decode(result.text);
+        drawn.add(outcome.options);
+        if (result.crash.empty() && outcome.problem.empty()) {
           ++tally.passed;
           return progress.seconds() < options.budget || options.budget == 0;
         }
         progress.clear();
         const uint64_t seed = options.first + result.task;
         if (++tally.failed <= kFailuresShown)
-          fmt::print("{}: seed {} FAILED\n{}drawn: {}\nreplay: {}\n\n", suite.name, seed,
-                     result.crash, result.text, replay(suite, seed));
+          fmt::print("{}: seed {} FAILED\n{}drawn: {}\n{}\nreplay: {}\n\n", suite.name, seed,
+                     result.crash, outcome.options, outcome.problem, replay(suite, seed));
         else
           fmt::print("{}: seed {} FAILED; replay: {}\n", suite.name, seed, replay(suite, seed));
         std::fflush(stdout);
