@@ -22,20 +22,47 @@ Weights check_weights(const Route::State& route, const float* weights, const flo
 
 }  // namespace
 
+std::optional<uint32_t> ExpertParallel::Parts::place_in_arena(const void* data,
+                                                              size_t bytes) const {
+  if (bytes == 0) return 0;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const auto base = reinterpret_cast<uintptr_t>(arena_.base());
+  const bool inside = address >= base && address + bytes <= base + arena_.capacity();
+  if (!inside || (address - base) % kOffsetUnit != 0) return std::nullopt;
+  return static_cast<uint32_t>((address - base) / kOffsetUnit);
+}
+
 uint32_t ExpertParallel::Parts::readable_by_peers(
     const void* data, size_t bytes, Stream stream, Route::State& route,
     std::vector<std::shared_ptr<CallMemory>>& copies) {
-  if (bytes == 0) return 0;
-  const auto* const begin = static_cast<const std::byte*>(data);
-  const auto address = reinterpret_cast<uintptr_t>(begin);
-  const auto base = reinterpret_cast<uintptr_t>(arena_.base());
-  const bool inside = address >= base && address + bytes <= base + arena_.capacity();
-  if (inside && (address - base) % kOffsetUnit == 0)
-    return static_cast<uint32_t>((address - base) / kOffsetUnit);
+  if (const auto place = place_in_arena(data, bytes)) return *place;
   copies.push_back(scratch(bytes, stream, route));
   ArenaBlock& copy = copies.back()->block();
   accelerator_.copy(copy.data(), data, bytes, stream);
   return static_cast<uint32_t>(copy.offset() / kOffsetUnit);
+}
+
+bool ExpertParallel::Parts::prepares_beside(const CombineInput& input, const throughput::Plan& plan,
+                                            const Route::State& route) const {
+  if (plan.blocks < 2 || route.rows == 0) return false;
+  if (input.by_expert != nullptr) return input.local_sms == 0;
+  return !place_in_arena(input.y, size_t{route.rows} * row_bytes({.type = input.type}));
+}
+
+throughput::Preparation ExpertParallel::Parts::prepare_beside(const CombineInput& input,
+                                                              const throughput::Plan& plan,
+                                                              const Route::State& route,
+                                                              std::byte* to) const {
+  const bool by_expert = input.by_expert != nullptr;
+  const throughput::PreparedRow prepared{
+      .results = by_expert ? throughput::results_a_row(world.size(), options.topk) : 1,
+      .own = by_expert};
+  return {.blocks = plan.blocks - throughput::choose_pullers(world.size(), plan.blocks, prepared),
+          .results = results_params(input, route, to, plan.combine_groups, plan.combine),
+          .tokens = reinterpret_cast<const int32_t*>(route.received->block().data() +
+                                                     route.layout.sources_at()),
+          .rows_from = table_of(route).rows_from(),
+          .of_own_tokens = prepared.own};
 }
 
 void ExpertParallel::Parts::combine(const CombineInput& input, const Route& route,
@@ -50,15 +77,27 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
   const throughput::RouteTable table = table_of(state);
 
   state.table->block().record_stream(stream);
+  state.received->block().record_stream(stream);
   begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
   const void* y = input.y;
-  if (input.by_expert != nullptr) {
+  const bool comes_later = prepares_beside(input, plan, state);
+  throughput::Preparation preparation{};
+  throughput::PullPlan pulls =
+      throughput::plan_pulls(plan, world.size(), plan.blocks, accelerator_.kind());
+  if (comes_later) {
+    copies.push_back(scratch(size_t{state.rows} * bytes, stream, state));
+    y = copies.back()->block().data();
+    preparation = prepare_beside(input, plan, state, copies.back()->block().data());
+    pulls = throughput::plan_pulls(plan, world.size(), plan.blocks - preparation.blocks,
+                                   accelerator_.kind());
+  } else if (input.by_expert != nullptr) {
     copies.push_back(reduce(input, plan, stream, state));
     y = copies.back()->block().data();
   }
   throughput::CallParams call = call_params(throughput::CallKind::combine);
   call.weights = with_weights;
+  call.comes_later = comes_later;
   call.route = &table.epoch();
   call.format = throughput::FormatWord::of(input.type, bytes);
   call.rows_at = readable_by_peers(y, size_t{state.rows} * bytes, stream, state, copies);
@@ -66,6 +105,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
     call.weights_at = readable_by_peers(
         input.weights, size_t{state.rows} * options.topk * sizeof(float), stream, state, copies);
   const CombineParams params{.call = call,
+                             .preparation = preparation,
                              .route = table.rows(),
                              .order = input.rank_order,
                              .biases = {static_cast<const std::byte*>(input.biases[0]),
@@ -75,9 +115,9 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
                              .tokens = state.tokens,
                              .topk = options.topk,
                              .row_bytes = bytes,
-                             .ranks_a_step = plan.ranks_a_step,
+                             .ranks_a_step = pulls.ranks_a_step,
                              .groups = plan.combine_groups,
-                             .plan = plan.combine};
+                             .plan = pulls.rings};
   guard([&] {
     launch(accelerator_, throughput::combine_kernel,
            {.blocks = plan.blocks,

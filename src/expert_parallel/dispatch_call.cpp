@@ -41,6 +41,7 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
           .ranks = world.size(),
           .kind = kind,
           .weights = throughput::Weights::without,
+          .comes_later = false,
           .route = nullptr,
           .format = {},
           .scales = {},

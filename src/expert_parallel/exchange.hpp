@@ -147,6 +147,8 @@ struct ExpertParallel::Parts {
                     const throughput::ReceivedLayout& layout, std::shared_ptr<CallMemory> owner,
                     const throughput::Readiness& readiness,
                     std::shared_ptr<CallMemory> watched) const;
+  /// Where data lies in the arena, in kOffsetUnit; none if peers cannot be told of it.
+  std::optional<uint32_t> place_in_arena(const void* data, size_t bytes) const;
   /// Rows or weights where peers can read them: in place if they lie in the arena, else a copy that
   /// `copies` keeps.
   uint32_t readable_by_peers(const void* data, size_t bytes, Stream stream, Route::State& route,
@@ -176,7 +178,15 @@ struct ExpertParallel::Parts {
                                      uint32_t movers) const;
   void fill_in(ExpertRows& rows, const expert_major::ExpertRowsLayout& layout,
                const Received& received, const std::shared_ptr<CallMemory>& memory) const;
-  /// Results that lie by expert, summed to one a received row.
+  /// Whether a combine brings its results to where peers read them while it pulls theirs, and how.
+  bool prepares_beside(const CombineInput& input, const throughput::Plan& plan,
+                       const Route::State& route) const;
+  throughput::Preparation prepare_beside(const CombineInput& input, const throughput::Plan& plan,
+                                         const Route::State& route, std::byte* to) const;
+  throughput::ResultsParams results_params(const CombineInput& input, const Route::State& route,
+                                           std::byte* to, uint32_t groups,
+                                           const throughput::StagePlan& rings) const;
+  /// Results that lie by expert, summed to one a received row before the combine.
   std::shared_ptr<CallMemory> reduce(const CombineInput& input, const throughput::Plan& plan,
                                      Stream stream, Route::State& route);
 

@@ -173,12 +173,28 @@ void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& la
   rows.owner = memory;
 }
 
+throughput::ResultsParams ExpertParallel::Parts::results_params(
+    const CombineInput& input, const Route::State& route, std::byte* to, uint32_t groups,
+    const throughput::StagePlan& rings) const {
+  const std::byte* const metadata = route.received->block().data();
+  return {.topk = options.topk,
+          .row_bytes = row_bytes({.type = input.type}),
+          .type = input.type,
+          .y = static_cast<const std::byte*>(input.y),
+          .slots = input.by_expert != nullptr ? input.by_expert->slots : nullptr,
+          .weights = input.weighted
+                         ? reinterpret_cast<const float*>(metadata + route.layout.weights_at())
+                         : nullptr,
+          .to = to,
+          .groups = groups,
+          .plan = rings};
+}
+
 std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& input,
                                                           const throughput::Plan& plan,
                                                           Stream stream, Route::State& route) {
   const uint32_t bytes = row_bytes({.type = input.type});
   const std::shared_ptr<CallMemory> sums = scratch(size_t{route.rows} * bytes, stream, route);
-  const std::byte* const metadata = route.received->block().data();
   const uint32_t taken = (sizeof(expert_major::ReduceShared) + 127) / 128 * 128;
   const throughput::SumsPlan shape = throughput::plan_sums(
       bytes, accelerator_.capacity().shared_bytes - taken, accelerator_.kind());
@@ -189,18 +205,8 @@ std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& in
           .cooperative = false,
           .local = true},
          stream,
-         {.rows = route.rows,
-          .topk = options.topk,
-          .row_bytes = bytes,
-          .type = input.type,
-          .y = static_cast<const std::byte*>(input.y),
-          .slots = input.by_expert->slots,
-          .weights = input.weighted
-                         ? reinterpret_cast<const float*>(metadata + route.layout.weights_at())
-                         : nullptr,
-          .to = sums->block().data(),
-          .groups = shape.groups,
-          .plan = shape.rings,
+         {.results = results_params(input, route, sums->block().data(), shape.groups, shape.rings),
+          .rows = route.rows,
           .patience = health_->cell.patience(world.timeout())});
   return sums;
 }

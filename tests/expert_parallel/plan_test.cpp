@@ -59,7 +59,11 @@ TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {
         .ranks = ranks,
         .stages_bytes = plan.combine_groups * plan.combine.stages * plan.combine.stage_bytes};
     EXPECT_LE(sizeof(CombineShared) + combine.bytes(), kH200.shared_bytes);
-    EXPECT_LE(plan.ranks_a_step, plan.combine.stages);
+    for (const uint32_t pullers : {1, 16, 132}) {
+      const PullPlan pulls = plan_pulls(plan, ranks, pullers, AcceleratorKind::gpu);
+      EXPECT_LE(pulls.ranks_a_step, pulls.rings.stages);
+      EXPECT_LE(pulls.rings.stages, plan.combine.stages);
+    }
   }
 }
 
@@ -82,7 +86,6 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
                   .combine_warps = 3,
                   .combine_groups = 1,
                   .combine = {},
-                  .ranks_a_step = 1,
                   .kept_percent = 30};
   for (uint32_t tokens = 0; tokens < 200; ++tokens) {
     const Shares shares = share_tokens(tokens, 3, plan);

@@ -45,7 +45,7 @@ struct Drawn {
   uint32_t alignment = 1;  ///< of Step::by_expert
   bool waits = false;      ///< the host, in Step::by_expert_at_once
   ExpertParallelOptions::Tuning tuning;
-  bool in_place = false;
+  std::vector<bool> in_place;  ///< [ranks] whether results lie where peers read them
   bool ends_in_discord = false;
 };
 
@@ -88,14 +88,15 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
     drawn.sms.push_back(ranks > 8 ? 1 : random.between(1, 3));
+    drawn.in_place.push_back(random.chance(512));
   }
   run.option("tokens", fmt::format("{}", drawn.exchange.tokens));
   run.option("sms", fmt::format("{}", drawn.sms));
+  run.option("in_place", fmt::format("{}", drawn.in_place));
   drawn.exchange.picking.none = run.option("none", random.below(4) * 0.25);
   drawn.exchange.picking.one_expert = run.option("one_expert", random.chance(64));
   drawn.exchange.idx_is_int64 = run.option("idx_is_int64", random.chance(512));
   drawn.exchange.seed = static_cast<uint32_t>(random.next());
-  drawn.in_place = run.option("in_place", random.chance(512));
   // Often: a call that fails while some of its blocks have hardly begun happens in no other way.
   drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
   const uint32_t steps = ranks > 8 ? 1 : random.between(1, 2);
@@ -187,10 +188,10 @@ void exchange_on(World& world, const Drawn& drawn) {
 
   const Received first = exchange.dispatch(tokens.input());
   const auto combine = [&](bool with_weights) {
-    require_none(
-        difference_after_combine(exchange, first, shape, mine, expected,
-                                 {.in_place = drawn.in_place, .with_weights = with_weights}),
-        "combine");
+    require_none(difference_after_combine(
+                     exchange, first, shape, mine, expected,
+                     {.in_place = drawn.in_place[world.rank()], .with_weights = with_weights}),
+                 "combine");
   };
   uint32_t dispatches = 1;
   for (const Step step : drawn.steps) {

@@ -26,6 +26,7 @@ struct CallParams {
   uint32_t rank, ranks;
   CallKind kind;
   Weights weights;              ///< of a combine
+  bool comes_later;             ///< of a combine: its rows, see combine.hpp
   const uint32_t* route;        ///< epoch of the dispatch that made the route in use, or null
   FormatWord format;            ///< of the rows
   ScalesWord scales;            ///< beside them

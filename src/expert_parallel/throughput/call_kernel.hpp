@@ -61,7 +61,7 @@ DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
 }
 
 DEVICE CallWord call_word(const CallParams& params) {
-  return CallWord::of(params.kind, params.weights, grid::blocks());
+  return CallWord::of(params.kind, params.weights, params.comes_later, grid::blocks());
 }
 
 /// By any thread: what this rank says that it calls with. The route's epoch was written by a kernel

@@ -10,12 +10,22 @@
 /// Remote bytes: a row for each rank that a token went to. Pull is bound by the rate of loads from
 /// peers, which eight multiprocessors reach (H200), and reads each row once; push needs staging and
 /// twice the multiprocessors.
+///
+/// Results that peers cannot read, because they lie in an ordinary tensor, or that are yet to be
+/// summed to one a row, come later than the hello that says so: the last blocks of the grid prepare
+/// rows in the arena meanwhile, in the order in which they are pulled, and tell each token's owner:
+///
+///     ---- prepared (a word a row) --------------------> its row may be read
+///
+/// So the links are busy while this rank's own memory is. Nobody waits in a circle: who prepares
+/// waits for nobody's rows.
 #pragma once
 
 #include <cstdint>
 
 #include "device/kernel.hpp"
 #include "expert_parallel/throughput/call.hpp"
+#include "expert_parallel/throughput/results.hpp"
 #include "expert_parallel/throughput/ring.hpp"
 
 namespace tokenyard::throughput {
@@ -23,18 +33,30 @@ namespace tokenyard::throughput {
 /// A block's warps work in groups, each with tokens and a ring of its own: the first warp of a
 /// group fetches rows, the others sum. (To fetch a token's rows takes one warp 0.8 us, and what
 /// every summing warp does for a token beside adding should be done by few: H200.) One warp more
-/// brings weights home.
+/// brings weights home and, in a block that prepares rows, tells of them first.
 inline constexpr uint32_t kCombineGroupsMax = 4;
 inline constexpr uint32_t kCombineStagesMax = 64;  ///< of all groups
 inline constexpr uint32_t kCombineThreadsMax = 544;
+inline constexpr uint32_t kCombineWarpsMax = kCombineThreadsMax / 32;
 
 /// 16-byte pieces of a segment that a summing lane holds in registers: bounds segments.
 inline constexpr uint32_t kPiecesALane = 4;
 
 inline constexpr uint32_t kBiases = 2;
 
+/// What is done about results that come later.
+struct Preparation {
+  uint32_t blocks;  ///< the last of the grid; 0: rows lie where peers read them
+  ResultsParams results;
+  const int32_t* tokens;      ///< [rows] received: of their sources
+  const uint32_t* rows_from;  ///< [ranks] received
+  /// Rows of this rank's own tokens, too; otherwise those are read where `results` has them from.
+  bool of_own_tokens;
+};
+
 struct CombineParams {
-  CallParams call;                   ///< rows_at and weights_at: of this rank's y and weights
+  CallParams call;  ///< rows_at and weights_at: of this rank's y and weights
+  Preparation preparation;
   const int32_t* route;              ///< [tokens, ranks] row on that rank, or -1
   const uint32_t* order;             ///< [tokens, ranks] in which ranks are added, or null: theirs
   const std::byte* biases[kBiases];  ///< [tokens, row_bytes] each, or null: sums begin with them
@@ -43,7 +65,13 @@ struct CombineParams {
   uint32_t tokens, topk, row_bytes;
   uint32_t ranks_a_step;  ///< ranks fetched from at once: at most 32, and at most the stages
   uint32_t groups;
-  StagePlan plan;  ///< of each group
+  StagePlan plan;  ///< of each group that pulls
+
+  /// Of a group's rings, those that pull and those that prepare, the longer one.
+  HOST_DEVICE uint32_t stages_most() const {
+    const uint32_t preparing = preparation.blocks == 0 ? 0 : preparation.results.plan.stages;
+    return plan.stages > preparing ? plan.stages : preparing;
+  }
 };
 
 /// The block's shared memory after the kernel's Shared struct.
@@ -53,15 +81,17 @@ struct CombineTail {
 
   HOST_DEVICE static CombineTail of(const CombineParams& params) {
     return {.ranks = params.call.ranks,
-            .stages_bytes = params.groups * params.plan.stages * params.plan.stage_bytes};
+            .stages_bytes = params.groups * params.stages_most() * params.plan.stage_bytes};
   }
   HOST_DEVICE std::byte* stages() const { return base; }
   HOST_DEVICE Waits waits() const {
     return {reinterpret_cast<uint32_t*>(base + stages_bytes), ranks};
   }
   HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  /// [ranks + 1] of a block that prepares: the first row received from each rank, and their end.
+  HOST_DEVICE uint32_t* first_rows() const { return hellos().words + kHelloWords * ranks; }
   HOST_DEVICE uint32_t bytes() const {
-    return stages_bytes + (kWaitWords + kHelloWords) * ranks * 4;
+    return stages_bytes + ((kWaitWords + kHelloWords + 1) * ranks + 1) * 4;
   }
 };
 

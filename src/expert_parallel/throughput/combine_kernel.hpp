@@ -4,6 +4,7 @@
 #include "expert_parallel/throughput/call_kernel.hpp"
 #include "expert_parallel/throughput/combine_weights_kernel.hpp"
 #include "expert_parallel/throughput/fetch_rows_kernel.hpp"
+#include "expert_parallel/throughput/prepare_rows_kernel.hpp"
 #include "expert_parallel/throughput/sum_rows_kernel.hpp"
 
 namespace tokenyard::throughput {
@@ -11,7 +12,7 @@ namespace tokenyard::throughput {
 /// By the whole block, which then has to meet.
 DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
   const uint32_t summers = CombineWarp::mine(params).summers;
-  for (uint32_t i = thread::index(); i < params.groups * params.plan.stages;
+  for (uint32_t i = thread::index(); i < params.groups * params.stages_most();
        i += block::threads()) {
     shared.full[i].init(1);
     shared.empty[i].init(summers);
@@ -29,9 +30,10 @@ DEVICE void combine(const CombineParams& params) {
   ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;
+  if (block::index() >= pullers_of(params)) ready_preparation(params, shared, tail);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
-  const Combine call{params, shared, tail, deadline};
+  const Combine call{params, shared, tail, deadline, epoch};
   if (block::index() == 0 && warp::index() == 0) say_hello(params.call, epoch);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
@@ -41,7 +43,10 @@ DEVICE void combine(const CombineParams& params) {
   if (thread::index() == 0) note(params.call, Moment::greeted);
   const CombineWarp mine = CombineWarp::mine(params);
   if (mine.group == params.groups) {
+    if (call.prepares()) tell_of_rows(call);
     combine_weights(call);
+  } else if (call.prepares()) {
+    prepare_rows(call, mine);
   } else if (mine.fetches()) {
     fetch_rows(call, mine.group);
     if (thread::index() == 0) note(params.call, Moment::moved);

@@ -11,7 +11,14 @@ namespace tokenyard::throughput {
 struct CombineShared {
   Completion full[kCombineStagesMax];   ///< [groups][stages]
   Completion empty[kCombineStagesMax];  ///< arrived at by every summing warp of the group
+  /// Of a block that prepares: up to which place each summing warp has written its part of rows.
+  uint32_t written[kCombineWarpsMax];
 };
+
+/// Blocks that pull: the first ones.
+DEVICE uint32_t pullers_of(const CombineParams& params) {
+  return grid::blocks() - params.preparation.blocks;
+}
 
 /// A warp's place in its group.
 struct CombineWarp {
@@ -19,8 +26,11 @@ struct CombineWarp {
   uint32_t summer;   ///< of the group's; summers: the one that fetches
   uint32_t summers;  ///< of each group
 
+  DEVICE static uint32_t warps_of_group(const CombineParams& params) {
+    return block::threads() / kWarpLanes / params.groups;
+  }
   DEVICE static CombineWarp mine(const CombineParams& params) {
-    const uint32_t warps = block::threads() / kWarpLanes / params.groups;
+    const uint32_t warps = warps_of_group(params);
     const uint32_t group = warp::index() / warps;
     const uint32_t place = warp::index() - group * warps;
     return {.group = group, .summer = place == 0 ? warps - 1 : place - 1, .summers = warps - 1};
@@ -33,7 +43,9 @@ struct Combine {
   CombineShared& shared;
   const CombineTail& tail;
   const Deadline& deadline;
+  uint32_t epoch;
 
+  DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
   DEVICE Hellos hellos() const { return tail.hellos(); }
 
   /// For one stage to be filled or emptied; all lanes of the warp learn the same.
@@ -48,7 +60,7 @@ struct Combine {
 
 /// A row of a token, or none.
 struct RankedRow {
-  uint32_t rank = 0;
+  uint32_t token = 0, rank = 0;
   int32_t row = -1;
 };
 
@@ -59,7 +71,7 @@ struct CombineRing {
   std::byte* stages;  ///< [stages][stage_bytes]
 
   DEVICE static CombineRing of(const Combine& call, uint32_t group) {
-    const uint32_t first = group * call.params.plan.stages;
+    const uint32_t first = group * call.params.stages_most();
     return {call.shared.full + first, call.shared.empty + first,
             call.tail.stages() + size_t{first} * call.params.plan.stage_bytes};
   }
@@ -83,18 +95,24 @@ struct CombineStep {
     first_rank = 0;
     if (++segment < params.plan.segments) return;
     segment = 0;
-    token += grid::blocks() * params.groups;
+    token += pullers_of(params) * params.groups;
+  }
+  DEVICE void advance(const CombineParams& params, uint32_t steps) {
+    if (params.plan.segments == 1 && params.ranks_a_step >= params.call.ranks)
+      token += steps * pullers_of(params) * params.groups;
+    else
+      for (uint32_t step = 0; step < steps; ++step) advance(params);
   }
   /// What is fetched in a turn: the row that its rank holds.
   DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t lane) const {
     const uint32_t turn = first_rank + lane;
-    if (!within(params) || lane >= params.ranks_a_step || turn >= params.call.ranks) return {};
+    if (!within(params) || turn >= params.call.ranks) return {};
     const size_t of_token = size_t{token} * params.call.ranks;
     const uint32_t rank =
         params.order == nullptr ? turn : load_cached(params.order + of_token + turn);
     // Who asks for an order may have made a mistake: no such rank has a row.
     if (rank >= params.call.ranks) return {};
-    return {.rank = rank, .row = load_cached(params.route + of_token + rank)};
+    return {.token = token, .rank = rank, .row = load_cached(params.route + of_token + rank)};
   }
   DEVICE uint32_t rows(const CombineParams& params) const {
     uint32_t rows = 0;

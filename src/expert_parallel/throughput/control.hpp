@@ -15,6 +15,10 @@
 ///     told[source][block]                 what travels beside that block's rows is here
 ///     arrived[row]                        that received row is here
 ///
+/// In a combine whose rows come later than its hellos, the words of `arrived` are
+///
+///     prepared[token][source]             the row of that token can be read on the source
+///
 /// Every word carries the epoch of its call, and nobody clears any. A word may be overwritten for
 /// the next call because no rank ends a call before every block of every rank has finished it, and
 /// a block finishes after it has read all it needs. Words are indexed by source block, so ranks may
@@ -40,14 +44,18 @@ enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch
 /// Whether a combine brings weights home too. A rank that has neither rows nor tokens cannot tell.
 enum class Weights : uint32_t { without, with, either };
 
-/// HelloWord::call: what must agree, and the source's number of blocks, which need not.
+/// HelloWord::call: what must agree; and the source's number of blocks and, in a combine, whether
+/// its rows come later, as other words tell: neither needs to.
 struct CallWord {
   uint32_t bits;
-  static constexpr uint32_t kBlocksMax = 0xffff;
-  HOST_DEVICE static CallWord of(CallKind kind, Weights weights, uint32_t blocks) {
-    return {static_cast<uint32_t>(kind) << 18 | static_cast<uint32_t>(weights) << 16 | blocks};
+  static constexpr uint32_t kBlocksMax = 0xffff, kComesLater = 1u << 31;
+  HOST_DEVICE static CallWord of(CallKind kind, Weights weights, bool comes_later,
+                                 uint32_t blocks) {
+    return {(comes_later ? kComesLater : 0) | static_cast<uint32_t>(kind) << 18 |
+            static_cast<uint32_t>(weights) << 16 | blocks};
   }
-  HOST_DEVICE CallKind kind() const { return static_cast<CallKind>(bits >> 18); }
+  HOST_DEVICE CallKind kind() const { return static_cast<CallKind>((bits & ~kComesLater) >> 18); }
+  HOST_DEVICE bool comes_later() const { return (bits & kComesLater) != 0; }
   HOST_DEVICE Weights weights() const { return static_cast<Weights>(bits >> 16 & 3); }
   HOST_DEVICE uint32_t blocks() const { return bits & kBlocksMax; }
   HOST_DEVICE bool agrees_with(CallWord other) const {
@@ -163,6 +171,9 @@ struct Control {
   }
   DEVICE Peer<uint32_t> arrived(uint32_t rank, uint32_t row) const {
     return at<uint32_t>(rank, layout.arrived(row));
+  }
+  DEVICE Peer<uint32_t> prepared(uint32_t rank, uint32_t token, uint32_t source) const {
+    return at<uint32_t>(rank, layout.arrived(token * layout.ranks + source));
   }
 
  private:

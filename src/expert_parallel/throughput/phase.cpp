@@ -8,8 +8,8 @@ std::span<const std::string> phase_names() {
   static const std::vector<std::string> names = {
       "dispatch: hello",    "dispatch: counts",   "dispatch: experts", "dispatch: refusal",
       "dispatch: routes",   "dispatch: metadata", "dispatch: places",  "dispatch: load",
-      "dispatch: arrivals", "combine: hello",     "combine: stage",    "combine: load",
-      "combine: pulls"};
+      "dispatch: arrivals", "combine: hello",     "combine: results",  "combine: stage",
+      "combine: load",      "combine: pulls"};
   return names;
 }
 

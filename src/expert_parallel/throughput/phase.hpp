@@ -18,6 +18,7 @@ enum class Phase : uint32_t {
   dispatch_load,      ///< a row is in shared memory
   dispatch_arrivals,  ///< a block has stored all its rows
   combine_hello,      ///< a rank has started this call and says where its rows lie
+  combine_results,    ///< a rank has prepared a token's row
   combine_stage,      ///< a stage has been summed and is free
   combine_load,       ///< a row is in shared memory
   combine_pulls,      ///< a block has read all it needs

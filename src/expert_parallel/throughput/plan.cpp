@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "expert_parallel/throughput/combine_shared.hpp"
 #include "expert_parallel/throughput/dispatch_shared.hpp"
@@ -42,6 +43,15 @@ static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
 // block stores about 44 GB/s, of which a rank in `ranks` stays at home; the links take 347 (H200).
 constexpr uint32_t kKeptPercent = 30, kKeptPercentSlowBlocks = 70;
 constexpr uint32_t kBlocksForLinks = 8;
+
+// What links that serve loads should have under way: with less or more of it they get slower (4
+// H200, 16 to 32 blocks: 1.2 MB 514 to 562 us, 1.8 MB 510 to 519, 2.6 MB 509 to 516, all of the
+// shared memory of 32 blocks 582), and all that crosses them waits longer.
+constexpr uint32_t kPulledAtOnceGpu = 2 << 20;
+
+// What a block moves in a microsecond (H200): rows from all ranks, and results from its own memory
+// and back there.
+constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
 
@@ -171,7 +181,6 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   if (input.tuning.lag != 0)
     plan.dispatch.lag = lag_within(std::min(input.tuning.lag, plan.dispatch.stages - 1));
   plan.kept_percent = choose_kept_percent(input, plan.blocks);
-  plan.ranks_a_step = std::min({ranks, kWarpLanes, plan.combine.stages});
   return plan;
 }
 
@@ -191,6 +200,29 @@ Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan) {
   shares.claims = ceil_divide(tokens, kTokensAClaim);
   shares.in_order = true;
   return shares;
+}
+
+PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind) {
+  PullPlan pulls{.pullers = pullers, .rings = plan.combine, .ranks_a_step = 0};
+  if (kind == AcceleratorKind::gpu) {
+    const uint32_t at_once =
+        kPulledAtOnceGpu / (pullers * plan.combine_groups * plan.combine.stage_bytes);
+    pulls.rings.stages = std::min(pulls.rings.stages, std::max(at_once, kStagesWantedHost));
+  }
+  pulls.ranks_a_step = std::min({ranks, kWarpLanes, pulls.rings.stages});
+  return pulls;
+}
+
+uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared) {
+  const double share = prepared.own ? 1 : (ranks - 1.0) / ranks;
+  const double pulls = 1 / kPulledBytes;
+  const double prepares = share * (prepared.results / kReadBytes + 1 / kWrittenBytes);
+  const auto pullers = static_cast<uint32_t>(std::lround(blocks * pulls / (pulls + prepares)));
+  return std::clamp(pullers, 1u, std::min(blocks - 1, 2 * kBlocksForLinks));
+}
+
+double results_a_row(uint32_t ranks, uint32_t topk) {
+  return topk / (ranks * (1 - std::pow(1 - 1.0 / ranks, topk)));
 }
 
 uint32_t choose_senders(uint32_t ranks, uint32_t blocks) {

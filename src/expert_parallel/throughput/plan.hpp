@@ -19,8 +19,7 @@ struct Plan {
   StagePlan dispatch;  ///< of each mover
   uint32_t combine_warps;
   uint32_t combine_groups;  ///< see combine.hpp
-  StagePlan combine;        ///< of each group
-  uint32_t ranks_a_step;    ///< combine
+  StagePlan combine;        ///< of each group, in all of a block's shared memory
   uint32_t kept_percent;    ///< dispatch: of a block's tokens, that nobody else claims
   std::string reason = {};  ///< for `blocks`, in a sentence
 };
@@ -55,6 +54,26 @@ SumsPlan plan_sums(uint32_t row_bytes, uint32_t available, AcceleratorKind kind)
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan);
 /// The same where rows shall leave in the order of their tokens.
 Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan);
+
+/// The blocks of a combine that pull, which may be all of them, and their rings.
+struct PullPlan {
+  uint32_t pullers;
+  StagePlan rings;  ///< of each group
+  uint32_t ranks_a_step;
+};
+PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind);
+
+/// What the other blocks of a combine do for each row that its rank has received.
+struct PreparedRow {
+  double results;  ///< that are read for it, in the mean
+  bool own;        ///< for rows of the rank's own tokens, too
+};
+/// Of at least two blocks, how many pull, so that they are done when the others are.
+uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared);
+
+/// Experts of one rank that a token goes to, of those tokens that go there at all, if all experts
+/// are alike.
+double results_a_row(uint32_t ranks, uint32_t topk);
 
 /// Of the blocks of a dispatch that groups rows by expert as they come, how many send first and
 /// then group; the others group from the start.

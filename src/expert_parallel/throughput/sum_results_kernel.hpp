@@ -1,0 +1,164 @@
+/// How a block sums results to one for each received row. Its warps work in groups: the first warp
+/// of a group fetches the results of a row into the group's ring, a lane a pick, and the others add
+/// them up.
+///
+/// `Rows` says which rows a group sums, the same to each of its warps:
+///
+///     bool next(Row& row)              the next one's `row.row`, among other things; false: no
+///     more void written(const Row& row)     by each summing warp, once its part of the row is
+///     written void all_written()               the same of all rows
+#pragma once
+
+#include "device/device.hpp"
+#include "expert_parallel/throughput/phase.hpp"
+#include "expert_parallel/throughput/results.hpp"
+#include "expert_parallel/throughput/row_sums_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// A warp's place in its group, and what the group shares.
+struct ResultsGroup {
+  const ResultsParams& params;
+  const Deadline& deadline;
+  uint32_t summer, summers;  ///< summer: of the group's; `summers`: the warp that fetches
+  Completion* full;          ///< [stages]
+  Completion* empty;         ///< [stages] arrived at by every summing warp
+  std::byte* stages;         ///< [stages][stage_bytes]
+
+  DEVICE bool fetches() const { return summer == summers; }
+  DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
+    Awaited what{
+        .phase = static_cast<uint32_t>(phase), .rank = 0, .expected = lap + 1, .seen = lap};
+    return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
+  }
+
+  /// `body(row, slot)` for each row, by all lanes, until it is false. `slot`: of this lane's pick;
+  /// the next row's is on its way meanwhile.
+  template <class Rows, class Body>
+  DEVICE bool each_row(Rows& rows, Body body) const {
+    typename Rows::Row coming{};
+    bool more = rows.next(coming);
+    int32_t coming_slot = more ? slot_of(coming.row) : -1;
+    while (more) {
+      const typename Rows::Row row = coming;
+      const int32_t slot = coming_slot;
+      more = rows.next(coming);
+      if (more) coming_slot = slot_of(coming.row);
+      if (!body(row, slot)) return false;
+    }
+    return true;
+  }
+
+ private:
+  DEVICE int32_t slot_of(uint32_t row) const {
+    if (params.slots == nullptr) return warp::lane() == 0 ? static_cast<int32_t>(row) : -1;
+    if (warp::lane() >= params.topk) return -1;
+    return load_cached(params.slots + size_t{row} * params.topk + warp::lane());
+  }
+};
+
+/// The fetching warp. Returns once every load has landed, or the call has failed and those that
+/// were started have.
+template <class Rows>
+DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
+  const ResultsParams& params = group.params;
+  const StagePlan& plan = params.plan;
+  RingPosition at;
+  group.each_row(rows, [&](const typename Rows::Row&, int32_t slot) {
+    const uint32_t wanted = warp::ballot(slot >= 0);
+    bool fetched = true;
+    for (uint32_t segment = 0; segment < plan.segments && fetched; ++segment) {
+      const uint32_t bytes = plan.bytes_of(segment, params.row_bytes);
+      // A row may have more picks than the ring has stages: they take turns, so that a lane waits
+      // for stages of earlier turns only, never for a lane of its own.
+      for (uint32_t left = wanted; left != 0 && fetched;) {
+        const uint32_t nth = population(left & lanes_below());
+        const bool mine = (left >> warp::lane() & 1) != 0 && nth < plan.stages;
+        RingPosition stage = at;
+        if (mine) stage.advance(nth, plan.stages);
+        if (mine && stage.lap > 0)
+          fetched =
+              group.await_stage(Phase::combine_stage, group.empty[stage.stage], stage.lap - 1);
+        if (mine && fetched) {
+          Completion& full = group.full[stage.stage];
+          full.arrive_expect(bytes);
+          bulk::load(group.stages + stage.stage * plan.stage_bytes,
+                     params.y + static_cast<size_t>(slot) * params.row_bytes +
+                         segment * plan.segment_bytes,
+                     bytes, full);
+        }
+        const uint32_t taken = warp::ballot(mine);
+        at.advance(population(taken), plan.stages);
+        left &= ~taken;
+        fetched = warp::all(fetched);
+      }
+    }
+    return fetched;
+  });
+  if (warp::lane() == 0) let_loads_land(group.full, at, plan.stages);
+  warp::sync();
+}
+
+/// By each summing warp, for rows of one type.
+/// False if the call has failed.
+template <class Piece, class Rows>
+DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
+  const ResultsParams& params = group.params;
+  const StagePlan& plan = params.plan;
+  SumLane lane{.first = group.summer * kWarpLanes + warp::lane(),
+               .stride = group.summers * kWarpLanes,
+               .pieces = 0};
+  RingPosition at;
+  Sums<Piece> sums;
+  return group.each_row(rows, [&](const typename Rows::Row& row, int32_t slot) {
+    const uint32_t there = warp::ballot(slot >= 0);
+    const float weight = params.weights != nullptr && slot >= 0
+                             ? params.weights[size_t{row.row} * params.topk + warp::lane()]
+                             : 1;
+    for (uint32_t segment = 0; segment < plan.segments; ++segment) {
+      lane.pieces = plan.bytes_of(segment, params.row_bytes) / sizeof(Bytes16);
+      sums.clear();
+      for (uint32_t left = there; left != 0; left &= left - 1) {
+        if (!warp::all(group.await_stage(Phase::combine_load, group.full[at.stage], at.lap)))
+          return false;
+        const auto* const result =
+            reinterpret_cast<const Bytes16*>(group.stages + at.stage * plan.stage_bytes);
+        if (params.weights == nullptr)
+          sums.add_row(result, lane);
+        else
+          sums.add_row_scaled(result, warp::shuffle(weight, first_bit(left)), lane);
+        warp::sync();
+        if (warp::lane() == 0) group.empty[at.stage].arrive();
+        at.advance(1, plan.stages);
+      }
+      sums.write(reinterpret_cast<Bytes16*>(params.to + size_t{row.row} * params.row_bytes +
+                                            segment * plan.segment_bytes),
+                 lane);
+    }
+    rows.written(row);
+    return true;
+  });
+}
+
+template <class Rows>
+DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
+  switch (group.params.type) {
+    case ElementType::fp16:
+      return add_results<Fp16Piece>(group, rows);
+    case ElementType::fp32:
+      return add_results<Fp32Piece>(group, rows);
+    default:
+      return add_results<Bf16Piece>(group, rows);
+  }
+}
+
+/// By each warp of a group.
+template <class Rows>
+DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
+  if (group.fetches())
+    fetch_results(group, rows);
+  else if (add_results_of_type(group, rows))
+    rows.all_written();
+}
+
+}  // namespace tokenyard::throughput
