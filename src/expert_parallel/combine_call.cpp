@@ -46,7 +46,8 @@ bool ExpertParallel::Parts::prepares_beside(const CombineInput& input, const thr
                                             const Route::State& route) const {
   if (plan.blocks < 2 || route.rows == 0) return false;
   if (input.by_expert != nullptr) return input.local_sms == 0;
-  return !place_in_arena(input.y, size_t{route.rows} * row_bytes({.type = input.type}));
+  return !place_in_arena(input.y, size_t{route.rows} * row_bytes({.type = input.type})) &&
+         throughput::copies_beside(world.size(), plan.blocks, accelerator_.kind());
 }
 
 throughput::Preparation ExpertParallel::Parts::prepare_beside(const CombineInput& input,

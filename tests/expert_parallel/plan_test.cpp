@@ -77,6 +77,32 @@ TEST(Plan, TooManyExpertsForSharedMemoryAreRefusedByName) {
   }
 }
 
+TEST(Plan, BlocksThatPullLeaveSomeThatPrepare) {
+  for (const uint32_t ranks : {1, 2, 4, 72})
+    for (uint32_t blocks = 2; blocks <= 132; ++blocks)
+      for (const PreparedRow prepared :
+           {PreparedRow{.results = 1, .own = false},
+            PreparedRow{.results = results_a_row(ranks, 8), .own = true}}) {
+        const uint32_t pullers = choose_pullers(ranks, blocks, prepared);
+        EXPECT_GE(pullers, 1u);
+        EXPECT_LT(pullers, blocks);
+      }
+}
+
+TEST(Plan, RowsAreCopiedBesidePullsWhereBlocksCanDoBoth) {
+  EXPECT_FALSE(copies_beside(4, 1, AcceleratorKind::host)) << "one block pulls";
+  EXPECT_FALSE(copies_beside(1, 16, AcceleratorKind::gpu)) << "nobody else reads them";
+  EXPECT_TRUE(copies_beside(4, 2, AcceleratorKind::host));
+  EXPECT_FALSE(copies_beside(4, 8, AcceleratorKind::gpu)) << "8 blocks are busy pulling";
+  EXPECT_TRUE(copies_beside(4, 24, AcceleratorKind::gpu));
+}
+
+TEST(Plan, ResultsOfARowAreThoseOfItsExpertsHere) {
+  EXPECT_DOUBLE_EQ(results_a_row(1, 8), 8);
+  EXPECT_DOUBLE_EQ(results_a_row(2, 1), 1);
+  EXPECT_NEAR(results_a_row(4, 8), 2.22, 0.01);
+}
+
 /// Every token belongs to exactly one block's range, and is kept or claimed exactly once.
 TEST(Plan, SharesCoverEveryTokenOnce) {
   const Plan plan{.blocks = 5,

@@ -44,14 +44,16 @@ static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
 constexpr uint32_t kKeptPercent = 30, kKeptPercentSlowBlocks = 70;
 constexpr uint32_t kBlocksForLinks = 8;
 
-// What links that serve loads should have under way: with less or more of it they get slower (4
-// H200, 16 to 32 blocks: 1.2 MB 514 to 562 us, 1.8 MB 510 to 519, 2.6 MB 509 to 516, all of the
-// shared memory of 32 blocks 582), and all that crosses them waits longer.
-constexpr uint32_t kPulledAtOnceGpu = 2 << 20;
+// What links that serve loads should have under way, in bytes: with less or more of it they get
+// slower (4 H200, 16 to 32 blocks: 0.9 MB 514 to 562 us, 1.4 MB 510 to 519, 2 MB 509 to 516, three
+// quarters of the shared memory of 32 blocks 582), and all that crosses them waits longer.
+constexpr double kPulledAtOnceGpu = 1.7e6;
 
-// What a block moves in a microsecond (H200): rows from all ranks, and results from its own memory
-// and back there.
+// Bytes that a block moves in a microsecond (H200): rows from all ranks, and results from its own
+// memory and back there; that the links serve; and that a copy within the GPU's memory takes which
+// uses all of it.
 constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
+constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
 
@@ -96,6 +98,17 @@ uint32_t choose_kept_percent(const PlanInput& input, uint32_t blocks) {
   if (input.tuning.kept_percent != 0) return input.tuning.kept_percent;
   const bool slow_blocks = blocks * (input.ranks - 1) <= kBlocksForLinks * input.ranks;
   return slow_blocks ? kKeptPercentSlowBlocks : kKeptPercent;
+}
+
+/// Of the rows that a token becomes, those on other ranks.
+double remote_share(uint32_t ranks) {
+  return (ranks - 1.0) / ranks;
+}
+
+/// A block's time for a byte of the rows that are pulled.
+double preparing(uint32_t ranks, PreparedRow prepared) {
+  const double share = prepared.own ? 1 : remote_share(ranks);
+  return share * (prepared.results / kReadBytes + 1 / kWrittenBytes);
 }
 
 uint32_t shared_bytes_left(const Capacity& capacity, size_t used) {
@@ -205,20 +218,27 @@ Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan) {
 PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind) {
   PullPlan pulls{.pullers = pullers, .rings = plan.combine, .ranks_a_step = 0};
   if (kind == AcceleratorKind::gpu) {
-    const uint32_t at_once =
-        kPulledAtOnceGpu / (pullers * plan.combine_groups * plan.combine.stage_bytes);
-    pulls.rings.stages = std::min(pulls.rings.stages, std::max(at_once, kStagesWantedHost));
+    const double at_once = kPulledAtOnceGpu / std::max(remote_share(ranks), 0.1) /
+                           (pullers * plan.combine_groups * plan.combine.stage_bytes);
+    pulls.rings.stages =
+        std::min(pulls.rings.stages, std::max(static_cast<uint32_t>(at_once), kStagesWantedHost));
   }
   pulls.ranks_a_step = std::min({ranks, kWarpLanes, pulls.rings.stages});
   return pulls;
 }
 
 uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared) {
-  const double share = prepared.own ? 1 : (ranks - 1.0) / ranks;
-  const double pulls = 1 / kPulledBytes;
-  const double prepares = share * (prepared.results / kReadBytes + 1 / kWrittenBytes);
+  const double pulls = 1 / kPulledBytes, prepares = preparing(ranks, prepared);
   const auto pullers = static_cast<uint32_t>(std::lround(blocks * pulls / (pulls + prepares)));
   return std::clamp(pullers, 1u, std::min(blocks - 1, 2 * kBlocksForLinks));
+}
+
+bool copies_beside(uint32_t ranks, uint32_t blocks, AcceleratorKind kind) {
+  if (blocks < 2 || ranks == 1) return false;
+  if (kind != AcceleratorKind::gpu) return true;
+  const double links = remote_share(ranks) / kLinkBytes, pulls = 1 / kPulledBytes;
+  const double beside = (pulls + preparing(ranks, {.results = 1, .own = false})) / blocks;
+  return std::max(beside, links) < std::max(pulls / blocks, links) + 1 / kCopiedBytes;
 }
 
 double results_a_row(uint32_t ranks, uint32_t topk) {

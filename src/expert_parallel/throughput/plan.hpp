@@ -71,6 +71,10 @@ struct PreparedRow {
 /// Of at least two blocks, how many pull, so that they are done when the others are.
 uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared);
 
+/// Whether results in an ordinary tensor are copied by blocks of the combine, beside those that
+/// pull, and not before it by the whole device. On the host always, so that it is tested.
+bool copies_beside(uint32_t ranks, uint32_t blocks, AcceleratorKind kind);
+
 /// Experts of one rank that a token goes to, of those tokens that go there at all, if all experts
 /// are alike.
 double results_a_row(uint32_t ranks, uint32_t topk);
