@@ -55,15 +55,15 @@ throughput::Preparation ExpertParallel::Parts::prepare_beside(const CombineInput
                                                               const Route::State& route,
                                                               std::byte* to) const {
   const bool by_expert = input.by_expert != nullptr;
-  const throughput::PreparedRow prepared{
-      .results = by_expert ? throughput::results_a_row(world.size(), options.topk) : 1,
-      .own = by_expert};
+  const throughput::PreparedRow prepared =
+      by_expert ? throughput::PreparedRow{throughput::results_a_row(world.size(), options.topk)}
+                : throughput::kCopiedRow;
   return {.blocks = plan.blocks - throughput::choose_pullers(world.size(), plan.blocks, prepared),
           .results = results_params(input, route, to, plan.combine_groups, plan.combine),
           .tokens = reinterpret_cast<const int32_t*>(route.received->block().data() +
                                                      route.layout.sources_at()),
           .rows_from = table_of(route).rows_from(),
-          .of_own_tokens = prepared.own};
+          .of_own_tokens = by_expert};
 }
 
 void ExpertParallel::Parts::combine(const CombineInput& input, const Route& route,

@@ -80,9 +80,7 @@ TEST(Plan, TooManyExpertsForSharedMemoryAreRefusedByName) {
 TEST(Plan, BlocksThatPullLeaveSomeThatPrepare) {
   for (const uint32_t ranks : {1, 2, 4, 72})
     for (uint32_t blocks = 2; blocks <= 132; ++blocks)
-      for (const PreparedRow prepared :
-           {PreparedRow{.results = 1, .own = false},
-            PreparedRow{.results = results_a_row(ranks, 8), .own = true}}) {
+      for (const PreparedRow prepared : {kCopiedRow, PreparedRow{results_a_row(ranks, 8)}}) {
         const uint32_t pullers = choose_pullers(ranks, blocks, prepared);
         EXPECT_GE(pullers, 1u);
         EXPECT_LT(pullers, blocks);

@@ -304,7 +304,6 @@ constexpr const char* kFencedLater =
 constexpr const char* kNobodyWatches =
     "orders rows for kernels that watch a call under way: suite readiness has them, this one looks "
     "when the call has ended";
-constexpr const char* kSaidAgain = "says of some rows what all_written says of all, only sooner";
 constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
 
 const bool registered = simulation::add_suite(
@@ -321,8 +320,7 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "report_kernel.hpp:28", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:20", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:115", kKernelEnded},
-                   {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:114", kKernelEnded},
-                   {Fault::store_dropped, "prepare_rows_kernel.hpp:94", kSaidAgain},
+                   {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:116", kKernelEnded},
                    {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:46", kKernelEnded},
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:44", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},

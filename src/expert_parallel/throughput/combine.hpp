@@ -52,6 +52,9 @@ struct Preparation {
   const uint32_t* rows_from;  ///< [ranks] received
   /// Rows of this rank's own tokens, too; otherwise those are read where `results` has them from.
   bool of_own_tokens;
+
+  /// Whether rows are copied as they are, and not summed.
+  HOST_DEVICE bool copies() const { return results.slots == nullptr; }
 };
 
 struct CombineParams {

@@ -11,7 +11,7 @@ namespace tokenyard::throughput {
 struct CombineShared {
   Completion full[kCombineStagesMax];   ///< [groups][stages]
   Completion empty[kCombineStagesMax];  ///< arrived at by every summing warp of the group
-  /// Of a block that prepares: up to which place each summing warp has written its part of rows.
+  /// Of a block that prepares: up to which place each warp has written rows, or its part of them.
   uint32_t written[kCombineWarpsMax];
 };
 

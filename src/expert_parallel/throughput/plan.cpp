@@ -49,10 +49,11 @@ constexpr uint32_t kBlocksForLinks = 8;
 // quarters of the shared memory of 32 blocks 582), and all that crosses them waits longer.
 constexpr double kPulledAtOnceGpu = 1.7e6;
 
-// Bytes that a block moves in a microsecond (H200): rows from all ranks, and results from its own
-// memory and back there; that the links serve; and that a copy within the GPU's memory takes which
-// uses all of it.
+// Bytes that a block moves in a microsecond (H200): rows from all ranks; results from its own
+// memory, and their sums back there; rows that it copies. That the links serve, and that a copy
+// within the GPU's memory takes which uses all of it.
 constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
+constexpr double kPassedOnBytes = 55e3;
 constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
@@ -107,8 +108,8 @@ double remote_share(uint32_t ranks) {
 
 /// A block's time for a byte of the rows that are pulled.
 double preparing(uint32_t ranks, PreparedRow prepared) {
-  const double share = prepared.own ? 1 : remote_share(ranks);
-  return share * (prepared.results / kReadBytes + 1 / kWrittenBytes);
+  if (prepared.results == 0) return remote_share(ranks) / kPassedOnBytes;
+  return prepared.results / kReadBytes + 1 / kWrittenBytes;
 }
 
 uint32_t shared_bytes_left(const Capacity& capacity, size_t used) {
@@ -237,7 +238,7 @@ bool copies_beside(uint32_t ranks, uint32_t blocks, AcceleratorKind kind) {
   if (blocks < 2 || ranks == 1) return false;
   if (kind != AcceleratorKind::gpu) return true;
   const double links = remote_share(ranks) / kLinkBytes, pulls = 1 / kPulledBytes;
-  const double beside = (pulls + preparing(ranks, {.results = 1, .own = false})) / blocks;
+  const double beside = (pulls + preparing(ranks, kCopiedRow)) / blocks;
   return std::max(beside, links) < std::max(pulls / blocks, links) + 1 / kCopiedBytes;
 }
 

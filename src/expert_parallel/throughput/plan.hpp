@@ -63,11 +63,12 @@ struct PullPlan {
 };
 PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind);
 
-/// What the other blocks of a combine do for each row that its rank has received.
+/// What the other blocks of a combine do for each row that its rank has received: they sum so many
+/// results, in the mean, or copy it, unless it is for the rank itself.
 struct PreparedRow {
-  double results;  ///< that are read for it, in the mean
-  bool own;        ///< for rows of the rank's own tokens, too
+  double results;  ///< 0: copied
 };
+inline constexpr PreparedRow kCopiedRow{0};
 /// Of at least two blocks, how many pull, so that they are done when the others are.
 uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared);
 

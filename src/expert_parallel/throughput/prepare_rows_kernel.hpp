@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "expert_parallel/throughput/combine_shared.hpp"
+#include "expert_parallel/throughput/copy_rows_kernel.hpp"
 #include "expert_parallel/throughput/sum_results_kernel.hpp"
 
 namespace tokenyard::throughput {
@@ -85,19 +86,20 @@ class RowsInTurn {
     return false;
   }
 
-  /// Release: this warp's part of the row, for the warp that tells of it. Not after each: a release
-  /// waits until memory has the stores before it, a row's time again (30 GB/s a block, H200).
+  /// By a warp, after its part of a row. Not told after each: a release waits until memory has the
+  /// stores before it.
   DEVICE void written(const Row& row) {
     if (++since_said_ < kRowsSaidAtOnce) return;
     since_said_ = 0;
     warp::sync();
-    if (warp::lane() == 0) store<Order::release, Scope::block>(&written_, row.place + 1);
+    if (warp::lane() == 0) written_up_to(row.place + 1);
   }
-  /// Of all rows: the places after the last one are empty.
-  DEVICE void all_written() const {
-    warp::sync();
-    if (warp::lane() == 0) store<Order::release, Scope::block>(&written_, places_.count());
+  /// By one lane. Release: what its warp has written, for the warp that tells of it.
+  DEVICE void written_up_to(uint32_t place) const {
+    store<Order::release, Scope::block>(&written_, place);
   }
+  /// By one lane; the places after the last row are empty.
+  DEVICE void all_written() const { written_up_to(places_.count()); }
 
  private:
   static constexpr uint32_t kRowsSaidAtOnce = 4;
@@ -108,11 +110,16 @@ class RowsInTurn {
   uint32_t since_said_ = 0;  // Rows.
 };
 
-/// By each warp of a group.
+/// By each warp of a group. Rows that are copied need only its first one.
 DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
   // What kernels before this one wrote is read by copies.
   if (mine.fetches()) fence_async();
   const CombineRing ring = CombineRing::of(call, mine.group);
+  if (call.params.preparation.copies()) {
+    RowsInTurn rows(call, mine);
+    if (mine.fetches() && warp::lane() == 0) RowCopier<RowsInTurn>(call, ring, rows).copy_all();
+    return;
+  }
   sum_results(ResultsGroup{.params = call.params.preparation.results,
                            .deadline = call.deadline,
                            .summer = mine.summer,
@@ -129,11 +136,14 @@ DEVICE void tell_of_rows(const Combine& call) {
   const uint32_t lanes = kWarpLanes / params.groups, group = warp::lane() / lanes;
   const PlacesInTurn places(call, std::min(group, params.groups - 1));
   const uint32_t count = group < params.groups ? places.count() : 0;
-  const uint32_t warps = CombineWarp::warps_of_group(params);
-  // Acquire: each summing warp's part of the rows in the places below.
+  // The warp that copies is a group's first, those that sum are the others.
+  const uint32_t warps = CombineWarp::warps_of_group(params), first = group * warps;
+  const bool copied = params.preparation.copies();
+  const uint32_t from = copied ? first : first + 1, to = copied ? first + 1 : first + warps;
+  // Acquire: each writing warp's part of the rows in the places below.
   const auto written = [&] {
     uint32_t least = count;
-    for (uint32_t warp = group * warps + 1; warp < (group + 1) * warps; ++warp)
+    for (uint32_t warp = from; warp < to; ++warp)
       least = std::min(least, load<Order::acquire, Scope::block>(&call.shared.written[warp]));
     return least;
   };

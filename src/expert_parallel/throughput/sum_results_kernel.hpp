@@ -4,9 +4,9 @@
 ///
 /// `Rows` says which rows a group sums, the same to each of its warps:
 ///
-///     bool next(Row& row)              the next one's `row.row`, among other things; false: no
-///     more void written(const Row& row)     by each summing warp, once its part of the row is
-///     written void all_written()               the same of all rows
+///     next(row)        the next one's `row.row`, among other things; false if there is none
+///     written(row)     by each summing warp, once its part of the row is written
+///     all_written()    by one lane of it: the same of all rows
 #pragma once
 
 #include "device/device.hpp"
@@ -51,7 +51,6 @@ struct ResultsGroup {
 
  private:
   DEVICE int32_t slot_of(uint32_t row) const {
-    if (params.slots == nullptr) return warp::lane() == 0 ? static_cast<int32_t>(row) : -1;
     if (warp::lane() >= params.topk) return -1;
     return load_cached(params.slots + size_t{row} * params.topk + warp::lane());
   }
@@ -155,10 +154,12 @@ DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
 /// By each warp of a group.
 template <class Rows>
 DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
-  if (group.fetches())
+  if (group.fetches()) {
     fetch_results(group, rows);
-  else if (add_results_of_type(group, rows))
-    rows.all_written();
+  } else if (add_results_of_type(group, rows)) {
+    warp::sync();
+    if (warp::lane() == 0) rows.all_written();
+  }
 }
 
 }  // namespace tokenyard::throughput
