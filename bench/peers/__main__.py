@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--tokens", default="128,64,16,1", help="of low-latency batches")
     parser.add_argument("--seconds", type=float, default=100, help="that a scene may take")
     parser.add_argument("--commit", default="", help="where this is no checkout")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write NAME_peers.json")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write NAME_peers_N_gpus.json")
     parser.add_argument("--page", action="store_true", help="only write the page of the docs")
     chosen = parser.parse_args()
     if chosen.page:
@@ -81,7 +81,8 @@ def main() -> int:
             facts = environment(chosen.ranks, chosen.commit)
             text = json.dumps(dict(environment=facts, rows=of_kind), indent=1)
             chosen.out.mkdir(parents=True, exist_ok=True)
-            (chosen.out / f"{place.kind}_peers.json").write_text(text + "\n")
+            name = f"{place.kind}_peers_{chosen.ranks}_gpus.json"
+            (chosen.out / name).write_text(text + "\n")
     return 1 if failed else 0
 
 

@@ -13,18 +13,19 @@ Row = dict[str, Any]
 
 
 def write_page(results: Path, docs: Path) -> None:
-    """Puts tables between the page's two marks, and a plot beside it."""
+    """Puts tables between the page's two marks, and a plot of most GPUs beside it."""
     parts = [BEGIN, ""]
     for name, section in (("throughput", throughput_of), ("low_latency", low_latency_of)):
-        path = results / f"{name}_peers.json"
-        if path.exists():
-            measured = json.loads(path.read_text())
+        paths = results.glob(f"{name}_peers_*_gpus.json")
+        runs = [json.loads(path.read_text()) for path in paths]
+        runs.sort(key=lambda measured: -int(measured["environment"]["gpus"]))
+        for measured in runs:
             parts += section(measured["environment"], measured["rows"])
-            if name == "throughput":
+            if name == "throughput" and measured is runs[0]:
                 plot(measured["rows"], docs / "against_deep_ep.svg")
                 parts += ["![](against_deep_ep.svg)", ""]
-        else:
-            parts += [f"bench/results/{path.name} is not there: not measured.", ""]
+        if not runs:
+            parts += [f"bench/results has no {name}_peers: not measured.", ""]
     page = docs / "against_deep_ep.md"
     text = page.read_text()
     before, after = text.index(BEGIN), text.index(END)
@@ -34,7 +35,7 @@ def write_page(results: Path, docs: Path) -> None:
 def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
     shape = rows[0]
     parts = [
-        "## Throughput",
+        f"## Throughput, {facts['gpus']} GPUs",
         "",
         f"{shape['tokens']} tokens a rank, hidden {shape['hidden']}, top-8 of 256 experts. "
         f"{machine(facts)} Kernels: the time that the kernels of a call take on the device, added "
@@ -58,7 +59,7 @@ def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
 
 def low_latency_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
     parts = [
-        "## Low latency",
+        f"## Low latency, {facts['gpus']} GPUs",
         "",
         f"Hidden {rows[0]['hidden']}, top-8 of 288 experts, FP8 out and BF16 back, buffers for 128 "
         f"tokens a rank. {machine(facts)} In the mean over trains of 20 pairs, by the profiler; "

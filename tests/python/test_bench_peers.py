@@ -117,7 +117,7 @@ def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
     few = [row("dispatch fp8, in kernel", 10.0, 34.0, tokens=128, sms=0)]
     for name, rows in (("throughput", many), ("low_latency", few)):
         text = json.dumps(dict(environment=facts, rows=rows))
-        (tmp_path / f"{name}_peers.json").write_text(text)
+        (tmp_path / f"{name}_peers_2_gpus.json").write_text(text)
     page = tmp_path / "against_deep_ep.md"
     page.write_text(f"# Kept\n\n{BEGIN}\nold\n{END}\nkept too\n")
     write_page(tmp_path, tmp_path)
