@@ -117,8 +117,9 @@ struct CombineInput {
   /// [tokens, ranks] the order in which a token's rows are added, each rank once; null: that of the
   /// ranks.
   const uint32_t* rank_order = nullptr;
-  uint32_t sms = 0;        ///< as DispatchInput's
-  uint32_t local_sms = 0;  ///< for adding up by_expert here, before anything goes home; 0: as `sms`
+  uint32_t sms = 0;  ///< as DispatchInput's
+  /// For adding up by_expert here before anything goes home; 0: some of `sms` do so meanwhile.
+  uint32_t local_sms = 0;
 };
 
 /// Where a combine writes, in memory of this rank.

@@ -289,7 +289,8 @@ class ExpertParallel(GivenRows, Observation):
                 dtype; these sums travel, and are added up as above.
             weighted: each result times its routing weight, in that first sum.
             sms: as `dispatch`.
-            local_sms: multiprocessors for that first sum, any number; 0: as `sms`.
+            local_sms: multiprocessors for that first sum, any number, before anything goes
+                home; 0: some of `sms` do so while the others pull.
 
         Returns:
             [tokens, hidden] of y's dtype; with `weights`, a `Combined` that holds it and the
