@@ -230,7 +230,7 @@ void exchange_on(World& world, const Drawn& drawn) {
                      "rows by expert");
         break;
       case Step::by_expert_at_once:
-        ++dispatches;
+        dispatches += 2;
         require_none(difference_by_expert_at_once(exchange, tokens, first, drawn.alignment,
                                                   drawn.spare, drawn.waits),
                      "rows by expert at once");

@@ -106,7 +106,8 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
 }
 
 /// Rows that are grouped by expert as they come, against those of `received` that are grouped
-/// after; `spare` places more, and a host that waits for the counts or does not.
+/// after; `spare` places more, and a host that waits for the counts or does not. Twice in a row, so
+/// that the second call meets what the first one has left.
 inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const TokensOnDevice& tokens,
                                                 const Received& received, uint32_t alignment,
@@ -115,8 +116,9 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
   const ExpertRows after = exchange.expand(received, {.alignment = alignment});
   DispatchInput input = tokens.input();
   if (!waits) input.received_tokens_max = received.rows + spare;
-  const RowsByExpert at_once =
-      exchange.dispatch_by_expert(input, {.alignment = alignment, .rows_max = after.rows + spare});
+  const ExpandOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
+  exchange.dispatch_by_expert(input, expand);
+  const RowsByExpert at_once = exchange.dispatch_by_expert(input, expand);
   exchange.wait();
   const ExpertRows& rows = at_once.rows;
   if (rows.rows != after.rows + spare) return "not as many places as were asked for";

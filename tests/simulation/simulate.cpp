@@ -182,7 +182,7 @@ struct Mutant {
 
 /// Every fault at every line where a clean run could have it, of the lines asked for.
 std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
-  constexpr uint64_t kCleanSeeds = 30;
+  constexpr uint64_t kCleanSeeds = 80;  // Enough for every step of the suites.
   Mutator recorder;
   for (uint64_t seed = options.first; seed < options.first + kCleanSeeds; ++seed) {
     Trace trace;
