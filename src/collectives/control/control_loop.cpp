@@ -246,6 +246,8 @@ void ControlLoop::carry_out(const Effect& effect) {
     void operator()(const Install& install) { loop.install(install.verdict); }
     void operator()(const Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const QuorumMissing& missing) {
+      loop.bulletin_.write(
+          [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
       loop.participant_.tell([missing](Participant& participant) {
         participant.quorum_missing(missing.answering, missing.needed);
       });
@@ -286,7 +288,10 @@ void ControlLoop::install(const Verdict& verdict) {
   forget_former_members(verdict.next);
   participant_.tell([this, verdict, contacts = std::move(contacts)](Participant& participant) {
     participant.install(verdict, contacts);
-    bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
+    bulletin_.write([&](Standing& standing) {
+      standing.view = verdict.next;
+      standing.alone = false;
+    });
   });
   for (const Member& peer : links_.peers()) tell_of_view(peer);
 }
