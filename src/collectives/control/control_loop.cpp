@@ -281,6 +281,7 @@ void ControlLoop::install(const Verdict& verdict) {
     // Else it is a founder whose card was replaced in the store right after it had been founded
     // with, which is to say that it has died.
   }
+  bulletin_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(Purpose::member, verdict.next.epoch);
   departing_.clear();
   part_from_former_members(verdict);
@@ -288,10 +289,7 @@ void ControlLoop::install(const Verdict& verdict) {
   forget_former_members(verdict.next);
   participant_.tell([this, verdict, contacts = std::move(contacts)](Participant& participant) {
     participant.install(verdict, contacts);
-    bulletin_.write([&](Standing& standing) {
-      standing.view = verdict.next;
-      standing.alone = false;
-    });
+    bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
   });
   for (const Member& peer : links_.peers()) tell_of_view(peer);
 }
