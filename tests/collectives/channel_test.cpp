@@ -37,11 +37,12 @@ class ChannelTest : public testing::TestWithParam<Way> {
     size_t sent = 0;
     size_t received = 0;
     ranks_.poll_until("a message", [&] {
-      sent += from.send_some(bytes.subspan(sent, std::min(send_max, bytes.size() - sent)));
+      const size_t offered = sent + std::min(send_max, bytes.size() - sent);
+      sent += from.send_some(bytes.subspan(sent, offered - sent));
       received += to.receive_some(
           std::span(got).subspan(received, std::min(receive_max, got.size() - received)));
-      EXPECT_LE(received, sent);
-      return received == got.size();
+      EXPECT_LE(received, offered);
+      return received == got.size() && sent == got.size();
     });
     return got;
   }

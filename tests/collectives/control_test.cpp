@@ -12,6 +12,7 @@
 
 #include "fabric/free_port.hpp"
 #include "fabric/ranks.hpp"
+#include "fabric/worlds.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -245,6 +246,49 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
     ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
     EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
   }
+}
+
+// On a machine that is short of time a goodbye takes long. Who hung up before the others had heard
+// it was taken for dead.
+TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
+  auto ranks = found(3);
+  std::promise<void> done;
+  ranks[0]->recorder.freeze_after(done.get_future().share());
+  std::thread slow([&] {
+    std::this_thread::sleep_for(1500ms);
+    done.set_value();
+  });
+  ranks[0].reset();
+  slow.join();
+  for (const Slot slot : {1u, 2u}) {
+    ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
+    EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
+  }
+}
+
+// Nobody can agree to let it go, so it goes after as long as one may be silent.
+TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
+  const auto begin = [&](Slot slot) {
+    ControlOptions own = options(slot, 4);
+    own.membership.silence = 500ms;
+    own.membership.witness = false;
+    auto rank = std::make_unique<Rank>(own);
+    rank->found();
+    return rank;
+  };
+  std::unique_ptr<Rank> leaves, stays;
+  {
+    // Killed at the end of this block.
+    const RankProcesses two(2, [&](uint32_t index) {
+      const auto rank = begin(index + 2);
+      ::pause();
+    });
+    on_every_rank(2, [&](uint32_t slot) { (slot == 0 ? leaves : stays) = begin(slot); });
+  }
+  ASSERT_TRUE(leaves->recorder.wait_for_missing_quorum());
+  const auto start = steady_clock::now();
+  leaves.reset();
+  EXPECT_LT(steady_clock::now() - start, 15s);  // the job's timeout is 20 s
 }
 
 TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {

@@ -57,8 +57,10 @@ class SweptRank {
 
   SweptRank(KilledRankCase which, uint32_t rank, Page& page)
       : which_(which), rank_(rank), page_(page) {
-    const size_t lengths[] = {1, 300, 30000};
-    elements_ = lengths[which.draw % 3];
+    // The last are lent where they go to one rank as a whole. A death between 3 moments meets
+    // all 4.
+    const size_t lengths[] = {1, 300, 30000, 150000};
+    elements_ = lengths[which.draw % 4];
   }
 
   void live(const CollectivesOptions& options) {

@@ -21,6 +21,7 @@ struct Standing {
   std::vector<Member> waiting;
   std::vector<Slot> mends_late;
   std::optional<std::string> over;  ///< why it is no member any more
+  bool alone = false;               ///< those that answer are too few to agree on anything
   bool left = false;                ///< nobody counts on it any more
   bool silent = false;              ///< all that was to be said has been
 };

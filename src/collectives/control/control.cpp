@@ -20,6 +20,9 @@ using std::chrono::steady_clock;
 /// Between two looks at the store, at first and later. Links wake who waits, too.
 constexpr milliseconds kLookMin{2}, kLookMax{100};
 
+/// For words to peers that may not read them any more.
+constexpr milliseconds kLastWordsMax{300};
+
 double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
@@ -303,18 +306,26 @@ std::vector<Member> Control::waiting() const {
   return bulletin_.read().waiting;
 }
 
+void Control::await_farewell() {
+  const auto start = Clock::now();
+  auto in_company = start;
+  for (Standing standing = bulletin_.read(); !standing.left; standing = bulletin_.read()) {
+    const auto now = Clock::now();
+    if (!standing.alone) in_company = now;
+    if (now - in_company > options_.membership.silence || now - start > options_.timeout) return;
+    bulletin_.wait_for_news(milliseconds(10));
+  }
+}
+
 void Control::stop() {
   if (!thread_.joinable()) return;
-  const auto wait_for = [this](auto reached, milliseconds time) {
-    const auto until = Clock::now() + time;
-    while (!reached(bulletin_.read()) && Clock::now() < until) {
-      bulletin_.wait_for_news(milliseconds(10));
-    }
-  };
   leave();
-  wait_for([](const Standing& standing) { return standing.left; }, kLeaveMax);
+  await_farewell();
   post([](ControlLoop& loop) { loop.hang_up(); });
-  wait_for([](const Standing& standing) { return standing.silent; }, milliseconds(300));
+  const auto until = Clock::now() + kLastWordsMax;
+  while (!bulletin_.read().silent && Clock::now() < until) {
+    bulletin_.wait_for_news(milliseconds(10));
+  }
   io_.stop();
   thread_.join();
   loop_->join_participant();

@@ -67,11 +67,13 @@ class Control final : public MembershipControl {
   /// Connections that were turned away, and messages that were none.
   uint64_t refused() const { return loop_->refused(); }
 
-  /// Says goodbye, waits until nobody counts on this process any more (for kLeaveMax at most), and
-  /// ends the thread. The participant is not called after that.
+  /// Says goodbye, waits until nobody counts on this process any more, and ends the thread. The
+  /// participant is not called after that.
+  ///
+  /// Whoever answers is waited for, however slow the machine: hanging up on it would look like a
+  /// death. The dead and the silent are got over as ever. It gives up where those that answer have
+  /// been too few to agree for as long as one may be silent, and after the job's timeout.
   void stop();
-
-  static constexpr std::chrono::milliseconds kLeaveMax{1000};
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -81,6 +83,7 @@ class Control final : public MembershipControl {
   void run();
   template <class Body>
   void post(Body body);
+  void await_farewell();
 
   using Look = std::function<bool(std::optional<Rendezvous>&)>;
   using GiveUp = void (Control::*)(Clock::time_point start) const;

@@ -246,6 +246,8 @@ void ControlLoop::carry_out(const Effect& effect) {
     void operator()(const Install& install) { loop.install(install.verdict); }
     void operator()(const Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const QuorumMissing& missing) {
+      loop.bulletin_.write(
+          [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
       loop.participant_.tell([missing](Participant& participant) {
         participant.quorum_missing(missing.answering, missing.needed);
       });
@@ -279,6 +281,7 @@ void ControlLoop::install(const Verdict& verdict) {
     // Else it is a founder whose card was replaced in the store right after it had been founded
     // with, which is to say that it has died.
   }
+  bulletin_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(Purpose::member, verdict.next.epoch);
   departing_.clear();
   part_from_former_members(verdict);

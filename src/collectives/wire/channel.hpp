@@ -26,7 +26,8 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// Takes as much of `bytes` as there is room for, and says how much. Taken bytes may be changed.
+  /// Takes as much of `bytes` as there is room for, and says how much. Taken bytes may be changed;
+  /// what is left comes again with the next call, from the same place: the peer may be reading it.
   virtual size_t send_some(std::span<const std::byte> bytes) = 0;
   /// Fills `into` with what has arrived, in order, and says how much that was.
   virtual size_t receive_some(std::span<std::byte> into) = 0;

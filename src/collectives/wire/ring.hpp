@@ -50,6 +50,8 @@ class RingWriter {
     ring_.positions->written.store(written_);  // Publishes the bytes.
     return taken;
   }
+  /// Since the beginning.
+  uint64_t written() const { return written_; }
 
  private:
   void copy_in(std::span<const std::byte> bytes, bool from_memory) {
@@ -96,6 +98,8 @@ class RingReader {
     const uint64_t unread = written_seen_ - read_;
     return unread <= ring_.capacity ? unread : 0;  // A writer that claims more is not believed.
   }
+  /// Since the beginning.
+  uint64_t read() const { return read_; }
 
  private:
   RingMemory ring_;

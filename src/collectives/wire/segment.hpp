@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "collectives/wire/loan.hpp"
 #include "collectives/wire/ring.hpp"
 #include "fabric/file_descriptor.hpp"
 
@@ -24,6 +25,7 @@ struct SegmentHeader {
   };
   std::array<Line, 2> asleep;              ///< [End] 1: ring my bell when you move a position
   std::array<RingPositions, 2> positions;  ///< [End] of the ring this end writes
+  std::array<LoanWords, 2> loans;          ///< [End] of what this end lends
 };
 
 class Segment {

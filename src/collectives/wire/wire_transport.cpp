@@ -136,10 +136,14 @@ void WireTransport::invite(Pair& pair) {
   try {
     pair.channel->use(std::make_unique<SharedChannel>(
         shared_.invite(pair.name, peer.card.letterbox, ring_bytes), End::maker, shared_.letterbox(),
-        LetterboxAddress(peer.card.letterbox)));
+        LetterboxAddress(peer.card.letterbox), lends(pair)));
   } catch (const OsError& error) {
     invite_by_tcp(pair, error.what());
   }
+}
+
+bool WireTransport::lends(const Pair& pair) const {
+  return options_.lend && pair.name.lane == Lane::collective;
 }
 
 void WireTransport::invite_by_tcp(Pair& pair, const std::string& reason) {
@@ -215,9 +219,9 @@ void WireTransport::look_at_letters() {
     } else if (pair.channel->shared() != nullptr || pair.channel->tcp() != nullptr) {
       // Invited twice. The first one counts.
     } else if (news.segment && same_host(peer.member.slot)) {
-      pair.channel->use(std::make_unique<SharedChannel>(std::move(*news.segment), End::taker,
-                                                        shared_.letterbox(),
-                                                        LetterboxAddress(peer.card.letterbox)));
+      pair.channel->use(
+          std::make_unique<SharedChannel>(std::move(*news.segment), End::taker, shared_.letterbox(),
+                                          LetterboxAddress(peer.card.letterbox), lends(pair)));
     } else {
       peer.reason = "over TCP: " + news.refusal;
       shared_.refuse(news.channel, peer.card.letterbox, news.refusal);

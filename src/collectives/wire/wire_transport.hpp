@@ -71,6 +71,7 @@ class WireTransport final : public Transport {
   Peer& peer_of(const Pair& pair);
   Pair& pair_of(const ChannelName& name);
   Pair& find_or_make(GroupId group, Lane lane, Slot peer);
+  bool lends(const Pair& pair) const;
   void invite(Pair& pair);
   void invite_by_tcp(Pair& pair, const std::string& reason);
   void use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes);
