@@ -45,15 +45,17 @@ class Job:
     stop: int | None
     workers: int
     schedulers: int
+    counters: bool
     trace: Path | None
 
     def hands_on_words(self, ranks: int) -> bool:
-        """Whether the graph of `DenseDecoder` can do it: one rank, a dense model, static places."""
-        if ranks > 1 or self.config.num_local_experts or self.schedulers:
+        """Whether the graph of `DenseDecoder` can do it: a dense model, static places."""
+        if self.counters or self.config.num_local_experts or self.schedulers:
             return False
         try:
             shape = shape_of(self.config)
-            shape.check(self.workers or shape.blocks_of(2 * self.config.num_key_value_heads))
+            blocks = self.workers or shape.blocks_of(2 * self.config.num_key_value_heads, ranks)
+            shape.check(blocks, ranks)
         except tokenyard.InvalidArgument:
             return False
         return True
@@ -158,6 +160,11 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser.add_argument(
         "--schedulers", type=int, default=0, metavar="N", help="give tasks out as they run (0: no)"
     )
+    parser.add_argument(
+        "--counters",
+        action="store_true",
+        help="stages wait for counters, and ranks copy their sums and add them up",
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="for ui.perfetto.dev")
     parser.add_argument("--no-check", action="store_true", help="do not compare with NumPy")
     chosen = parser.parse_args(arguments)
@@ -183,6 +190,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
         stop=chosen.stop,
         workers=chosen.workers,
         schedulers=chosen.schedulers,
+        counters=chosen.counters,
         trace=chosen.trace,
     )
     return chosen, job

@@ -225,25 +225,29 @@ class LayerPieces:
     attention_norm: Piece
     """[hidden]"""
     qkv: Piece
-    """[KV heads, its query heads and K and V, dim, hidden]"""
+    """[KV heads of the rank, its query heads and K and V, dim, hidden]"""
     out: Piece
-    """[KV heads, hidden, its query heads * dim]"""
+    """[KV heads of the rank, hidden, its query heads * dim]"""
     mlp_norm: Piece
     """[hidden]"""
     gate_up: Piece
-    """[inner, gate and up, hidden]"""
+    """[inner of the rank, gate and up, hidden]"""
     down: Piece
-    """[hidden, inner]"""
+    """[hidden, inner of the rank]"""
 
 
 class DenseDecoder:
-    """A Llama-shaped step as a graph whose stages hand on words: the fastest, on one rank.
+    """A Llama-shaped step as a graph whose stages hand on words: the fastest.
+
+    The ranks of the memory's world share the model (tensor parallel), and all of them make it: of R
+    ranks, rank r has the r-th R-th of the KV heads, of the inner elements and of the head's tokens.
 
     Args:
         memory: where its tensors go.
-        shape: of the model; `shape.check(blocks)` names what the tasks cannot do.
-        embedding, final_norm, head: [vocabulary, hidden], [hidden], [vocabulary, hidden]; BF16.
-        layers: the layers' weights.
+        shape: of the whole model; `shape.check(blocks, ranks)` names what the tasks cannot do.
+        embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
+            vocabulary, hidden]; BF16.
+        layers: this rank's part of the layers' weights.
         prompt: the first tokens.
         stop: the token that ends the loop, if any.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
@@ -290,7 +294,7 @@ class DenseDecoder:
 
     @property
     def logits(self) -> Piece:
-        """Of the last step: [vocabulary] float32."""
+        """Of the last step: [this rank's part of the vocabulary] float32."""
         return self._native.logits
 
     @property

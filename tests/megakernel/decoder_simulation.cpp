@@ -1,6 +1,6 @@
 // Suite `decoder`: a dense decoder whose stages hand on words, and which loads its cache ahead,
-// under weak memory and odd schedules. Its logits must be those of the plain model, and the same
-// bits whatever the schedule.
+// under weak memory and odd schedules, on one rank or shared by several, of which one may stop in
+// the middle. Its logits must be those of the plain model, on every rank its part of them.
 #include "megakernel/plain_decoder.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -13,25 +13,30 @@ using simulation::SeedRun;
 
 struct Drawn {
   DecoderShape shape;
-  uint32_t blocks, compute_warps, ring_units, in_flight, steps, seed;
+  uint32_t ranks, blocks, compute_warps, ring_units, in_flight, steps, seed;
 };
 
 Drawn draw(SeedRun& run) {
   simulation::Random& random = run.random;
-  const uint32_t heads = run.option("kv_heads", random.between(1, 2));
+  const uint32_t ranks = run.option("ranks", random.chance(512)   ? 1u
+                                             : random.chance(256) ? 4u
+                                                                  : 2u);
+  const uint32_t heads = run.option("kv_heads of a rank", ranks == 1 ? random.between(1, 2) : 1u);
   const uint32_t splits = run.option("splits", random.between(1, 2));
   const uint32_t group = run.option("group", random.between(1, 2));
   return {.shape = {.vocabulary = 12,
                     .hidden = run.option("hidden", 8 * splits * random.between(1, 2)),
                     .layers = run.option("layers", random.between(1, 2)),
-                    .query_heads = heads * group,
-                    .kv_heads = heads,
+                    .query_heads = ranks * heads * group,
+                    .kv_heads = ranks * heads,
                     .head_dim = 16,
-                    .inner = run.option("inner", 8 * random.between(1, 3)),
+                    .inner = ranks * run.option("inner of a rank",
+                                                8 * random.between(1, ranks == 1 ? 3 : 2)),
                     .page_tokens = run.option("page_tokens", random.between(1, 2)),
                     .positions_max = 4,
                     .epsilon = 1e-5f,
                     .rope_base = 10000},
+          .ranks = ranks,
           .blocks = heads * splits,
           .compute_warps = run.option("compute_warps", random.chance(256) ? 2u : 1u),
           .ring_units = run.option("ring_units", random.between(1, 3)),
@@ -44,8 +49,9 @@ Drawn draw(SeedRun& run) {
 Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                    const std::vector<uint32_t>& prompt) {
   TensorMemory memory(world);
-  const DenseDecoder decoder(memory, drawn.shape, model.placed(memory),
-                             {.blocks = drawn.blocks, .prompt = prompt});
+  const Graph::Place place{.rank = world.rank(), .ranks = world.size()};
+  const DenseDecoder decoder(memory, drawn.shape, model.placed(memory, place),
+                             {.blocks = drawn.blocks, .prompt = prompt, .place = place});
   Megakernel kernel(world, decoder.graph(),
                     {.workers = drawn.blocks,
                      .compute_warps = drawn.compute_warps,
@@ -53,7 +59,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                      .ring_units = drawn.ring_units,
                      .in_flight = drawn.in_flight});
   kernel.run(drawn.steps);
-  Vector logits(drawn.shape.vocabulary);
+  Vector logits(drawn.shape.vocabulary / world.size());
   memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
   return logits;
 }
@@ -66,15 +72,35 @@ void run_suite(SeedRun& run) {
   Plain plain(model);
   Vector expected;
   for (uint32_t step = 0; step < drawn.steps; ++step) expected = plain.logits(prompt[step]);
-  const simulated::Options options{.ranks = 1, .arena_bytes = size_t{1} << 18};
+  simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
+  const bool stops = drawn.ranks > 1 && run.random.chance(256);
+  if (stops) {
+    options.stop = simulation::RankStop{
+        .rank = run.option("stops", run.random.below(drawn.ranks)),
+        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
+        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
   const simulated::Result result = simulated::run(run, options, [&](World& world) {
     const Vector logits = last_logits(world, drawn, model, prompt);
-    for (size_t i = 0; i < logits.size(); ++i)
-      if (!(std::abs(logits[i] - expected[i]) < 3e-2f))
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const size_t token = world.rank() * logits.size() + i;
+      if (!(std::abs(logits[i] - expected[token]) < 3e-2f))
         throw simulation::SuiteFailure(
-            fmt::format("logit {} is {} instead of {}", i, logits[i], expected[i]));
+            fmt::format("logit {} is {} instead of {}", token, logits[i], expected[token]));
+    }
   });
-  result.require_clean({});
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; rank < drawn.ranks && stops; ++rank) {
+    may_throw.push_back(rank);
+    if (rank == options.stop->rank || !result.thrown[rank]) continue;
+    try {
+      std::rethrow_exception(result.thrown[rank]);
+    } catch (const PeerTimeout&) {
+    } catch (const PeerLost&) {
+    }  // Anything else is no answer to a rank that stops.
+  }
+  result.require_clean(may_throw);
 }
 
 const bool registered = simulation::add_suite(

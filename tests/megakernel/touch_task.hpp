@@ -94,7 +94,7 @@ struct Touch {
 
   static DEVICE void look_at_unit(Context& context, const Args& args, uint32_t number) {
     const auto* const words = reinterpret_cast<const uint32_t*>(context.next_unit());
-    if (!context.failed() && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
+    if (words != nullptr && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
     context.release_unit();
   }
 

@@ -86,13 +86,15 @@ template <uint32_t kRows, class Vector>
 DEVICE void held_products(Context& context, const Vector& vector, uint32_t chunks,
                           float (&products)[kRows]) {
   const std::byte* units[kRows];
-  context.next_units(units);
+  const bool come = context.next_units(units);
   float sums[kRows][4] = {};
-  vector.for_each_chunk(chunks, [&](uint32_t chunk, const float(&x)[kChunk]) {
-    UNROLL
-    for (uint32_t row = 0; row < kRows; ++row)
-      add_products(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), x, sums[row]);
-  });
+  if (come)
+    vector.for_each_chunk(chunks, [&](uint32_t chunk, const float(&x)[kChunk]) {
+      UNROLL
+      for (uint32_t row = 0; row < kRows; ++row)
+        add_products(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), x,
+                     sums[row]);
+    });
   context.release_units<kRows>();
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total(sums[row]));

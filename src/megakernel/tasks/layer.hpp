@@ -9,12 +9,12 @@
 /// concern all blocks.
 #pragma once
 
-#include "megakernel/tasks/fields.hpp"
 #include "megakernel/tasks/residual.hpp"
 
 namespace tokenyard::megakernel {
 
 /// Rows of Q, K and V of one KV head, as flagged words.
+template <class Kind>
 struct ProjectQkv {
   static constexpr const char* kName = "project_qkv";
   struct Args {
@@ -26,18 +26,10 @@ struct ProjectQkv {
     uint64_t* carry_to;       ///< [hidden] sums after attention
     Stamped* qkv;             ///< [rows]
     uint32_t* broken;
-    uint32_t rows, hidden, terms, part, parts, residual_event;
+    uint32_t rows, hidden, terms, residual_event;
+    ChunkShare carried;
     float epsilon;
   };
-  static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, norm),
-      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, table),
-      TOKENYARD_FIELD(pointer, token),   TOKENYARD_FIELD(pointer, carry_to),
-      TOKENYARD_FIELD(pointer, qkv),     TOKENYARD_FIELD(pointer, broken),
-      TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, hidden),
-      TOKENYARD_FIELD(u32, terms),       TOKENYARD_FIELD(u32, part),
-      TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
-      TOKENYARD_FIELD(f32, epsilon)};
   using Shared = NormedShared;
 
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
@@ -51,14 +43,13 @@ struct ProjectQkv {
                             .event = {args.residual_event},
                             .row = row,
                             .carry_to = args.carry_to,
-                            .part = args.part,
-                            .parts = args.parts,
+                            .carried = args.carried,
                             .broken = args.broken,
                             .hidden = args.hidden};
     Shared& shared = context.shared<Shared>();
     // Divisions, before anything is awaited; so in every stage.
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
-    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
+    const float scale = normed_input<Kind>(context, shared, residual, args.norm, args.epsilon);
     const uint32_t epoch = epoch_of(context);
     for_each_product<3>(context, shared.x, residual.chunks(), rows, [&](uint32_t i, float product) {
       if (warp::elect())
@@ -68,6 +59,7 @@ struct ProjectQkv {
 };
 
 /// silu(gate) * up of some inner elements, as flagged halves. Weights: gate and up rows in turn.
+template <class Kind>
 struct GateUp {
   static constexpr const char* kName = "gate_up";
   struct Args {
@@ -78,18 +70,10 @@ struct GateUp {
     uint32_t* inner;          ///< [columns] flagged halves of the part, in the order of word_at
     uint32_t* broken;
     uint32_t first, columns;  ///< element of the first row; elements of the part
-    uint32_t rows, hidden, terms, part, parts, residual_event;
+    uint32_t rows, hidden, terms, residual_event;
+    ChunkShare carried;
     float epsilon;
   };
-  static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, norm),
-      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, carry_to),
-      TOKENYARD_FIELD(pointer, inner),   TOKENYARD_FIELD(pointer, broken),
-      TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, hidden),
-      TOKENYARD_FIELD(u32, terms),       TOKENYARD_FIELD(u32, part),
-      TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
-      TOKENYARD_FIELD(u32, first),       TOKENYARD_FIELD(u32, columns),
-      TOKENYARD_FIELD(f32, epsilon)};
   using Shared = NormedShared;
 
   /// A pair of rows is one long row, in two units.
@@ -102,13 +86,12 @@ struct GateUp {
                             .event = {args.residual_event},
                             .row = nullptr,
                             .carry_to = args.carry_to,
-                            .part = args.part,
-                            .parts = args.parts,
+                            .carried = args.carried,
                             .broken = args.broken,
                             .hidden = args.hidden};
     Shared& shared = context.shared<Shared>();
     const uint32_t units = stream(args, context.warp(), context.warps()).units();
-    const float scale = normed_input(context, shared, residual, args.norm, args.epsilon);
+    const float scale = normed_input<Kind>(context, shared, residual, args.norm, args.epsilon);
     const uint32_t epoch = epoch_of(context);
     float gate = 0;
     for_each_product<2>(
@@ -124,22 +107,18 @@ struct GateUp {
   }
 };
 
-/// Some rows of the down projection times one part of the inner elements, added to sums.
+/// Some rows of the down projection times one part of the inner elements, added to the sums of
+/// every rank.
+template <class Kind>
 struct ProjectDown {
   static constexpr const char* kName = "project_down";
   struct Args {
     const BFloat16* weights;  ///< [rows] of `columns` elements, row_elements apart
     const uint32_t* inner;    ///< [columns] flagged halves, in the order of word_at
-    uint64_t* sums;           ///< [hidden]
+    SumsOfRanks<Kind> sums;   ///< [hidden]
     uint32_t* broken;
     uint32_t first_row, rows, columns, row_elements, hidden, inner_event;
   };
-  static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, inner),
-      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, broken),
-      TOKENYARD_FIELD(u32, first_row),   TOKENYARD_FIELD(u32, rows),
-      TOKENYARD_FIELD(u32, columns),     TOKENYARD_FIELD(u32, row_elements),
-      TOKENYARD_FIELD(u32, hidden),      TOKENYARD_FIELD(u32, inner_event)};
   using Shared = HeldInput;
 
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
@@ -165,8 +144,7 @@ struct ProjectDown {
     context.sync();
     for_each_product<2>(context, shared, chunks, rows, [&](uint32_t i, float product) {
       const uint32_t row = args.first_row + context.warp() + i * context.warps();
-      if (warp::elect())
-        add_term(args.sums + word_at(row, args.hidden / kChunk), product, args.broken);
+      args.sums.add(warp::lane(), word_at(row, args.hidden / kChunk), product, args.broken);
     });
   }
 

@@ -8,6 +8,7 @@ namespace tokenyard::megakernel {
 
 /// Some rows of the head, and the best of them. Whoever is here knows that all tasks of the layers
 /// are done: it clears its part of their sums for the next iteration.
+template <class Kind>
 struct ProjectLogits {
   static constexpr const char* kName = "project_logits";
   struct Args {
@@ -17,18 +18,10 @@ struct ProjectLogits {
     uint64_t* cleared;        ///< [stages][hidden] sums of earlier stages
     float* logits;            ///< [rows]
     Best* best;
-    uint32_t rows, first_token, hidden, terms, stages, part, parts, residual_event;
+    uint32_t rows, first_token, hidden, terms, stages, residual_event;
+    ChunkShare cleared_chunks;
     float epsilon;
   };
-  static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(pointer, norm),
-      TOKENYARD_FIELD(pointer, sums),    TOKENYARD_FIELD(pointer, cleared),
-      TOKENYARD_FIELD(pointer, logits),  TOKENYARD_FIELD(pointer, best),
-      TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, first_token),
-      TOKENYARD_FIELD(u32, hidden),      TOKENYARD_FIELD(u32, terms),
-      TOKENYARD_FIELD(u32, stages),      TOKENYARD_FIELD(u32, part),
-      TOKENYARD_FIELD(u32, parts),       TOKENYARD_FIELD(u32, residual_event),
-      TOKENYARD_FIELD(f32, epsilon)};
   struct Shared {
     NormedShared normed;
     BestShared best;
@@ -44,12 +37,12 @@ struct ProjectLogits {
                             .event = {args.residual_event},
                             .row = nullptr,
                             .carry_to = nullptr,
-                            .part = 0,
-                            .parts = 1,
+                            .carried = {},
                             .broken = nullptr,
                             .hidden = args.hidden};
     const uint32_t rows = stream(args, context.warp(), context.warps()).rows;
-    const float scale = normed_input(context, shared.normed, residual, args.norm, args.epsilon);
+    const float scale =
+        normed_input<Kind>(context, shared.normed, residual, args.norm, args.epsilon);
     clear_sums(context, args);
     Best best{0, kNoRow};
     const RegisterInput x(shared.normed.x, residual.chunks());
@@ -67,12 +60,11 @@ struct ProjectLogits {
   /// Relaxed: the event that this task signals comes before the next iteration's terms.
   static DEVICE void clear_sums(Context& context, const Args& args) {
     const uint32_t chunks = args.hidden / kChunk;
-    const uint32_t mine =
-        chunks > args.part ? (chunks - args.part + args.parts - 1) / args.parts : 0;
+    const uint32_t mine = args.cleared_chunks.end - args.cleared_chunks.begin;
     KEEP_ROLLED
     for (uint32_t i = context.thread(); i < args.stages * kChunk * mine; i += context.threads()) {
-      const uint32_t chunk = args.part + i % mine * args.parts;
-      store<Order::relaxed, Scope::gpu>(args.cleared + i / mine * chunks + chunk, 0);
+      const uint32_t chunk = args.cleared_chunks.begin + i % mine;
+      store<Order::relaxed, Kind::kScope>(args.cleared + i / mine * chunks + chunk, 0);
     }
   }
 };

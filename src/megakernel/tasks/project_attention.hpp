@@ -6,33 +6,22 @@
 namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kSplitsMax = 16;
+inline constexpr uint32_t kUnitRows = 8;  ///< of the output projection
 
 /// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
-/// sums.
+/// the sums of every rank.
+template <class Kind>
 struct ProjectAttention {
   static constexpr const char* kName = "project_attention";
-  static constexpr uint32_t kUnitRows = 8;
   struct Args {
     const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
     const Stamped* parts;              ///< [splits][columns], flagged
     const SplitWeight* split_weights;  ///< [splits][heads]
-    uint64_t* sums;                    ///< [hidden]
+    SumsOfRanks<Kind> sums;            ///< [hidden]
     uint32_t* broken;
     uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
     uint32_t attended_event;
   };
-  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, weights),
-                                         TOKENYARD_FIELD(pointer, parts),
-                                         TOKENYARD_FIELD(pointer, split_weights),
-                                         TOKENYARD_FIELD(pointer, sums),
-                                         TOKENYARD_FIELD(pointer, broken),
-                                         TOKENYARD_FIELD(u32, heads),
-                                         TOKENYARD_FIELD(u32, dim),
-                                         TOKENYARD_FIELD(u32, splits),
-                                         TOKENYARD_FIELD(u32, first_row),
-                                         TOKENYARD_FIELD(u32, rows),
-                                         TOKENYARD_FIELD(u32, hidden),
-                                         TOKENYARD_FIELD(u32, attended_event)};
   struct Shared {
     float attended[kGroupColumnsMax];
     SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [splits][heads]
@@ -68,14 +57,16 @@ struct ProjectAttention {
       const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
       UNROLL
       for (uint32_t row = 0; row < kUnitRows; ++row)
-        products[row] =
-            mine < columns ? chunk_product(rows[row * columns / kChunk + warp::lane()], x) : 0;
+        products[row] = rows != nullptr && mine < columns
+                            ? chunk_product(rows[row * columns / kChunk + warp::lane()], x)
+                            : 0;
       context.release_unit();
       const float sum = sum_of_row(products);
       const uint32_t row =
           args.first_row + (context.warp() + unit * context.warps()) * kUnitRows + warp::lane() / 4;
-      if (warp::lane() % 4 == 0)
-        add_term(args.sums + word_at(row, args.hidden / kChunk), sum, args.broken);
+      // Lanes of one row have the same sum.
+      for (uint32_t rank = warp::lane() % 4; rank < args.sums.ranks(); rank += 4)
+        args.sums.add(rank, word_at(row, args.hidden / kChunk), sum, args.broken);
     }
   }
 

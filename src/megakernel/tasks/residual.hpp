@@ -2,10 +2,16 @@
 /// to which all blocks add their parts of a product and one block the vector before it.
 #pragma once
 
+#include "megakernel/tasks/dense_kind.hpp"
 #include "megakernel/tasks/held_input.hpp"
 #include "megakernel/tasks/words.hpp"
 
 namespace tokenyard::megakernel {
+
+/// Chunks of the vector that one block has to do with: neighbours.
+struct ChunkShare {
+  uint32_t begin, end;
+};
 
 /// Where a block reads the vector, and which part of it the block carries on.
 struct Residual {
@@ -14,12 +20,14 @@ struct Residual {
   Event event;           ///< that they carry
   const BFloat16* row;   ///< of a table, instead of sums, or null
   uint64_t* carry_to;    ///< sums of the next stage, or null
-  uint32_t part, parts;  ///< of the chunks, this block carries every parts-th from part on
+  ChunkShare carried;    ///< by this block
   uint32_t* broken;
   uint32_t hidden;
 
   DEVICE uint32_t chunks() const { return hidden / kChunk; }
-  DEVICE bool carries(uint32_t chunk) const { return carry_to != nullptr && chunk % parts == part; }
+  DEVICE bool carries(uint32_t chunk) const {
+    return carry_to != nullptr && chunk >= carried.begin && chunk < carried.end;
+  }
 };
 
 struct NormedShared {
@@ -34,6 +42,7 @@ struct VectorChunk {
 };
 
 /// By each thread, for its chunk.
+template <class Kind>
 DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32_t chunk) {
   VectorChunk read;
   if (residual.row != nullptr) {
@@ -54,7 +63,7 @@ DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32
     uint32_t missing = 0;
     UNROLL
     for (uint32_t i = 0; i < kChunk; ++i) {
-      sums[i] = load<Order::relaxed, Scope::gpu>(residual.sums + i * residual.chunks() + chunk);
+      sums[i] = load<Order::relaxed, Kind::kScope>(residual.sums + i * residual.chunks() + chunk);
       missing |= terms_of_sum(sums[i]) ^ residual.terms;
     }
     return missing == 0;
@@ -69,11 +78,12 @@ DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32
 
 /// By each warp: until one word of it has come. Were all lanes to poll all words, the polls would
 /// be in the way of what they wait for.
+template <class Kind>
 DEVICE void await_first_word(Context& context, const Residual& residual) {
   const uint32_t chunk = context.warp() * kWarpLanes;
   if (residual.row == nullptr && warp::elect() && chunk < residual.chunks())
     context.await_carried(residual.event, [&] {
-      return terms_of_sum(load<Order::relaxed, Scope::gpu>(residual.sums + chunk)) ==
+      return terms_of_sum(load<Order::relaxed, Kind::kScope>(residual.sums + chunk)) ==
              residual.terms;
     });
   warp::sync();
@@ -81,6 +91,7 @@ DEVICE void await_first_word(Context& context, const Residual& residual) {
 
 /// By all threads: leaves x * norm in shared memory, and returns the factor 1 / rms(x) that
 /// products with it still lack.
+template <class Kind>
 DEVICE float normed_input(Context& context, NormedShared& shared, const Residual& residual,
                           const BFloat16* norm, float epsilon) {
   float squares = 0;
@@ -90,12 +101,11 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
   // Most threads have one chunk: its weights are on their way while the vector is awaited.
   const bool any = context.thread() < residual.chunks();
   const Bytes16 first = any ? norm_of(context.thread()) : Bytes16{};
-  bool carries = residual.carries(context.thread());  // A division.
-  await_first_word(context, residual);
+  await_first_word<Kind>(context, residual);
   KEEP_ROLLED
   for (uint32_t chunk = context.thread(); chunk < residual.chunks(); chunk += context.threads()) {
     const Bytes16 weights = chunk == context.thread() ? first : norm_of(chunk);
-    const VectorChunk read = read_chunk(context, residual, chunk);
+    const VectorChunk read = read_chunk<Kind>(context, residual, chunk);
     float weighted[kChunk];
     UNROLL
     for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
@@ -105,14 +115,12 @@ DEVICE float normed_input(Context& context, NormedShared& shared, const Residual
       weighted[2 * pair + 1] = read.values[2 * pair + 1] * high_half(weights.word[pair]);
     }
     shared.x.put(chunk, weighted);
-    if (carries) {
+    if (residual.carries(chunk)) {
       UNROLL
       for (uint32_t i = 0; i < kChunk; ++i)
-        add_units(residual.carry_to + i * residual.chunks() + chunk,
-                  units_carried(read.units[i], residual.broken));
+        add_units<Kind::kScope>(Peer<uint64_t>(residual.carry_to + i * residual.chunks() + chunk),
+                                units_carried(read.units[i], residual.broken));
     }
-    if (chunk + context.threads() < residual.chunks())
-      carries = residual.carries(chunk + context.threads());
   }
   squares = warp_sum(squares);
   if (warp::elect()) shared.warp_squares[context.warp()] = squares;

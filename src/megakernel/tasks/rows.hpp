@@ -77,7 +77,7 @@ DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_byte
   for (uint32_t at = 0; at < columns; at += step) {
     const uint32_t count = columns - at < step ? columns - at : step;
     const std::byte* const unit = context.next_unit();
-    sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
+    if (unit != nullptr) sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
     context.release_unit();
   }
   return warp_sum(sum);
