@@ -92,6 +92,8 @@ struct Megakernel::Parts {
     const Everybody everybody = gather(world, graph, shape);
     const Compiled compiled = compile(everybody.graphs, everybody.shapes);
     program = make_program(everybody.graphs, world.rank(), shape, compiled);
+    triggers = compiled.triggers[world.rank()];
+    if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
     // What one rank's device cannot do, all hear of.
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const Shape& of_rank = everybody.shapes[rank];
@@ -119,7 +121,9 @@ struct Megakernel::Parts {
   const Shape shape;
   FailureCell cell;
   Program program;
-  uint32_t tail_bytes = 0;  ///< of shared memory, enough for any rank
+  std::vector<EventTriggers> triggers;        ///< of this rank's events
+  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
+  uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
   std::unique_ptr<DeviceTables> tables;
   std::vector<std::string> type_names;
   uint32_t runs = 0;
@@ -274,10 +278,12 @@ void Megakernel::Parts::throw_failure() {
                           fmt::format("{}", report.seen), report.rank);
   } catch (const PeerTimeout& timeout) {
     WaitFacts facts = timeout.facts;
-    const StallRecord* const cause = cause_of(stalls);
-    if (report.phase >= graph.tasks().size() && cause != nullptr) {
+    // Time is up for all workers at once: most of them await one another.
+    const StallRecord* cause = origin_of(graph, triggers, queues, stalls);
+    if (cause == nullptr && report.phase >= graph.tasks().size()) cause = cause_of(stalls);
+    if (cause != nullptr) {
       facts.phase = phase_of(graph, *cause);
-      facts.rank = cause->rank;
+      facts.rank = owing_rank(triggers, *cause);
       facts.expected = cause->need;
       facts.seen = cause->have;
     }

@@ -1,4 +1,5 @@
 // A dense decoder whose stages hand on words, against the plainest reading of the same model.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -147,6 +148,43 @@ TEST_P(DenseDecoding, RanksThatShareAGpusShapeFindTheBitsOfOne) {
   for (const uint32_t ranks : {2, 4})
     if (devices_apart(ranks))
       expect_same_bits(alone, logits_of_ranks(GetParam(), model, ranks, 128, 8));
+}
+
+/// Stages hand on words, which nobody counts: the error still tells whose are missing.
+TEST_P(DenseDecoding, ARankThatEndsInTheMiddleOfAStepIsNamedWithWhatAwaitsIt) {
+  if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
+  DecoderShape shape = kSmall;
+  shape.positions_max = 1024;  // Not at its end before somebody ends it.
+  const Model model(shape);
+  const std::vector<uint32_t> prompt(1000, 5);
+  auto worlds = World::in_process(
+      2, GetParam(), {.timeout = std::chrono::seconds(2), .arena_bytes = size_t{16} << 20});
+  on_every_rank(2, [&](uint32_t rank) {
+    World& world = *worlds[rank];
+    const Graph::Place place{.rank = rank, .ranks = 2};
+    TensorMemory memory(world);
+    const DenseDecoder decoder(memory, shape, model.placed(memory, place),
+                               {.blocks = 4, .prompt = prompt, .place = place});
+    Megakernel kernel(world, decoder.graph(), {.workers = 4, .unit_bytes = decoder.unit_bytes()});
+    kernel.start();
+    kernel.feed(3);
+    kernel.await(3);
+    // Rank 1 ends between two tokens of its own, but rank 0 is told to go on.
+    if (rank == 1) {
+      world.cancel();
+      EXPECT_THROW(kernel.stop(), Cancelled);
+      return;
+    }
+    kernel.feed(1);
+    try {
+      kernel.await(4);
+      ADD_FAILURE() << "rank 0 went on alone";
+    } catch (const TaskTimeout& error) {
+      EXPECT_EQ(error.facts.rank, 1u) << error.dump;
+      EXPECT_THAT(error.facts.phase, testing::HasSubstr("of iteration 3 carries")) << error.dump;
+    }
+    EXPECT_EQ(kernel.finished_iterations(), 3u);
+  });
 }
 
 TEST_P(DenseDecoding, NamesWhatItCannotDo) {
