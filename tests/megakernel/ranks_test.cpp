@@ -77,8 +77,8 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   });
 }
 
-/// Rank 0 hands a number to rank 1, which hands it back; then a second worker of rank 0 goes on
-/// with it. Each waits for all others, so when rank 1 is gone every wait's time is up at once.
+/// Rank 0 hands a number to rank 1, which hands it back until it ends in the middle; then a worker
+/// of rank 0 goes on with it. Each waits for all others, so every wait's time is up at once.
 void pass_on_for_ever(World& world) {
   const uint32_t rank = world.rank(), other = 1 - rank;
   TensorMemory memory(world);
@@ -102,16 +102,16 @@ void pass_on_for_ever(World& world) {
     add({.name = "answer", .waits = {{to_other}}, .signals = {{back, other}}, .worker = 0});
   }
   Megakernel kernel(world, graph, {.workers = 2});
-  kernel.run(1'000'000'000);
+  kernel.start();
+  kernel.feed(1'000'000'000);
+  kernel.await(3);
+  if (rank == 1) world.cancel();
+  kernel.stop();
 }
 
 TEST_P(RunningRanks, ARankThatEndsInTheMiddleOfAnIterationIsNamedWithWhatAwaitsIt) {
   if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
   auto worlds = World::in_process(2, GetParam(), quick(std::chrono::milliseconds(500)));
-  std::jthread ender([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // They run, most likely.
-    worlds[1]->cancel();
-  });
   on_every_rank(2, [&](uint32_t rank) {
     try {
       pass_on_for_ever(*worlds[rank]);
