@@ -76,7 +76,7 @@ std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
     mk::TensorMemory memory(world);
     const mk::DecoderWeights weights = random_weights(memory, shape, place);
     const mk::DenseDecoder decoder(memory, shape, weights,
-                                   {.blocks = blocks, .prompt = {77}, .place = place});
+                                   {.blocks = blocks, .prompts = {{77}}, .place = place});
     fill_cache(memory, decoder, shape, place);
     mk::Megakernel kernel(world, decoder.graph(),
                           {.workers = blocks,
@@ -113,7 +113,7 @@ void run(const Settings& settings) {
   mk::TensorMemory memory(*world);
   const mk::DecoderWeights weights = random_weights(memory, shape);
   const uint32_t blocks = blocks_of(*world, shape);
-  const mk::DecoderOptions options{.blocks = blocks, .prompt = {77}};
+  const mk::DecoderOptions options{.blocks = blocks, .prompts = {{77}}};
   const mk::DenseDecoder decoder(memory, shape, weights, options);
   const mk::DenseDecoder apart(memory, shape, weights, options);
   fill_cache(memory, decoder, shape);

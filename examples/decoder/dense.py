@@ -46,7 +46,7 @@ class DenseGraph:
         config: Config,
         weights: Weights,
         *,
-        prompt: list[int],
+        prompts: list[list[int]],
         stop: int | None,
         blocks: int,
     ) -> None:
@@ -59,7 +59,7 @@ class DenseGraph:
             final_norm=self.memory.local(weights.final_norm),
             head=self.memory.local(self._part(weights.head)),
             layers=[self._packed(config, layer) for layer in weights.layers],
-            prompt=prompt,
+            prompts=prompts,
             stop=stop,
             blocks=blocks,
         )

@@ -5,6 +5,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "device/accelerator.hpp"
 #include "registration.hpp"
 #include "tensor_memory.hpp"
@@ -31,6 +33,7 @@ class Decoder {
     shape.check(options.blocks, options.place.ranks);
     shape_ = shape.of_rank(options.place.ranks);
     blocks_ = options.blocks;
+    sequences_ = options.prompts.size();
     const mk::DecoderWeights weights = weights_of(shape.vocabulary);
     nb::gil_scoped_release unlocked;
     decoder_ = std::make_unique<mk::DenseDecoder>(*memory_, shape, weights, options);
@@ -39,6 +42,7 @@ class Decoder {
   const mk::DenseDecoder& get() const { return *decoder_; }
   const mk::DecoderShape& shape() const { return shape_; }
   uint32_t blocks() const { return blocks_; }
+  size_t sequences() const { return sequences_; }
   Piece piece(void* at, size_t bytes) const {
     return {static_cast<std::byte*>(at), bytes, memory_};
   }
@@ -71,31 +75,37 @@ class Decoder {
   std::shared_ptr<mk::TensorMemory> memory_;
   mk::DecoderShape shape_{};  ///< of this rank
   uint32_t blocks_ = 0;
+  size_t sequences_ = 0;
   std::vector<Piece> outer_;
   std::vector<std::vector<Piece>> layers_;
   std::unique_ptr<mk::DenseDecoder> decoder_;
 };
 
-/// As many as were asked for; else what the device has room for, on hosts two a KV head.
-uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked) {
+/// As many as were asked for; else what the device has room for, on hosts two a KV head, or as many
+/// as sequences.
+uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked,
+                    uint32_t sequences) {
   if (asked != 0) return asked;
   const Accelerator& accelerator = memory.world().accelerator();
   return accelerator.kind() == AcceleratorKind::gpu
              ? shape.blocks_of(accelerator.capacity().multiprocessors, memory.world().size())
-             : shape.blocks_of(2 * shape.kv_heads, memory.world().size());
+             : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads,
+                               memory.world().size());
 }
 
 std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderShape& shape,
                                       const std::vector<Piece>& outer,
                                       const std::vector<std::vector<Piece>>& layers,
-                                      uint32_t blocks, const std::vector<uint32_t>& prompt,
+                                      uint32_t blocks,
+                                      const std::vector<std::vector<uint32_t>>& prompts,
                                       uint32_t stop_token) {
   return std::make_unique<Decoder>(
       memory, shape, outer, layers,
-      mk::DecoderOptions{.blocks = blocks_for(memory, shape, blocks),
-                         .prompt = prompt,
-                         .stop_token = stop_token,
-                         .place = {.rank = memory.world().rank(), .ranks = memory.world().size()}});
+      mk::DecoderOptions{
+          .blocks = blocks_for(memory, shape, blocks, static_cast<uint32_t>(prompts.size())),
+          .prompts = prompts,
+          .stop_token = stop_token,
+          .place = {.rank = memory.world().rank(), .ranks = memory.world().size()}});
 }
 
 }  // namespace
@@ -125,21 +135,23 @@ void register_dense_decoder(nb::module_& m) {
       .def("check", &mk::DecoderShape::check, "blocks"_a, "ranks"_a = 1);
   nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")
       .def_static("make", &make_decoder, "memory"_a, "shape"_a, nb::kw_only(), "outer"_a,
-                  "layers"_a, "blocks"_a, "prompt"_a, "stop_token"_a)
+                  "layers"_a, "blocks"_a, "prompts"_a, "stop_token"_a)
       .def_prop_ro("graph", [](const Decoder& self) { return self.get().graph(); })
       .def_prop_ro("blocks", &Decoder::blocks)
       .def_prop_ro("unit_bytes", [](const Decoder& self) { return self.get().unit_bytes(); })
       .def_prop_ro("logits",
                    [](const Decoder& self) {
-                     return self.piece(self.get().logits, self.shape().vocabulary * sizeof(float));
+                     return self.piece(self.get().logits,
+                                       self.sequences() * self.shape().vocabulary * sizeof(float));
                    })
       .def_prop_ro("tokens",
                    [](const Decoder& self) {
-                     return self.piece(self.get().tokens,
-                                       (self.shape().positions_max + 1) * sizeof(uint32_t));
+                     return self.piece(
+                         self.get().tokens,
+                         self.sequences() * (self.shape().positions_max + 1) * sizeof(uint32_t));
                    })
       .def_prop_ro("status", [](const Decoder& self) {
-        return self.piece(self.get().status, sizeof(uint32_t));
+        return self.piece(self.get().status, self.sequences() * sizeof(uint32_t));
       });
 }
 

@@ -248,8 +248,9 @@ class DenseDecoder:
         embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
             vocabulary, hidden]; BF16.
         layers: this rank's part of the layers' weights.
-        prompt: the first tokens.
-        stop: the token that ends the loop, if any.
+        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; of ranks that
+            share a model, of one.
+        stop: the token that ends a sequence, if any. The loop ends when all have ended.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
 
     Raises:
@@ -265,7 +266,7 @@ class DenseDecoder:
         final_norm: Piece,
         head: Piece,
         layers: Sequence[LayerPieces],
-        prompt: Sequence[int],
+        prompts: Sequence[Sequence[int]],
         stop: int | None = None,
         blocks: int = 0,
     ) -> None:
@@ -277,7 +278,7 @@ class DenseDecoder:
                 [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
             ],
             blocks=blocks,
-            prompt=list(prompt),
+            prompts=[list(prompt) for prompt in prompts],
             stop_token=NO_TOKEN if stop is None else stop,
         )
         self.graph = Graph._of(self._native.graph)
@@ -294,17 +295,17 @@ class DenseDecoder:
 
     @property
     def logits(self) -> Piece:
-        """Of the last step: [this rank's part of the vocabulary] float32."""
+        """Of the last step: [sequences, this rank's part of the vocabulary] float32."""
         return self._native.logits
 
     @property
     def tokens(self) -> Piece:
-        """What has been decided, by position: uint32."""
+        """What has been decided, by position: [sequences, positions_max + 1] uint32."""
         return self._native.tokens
 
     @property
     def status(self) -> Piece:
-        """How the last step ended: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
+        """[sequences] how they stand: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
         return self._native.status
 
 
@@ -319,6 +320,7 @@ class Megakernel:
         unit_bytes: of what tasks stream ahead.
         schedulers: blocks besides, which give tasks to workers while the graph runs; 0: tasks are
             placed when the graph is compiled.
+        ring_units: units that each warp may hold; 0 leaves it to Tokenyard.
         trace_records: newest tasks of each worker that `trace` tells of.
 
     Raises:
@@ -333,6 +335,7 @@ class Megakernel:
         workers: int = 0,
         compute_warps: int = 0,
         unit_bytes: int = 4096,
+        ring_units: int = 0,
         schedulers: int = 0,
         trace_records: int = 0,
     ) -> None:
@@ -342,6 +345,7 @@ class Megakernel:
             workers=workers,
             compute_warps=compute_warps,
             unit_bytes=unit_bytes,
+            ring_units=ring_units,
             schedulers=schedulers,
             trace_records=trace_records,
         )

@@ -14,9 +14,35 @@ namespace tokenyard::megakernel {
 namespace {
 
 const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& options) {
+  const size_t sequences = options.prompts.size();
+  const bool one = sequences == 1, several = sequences == 2 || sequences == 4 || sequences == 8;
+  if (!one && !(several && options.place.ranks == 1))
+    throw InvalidArgument("prompts", options.place.ranks == 1 ? "1, 2, 4 or 8" : "1",
+                          fmt::format("{}", sequences));
   shape.check(options.blocks, options.place.ranks);
-  if (options.prompt.empty()) throw InvalidArgument("prompt", "at least one token", "none");
+  const uint32_t head_blocks = options.blocks / (shape.kv_heads / options.place.ranks);
+  if (head_blocks < sequences)
+    throw InvalidArgument("blocks", "as many a KV head as there are sequences",
+                          fmt::format("{} for {}", head_blocks, sequences));
+  for (const std::vector<uint32_t>& prompt : options.prompts)
+    if (prompt.empty() || prompt.size() > shape.positions_max + 1)
+      throw InvalidArgument("prompts", fmt::format("1 to {} tokens", shape.positions_max + 1),
+                            fmt::format("{}", prompt.size()));
   return shape;
+}
+
+const TaskSet& tasks_of(const DecoderOptions& options) {
+  if (options.place.ranks > 1) return shared_dense_tasks();
+  switch (options.prompts.size()) {
+    case 2:
+      return batch_2_tasks();
+    case 4:
+      return batch_4_tasks();
+    case 8:
+      return batch_8_tasks();
+    default:
+      return dense_tasks();
+  }
 }
 
 }  // namespace
@@ -32,16 +58,17 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
       place_(options.place),
       shape_(checked(shape, options).of_rank(options.place.ranks)),
       weights_(weights),
-      graph_(place_.ranks > 1 ? shared_dense_tasks() : dense_tasks(), place_),
+      graph_(tasks_of(options), place_),
+      sequences_(static_cast<uint32_t>(options.prompts.size())),
       blocks_(options.blocks),
       head_blocks_(options.blocks / shape_.kv_heads),
-      splits_(std::min(head_blocks_, kSplitsMax)),
+      splits_(std::min(head_blocks_, kSplitsMax) / sequences_),
       parts_(shape_.inner_parts()),
       columns_(shape_.inner / parts_),
       part_blocks_(options.blocks / parts_),
       rows_max_(0),
       stop_token_(options.stop_token),
-      prompt_tokens_(static_cast<uint32_t>(options.prompt.size())) {
+      prompt_stride_(0) {
   // The last split has the new token as well.
   rows_max_ = (shape.positions_max + splits_ - 1) / splits_ + 1;
   if (rows_max_ * shape.group() > kScoresMax)
@@ -53,14 +80,14 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (uint32_t block = 0; block < blocks_; ++block) project_qkv(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block)
-      if (block % head_blocks_ < splits_) attend_split(layer, block);
+      if (block % head_blocks_ < sequences_ * splits_) attend_split(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block) project_attention(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block) gate_up(layer, block);
     for (uint32_t block = 0; block < blocks_; ++block) project_down(layer, block);
   }
   for (uint32_t block = 0; block < blocks_; ++block) project_logits(block);
   if (place_.ranks > 1) send_best();
-  next_token();
+  sequences_ > 1 ? next_tokens() : next_token();
   graph_.loop_on(step_ended_);
 }
 
@@ -77,7 +104,7 @@ T* DenseDecoder::carried(size_t count) {
 }
 
 void DenseDecoder::make_sums() {
-  const size_t count = size_t{2} * shape_.layers * shape_.hidden;
+  const size_t count = stage_words(2 * shape_.layers);
   if (place_.ranks == 1) {
     sums_ = {carried<uint64_t>(count)};
     return;
@@ -87,25 +114,49 @@ void DenseDecoder::make_sums() {
   best_of_ranks_ = memory_.shared(place_.ranks * sizeof(Best));
 }
 
+void DenseDecoder::make_prompts(const DecoderOptions& options) {
+  std::vector<uint32_t> counts, firsts;
+  for (const std::vector<uint32_t>& prompt : options.prompts) {
+    counts.push_back(static_cast<uint32_t>(prompt.size()));
+    firsts.push_back(prompt[0]);
+    prompt_stride_ = std::max(prompt_stride_, counts.back());
+  }
+  std::vector<uint32_t> all(size_t{sequences_} * prompt_stride_);
+  for (uint32_t s = 0; s < sequences_; ++s)
+    std::copy(options.prompts[s].begin(), options.prompts[s].end(),
+              all.begin() + size_t{s} * prompt_stride_);
+  const auto place = [&](const std::vector<uint32_t>& values) {
+    void* const there = memory_.local(values.size() * sizeof(uint32_t));
+    memory_.write(there, values.data(), values.size() * sizeof(uint32_t));
+    return static_cast<uint32_t*>(there);
+  };
+  prompt_ = place(all);
+  prompt_tokens_ = place(counts);
+  memory_.write(token, firsts.data(), sequences_ * sizeof(uint32_t));
+  for (uint32_t s = 0; s < sequences_; ++s)
+    memory_.write(tokens + s * (shape_.positions_max + 1), &firsts[s], sizeof(uint32_t));
+}
+
 void DenseDecoder::make_words(const DecoderOptions& options) {
   const uint32_t hidden = shape_.hidden, heads = shape_.kv_heads;
   make_sums();
-  qkv_ = carried<Stamped>(size_t{shape_.layers} * heads * head_words());
-  inner_ = carried<uint32_t>(size_t{shape_.layers} * shape_.inner);
+  qkv_ = carried<Stamped>(size_t{shape_.layers} * heads * sequences_ * head_words());
+  inner_ = carried<uint32_t>(size_t{shape_.layers} * sequences_ * shape_.inner);
   const auto local = [&]<class T>(size_t count, T*& to) {
     to = static_cast<T*>(memory_.local(count * sizeof(T)));
   };
-  const size_t splits = size_t{shape_.layers} * heads * splits_;
+  const size_t splits = size_t{shape_.layers} * heads * sequences_ * splits_;
   partial_ = carried<Stamped>(splits * group_columns());
   partial_weights_ = carried<SplitWeight>(splits * shape_.group());
-  best_ = memory_.local(blocks_ * sizeof(Best));
+  best_ = memory_.local(size_t{blocks_} * sequences_ * sizeof(Best));
   local(1, broken_);
-  local(shape_.vocabulary, logits);
-  local(shape_.positions_max + 1, tokens);
-  local(1, status);
-  local(1, token);
-  local(1, position);
-  const size_t cached = size_t{shape_.layers} * heads * shape_.positions_max * shape_.head_dim;
+  local(size_t{sequences_} * shape_.vocabulary, logits);
+  local(sequences_ * (shape_.positions_max + 1), tokens);
+  local(sequences_, status);
+  local(sequences_, token);
+  local(sequences_, position);
+  const size_t cached =
+      size_t{sequences_} * shape_.layers * heads * shape_.positions_max * shape_.head_dim;
   local(cached, k_cache);
   local(cached, v_cache);
   const uint32_t pages = shape_.positions_max / shape_.page_tokens;
@@ -117,33 +168,31 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
       rotary_table(shape_.positions_max, shape_.head_dim, shape_.rope_base);
   local(rotation.size(), rotation_);
   memory_.write(rotation_, rotation.data(), rotation.size() * sizeof(float));
-  local(options.prompt.size(), prompt_);
-  memory_.write(prompt_, options.prompt.data(), options.prompt.size() * sizeof(uint32_t));
-  memory_.write(token, options.prompt.data(), sizeof(uint32_t));
-  memory_.write(tokens, options.prompt.data(), sizeof(uint32_t));
+  make_prompts(options);
 
   const auto tensor = [&](std::string name, uint64_t bytes, Given given, bool are_words) {
     return graph_.tensor(
         {.name = std::move(name), .bytes = bytes, .given = given, .words = are_words});
   };
-  token_t_ = tensor("token", sizeof(uint32_t), Given::always, false);
-  position_t_ = tensor("position", sizeof(uint32_t), Given::always, false);
+  token_t_ = tensor("token", sequences_ * sizeof(uint32_t), Given::always, false);
+  position_t_ = tensor("position", sequences_ * sizeof(uint32_t), Given::always, false);
   broken_t_ = tensor("broken", sizeof(uint32_t), Given::always, true);
-  best_t_ = tensor("best of blocks", blocks_ * sizeof(Best), Given::no, false);
+  best_t_ = tensor("best of blocks", blocks_ * size_t{sequences_} * sizeof(Best), Given::no, false);
   best_of_ranks_t_ = tensor("best of ranks", place_.ranks * sizeof(Best), Given::no, false);
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (const char* stage : {"attention", "feed-forward"})
       sums_t_.push_back(tensor(fmt::format("sums after {} {}", stage, layer),
                                hidden * sizeof(uint64_t), Given::always, true));
     qkv_t_.push_back(tensor(fmt::format("qkv {}", layer),
-                            size_t{heads} * head_words() * sizeof(Stamped), Given::no, true));
-    partial_t_.push_back(
-        tensor(fmt::format("partial attention {}", layer), heads * splits_, Given::no, true));
+                            size_t{heads} * sequences_ * head_words() * sizeof(Stamped), Given::no,
+                            true));
+    partial_t_.push_back(tensor(fmt::format("partial attention {}", layer),
+                                heads * sequences_ * splits_, Given::no, true));
     inner_t_.push_back(
         tensor(fmt::format("inner {}", layer), shape_.inner * sizeof(uint32_t), Given::no, true));
-    // One row of it a head; rows of earlier steps nobody writes.
+    // One row of it a head and sequence; rows of earlier steps nobody writes.
     cache_t_.push_back(
-        tensor(fmt::format("new keys and values {}", layer), heads, Given::no, false));
+        tensor(fmt::format("new keys and values {}", layer), heads * sequences_, Given::no, false));
   }
 }
 

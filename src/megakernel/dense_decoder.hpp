@@ -1,5 +1,5 @@
-/// A Llama-shaped decoder of dense layers as one graph: a token an iteration, for one sequence.
-/// tasks/layer.hpp tells its stages.
+/// A Llama-shaped decoder of dense layers as one graph: a token of each sequence an
+/// iteration. tasks/layer.hpp tells its stages.
 ///
 /// Several ranks share a model (tensor parallel): each has its part of the heads, of the
 /// feed-forward's inner elements and of the vocabulary. Every product that a block adds to a sum it
@@ -35,8 +35,10 @@ struct DecoderWeights {
 };
 
 struct DecoderOptions {
-  uint32_t blocks = 1;           ///< workers of the megakernel
-  std::vector<uint32_t> prompt;  ///< at least one token
+  uint32_t blocks = 1;  ///< workers of the megakernel
+  /// A sequence each, of at least one token: 1, 2, 4 or 8 of them, which share each weight that is
+  /// read; of ranks that share a model, one.
+  std::vector<std::vector<uint32_t>> prompts;
   uint32_t stop_token = UINT32_MAX;
   Graph::Place place = {};  ///< among the ranks that share the model
 };
@@ -52,12 +54,13 @@ class DenseDecoder {
   uint32_t unit_bytes() const;
 
   // What a step leaves, in this rank's memory.
-  float* logits = nullptr;       ///< [vocabulary of this rank]
-  uint32_t* tokens = nullptr;    ///< [positions_max + 1] that have been decided, by position
-  uint32_t* status = nullptr;    ///< a NextToken::Status
-  uint32_t* token = nullptr;     ///< of the next step
-  uint32_t* position = nullptr;  ///< likewise
-  BFloat16* k_cache = nullptr;   ///< [layers][kv heads of this rank][positions_max][dim], by pages
+  float* logits = nullptr;       ///< [sequences][vocabulary of this rank]
+  uint32_t* tokens = nullptr;    ///< [sequences][positions_max + 1] decided, by position
+  uint32_t* status = nullptr;    ///< [sequences] a NextToken::Status
+  uint32_t* token = nullptr;     ///< [sequences] of the next step
+  uint32_t* position = nullptr;  ///< [sequences] likewise
+  BFloat16* k_cache =
+      nullptr;  ///< [sequences][layers][kv heads of this rank][positions_max][dim], by pages
   BFloat16* v_cache = nullptr;
   /// Words of one rank alone that stages hand on, cleared before the first iteration of an object.
   struct Words {
@@ -78,6 +81,7 @@ class DenseDecoder {
   template <class T>
   T* carried(size_t count);
   void make_sums();
+  void make_prompts(const DecoderOptions& options);
   Tensor given(const std::string& name, const void* at, uint64_t bytes);
   void make_words(const DecoderOptions& options);
   void make_events();
@@ -89,12 +93,12 @@ class DenseDecoder {
   void project_logits(uint32_t block);
   void send_best();
   void next_token();
+  void next_tokens();
 
   uint32_t head_words() const { return (shape_.group() + 2) * shape_.head_dim; }
   uint32_t group_columns() const { return shape_.group() * shape_.head_dim; }
-  uint64_t* sums_of(uint32_t stage) const {
-    return sums_[place_.rank] + size_t{stage} * shape_.hidden;
-  }
+  uint64_t* sums_of(uint32_t stage) const { return sums_[place_.rank] + stage_words(stage); }
+  size_t stage_words(uint32_t stages) const { return size_t{stages} * sequences_ * shape_.hidden; }
   /// Of all ranks.
   template <class Sums>
   Sums sums_everywhere(uint32_t stage) const;
@@ -116,23 +120,25 @@ class DenseDecoder {
   const DecoderShape shape_;  ///< of this rank
   const DecoderWeights weights_;
   Graph graph_;
-  uint32_t blocks_;
-  uint32_t head_blocks_, splits_;    ///< blocks of a KV head; of them, those that attend
-  uint32_t parts_, columns_;         ///< of the feed-forward; inner elements of one
+  uint32_t sequences_, blocks_;
+  uint32_t head_blocks_,
+      splits_;                ///< blocks of a KV head; of them, those that attend to a sequence
+  uint32_t parts_, columns_;  ///< of the feed-forward; inner elements of one
   uint32_t part_blocks_, rows_max_;  ///< blocks of a part; positions of a split
-  uint32_t stop_token_, prompt_tokens_;
+  uint32_t stop_token_, prompt_stride_;
 
-  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers][hidden]
-  void* qkv_ = nullptr;          ///< [layers][kv heads][head_words] Stamped
-  uint32_t* inner_ = nullptr;    ///< [layers][inner]
+  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers][sequences][hidden]
+  void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped
+  uint32_t* inner_ = nullptr;    ///< [layers][sequences][inner]
   uint32_t* broken_ = nullptr;
-  void* partial_ = nullptr;           ///< [layers][kv heads][splits][group columns] Stamped
-  void* partial_weights_ = nullptr;   ///< [layers][kv heads][splits][group] SplitWeight
-  void* best_ = nullptr;              ///< [blocks] Best
+  void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
+  void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight
+  void* best_ = nullptr;              ///< [blocks][sequences] Best
   std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks] Best
   uint32_t* pages_ = nullptr;
-  float* rotation_ = nullptr;  ///< [positions_max][cosines, sines][dim / 2]
-  uint32_t* prompt_ = nullptr;
+  float* rotation_ = nullptr;          ///< [positions_max][cosines, sines][dim / 2]
+  uint32_t* prompt_ = nullptr;         ///< [sequences][prompt_stride]
+  uint32_t* prompt_tokens_ = nullptr;  ///< [sequences]
 
   Tensor token_t_, position_t_, best_t_, best_of_ranks_t_, broken_t_;
   std::vector<Tensor> sums_t_, qkv_t_, inner_t_, cache_t_, partial_t_;

@@ -4,6 +4,7 @@
 #include "megakernel/dense_decoder.hpp"
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
+#include "megakernel/tasks/next_tokens.hpp"
 #include "megakernel/tasks/project_attention.hpp"
 #include "megakernel/tasks/send_best.hpp"
 
@@ -14,7 +15,7 @@ Sums DenseDecoder::sums_everywhere(uint32_t stage) const {
   Sums sums{};
   sums.count = place_.ranks;
   for (uint32_t rank = 0; rank < place_.ranks; ++rank)
-    sums.of_rank[rank] = Peer<uint64_t>(sums_[rank] + size_t{stage} * shape_.hidden);
+    sums.of_rank[rank] = Peer<uint64_t>(sums_[rank] + stage_words(stage));
   return sums;
 }
 
@@ -31,10 +32,11 @@ void DenseDecoder::add_of_kind(Fill fill, TaskOptions options) {
     fill(args);
     graph_.add<Type<Kind>>(args, std::move(options));
   };
+  // Arguments of a rank alone are the same, however many sequences it has.
   if (place_.ranks > 1)
     add.template operator()<Together>();
   else
-    add.template operator()<Alone>();
+    add.template operator()<Alone<>>();
 }
 
 std::vector<Signal> DenseDecoder::to_everybody(Event event) const {
@@ -56,22 +58,23 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
   const uint32_t head = block / head_blocks_;
   const Span rows = share(head_words(), block % head_blocks_, head_blocks_);
   const Span carried = chunks_of(block);
-  const uint32_t first = head * head_words() + rows.begin;
+  const size_t of_head = (size_t{layer} * shape_.kv_heads + head) * sequences_ * head_words();
   TaskOptions options{.name = fmt::format("qkv {} {}", layer, block), .worker = block};
   const DecoderWeights::Layer& weights = weights_.layers[layer];
-  ProjectQkv<Alone>::Args args{
-      .weights = weights.qkv + size_t{first} * shape_.hidden,
+  ProjectQkv<Alone<>>::Args args{
+      .weights = weights.qkv + (size_t{head} * head_words() + rows.begin) * shape_.hidden,
       .norm = weights.attention_norm,
       .sums = nullptr,
       .table = weights_.embedding,
       .token = token,
       .carry_to = sums_of(2 * layer),
-      .qkv = static_cast<Stamped*>(qkv_) + size_t{layer} * shape_.kv_heads * head_words() + first,
+      .qkv = static_cast<Stamped*>(qkv_) + of_head + rows.begin,
       .broken = broken_,
       .rows = rows.count(),
       .hidden = shape_.hidden,
       .terms = inner_terms(),
       .residual_event = 0,
+      .sequence_words = head_words(),
       .carried = {carried.begin, carried.end},
       .epsilon = shape_.epsilon};
   if (layer == 0) {
@@ -82,36 +85,42 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
     options.reads = {sums_t_[2 * layer - 1].all()};
     options.waits = {{after_inner_[layer - 1]}};
   }
-  options.writes = {
-      qkv_t_[layer].part(first * sizeof(Stamped), (first + rows.count()) * sizeof(Stamped))};
+  for (uint32_t s = 0; s < sequences_; ++s) {
+    const uint32_t at = (head * sequences_ + s) * head_words();
+    options.writes.push_back(
+        qkv_t_[layer].part((at + rows.begin) * sizeof(Stamped), (at + rows.end) * sizeof(Stamped)));
+  }
   options.adds = {rows_of_sums(2 * layer, carried * kChunk), broken_t_.all()};
   options.signals = {{qkv_ready_[layer * shape_.kv_heads + head]}, {after_attention_[layer]}};
-  graph_.add<ProjectQkv<Alone>>(args, std::move(options));
+  graph_.add<ProjectQkv<Alone<>>>(args, std::move(options));
 }
 
 void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
-  const uint32_t head = block / head_blocks_, split = block % head_blocks_;
+  const uint32_t head = block / head_blocks_;
+  const uint32_t sequence = block % head_blocks_ / splits_, split = block % head_blocks_ % splits_;
   const uint32_t index = layer * shape_.kv_heads + head;
-  const size_t cache = size_t{index} * shape_.positions_max * shape_.head_dim;
-  const uint32_t of_layer = head * splits_ + split;
-  const size_t partial = size_t{index} * splits_ + split;
+  const uint32_t of_layer = head * sequences_ + sequence, of_all = index * sequences_ + sequence;
+  const size_t cache = (size_t{sequence} * shape_.layers * shape_.kv_heads + index) *
+                       shape_.positions_max * shape_.head_dim;
+  const size_t partial = size_t{of_all} * splits_ + split;
   TaskOptions options{
       .name = fmt::format("attention {} {}", layer, block),
-      .reads = {qkv_t_[layer].part(head * head_words() * sizeof(Stamped),
-                                   (head + 1) * head_words() * sizeof(Stamped)),
+      .reads = {qkv_t_[layer].part(of_layer * head_words() * sizeof(Stamped),
+                                   (of_layer + 1) * head_words() * sizeof(Stamped)),
                 position_t_.all()},
-      .writes = {partial_t_[layer].part(of_layer, of_layer + 1)},
+      .writes = {partial_t_[layer].part(of_layer * splits_ + split,
+                                        of_layer * splits_ + split + 1)},
       .waits = {{qkv_ready_[index]}},
       .signals = {{attended_[index]}},
       .worker = block,
       .ahead_bytes = shape_.head_dim * (4 * rows_max_ + static_cast<uint32_t>(sizeof(float)))};
-  if (split + 1 == splits_) options.writes.push_back(cache_t_[layer].part(head, head + 1));
+  if (split + 1 == splits_) options.writes.push_back(cache_t_[layer].part(of_layer, of_layer + 1));
   graph_.add<AttendSplit>(
-      {.qkv = static_cast<Stamped*>(qkv_) + size_t{index} * head_words(),
+      {.qkv = static_cast<Stamped*>(qkv_) + size_t{of_all} * head_words(),
        .k_cache = k_cache + cache,
        .v_cache = v_cache + cache,
        .pages = pages_,
-       .position = position,
+       .position = position + sequence,
        .rotation = rotation_,
        .part = static_cast<Stamped*>(partial_) + partial * group_columns(),
        .weights = static_cast<SplitWeight*>(partial_weights_) + partial * shape_.group(),
@@ -130,9 +139,10 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
   const uint32_t index = layer * shape_.kv_heads + head;
   const Span rows =
       share(shape_.hidden / kUnitRows, block % head_blocks_, head_blocks_) * kUnitRows;
-  const size_t first = size_t{index} * splits_;
+  const size_t first = size_t{index} * sequences_ * splits_;
+  const uint32_t splits = sequences_ * splits_;
   TaskOptions options{.name = fmt::format("attention out {} {}", layer, block),
-                      .reads = {partial_t_[layer].part(head * splits_, (head + 1) * splits_)},
+                      .reads = {partial_t_[layer].part(head * splits, (head + 1) * splits)},
                       .adds = everywhere(rows_of_sums(2 * layer, rows)),
                       .waits = {{attended_[index]}},
                       .signals = to_everybody(after_attention_[layer]),
@@ -164,12 +174,12 @@ void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
   const uint32_t first = part * columns_ + rows.begin;
   const Span carried = chunks_of(block);
   const DecoderWeights::Layer& weights = weights_.layers[layer];
-  graph_.add<GateUp<Alone>>(
+  graph_.add<GateUp<Alone<>>>(
       {.weights = weights.gate_up + size_t{first} * 2 * shape_.hidden,
        .norm = weights.mlp_norm,
        .sums = sums_of(2 * layer),
        .carry_to = sums_of(2 * layer + 1),
-       .inner = inner_ + size_t{layer} * shape_.inner + part * columns_,
+       .inner = inner_ + size_t{layer} * sequences_ * shape_.inner + part * columns_,
        .broken = broken_,
        .first = rows.begin,
        .columns = columns_,
@@ -177,6 +187,7 @@ void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
        .hidden = shape_.hidden,
        .terms = attention_terms(),
        .residual_event = after_attention_[layer].id,
+       .sequence_words = shape_.inner,
        .carried = {carried.begin, carried.end},
        .epsilon = shape_.epsilon},
       {.name = fmt::format("gate/up {} {}", layer, block),
@@ -204,7 +215,7 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
       [&](auto& args) {
         args = {.weights = weights_.layers[layer].down + size_t{rows.begin} * shape_.inner +
                            part * columns_,
-                .inner = inner_ + size_t{layer} * shape_.inner + part * columns_,
+                .inner = inner_ + size_t{layer} * sequences_ * shape_.inner + part * columns_,
                 .sums = sums_everywhere<decltype(args.sums)>(2 * layer + 1),
                 .broken = broken_,
                 .first_row = rows.begin,
@@ -212,7 +223,8 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
                 .columns = columns_,
                 .row_elements = shape_.inner,
                 .hidden = shape_.hidden,
-                .inner_event = inner_ready_[index].id};
+                .inner_event = inner_ready_[index].id,
+                .sequence_words = shape_.inner};
       },
       std::move(options));
 }
@@ -220,30 +232,33 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
 void DenseDecoder::project_logits(uint32_t block) {
   const Span rows = share(shape_.vocabulary, block, blocks_);
   const uint32_t last = shape_.layers - 1, stages = 2 * shape_.layers;
+  const size_t best_bytes = sequences_ * sizeof(Best);
   const Span cleared = chunks_of(block);
   TaskOptions options{.name = fmt::format("logits {}", block),
                       .reads = {sums_t_[stages - 1].all()},
-                      .writes = {best_t_.part(block * sizeof(Best), (block + 1) * sizeof(Best))},
+                      .writes = {best_t_.part(block * best_bytes, (block + 1) * best_bytes)},
                       .waits = {{after_inner_[last]}},
                       .signals = {{logits_ready_}},
                       .worker = block};
   for (uint32_t stage = 0; stage + 1 < stages; ++stage)
     options.writes.push_back(rows_of_sums(stage, cleared * kChunk));
-  graph_.add<ProjectLogits<Alone>>({.weights = weights_.head + size_t{rows.begin} * shape_.hidden,
-                                    .norm = weights_.final_norm,
-                                    .sums = sums_of(stages - 1),
-                                    .cleared = sums_of(0),
-                                    .logits = logits + rows.begin,
-                                    .best = static_cast<Best*>(best_) + block,
-                                    .rows = rows.count(),
-                                    .first_token = place_.rank * shape_.vocabulary + rows.begin,
-                                    .hidden = shape_.hidden,
-                                    .terms = inner_terms(),
-                                    .stages = stages - 1,
-                                    .residual_event = after_inner_[last].id,
-                                    .cleared_chunks = {cleared.begin, cleared.end},
-                                    .epsilon = shape_.epsilon},
-                                   std::move(options));
+  graph_.add<ProjectLogits<Alone<>>>(
+      {.weights = weights_.head + size_t{rows.begin} * shape_.hidden,
+       .norm = weights_.final_norm,
+       .sums = sums_of(stages - 1),
+       .cleared = sums_of(0),
+       .logits = logits + rows.begin,
+       .best = static_cast<Best*>(best_) + size_t{block} * sequences_,
+       .rows = rows.count(),
+       .first_token = place_.rank * shape_.vocabulary + rows.begin,
+       .hidden = shape_.hidden,
+       .terms = inner_terms(),
+       .stages = stages - 1,
+       .residual_event = after_inner_[last].id,
+       .sequence_logits = shape_.vocabulary,
+       .cleared_chunks = {cleared.begin, cleared.end},
+       .epsilon = shape_.epsilon},
+      std::move(options));
 }
 
 void DenseDecoder::send_best() {
@@ -296,9 +311,35 @@ void DenseDecoder::next_token() {
                          .sum_count = alone ? shape_.hidden : 0,
                          .part_count = alone ? blocks_ : place_.ranks,
                          .positions_max = shape_.positions_max,
-                         .prompt_tokens = prompt_tokens_,
+                         .prompt_tokens = prompt_stride_,
                          .stop_token = stop_token_},
                         std::move(options));
+}
+
+void DenseDecoder::next_tokens() {
+  const uint32_t stage = 2 * shape_.layers - 1;
+  // Arguments are the same for any number of sequences.
+  graph_.add<NextTokens<Alone<>>>(
+      {.parts = static_cast<const Best*>(best_),
+       .token = token,
+       .position = position,
+       .tokens = tokens,
+       .prompt = prompt_,
+       .prompt_tokens = prompt_tokens_,
+       .status = status,
+       .sums = sums_of(stage),
+       .broken = broken_,
+       .sum_count = sequences_ * shape_.hidden,
+       .part_count = blocks_,
+       .positions_max = shape_.positions_max,
+       .prompt_stride = prompt_stride_,
+       .stop_token = stop_token_},
+      {.name = "next tokens",
+       .reads = {best_t_.all(), token_t_.all(), position_t_.all(), broken_t_.all()},
+       .writes = {token_t_.all(), position_t_.all(), sums_t_[stage].all()},
+       .waits = {{logits_ready_}},
+       .signals = {{step_ended_}},
+       .worker = 0});
 }
 
 }  // namespace tokenyard::megakernel

@@ -51,7 +51,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
   TensorMemory memory(world);
   const Graph::Place place{.rank = world.rank(), .ranks = world.size()};
   const DenseDecoder decoder(memory, drawn.shape, model.placed(memory, place),
-                             {.blocks = drawn.blocks, .prompt = prompt, .place = place});
+                             {.blocks = drawn.blocks, .prompts = {prompt}, .place = place});
   Megakernel kernel(world, decoder.graph(),
                     {.workers = drawn.blocks,
                      .compute_warps = drawn.compute_warps,

@@ -78,6 +78,28 @@ def test_weights_come_from_safetensors(tmp_path, capsys):
     assert "NumPy finds the same" in said
 
 
+PROMPTS = ("1,2,3", "7", "200,1", "5,6,7,8", "9", "33,44", "3,2,1", "250")
+
+
+@pytest.mark.parametrize("sequences", [2, 4, 8])
+def test_sequences_side_by_side_find_the_tokens_of_numpy(sequences, capsys):
+    prompts = [word for prompt in PROMPTS[:sequences] for word in ("--prompt", prompt)]
+    assert decode.main([*prompts, "--tokens", "12"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("tokens: ") == sequences
+    assert "NumPy finds the same" in said
+
+
+def test_a_sequence_that_has_stopped_waits_for_the_others(capsys):
+    both = ["--prompt", "1,2,3", "--prompt", "7", "--tokens", "12"]
+    assert decode.main(both) == 0
+    third = capsys.readouterr().out.split()[3]
+    assert decode.main([*both, "--stop", third]) == 0
+    said = capsys.readouterr().out
+    assert "stopped, " in said
+    assert "NumPy finds the same" in said
+
+
 def test_ends_at_the_stop_token(capsys):
     assert decode.main(["--tokens", "8"]) == 0
     third = capsys.readouterr().out.split()[3]

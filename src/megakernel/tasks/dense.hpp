@@ -8,5 +8,9 @@ namespace tokenyard::megakernel {
 const TaskSet& dense_tasks();
 /// Of several ranks that share a model.
 const TaskSet& shared_dense_tasks();
+/// Of several sequences.
+const TaskSet& batch_2_tasks();
+const TaskSet& batch_4_tasks();
+const TaskSet& batch_8_tasks();
 
 }  // namespace tokenyard::megakernel

@@ -3,6 +3,7 @@
 
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
+#include "megakernel/tasks/next_tokens.hpp"
 #include "megakernel/tasks/project_attention.hpp"
 #include "megakernel/tasks/send_best.hpp"
 #include "megakernel/worker_kernel.hpp"
@@ -12,8 +13,10 @@ namespace tokenyard::megakernel {
 /// Kernels of their own: their code is what they fetch, and all else would lie in between.
 template <class Kind, class... Others>
 using DenseTaskList = TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
-                               ProjectDown<Kind>, ProjectLogits<Kind>, NextToken, Others...>;
-using DenseTasks = DenseTaskList<Alone>;
-using SharedDenseTasks = DenseTaskList<Together, SendBest>;
+                               ProjectDown<Kind>, ProjectLogits<Kind>, Others...>;
+using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
+using SharedDenseTasks = DenseTaskList<Together, SendBest, NextToken>;
+template <uint32_t sequences>
+using BatchedDenseTasks = DenseTaskList<Alone<sequences>, NextTokens<Alone<sequences>>>;
 
 }  // namespace tokenyard::megakernel

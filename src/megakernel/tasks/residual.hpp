@@ -13,14 +13,15 @@ struct ChunkShare {
   uint32_t begin, end;
 };
 
-/// Where a block reads the vector, and which part of it the block carries on.
+/// Where a block reads the vectors of all sequences, and which part of them the block carries on.
+template <class Kind>
 struct Residual {
-  const uint64_t* sums;  ///< [hidden], in the order of word_at
-  uint32_t terms;        ///< of each sum
-  Event event;           ///< that they carry
-  const BFloat16* row;   ///< of a table, instead of sums, or null
-  uint64_t* carry_to;    ///< sums of the next stage, or null
-  ChunkShare carried;    ///< by this block
+  const uint64_t* sums;                    ///< [sequences][hidden], each in the order of word_at
+  uint32_t terms;                          ///< of each sum
+  Event event;                             ///< that they carry
+  const BFloat16* rows[Kind::kSequences];  ///< of a table, instead of sums, or null
+  uint64_t* carry_to;                      ///< [sequences][hidden] sums of the next stage, or null
+  ChunkShare carried;                      ///< by this block
   uint32_t* broken;
   uint32_t hidden;
 
@@ -28,46 +29,57 @@ struct Residual {
   DEVICE bool carries(uint32_t chunk) const {
     return carry_to != nullptr && chunk >= carried.begin && chunk < carried.end;
   }
+  /// Of the word of an element of a chunk.
+  DEVICE size_t word(uint32_t sequence, uint32_t chunk, uint32_t element) const {
+    return size_t{sequence} * hidden + element * chunks() + chunk;
+  }
 };
 
+template <class Kind>
 struct NormedShared {
-  HeldInput x;
-  alignas(16) float warp_squares[kComputeWarpsMax];
+  HeldInput x[Kind::kSequences];
+  alignas(16) float warp_squares[Kind::kSequences][kComputeWarpsMax];
 };
 
-/// A chunk of the vector. `units` of a sum are its fixed point, without the count.
+/// A chunk of a vector. `units` of a sum are its fixed point, without the count.
 struct VectorChunk {
   float values[kChunk];
   int64_t units[kChunk];
 };
 
-/// By each thread, for its chunk.
+/// Sequences whose words a thread asks for at once.
 template <class Kind>
-DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32_t chunk) {
-  VectorChunk read;
-  if (residual.row != nullptr) {
-    const Bytes16 row = load_vector(reinterpret_cast<const Bytes16*>(residual.row) + chunk);
-    UNROLL
-    for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
-      read.values[2 * pair] = low_half(row.word[pair]);
-      read.values[2 * pair + 1] = high_half(row.word[pair]);
-    }
-    UNROLL
-    for (uint32_t i = 0; i < kChunk; ++i)
-      read.units[i] = units_of_term(read.values[i], residual.broken);
-    return read;
-  }
-  uint64_t sums[kChunk];
+inline constexpr uint32_t kTogether = Kind::kSequences < 4 ? Kind::kSequences : 4;
+
+/// By each thread, for its chunk of the sequences from `first` on: words as they are.
+template <class Kind>
+DEVICE void await_words(Context& context, const Residual<Kind>& residual, uint32_t first,
+                        uint32_t chunk, uint64_t (&sums)[kTogether<Kind>][kChunk]) {
   context.await_carried(residual.event, [&] {
     // The terms counted in all of them at once.
     uint32_t missing = 0;
     UNROLL
-    for (uint32_t i = 0; i < kChunk; ++i) {
-      sums[i] = load<Order::relaxed, Kind::kScope>(residual.sums + i * residual.chunks() + chunk);
-      missing |= terms_of_sum(sums[i]) ^ residual.terms;
+    for (uint32_t s = 0; s < kTogether<Kind>; ++s) {
+      UNROLL
+      for (uint32_t i = 0; i < kChunk; ++i) {
+        sums[s][i] =
+            load<Order::relaxed, Kind::kScope>(residual.sums + residual.word(first + s, chunk, i));
+        missing |= terms_of_sum(sums[s][i]) ^ residual.terms;
+      }
     }
     return missing == 0;
   });
+}
+
+DEVICE VectorChunk chunk_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken) {
+  VectorChunk read;
+  unpack(load_vector(reinterpret_cast<const Bytes16*>(row) + chunk), read.values);
+  UNROLL
+  for (uint32_t i = 0; i < kChunk; ++i) read.units[i] = units_of_term(read.values[i], broken);
+  return read;
+}
+DEVICE VectorChunk chunk_of_sums(const uint64_t (&sums)[kChunk]) {
+  VectorChunk read;
   UNROLL
   for (uint32_t i = 0; i < kChunk; ++i) {
     read.units[i] = units_of_sum(sums[i]);
@@ -79,9 +91,9 @@ DEVICE VectorChunk read_chunk(Context& context, const Residual& residual, uint32
 /// By each warp: until one word of it has come. Were all lanes to poll all words, the polls would
 /// be in the way of what they wait for.
 template <class Kind>
-DEVICE void await_first_word(Context& context, const Residual& residual) {
+DEVICE void await_first_word(Context& context, const Residual<Kind>& residual) {
   const uint32_t chunk = context.warp() * kWarpLanes;
-  if (residual.row == nullptr && warp::elect() && chunk < residual.chunks())
+  if (residual.rows[0] == nullptr && warp::elect() && chunk < residual.chunks())
     context.await_carried(residual.event, [&] {
       return terms_of_sum(load<Order::relaxed, Kind::kScope>(residual.sums + chunk)) ==
              residual.terms;
@@ -89,47 +101,76 @@ DEVICE void await_first_word(Context& context, const Residual& residual) {
   warp::sync();
 }
 
-/// By all threads: leaves x * norm in shared memory, and returns the factor 1 / rms(x) that
-/// products with it still lack.
+/// By each thread: x * norm of its chunk to shared memory, and what the block carries of it to the
+/// next stage. Returns the sum of squares.
 template <class Kind>
-DEVICE float normed_input(Context& context, NormedShared& shared, const Residual& residual,
-                          const BFloat16* norm, float epsilon) {
+DEVICE float keep_chunk(NormedShared<Kind>& shared, const Residual<Kind>& residual,
+                        uint32_t sequence, uint32_t chunk, const VectorChunk& read,
+                        const Bytes16& norm) {
   float squares = 0;
+  float weighted[kChunk];
+  UNROLL
+  for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
+    squares += read.values[2 * pair] * read.values[2 * pair];
+    squares += read.values[2 * pair + 1] * read.values[2 * pair + 1];
+    weighted[2 * pair] = read.values[2 * pair] * low_half(norm.word[pair]);
+    weighted[2 * pair + 1] = read.values[2 * pair + 1] * high_half(norm.word[pair]);
+  }
+  shared.x[sequence].put(chunk, weighted);
+  if (residual.carries(chunk)) {
+    UNROLL
+    for (uint32_t i = 0; i < kChunk; ++i)
+      add_units<Kind::kScope>(Peer<uint64_t>(residual.carry_to + residual.word(sequence, chunk, i)),
+                              units_carried(read.units[i], residual.broken));
+  }
+  return squares;
+}
+
+/// By all threads: leaves x * norm in shared memory, and finds the factors 1 / rms(x) that products
+/// with it still lack.
+template <class Kind>
+DEVICE void normed_input(Context& context, NormedShared<Kind>& shared,
+                         const Residual<Kind>& residual, const BFloat16* norm, float epsilon,
+                         float (&scales)[Kind::kSequences]) {
+  float squares[Kind::kSequences] = {};
   const auto norm_of = [&](uint32_t chunk) {
     return load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(norm) + chunk);
   };
   // Most threads have one chunk: its weights are on their way while the vector is awaited.
   const bool any = context.thread() < residual.chunks();
   const Bytes16 first = any ? norm_of(context.thread()) : Bytes16{};
-  await_first_word<Kind>(context, residual);
+  await_first_word(context, residual);
   KEEP_ROLLED
   for (uint32_t chunk = context.thread(); chunk < residual.chunks(); chunk += context.threads()) {
     const Bytes16 weights = chunk == context.thread() ? first : norm_of(chunk);
-    const VectorChunk read = read_chunk<Kind>(context, residual, chunk);
-    float weighted[kChunk];
     UNROLL
-    for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
-      squares += read.values[2 * pair] * read.values[2 * pair];
-      squares += read.values[2 * pair + 1] * read.values[2 * pair + 1];
-      weighted[2 * pair] = read.values[2 * pair] * low_half(weights.word[pair]);
-      weighted[2 * pair + 1] = read.values[2 * pair + 1] * high_half(weights.word[pair]);
-    }
-    shared.x.put(chunk, weighted);
-    if (residual.carries(chunk)) {
+    for (uint32_t group = 0; group < Kind::kSequences; group += kTogether<Kind>) {
+      uint64_t sums[kTogether<Kind>][kChunk];
+      const bool by_rows = residual.rows[0] != nullptr;
+      if (!by_rows) await_words(context, residual, group, chunk, sums);
       UNROLL
-      for (uint32_t i = 0; i < kChunk; ++i)
-        add_units<Kind::kScope>(Peer<uint64_t>(residual.carry_to + i * residual.chunks() + chunk),
-                                units_carried(read.units[i], residual.broken));
+      for (uint32_t s = 0; s < kTogether<Kind>; ++s) {
+        const VectorChunk read =
+            by_rows ? chunk_of_row(residual.rows[group + s], chunk, residual.broken)
+                    : chunk_of_sums(sums[s]);
+        squares[group + s] += keep_chunk(shared, residual, group + s, chunk, read, weights);
+      }
     }
   }
-  squares = warp_sum(squares);
-  if (warp::elect()) shared.warp_squares[context.warp()] = squares;
-  context.sync();
-  float sum = 0;
   UNROLL
-  for (uint32_t warp = 0; warp < kComputeWarpsMax; ++warp)
-    sum += warp < context.warps() ? shared.warp_squares[warp] : 0;
-  return reciprocal_square_root(sum / static_cast<float>(residual.hidden) + epsilon);
+  for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+    squares[s] = warp_sum(squares[s]);
+    if (warp::elect()) shared.warp_squares[s][context.warp()] = squares[s];
+  }
+  context.sync();
+  UNROLL
+  for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+    float sum = 0;
+    UNROLL
+    for (uint32_t warp = 0; warp < kComputeWarpsMax; ++warp)
+      sum += warp < context.warps() ? shared.warp_squares[s][warp] : 0;
+    scales[s] = reciprocal_square_root(sum / static_cast<float>(residual.hidden) + epsilon);
+  }
 }
 
 }  // namespace tokenyard::megakernel

@@ -42,6 +42,14 @@ DEVICE float high_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair >> 16)});
 }
 
+DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
+  UNROLL
+  for (uint32_t pair = 0; pair < 4; ++pair) {
+    values[2 * pair] = low_half(packed.word[pair]);
+    values[2 * pair + 1] = high_half(packed.word[pair]);
+  }
+}
+
 /// Adds the products of eight BF16 weights with eight elements to four sums: as many fused
 /// multiply-adds as products.
 DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
