@@ -41,12 +41,6 @@ struct NormedShared {
   alignas(16) float warp_squares[Kind::kSequences][kComputeWarpsMax];
 };
 
-/// A chunk of a vector. `units` of a sum are its fixed point, without the count.
-struct VectorChunk {
-  float values[kChunk];
-  int64_t units[kChunk];
-};
-
 /// Sequences whose words a thread asks for at once.
 template <class Kind>
 inline constexpr uint32_t kTogether = Kind::kSequences < 4 ? Kind::kSequences : 4;
@@ -71,21 +65,14 @@ DEVICE void await_words(Context& context, const Residual<Kind>& residual, uint32
   });
 }
 
-DEVICE VectorChunk chunk_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken) {
-  VectorChunk read;
-  unpack(load_vector(reinterpret_cast<const Bytes16*>(row) + chunk), read.values);
+/// The words of a chunk, whose counts mean nothing, of a row of a table.
+DEVICE void words_of_row(const BFloat16* row, uint32_t chunk, uint32_t* broken,
+                         uint64_t (&sums)[kChunk]) {
+  float values[kChunk];
+  unpack(load_vector(reinterpret_cast<const Bytes16*>(row) + chunk), values);
   UNROLL
-  for (uint32_t i = 0; i < kChunk; ++i) read.units[i] = units_of_term(read.values[i], broken);
-  return read;
-}
-DEVICE VectorChunk chunk_of_sums(const uint64_t (&sums)[kChunk]) {
-  VectorChunk read;
-  UNROLL
-  for (uint32_t i = 0; i < kChunk; ++i) {
-    read.units[i] = units_of_sum(sums[i]);
-    read.values[i] = sum_value(sums[i]);
-  }
-  return read;
+  for (uint32_t i = 0; i < kChunk; ++i)
+    sums[i] = static_cast<uint64_t>(units_of_term(values[i], broken)) << 8;
 }
 
 /// By each warp: until one word of it has come. Were all lanes to poll all words, the polls would
@@ -105,23 +92,22 @@ DEVICE void await_first_word(Context& context, const Residual<Kind>& residual) {
 /// next stage. Returns the sum of squares.
 template <class Kind>
 DEVICE float keep_chunk(NormedShared<Kind>& shared, const Residual<Kind>& residual,
-                        uint32_t sequence, uint32_t chunk, const VectorChunk& read,
+                        uint32_t sequence, uint32_t chunk, const uint64_t (&sums)[kChunk],
                         const Bytes16& norm) {
   float squares = 0;
   float weighted[kChunk];
   UNROLL
-  for (uint32_t pair = 0; pair < kChunk / 2; ++pair) {
-    squares += read.values[2 * pair] * read.values[2 * pair];
-    squares += read.values[2 * pair + 1] * read.values[2 * pair + 1];
-    weighted[2 * pair] = read.values[2 * pair] * low_half(norm.word[pair]);
-    weighted[2 * pair + 1] = read.values[2 * pair + 1] * high_half(norm.word[pair]);
+  for (uint32_t i = 0; i < kChunk; ++i) {
+    const float value = sum_value(sums[i]);
+    squares += value * value;
+    weighted[i] = value * (i % 2 == 0 ? low_half(norm.word[i / 2]) : high_half(norm.word[i / 2]));
   }
   shared.x[sequence].put(chunk, weighted);
   if (residual.carries(chunk)) {
     UNROLL
     for (uint32_t i = 0; i < kChunk; ++i)
       add_units<Kind::kScope>(Peer<uint64_t>(residual.carry_to + residual.word(sequence, chunk, i)),
-                              units_carried(read.units[i], residual.broken));
+                              units_carried(units_of_sum(sums[i]), residual.broken));
   }
   return squares;
 }
@@ -146,15 +132,16 @@ DEVICE void normed_input(Context& context, NormedShared<Kind>& shared,
     UNROLL
     for (uint32_t group = 0; group < Kind::kSequences; group += kTogether<Kind>) {
       uint64_t sums[kTogether<Kind>][kChunk];
-      const bool by_rows = residual.rows[0] != nullptr;
-      if (!by_rows) await_words(context, residual, group, chunk, sums);
-      UNROLL
-      for (uint32_t s = 0; s < kTogether<Kind>; ++s) {
-        const VectorChunk read =
-            by_rows ? chunk_of_row(residual.rows[group + s], chunk, residual.broken)
-                    : chunk_of_sums(sums[s]);
-        squares[group + s] += keep_chunk(shared, residual, group + s, chunk, read, weights);
+      if (residual.rows[0] == nullptr) {
+        await_words(context, residual, group, chunk, sums);
+      } else {
+        UNROLL
+        for (uint32_t s = 0; s < kTogether<Kind>; ++s)
+          words_of_row(residual.rows[group + s], chunk, residual.broken, sums[s]);
       }
+      UNROLL
+      for (uint32_t s = 0; s < kTogether<Kind>; ++s)
+        squares[group + s] += keep_chunk(shared, residual, group + s, chunk, sums[s], weights);
     }
   }
   UNROLL
