@@ -1,10 +1,13 @@
 // A token of a Llama-3.2-1B-shaped model, batch 1: through the megakernel, with its checks and its
 // watchdog; by the same bodies of tasks as kernels of their own in a CUDA graph with programmatic
 // dependent launch; and through the megakernels of several ranks that share the model. All begin
-// from the same token and cache, and must find the same tokens before anything is timed.
+// from the same token and cache, and must find the same tokens before anything is timed. Several
+// sequences side by side must find the same tokens as one another; they round otherwise than one
+// alone, and how many of its tokens they find is told.
 //
 //   ./run bench megakernel_decode                          # on a GPU
 //   ./run bench megakernel_decode --ranks 2,4              # and shared by 2 and by 4
+//   ./run bench megakernel_decode --sequences 2,4,8        # and so many sequences side by side
 //   ./run bench megakernel_decode --device host --smoke    # small, to see that it works
 //
 // The floor is the time to read the weights and the cache once at 4.67 TB/s, which plain streaming
@@ -33,22 +36,24 @@ struct Settings {
   uint32_t context = 500, tokens = 24, runs = 7;
   uint32_t ring_units = 0, in_flight = 2;
   bool trace = false;
-  std::vector<uint32_t> ranks;  ///< that share the model, besides one alone
+  std::vector<uint32_t> ranks;      ///< that share the model, besides one alone
+  std::vector<uint32_t> sequences;  ///< side by side, besides one
 };
 constexpr double kStreamedBytesPerUs = 4.67e6;
 
 std::vector<uint32_t> tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
-                                const Settings& settings) {
+                                const Settings& settings, size_t at = 0) {
   std::vector<uint32_t> all(settings.context + settings.tokens + 1);
-  memory.read(all.data(), decoder.tokens, all.size() * sizeof(uint32_t));
+  memory.read(all.data(), decoder.tokens + at, all.size() * sizeof(uint32_t));
   return {all.end() - settings.tokens, all.end()};
 }
 
 /// Back to the first token at the context's end. Rows of the cache beyond it are written again.
-void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings) {
-  const uint32_t token = 77;
-  memory.write(decoder.token, &token, sizeof(token));
-  memory.write(decoder.position, &settings.context, sizeof(settings.context));
+void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings,
+            uint32_t sequences = 1) {
+  const std::vector<uint32_t> tokens(sequences, 77), positions(sequences, settings.context);
+  memory.write(decoder.token, tokens.data(), sequences * sizeof(uint32_t));
+  memory.write(decoder.position, positions.data(), sequences * sizeof(uint32_t));
 }
 
 mk::DecoderShape shape_of(const Settings& settings) {
@@ -106,6 +111,48 @@ std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
   return samples;
 }
 
+/// us a step of each run of several sequences, each from the same token and cache.
+std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
+                                 const mk::DecoderWeights& weights, const Settings& settings,
+                                 uint32_t sequences, const std::vector<uint32_t>& expected) {
+  const mk::DecoderShape shape = shape_of(settings);
+  const uint32_t blocks = settings.device == "host" ? 4 * sequences : blocks_of(world, shape);
+  const mk::DenseDecoder decoder(
+      memory, shape, weights,
+      {.blocks = blocks, .prompts = std::vector<std::vector<uint32_t>>(sequences, {77})});
+  fill_cache(memory, decoder, shape, {}, sequences);
+  mk::Megakernel kernel(world, decoder.graph(),
+                        {.workers = blocks,
+                         .unit_bytes = decoder.unit_bytes(),
+                         .ring_units = settings.ring_units,
+                         .in_flight = settings.in_flight,
+                         .trace_records = settings.trace ? 4096u : 0u});
+  std::vector<double> samples;
+  for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
+    rewind(memory, decoder, settings, sequences);
+    const uint32_t ran = kernel.run(settings.tokens);
+    if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
+    const std::vector<uint32_t> first = tokens_of(memory, decoder, settings);
+    for (uint32_t s = 1; s < sequences; ++s)
+      if (tokens_of(memory, decoder, settings, s * (shape.positions_max + 1)) != first)
+        throw InternalError(
+            fmt::format("sequence {} of {} alike finds other tokens", s, sequences));
+    if (repetition > 0) {
+      samples.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
+      continue;
+    }
+    const auto differ = std::mismatch(first.begin(), first.end(), expected.begin()).first;
+    fmt::print("{} sequences find the tokens of one for {} of {} steps\n", sequences,
+               differ - first.begin(), first.size());
+    if (differ == first.begin()) throw InternalError("they differ from the first token on");
+  }
+  if (settings.trace) {
+    const mk::Trace trace = kernel.trace();
+    fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
+  }
+  return samples;
+}
+
 void run(const Settings& settings) {
   const auto world = std::move(World::in_process(1, settings.device)[0]);
   const bool host = settings.device == "host";
@@ -145,7 +192,8 @@ void run(const Settings& settings) {
     fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
   }
   Report report("megakernel", *world);
-  const auto add = [&](const char* name, const std::vector<double>& samples, uint32_t ranks = 1) {
+  const auto add = [&](const char* name, const std::vector<double>& samples, uint32_t ranks = 1,
+                       uint32_t sequences = 1) {
     report.add({.name = name,
                 .gpus = host ? 0u : ranks,
                 .ranks = ranks,
@@ -153,7 +201,7 @@ void run(const Settings& settings) {
                 .hidden = shape.hidden,
                 .sms = blocks,
                 .ours = spread_of(samples),
-                .floor = bytes_of_token(shape, settings.context + settings.tokens / 2) /
+                .floor = bytes_of_step(shape, settings.context + settings.tokens / 2, sequences) /
                          kStreamedBytesPerUs / ranks});
   };
   add("decode, megakernel", in_one);
@@ -161,6 +209,11 @@ void run(const Settings& settings) {
   for (const uint32_t ranks : settings.ranks)
     add("decode, megakernels that share a model",
         by_ranks(settings, ranks, tokens_of(memory, decoder, settings)), ranks);
+  for (const uint32_t sequences : settings.sequences)
+    add(fmt::format("decode, {} sequences side by side", sequences).c_str(),
+        by_sequences(*world, memory, weights, settings, sequences,
+                     tokens_of(memory, decoder, settings)),
+        1, sequences);
   report.finish(settings.output);
 }
 
@@ -184,13 +237,21 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
       ->delimiter(',')
       ->check(CLI::Range(2, 8));
+  app.add_option("--sequences", settings.sequences, "sequences side by side, such as 2,4,8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({2, 4, 8}));
   app.add_option("--output", settings.output, "a JSON file");
   app.add_flag("--trace", settings.trace, "also tell where time went");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
   if (smoke)
-    settings = {
-        .device = "host", .output = {}, .context = 5, .tokens = 4, .runs = 1, .ranks = {2, 4}};
+    settings = {.device = "host",
+                .output = {},
+                .context = 5,
+                .tokens = 4,
+                .runs = 1,
+                .ranks = {2, 4},
+                .sequences = {2, 8}};
   try {
     run(settings);
   } catch (const std::exception& error) {

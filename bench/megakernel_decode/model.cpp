@@ -91,17 +91,22 @@ megakernel::DecoderWeights random_weights(megakernel::TensorMemory& memory,
 }
 
 void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder& decoder,
-                const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place) {
+                const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place,
+                uint32_t sequences) {
   const size_t layer = size_t{shape.kv_heads} * shape.positions_max * shape.head_dim;
   const Drawn drawn(1);
-  drawn.fill_parts(memory, decoder.k_cache, shape.layers, layer, 3, place);
-  drawn.fill_parts(memory, decoder.v_cache, shape.layers, layer, 4, place);
+  const size_t cached = shape.layers * layer / place.ranks;
+  for (uint32_t s = 0; s < sequences; ++s) {
+    drawn.fill_parts(memory, decoder.k_cache + s * cached, shape.layers, layer, 3, place);
+    drawn.fill_parts(memory, decoder.v_cache + s * cached, shape.layers, layer, 4, place);
+  }
 }
 
-double bytes_of_token(const megakernel::DecoderShape& shape, uint32_t position) {
+double bytes_of_step(const megakernel::DecoderShape& shape, uint32_t position, uint32_t sequences) {
   const double hidden = shape.hidden, columns = double(shape.query_heads) * shape.head_dim;
   const double kv = 2.0 * shape.kv_heads * shape.head_dim;
-  const double layer = (2 * columns + kv) * hidden + 3 * hidden * shape.inner + kv * position;
+  const double layer =
+      (2 * columns + kv) * hidden + 3 * hidden * shape.inner + kv * position * sequences;
   return 2 * (shape.layers * layer + hidden * shape.vocabulary);
 }
 

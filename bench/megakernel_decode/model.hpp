@@ -38,10 +38,13 @@ constexpr megakernel::DecoderShape tiny(uint32_t positions_max) {
 megakernel::DecoderWeights random_weights(megakernel::TensorMemory& memory,
                                           const megakernel::DecoderShape& shape,
                                           const megakernel::Graph::Place& place = {});
-/// Fills a cache with the same random numbers each time, whatever part of it a rank has.
+/// Fills the caches of all sequences with the same random numbers, whatever part of them a rank
+/// has.
 void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder& decoder,
-                const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place = {});
-/// Bytes that a token at a position must read.
-double bytes_of_token(const megakernel::DecoderShape& shape, uint32_t position);
+                const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place = {},
+                uint32_t sequences = 1);
+/// Bytes that a token of each sequence at a position must read.
+double bytes_of_step(const megakernel::DecoderShape& shape, uint32_t position,
+                     uint32_t sequences = 1);
 
 }  // namespace tokenyard::bench

@@ -23,7 +23,8 @@ namespace {
 constexpr uint32_t kWorkersHost = 4, kWarpsHost = 1, kWarpsGpu = 8;
 constexpr uint32_t kRingGpu = 6, kRingHost = 3;
 
-Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator) {
+Shape shape_of(const MegakernelOptions& options, const Graph& graph,
+               const Accelerator& accelerator) {
   const bool gpu = accelerator.kind() == AcceleratorKind::gpu;
   const uint32_t multiprocessors = accelerator.capacity().multiprocessors;
   const auto chosen = [](uint32_t asked, uint32_t otherwise) {
@@ -54,6 +55,8 @@ Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator)
   if (shape.streams.unit_bytes == 0 || shape.streams.unit_bytes % 128 != 0)
     throw InvalidArgument("unit_bytes", "a positive multiple of 128",
                           fmt::format("{}", shape.streams.unit_bytes));
+  if (options.ring_units == 0)
+    shape.streams.depth = ring_units_that_fit(graph, shape, accelerator.capacity());
   shape.streams.in_flight = std::clamp(shape.streams.in_flight, 1u, shape.streams.depth);
   return shape;
 }
@@ -87,7 +90,7 @@ struct Megakernel::Parts {
       : world(world),
         accelerator(world.accelerator()),
         graph(graph),
-        shape(shape_of(options, accelerator)),
+        shape(shape_of(options, graph, accelerator)),
         cell(accelerator, world.alarm()) {
     const Everybody everybody = gather(world, graph, shape);
     const Compiled compiled = compile(everybody.graphs, everybody.shapes);
