@@ -113,13 +113,14 @@ class Context {
     const std::byte* unit[1];
     return next_units(unit) ? unit[0] : nullptr;
   }
-  /// By a whole warp, which has read them: the places of the oldest units may be loaded again.
+  /// By a whole warp, which has read them: the places of the oldest units may be loaded again. Not
+  /// those of units that have not come, else their loader would lose count of what has landed.
   template <uint32_t kUnits>
   DEVICE void release_units() {
     warp::sync();
     KEEP_ROLLED
     for (uint32_t i = 0; i < kUnits; ++i) {
-      if (warp::lane() == 0) empty_[units_.slot].arrive();
+      if (warp::lane() == 0 && !lost_) empty_[units_.slot].arrive();
       units_.next(ring_units());
     }
   }

@@ -1,6 +1,7 @@
 // Suite `decoder`: a dense decoder whose stages hand on words, and which loads its cache ahead,
-// under weak memory and odd schedules, on one rank or shared by several, of which one may stop in
-// the middle. Its logits must be those of the plain model, on every rank its part of them.
+// under weak memory and odd schedules: of one sequence or several, on one rank or shared by
+// several, of which one may stop in the middle. Its logits must be those of the plain model, of
+// every sequence, and on every rank its part of them.
 #include "megakernel/plain_decoder.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -13,7 +14,7 @@ using simulation::SeedRun;
 
 struct Drawn {
   DecoderShape shape;
-  uint32_t ranks, blocks, compute_warps, ring_units, in_flight, steps, seed;
+  uint32_t ranks, sequences, blocks, compute_warps, ring_units, in_flight, steps, seed;
 };
 
 Drawn draw(SeedRun& run) {
@@ -22,7 +23,10 @@ Drawn draw(SeedRun& run) {
                                              : random.chance(256) ? 4u
                                                                   : 2u);
   const uint32_t heads = run.option("kv_heads of a rank", ranks == 1 ? random.between(1, 2) : 1u);
-  const uint32_t splits = run.option("splits", random.between(1, 2));
+  const uint32_t sequences =
+      run.option("sequences", ranks > 1 || random.chance(512) ? 1u : 1u << random.between(1, 3));
+  const uint32_t splits =
+      run.option("splits", sequences * random.between(1, sequences == 1 ? 2 : 1));
   const uint32_t group = run.option("group", random.between(1, 2));
   return {.shape = {.vocabulary = 12,
                     .hidden = run.option("hidden", 8 * splits * random.between(1, 2)),
@@ -37,9 +41,11 @@ Drawn draw(SeedRun& run) {
                     .epsilon = 1e-5f,
                     .rope_base = 10000},
           .ranks = ranks,
+          .sequences = sequences,
           .blocks = heads * splits,
           .compute_warps = run.option("compute_warps", random.chance(256) ? 2u : 1u),
-          .ring_units = run.option("ring_units", random.between(1, 3)),
+          .ring_units = run.option("ring_units",
+                                   random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
           .in_flight = random.between(1, 2),
           .steps = run.option("steps", random.between(1, 3)),
           .seed = static_cast<uint32_t>(random.below(3))};
@@ -47,11 +53,11 @@ Drawn draw(SeedRun& run) {
 
 /// Fed the prompt, whatever the model thinks.
 Vector last_logits(World& world, const Drawn& drawn, const Model& model,
-                   const std::vector<uint32_t>& prompt) {
+                   const std::vector<std::vector<uint32_t>>& prompts) {
   TensorMemory memory(world);
   const Graph::Place place{.rank = world.rank(), .ranks = world.size()};
   const DenseDecoder decoder(memory, drawn.shape, model.placed(memory, place),
-                             {.blocks = drawn.blocks, .prompts = {prompt}, .place = place});
+                             {.blocks = drawn.blocks, .prompts = prompts, .place = place});
   Megakernel kernel(world, decoder.graph(),
                     {.workers = drawn.blocks,
                      .compute_warps = drawn.compute_warps,
@@ -59,7 +65,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                      .ring_units = drawn.ring_units,
                      .in_flight = drawn.in_flight});
   kernel.run(drawn.steps);
-  Vector logits(drawn.shape.vocabulary / world.size());
+  Vector logits(drawn.sequences * drawn.shape.vocabulary / world.size());
   memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
   return logits;
 }
@@ -67,11 +73,15 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   const Model model(drawn.shape);
-  std::vector<uint32_t> prompt(drawn.steps + 1);
-  for (uint32_t i = 0; i < prompt.size(); ++i) prompt[i] = (5 * i + drawn.seed) % 12;
-  Plain plain(model);
-  Vector expected;
-  for (uint32_t step = 0; step < drawn.steps; ++step) expected = plain.logits(prompt[step]);
+  std::vector<std::vector<uint32_t>> prompts(drawn.sequences,
+                                             std::vector<uint32_t>(drawn.steps + 1));
+  std::vector<Vector> expected(drawn.sequences);
+  for (uint32_t s = 0; s < drawn.sequences; ++s) {
+    for (uint32_t i = 0; i <= drawn.steps; ++i) prompts[s][i] = (5 * i + 3 * s + drawn.seed) % 12;
+    Plain plain(model);
+    for (uint32_t step = 0; step < drawn.steps; ++step)
+      expected[s] = plain.logits(prompts[s][step]);
+  }
   simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
   const bool stops = drawn.ranks > 1 && run.random.chance(256);
   if (stops) {
@@ -82,12 +92,14 @@ void run_suite(SeedRun& run) {
     options.stop_is_noticed = run.option("noticed", run.random.chance(512));
   }
   const simulated::Result result = simulated::run(run, options, [&](World& world) {
-    const Vector logits = last_logits(world, drawn, model, prompt);
+    const Vector logits = last_logits(world, drawn, model, prompts);
+    const size_t mine = drawn.shape.vocabulary / world.size();
     for (size_t i = 0; i < logits.size(); ++i) {
-      const size_t token = world.rank() * logits.size() + i;
-      if (!(std::abs(logits[i] - expected[token]) < 3e-2f))
-        throw simulation::SuiteFailure(
-            fmt::format("logit {} is {} instead of {}", token, logits[i], expected[token]));
+      const size_t sequence = i / mine, token = world.rank() * mine + i % mine;
+      const float right = expected[sequence][token];
+      if (!(std::abs(logits[i] - right) < 3e-2f))
+        throw simulation::SuiteFailure(fmt::format("logit {} of sequence {} is {} instead of {}",
+                                                   token, sequence, logits[i], right));
     }
   });
   std::vector<uint32_t> may_throw;
