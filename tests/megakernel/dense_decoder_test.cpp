@@ -112,7 +112,8 @@ void expect_same_bits(const std::vector<Vector>& one, const std::vector<Vector>&
 /// Ranks add the same terms to the same sums as one alone, so nothing rounds another way.
 TEST_P(DenseDecoding, RanksThatShareAModelFindTheBitsOfOne) {
   DecoderShape shape = kSmall;
-  shape.inner = 4 * kHeldColumnsMax;
+  shape.layers = 1;
+  shape.inner = 4 * kHeldColumnsMax;  // A part of it each, for four ranks.
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 8, 3);
   expect_same_bits(alone, logits_of_ranks(GetParam(), model, 2, 4, 3));
