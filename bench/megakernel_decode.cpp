@@ -1,9 +1,13 @@
 // A token of a Llama-3.2-1B-shaped model, batch 1: through the megakernel, with its checks and its
-// watchdog, and by the same bodies of tasks as kernels of their own in a CUDA graph with
-// programmatic dependent launch. Both begin from the same token and cache, and must find the same
-// tokens before anything is timed.
+// watchdog; by the same bodies of tasks as kernels of their own in a CUDA graph with programmatic
+// dependent launch; and through the megakernels of several ranks that share the model. All begin
+// from the same token and cache, and must find the same tokens before anything is timed. Several
+// sequences side by side must find the same tokens as one another; they round otherwise than one
+// alone, and how many of its tokens they find is told.
 //
 //   ./run bench megakernel_decode                          # on a GPU
+//   ./run bench megakernel_decode --ranks 2,4              # and shared by 2 and by 4
+//   ./run bench megakernel_decode --sequences 2,4,8        # and so many sequences side by side
 //   ./run bench megakernel_decode --device host --smoke    # small, to see that it works
 //
 // The floor is the time to read the weights and the cache once at 4.67 TB/s, which plain streaming
@@ -12,8 +16,11 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
+#include <mutex>
 
+#include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/megakernel_decode/model.hpp"
 #include "bench/megakernel_decode/separate_stages.hpp"
@@ -29,33 +36,131 @@ struct Settings {
   uint32_t context = 500, tokens = 24, runs = 7;
   uint32_t ring_units = 0, in_flight = 2;
   bool trace = false;
+  std::vector<uint32_t> ranks;      ///< that share the model, besides one alone
+  std::vector<uint32_t> sequences;  ///< side by side, besides one
 };
 constexpr double kStreamedBytesPerUs = 4.67e6;
 
 std::vector<uint32_t> tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
-                                const Settings& settings) {
+                                const Settings& settings, size_t at = 0) {
   std::vector<uint32_t> all(settings.context + settings.tokens + 1);
-  memory.read(all.data(), decoder.tokens, all.size() * sizeof(uint32_t));
+  memory.read(all.data(), decoder.tokens + at, all.size() * sizeof(uint32_t));
   return {all.end() - settings.tokens, all.end()};
 }
 
 /// Back to the first token at the context's end. Rows of the cache beyond it are written again.
-void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings) {
-  const uint32_t token = 77;
-  memory.write(decoder.token, &token, sizeof(token));
-  memory.write(decoder.position, &settings.context, sizeof(settings.context));
+void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings,
+            uint32_t sequences = 1) {
+  const std::vector<uint32_t> tokens(sequences, 77), positions(sequences, settings.context);
+  memory.write(decoder.token, tokens.data(), sequences * sizeof(uint32_t));
+  memory.write(decoder.position, positions.data(), sequences * sizeof(uint32_t));
+}
+
+mk::DecoderShape shape_of(const Settings& settings) {
+  const uint32_t positions = (settings.context + settings.tokens + 16) / 16 * 16;
+  return settings.device == "host" ? tiny(positions) : llama_1b(positions);
+}
+
+uint32_t blocks_of(const World& world, const mk::DecoderShape& shape) {
+  return world.accelerator().kind() != AcceleratorKind::gpu
+             ? 4
+             : shape.blocks_of(world.accelerator().capacity().multiprocessors, world.size());
+}
+
+/// us a token of each run of several ranks, by the slowest. Throws unless all of them find the
+/// tokens that one alone has found.
+std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
+                             const std::vector<uint32_t>& expected) {
+  const mk::DecoderShape shape = shape_of(settings);
+  const auto worlds = World::in_process(ranks, settings.device);
+  const uint32_t blocks = blocks_of(*worlds[0], shape);
+  std::vector<double> samples(settings.runs);
+  std::mutex mutex;
+  on_each_rank(worlds, [&](World& world) {
+    const mk::Graph::Place place{.rank = world.rank(), .ranks = ranks};
+    mk::TensorMemory memory(world);
+    const mk::DecoderWeights weights = random_weights(memory, shape, place);
+    const mk::DenseDecoder decoder(memory, shape, weights,
+                                   {.blocks = blocks, .prompts = {{77}}, .place = place});
+    fill_cache(memory, decoder, shape, place);
+    mk::Megakernel kernel(world, decoder.graph(),
+                          {.workers = blocks,
+                           .unit_bytes = decoder.unit_bytes(),
+                           .ring_units = settings.ring_units,
+                           .in_flight = settings.in_flight,
+                           .trace_records = settings.trace ? 4096u : 0u});
+    for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
+      rewind(memory, decoder, settings);
+      world.barrier("all are at the context's end");
+      const uint32_t ran = kernel.run(settings.tokens);
+      if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
+      if (tokens_of(memory, decoder, settings) != expected)
+        throw InternalError(
+            fmt::format("rank {} of {} finds other tokens than one alone", place.rank, ranks));
+      if (repetition == 0) continue;  // The first run warms up.
+      const std::lock_guard lock(mutex);
+      double& slowest = samples[repetition - 1];
+      slowest = std::max(slowest, kernel.last_run_ms() * 1e3 / settings.tokens);
+    }
+    if (settings.trace && place.rank == 0) {
+      const mk::Trace trace = kernel.trace();
+      fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
+    }
+    world.barrier("all have run");
+  });
+  return samples;
+}
+
+/// us a step of each run of several sequences, each from the same token and cache.
+std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
+                                 const mk::DecoderWeights& weights, const Settings& settings,
+                                 uint32_t sequences, const std::vector<uint32_t>& expected) {
+  const mk::DecoderShape shape = shape_of(settings);
+  const uint32_t blocks = settings.device == "host" ? 4 * sequences : blocks_of(world, shape);
+  const mk::DenseDecoder decoder(
+      memory, shape, weights,
+      {.blocks = blocks, .prompts = std::vector<std::vector<uint32_t>>(sequences, {77})});
+  fill_cache(memory, decoder, shape, {}, sequences);
+  mk::Megakernel kernel(world, decoder.graph(),
+                        {.workers = blocks,
+                         .unit_bytes = decoder.unit_bytes(),
+                         .ring_units = settings.ring_units,
+                         .in_flight = settings.in_flight,
+                         .trace_records = settings.trace ? 4096u : 0u});
+  std::vector<double> samples;
+  for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
+    rewind(memory, decoder, settings, sequences);
+    const uint32_t ran = kernel.run(settings.tokens);
+    if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
+    const std::vector<uint32_t> first = tokens_of(memory, decoder, settings);
+    for (uint32_t s = 1; s < sequences; ++s)
+      if (tokens_of(memory, decoder, settings, s * (shape.positions_max + 1)) != first)
+        throw InternalError(
+            fmt::format("sequence {} of {} alike finds other tokens", s, sequences));
+    if (repetition > 0) {
+      samples.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
+      continue;
+    }
+    const auto differ = std::mismatch(first.begin(), first.end(), expected.begin()).first;
+    fmt::print("{} sequences find the tokens of one for {} of {} steps\n", sequences,
+               differ - first.begin(), first.size());
+    if (differ == first.begin()) throw InternalError("they differ from the first token on");
+  }
+  if (settings.trace) {
+    const mk::Trace trace = kernel.trace();
+    fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
+  }
+  return samples;
 }
 
 void run(const Settings& settings) {
   const auto world = std::move(World::in_process(1, settings.device)[0]);
   const bool host = settings.device == "host";
-  const uint32_t positions = (settings.context + settings.tokens + 16) / 16 * 16;
-  const mk::DecoderShape shape = host ? tiny(positions) : llama_1b(positions);
+  const mk::DecoderShape shape = shape_of(settings);
   mk::TensorMemory memory(*world);
   const mk::DecoderWeights weights = random_weights(memory, shape);
-  const uint32_t blocks =
-      host ? 4 : shape.blocks_of(world->accelerator().capacity().multiprocessors);
-  const mk::DecoderOptions options{.blocks = blocks, .prompt = {77}};
+  const uint32_t blocks = blocks_of(*world, shape);
+  const mk::DecoderOptions options{.blocks = blocks, .prompts = {{77}}};
   const mk::DenseDecoder decoder(memory, shape, weights, options);
   const mk::DenseDecoder apart(memory, shape, weights, options);
   fill_cache(memory, decoder, shape);
@@ -87,19 +192,28 @@ void run(const Settings& settings) {
     fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
   }
   Report report("megakernel", *world);
-  const auto add = [&](const char* name, const std::vector<double>& samples) {
+  const auto add = [&](const char* name, const std::vector<double>& samples, uint32_t ranks = 1,
+                       uint32_t sequences = 1) {
     report.add({.name = name,
-                .gpus = host ? 0u : 1u,
-                .ranks = 1,
+                .gpus = host ? 0u : ranks,
+                .ranks = ranks,
                 .tokens = settings.tokens,
                 .hidden = shape.hidden,
                 .sms = blocks,
                 .ours = spread_of(samples),
-                .floor = bytes_of_token(shape, settings.context + settings.tokens / 2) /
-                         kStreamedBytesPerUs});
+                .floor = bytes_of_step(shape, settings.context + settings.tokens / 2, sequences) /
+                         kStreamedBytesPerUs / ranks});
   };
   add("decode, megakernel", in_one);
   add("decode, kernels in a graph with PDL", in_many);
+  for (const uint32_t ranks : settings.ranks)
+    add("decode, megakernels that share a model",
+        by_ranks(settings, ranks, tokens_of(memory, decoder, settings)), ranks);
+  for (const uint32_t sequences : settings.sequences)
+    add(fmt::format("decode, {} sequences side by side", sequences).c_str(),
+        by_sequences(*world, memory, weights, settings, sequences,
+                     tokens_of(memory, decoder, settings)),
+        1, sequences);
   report.finish(settings.output);
 }
 
@@ -120,11 +234,24 @@ int main(int argc, char** argv) {
   app.add_option("--ring-units", settings.ring_units,
                  "units a warp holds; 0: as the library likes");
   app.add_option("--in-flight", settings.in_flight, "copies of a warp under way");
+  app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 8));
+  app.add_option("--sequences", settings.sequences, "sequences side by side, such as 2,4,8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({2, 4, 8}));
   app.add_option("--output", settings.output, "a JSON file");
   app.add_flag("--trace", settings.trace, "also tell where time went");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
-  if (smoke) settings = {.device = "host", .output = {}, .context = 5, .tokens = 4, .runs = 1};
+  if (smoke)
+    settings = {.device = "host",
+                .output = {},
+                .context = 5,
+                .tokens = 4,
+                .runs = 1,
+                .ranks = {2, 4},
+                .sequences = {2, 8}};
   try {
     run(settings);
   } catch (const std::exception& error) {

@@ -40,20 +40,27 @@ class Job:
     config: Config
     weights: Path | None
     seed: int
-    prompt: list[int]
+    prompts: list[list[int]]
     count: int
     stop: int | None
     workers: int
     schedulers: int
+    counters: bool
     trace: Path | None
 
+    @property
+    def steps(self) -> int:
+        """Until the longest prompt has got its tokens."""
+        return max(len(prompt) for prompt in self.prompts) + self.count - 1
+
     def hands_on_words(self, ranks: int) -> bool:
-        """Whether the graph of `DenseDecoder` can do it: one rank, a dense model, static places."""
-        if ranks > 1 or self.config.num_local_experts or self.schedulers:
+        """Whether the graph of `DenseDecoder` can do it: a dense model, static places."""
+        if self.counters or self.config.num_local_experts or self.schedulers:
             return False
         try:
             shape = shape_of(self.config)
-            shape.check(self.workers or shape.blocks_of(2 * self.config.num_key_value_heads))
+            blocks = self.workers or shape.blocks_of(2 * self.config.num_key_value_heads, ranks)
+            shape.check(blocks, ranks)
         except tokenyard.InvalidArgument:
             return False
         return True
@@ -63,8 +70,9 @@ class Job:
 class Decoded:
     """What one rank found."""
 
-    tokens: list[int]
-    status: str
+    tokens: list[list[int]]
+    """By sequence, its prompt included."""
+    status: list[str]
     seconds: float
     summary: str
 
@@ -75,15 +83,20 @@ def weights_of(job: Job) -> Weights:
     return random_weights(job.config, job.seed)
 
 
+def until(tokens: list[int], begin: int, stop: int | None) -> list[int]:
+    """Up to the first stop token from `begin` on: a sequence that has ended gets no more."""
+    return tokens[: tokens.index(stop, begin) + 1] if stop in tokens[begin:] else tokens
+
+
 def decode(world: tokenyard.World, job: Job) -> Decoded:
     """One rank's part."""
-    steps = len(job.prompt) + job.count - 1
+    steps = job.steps
     weights = weights_of(job)
     records = 1 << 14 if job.trace else 0
     model: DecodeGraph | DenseGraph
     if job.hands_on_words(world.size):
         model = DenseGraph(
-            world, job.config, weights, prompt=job.prompt, stop=job.stop, blocks=job.workers
+            world, job.config, weights, prompts=job.prompts, stop=job.stop, blocks=job.workers
         )
         kernel = Megakernel(
             world,
@@ -97,7 +110,7 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
             world,
             job.config,
             weights,
-            prompt=job.prompt,
+            prompt=job.prompts[0],
             stop=job.stop,
             tiles=max(job.workers, 1),
         )
@@ -112,13 +125,14 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
     begun = time.perf_counter()
     ran = kernel.run(steps)
     seconds = time.perf_counter() - begun
-    status = STATUS[int(model.memory.read(model.status.piece, np.uint32, 1)[0])]
-    if status == "not a number":
+    sequences = len(job.prompts)
+    status = [STATUS[s] for s in model.memory.read(model.status.piece, np.uint32, sequences)]
+    if "not a number" in status:
         raise tokenyard.InternalError(
             f"the logits of position {ran - 1} are not numbers: check the weights for NaN and "
             "infinities"
         )
-    if status == "cache full" and ran < steps:
+    if "cache full" in status and ran < steps:
         raise tokenyard.InvalidArgument(
             f"positions_max: expected at least {steps + 1} for this prompt and count, got "
             f"{job.config.positions_max}",
@@ -127,7 +141,12 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
             seen=str(job.config.positions_max),
             rank=None,
         )
-    tokens = model.memory.read(model.tokens.piece, np.uint32, ran + 1).tolist()
+    positions = job.config.positions_max + 1
+    decided = model.memory.read(model.tokens.piece, np.uint32, sequences * positions)
+    tokens = [
+        until(row[: ran + 1].tolist(), len(prompt), job.stop)
+        for row, prompt in zip(decided.reshape(sequences, -1), job.prompts, strict=True)
+    ]
     summary = ""
     if job.trace is not None:
         trace = kernel.trace()
@@ -151,38 +170,63 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser.add_argument("--weights", type=Path, metavar="FILE", help="safetensors (random without)")
     parser.add_argument("--seed", type=int, default=1, help="of random weights (1)")
     parser.add_argument("--experts", type=int, default=0, metavar="N", help="of an MoE (0: dense)")
-    parser.add_argument("--prompt", default="1,2,3", help="token numbers (1,2,3)")
+    parser.add_argument(
+        "--prompt",
+        action="append",
+        metavar="TOKENS",
+        help="token numbers (1,2,3); given 2, 4 or 8 times, sequences are decoded side by side",
+    )
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="to decode (32)")
     parser.add_argument("--stop", type=int, metavar="TOKEN", help="ends at this token")
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="blocks a rank (4)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="blocks a rank (4; a KV head and sequence each)"
+    )
     parser.add_argument(
         "--schedulers", type=int, default=0, metavar="N", help="give tasks out as they run (0: no)"
+    )
+    parser.add_argument(
+        "--counters",
+        action="store_true",
+        help="stages wait for counters, and ranks copy their sums and add them up",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="for ui.perfetto.dev")
     parser.add_argument("--no-check", action="store_true", help="do not compare with NumPy")
     chosen = parser.parse_args(arguments)
     try:
-        prompt = [int(token) for token in chosen.prompt.split(",")]
+        prompts = [
+            [int(token) for token in prompt.split(",")] for prompt in chosen.prompt or ["1,2,3"]
+        ]
         if chosen.config is not None:
             config = read_config(chosen.config, num_local_experts=chosen.experts)
         else:
             config = Config(num_local_experts=chosen.experts)
         config.check(chosen.ranks)
-        if not all(0 <= token < config.vocab_size for token in prompt):
+        if not all(0 <= token < config.vocab_size for prompt in prompts for token in prompt):
             raise ValueError(f"--prompt: tokens are from 0 to {config.vocab_size - 1}")
         if chosen.tokens < 1:
             raise ValueError("--tokens must be at least 1")
+        one = len(prompts) == 1
+        if not one and (chosen.ranks > 1 or chosen.counters or chosen.experts or chosen.schedulers):
+            raise ValueError(
+                "several sequences go with one rank and a dense model of static places"
+            )
+        if len(prompts) not in (1, 2, 4, 8):
+            raise ValueError("--prompt is given 1, 2, 4 or 8 times")
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    workers = chosen.workers
+    if workers is None:
+        workers = 4 if one else config.num_key_value_heads * len(prompts)
     job = Job(
         config=config,
         weights=chosen.weights,
         seed=chosen.seed,
-        prompt=prompt,
+        prompts=prompts,
         count=chosen.tokens,
         stop=chosen.stop,
-        workers=chosen.workers,
+        workers=workers,
         schedulers=chosen.schedulers,
+        counters=chosen.counters,
         trace=chosen.trace,
     )
     return chosen, job
@@ -198,11 +242,12 @@ def main(arguments: list[str] | None = None) -> int:
         args=(job,),
     )
     first = results[0]
-    decoded = first.tokens[len(job.prompt) :]
-    print("tokens:", " ".join(str(token) for token in decoded))
-    steps = len(first.tokens) - 1
+    for prompt, tokens in zip(job.prompts, first.tokens, strict=True):
+        print("tokens:", " ".join(str(token) for token in tokens[len(prompt) :]))
+    steps = max(len(tokens) for tokens in first.tokens) - 1
     rate = steps / first.seconds
-    print(f"{first.status}; {steps} steps in {first.seconds:.2f} s: {rate:.1f} a second")
+    how = ", ".join(first.status)
+    print(f"{how}; {steps} steps in {first.seconds:.2f} s: {rate:.1f} a second")
     if first.summary:
         print(first.summary, end="")
     ok = all(result.tokens == first.tokens for result in results)
@@ -210,8 +255,13 @@ def main(arguments: list[str] | None = None) -> int:
         print("NOT the same tokens on all ranks")
     if not chosen.no_check:
         rounds = job.hands_on_words(chosen.ranks)
-        reference = Reference(job.config, weights_of(job), rounds_inner=rounds)
-        expected = reference.decode(job.prompt, job.count, job.stop)
+        weights = weights_of(job)
+        expected = [
+            Reference(job.config, weights, rounds_inner=rounds).decode(
+                prompt, job.steps + 1 - len(prompt), job.stop
+            )
+            for prompt in job.prompts
+        ]
         ok = ok and expected == first.tokens
         print("NumPy finds", "the same" if expected == first.tokens else f"others: {expected}")
     return 0 if ok else 1

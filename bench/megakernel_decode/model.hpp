@@ -33,13 +33,18 @@ constexpr megakernel::DecoderShape tiny(uint32_t positions_max) {
           .rope_base = 10000};
 }
 
-/// Weights of a scale at which activations neither vanish nor explode.
+/// Weights of a scale at which activations neither vanish nor explode: what one of the ranks that
+/// share the model has of them.
 megakernel::DecoderWeights random_weights(megakernel::TensorMemory& memory,
-                                          const megakernel::DecoderShape& shape);
-/// Fills a cache with the same random numbers each time.
+                                          const megakernel::DecoderShape& shape,
+                                          const megakernel::Graph::Place& place = {});
+/// Fills the caches of all sequences with the same random numbers, whatever part of them a rank
+/// has.
 void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder& decoder,
-                const megakernel::DecoderShape& shape);
-/// Bytes that a token at a position must read.
-double bytes_of_token(const megakernel::DecoderShape& shape, uint32_t position);
+                const megakernel::DecoderShape& shape, const megakernel::Graph::Place& place = {},
+                uint32_t sequences = 1);
+/// Bytes that a token of each sequence at a position must read.
+double bytes_of_step(const megakernel::DecoderShape& shape, uint32_t position,
+                     uint32_t sequences = 1);
 
 }  // namespace tokenyard::bench

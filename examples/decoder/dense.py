@@ -1,4 +1,4 @@
-"""A dense model on one rank, through the graph whose stages hand on words."""
+"""A dense model, on one rank or shared by several, through the graph whose stages hand on words."""
 
 from __future__ import annotations
 
@@ -46,19 +46,20 @@ class DenseGraph:
         config: Config,
         weights: Weights,
         *,
-        prompt: list[int],
+        prompts: list[list[int]],
         stop: int | None,
         blocks: int,
     ) -> None:
+        self.rank, self.ranks = world.rank, world.size
         self.memory = TensorMemory(world)
         self.decoder = DenseDecoder(
             self.memory,
             shape_of(config),
             embedding=self.memory.local(weights.embedding),
             final_norm=self.memory.local(weights.final_norm),
-            head=self.memory.local(weights.head),
+            head=self.memory.local(self._part(weights.head)),
             layers=[self._packed(config, layer) for layer in weights.layers],
-            prompt=prompt,
+            prompts=prompts,
             stop=stop,
             blocks=blocks,
         )
@@ -67,6 +68,10 @@ class DenseGraph:
         self.tokens = Place(self.decoder.tokens)
         self.logits = Place(self.decoder.logits)
 
+    def _part(self, array: np.ndarray, axis: int = 0) -> np.ndarray:
+        """This rank's."""
+        return np.ascontiguousarray(np.split(array, self.ranks, axis)[self.rank])
+
     def _packed(self, config: Config, layer: Layer) -> LayerPieces:
         heads, hidden = config.num_key_value_heads, config.hidden_size
         q = layer.q.reshape(heads, -1, hidden)
@@ -74,9 +79,11 @@ class DenseGraph:
         out = layer.out.reshape(hidden, heads, -1).transpose(1, 0, 2)
         return LayerPieces(
             attention_norm=self.memory.local(layer.attention_norm),
-            qkv=self.memory.local(np.concatenate([q, k, v], axis=1)),
-            out=self.memory.local(np.ascontiguousarray(out)),
+            qkv=self.memory.local(np.concatenate([self._part(x) for x in (q, k, v)], axis=1)),
+            out=self.memory.local(self._part(out)),
             mlp_norm=self.memory.local(layer.mlp_norm),
-            gate_up=self.memory.local(np.stack([layer.gate[0], layer.up[0]], axis=1)),
-            down=self.memory.local(layer.down[0]),
+            gate_up=self.memory.local(
+                np.stack([self._part(layer.gate[0]), self._part(layer.up[0])], axis=1)
+            ),
+            down=self.memory.local(self._part(layer.down[0], axis=1)),
         )

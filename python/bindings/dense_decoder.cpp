@@ -5,6 +5,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "device/accelerator.hpp"
 #include "registration.hpp"
 #include "tensor_memory.hpp"
@@ -28,9 +30,11 @@ class Decoder {
   Decoder(const Memory& memory, const mk::DecoderShape& shape, std::vector<Piece> outer,
           std::vector<std::vector<Piece>> layers, const mk::DecoderOptions& options)
       : memory_(memory.native()), outer_(std::move(outer)), layers_(std::move(layers)) {
-    shape_ = shape;
+    shape.check(options.blocks, options.place.ranks);
+    shape_ = shape.of_rank(options.place.ranks);
     blocks_ = options.blocks;
-    const mk::DecoderWeights weights = weights_of();
+    sequences_ = options.prompts.size();
+    const mk::DecoderWeights weights = weights_of(shape.vocabulary);
     nb::gil_scoped_release unlocked;
     decoder_ = std::make_unique<mk::DenseDecoder>(*memory_, shape, weights, options);
   }
@@ -38,23 +42,23 @@ class Decoder {
   const mk::DenseDecoder& get() const { return *decoder_; }
   const mk::DecoderShape& shape() const { return shape_; }
   uint32_t blocks() const { return blocks_; }
+  size_t sequences() const { return sequences_; }
   Piece piece(void* at, size_t bytes) const {
     return {static_cast<std::byte*>(at), bytes, memory_};
   }
 
  private:
-  mk::DecoderWeights weights_of() const {
+  mk::DecoderWeights weights_of(size_t vocabulary) const {
     const size_t hidden = shape_.hidden, inner = shape_.inner;
     const size_t columns = size_t{shape_.query_heads} * shape_.head_dim;
     const size_t rows = columns + 2 * size_t{shape_.kv_heads} * shape_.head_dim;
     if (outer_.size() != 3 || layers_.size() != shape_.layers)
       throw InvalidArgument("weights", fmt::format("3 and those of {} layers", shape_.layers),
                             fmt::format("{} and {}", outer_.size(), layers_.size()));
-    mk::DecoderWeights weights{
-        .embedding = matrix(outer_[0], shape_.vocabulary * hidden, "embedding"),
-        .layers = {},
-        .final_norm = matrix(outer_[1], hidden, "final_norm"),
-        .head = matrix(outer_[2], shape_.vocabulary * hidden, "head")};
+    mk::DecoderWeights weights{.embedding = matrix(outer_[0], vocabulary * hidden, "embedding"),
+                               .layers = {},
+                               .final_norm = matrix(outer_[1], hidden, "final_norm"),
+                               .head = matrix(outer_[2], shape_.vocabulary * hidden, "head")};
     for (const std::vector<Piece>& layer : layers_) {
       if (layer.size() != 6)
         throw InvalidArgument("weights of a layer", "6", fmt::format("{}", layer.size()));
@@ -69,31 +73,39 @@ class Decoder {
   }
 
   std::shared_ptr<mk::TensorMemory> memory_;
-  mk::DecoderShape shape_{};
+  mk::DecoderShape shape_{};  ///< of this rank
   uint32_t blocks_ = 0;
+  size_t sequences_ = 0;
   std::vector<Piece> outer_;
   std::vector<std::vector<Piece>> layers_;
   std::unique_ptr<mk::DenseDecoder> decoder_;
 };
 
-/// As many as were asked for; else what the device has room for, on hosts two a KV head.
-uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked) {
+/// As many as were asked for; else what the device has room for, on hosts two a KV head, or as many
+/// as sequences.
+uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked,
+                    uint32_t sequences) {
   if (asked != 0) return asked;
   const Accelerator& accelerator = memory.world().accelerator();
   return accelerator.kind() == AcceleratorKind::gpu
-             ? shape.blocks_of(accelerator.capacity().multiprocessors)
-             : shape.blocks_of(2 * shape.kv_heads);
+             ? shape.blocks_of(accelerator.capacity().multiprocessors, memory.world().size())
+             : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads,
+                               memory.world().size());
 }
 
 std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderShape& shape,
                                       const std::vector<Piece>& outer,
                                       const std::vector<std::vector<Piece>>& layers,
-                                      uint32_t blocks, const std::vector<uint32_t>& prompt,
+                                      uint32_t blocks,
+                                      const std::vector<std::vector<uint32_t>>& prompts,
                                       uint32_t stop_token) {
   return std::make_unique<Decoder>(
       memory, shape, outer, layers,
       mk::DecoderOptions{
-          .blocks = blocks_for(memory, shape, blocks), .prompt = prompt, .stop_token = stop_token});
+          .blocks = blocks_for(memory, shape, blocks, static_cast<uint32_t>(prompts.size())),
+          .prompts = prompts,
+          .stop_token = stop_token,
+          .place = {.rank = memory.world().rank(), .ranks = memory.world().size()}});
 }
 
 }  // namespace
@@ -119,25 +131,27 @@ void register_dense_decoder(nb::module_& m) {
           },
           nb::kw_only(), "vocabulary"_a, "hidden"_a, "layers"_a, "query_heads"_a, "kv_heads"_a,
           "head_dim"_a, "inner"_a, "page_tokens"_a, "positions_max"_a, "epsilon"_a, "rope_base"_a)
-      .def("blocks_of", &mk::DecoderShape::blocks_of, "multiprocessors"_a)
-      .def("check", &mk::DecoderShape::check, "blocks"_a);
+      .def("blocks_of", &mk::DecoderShape::blocks_of, "multiprocessors"_a, "ranks"_a = 1)
+      .def("check", &mk::DecoderShape::check, "blocks"_a, "ranks"_a = 1);
   nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")
       .def_static("make", &make_decoder, "memory"_a, "shape"_a, nb::kw_only(), "outer"_a,
-                  "layers"_a, "blocks"_a, "prompt"_a, "stop_token"_a)
+                  "layers"_a, "blocks"_a, "prompts"_a, "stop_token"_a)
       .def_prop_ro("graph", [](const Decoder& self) { return self.get().graph(); })
       .def_prop_ro("blocks", &Decoder::blocks)
       .def_prop_ro("unit_bytes", [](const Decoder& self) { return self.get().unit_bytes(); })
       .def_prop_ro("logits",
                    [](const Decoder& self) {
-                     return self.piece(self.get().logits, self.shape().vocabulary * sizeof(float));
+                     return self.piece(self.get().logits,
+                                       self.sequences() * self.shape().vocabulary * sizeof(float));
                    })
       .def_prop_ro("tokens",
                    [](const Decoder& self) {
-                     return self.piece(self.get().tokens,
-                                       (self.shape().positions_max + 1) * sizeof(uint32_t));
+                     return self.piece(
+                         self.get().tokens,
+                         self.sequences() * (self.shape().positions_max + 1) * sizeof(uint32_t));
                    })
       .def_prop_ro("status", [](const Decoder& self) {
-        return self.piece(self.get().status, sizeof(uint32_t));
+        return self.piece(self.get().status, self.sequences() * sizeof(uint32_t));
       });
 }
 

@@ -106,11 +106,13 @@ class Kernel {
 
 std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& graph,
                                     uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
-                                    uint32_t schedulers, uint32_t trace_records) {
+                                    uint32_t ring_units, uint32_t schedulers,
+                                    uint32_t trace_records) {
   return std::make_unique<Kernel>(world, graph,
                                   mk::MegakernelOptions{.workers = workers,
                                                         .compute_warps = compute_warps,
                                                         .unit_bytes = unit_bytes,
+                                                        .ring_units = ring_units,
                                                         .schedulers = schedulers,
                                                         .trace_records = trace_records});
 }
@@ -177,7 +179,8 @@ void register_megakernel(nb::module_& m) {
       .def("measured_costs", &mk::Trace::measured_costs);
   nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
-                  "compute_warps"_a, "unit_bytes"_a, "schedulers"_a, "trace_records"_a)
+                  "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a,
+                  "trace_records"_a)
       .def("run", &run, "iterations"_a)
       .def("start", [](const Kernel& self) { self.get().start(); })
       .def(

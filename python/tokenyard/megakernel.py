@@ -225,27 +225,32 @@ class LayerPieces:
     attention_norm: Piece
     """[hidden]"""
     qkv: Piece
-    """[KV heads, its query heads and K and V, dim, hidden]"""
+    """[KV heads of the rank, its query heads and K and V, dim, hidden]"""
     out: Piece
-    """[KV heads, hidden, its query heads * dim]"""
+    """[KV heads of the rank, hidden, its query heads * dim]"""
     mlp_norm: Piece
     """[hidden]"""
     gate_up: Piece
-    """[inner, gate and up, hidden]"""
+    """[inner of the rank, gate and up, hidden]"""
     down: Piece
-    """[hidden, inner]"""
+    """[hidden, inner of the rank]"""
 
 
 class DenseDecoder:
-    """A Llama-shaped step as a graph whose stages hand on words: the fastest, on one rank.
+    """A Llama-shaped step as a graph whose stages hand on words: the fastest.
+
+    The ranks of the memory's world share the model (tensor parallel), and all of them make it: of R
+    ranks, rank r has the r-th R-th of the KV heads, of the inner elements and of the head's tokens.
 
     Args:
         memory: where its tensors go.
-        shape: of the model; `shape.check(blocks)` names what the tasks cannot do.
-        embedding, final_norm, head: [vocabulary, hidden], [hidden], [vocabulary, hidden]; BF16.
-        layers: the layers' weights.
-        prompt: the first tokens.
-        stop: the token that ends the loop, if any.
+        shape: of the whole model; `shape.check(blocks, ranks)` names what the tasks cannot do.
+        embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
+            vocabulary, hidden]; BF16.
+        layers: this rank's part of the layers' weights.
+        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; of ranks that
+            share a model, of one.
+        stop: the token that ends a sequence, if any. The loop ends when all have ended.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
 
     Raises:
@@ -261,7 +266,7 @@ class DenseDecoder:
         final_norm: Piece,
         head: Piece,
         layers: Sequence[LayerPieces],
-        prompt: Sequence[int],
+        prompts: Sequence[Sequence[int]],
         stop: int | None = None,
         blocks: int = 0,
     ) -> None:
@@ -273,7 +278,7 @@ class DenseDecoder:
                 [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
             ],
             blocks=blocks,
-            prompt=list(prompt),
+            prompts=[list(prompt) for prompt in prompts],
             stop_token=NO_TOKEN if stop is None else stop,
         )
         self.graph = Graph._of(self._native.graph)
@@ -290,17 +295,17 @@ class DenseDecoder:
 
     @property
     def logits(self) -> Piece:
-        """Of the last step: [vocabulary] float32."""
+        """Of the last step: [sequences, this rank's part of the vocabulary] float32."""
         return self._native.logits
 
     @property
     def tokens(self) -> Piece:
-        """What has been decided, by position: uint32."""
+        """What has been decided, by position: [sequences, positions_max + 1] uint32."""
         return self._native.tokens
 
     @property
     def status(self) -> Piece:
-        """How the last step ended: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
+        """[sequences] how they stand: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
         return self._native.status
 
 
@@ -315,6 +320,7 @@ class Megakernel:
         unit_bytes: of what tasks stream ahead.
         schedulers: blocks besides, which give tasks to workers while the graph runs; 0: tasks are
             placed when the graph is compiled.
+        ring_units: units that each warp may hold; 0 leaves it to Tokenyard.
         trace_records: newest tasks of each worker that `trace` tells of.
 
     Raises:
@@ -329,6 +335,7 @@ class Megakernel:
         workers: int = 0,
         compute_warps: int = 0,
         unit_bytes: int = 4096,
+        ring_units: int = 0,
         schedulers: int = 0,
         trace_records: int = 0,
     ) -> None:
@@ -338,6 +345,7 @@ class Megakernel:
             workers=workers,
             compute_warps=compute_warps,
             unit_bytes=unit_bytes,
+            ring_units=ring_units,
             schedulers=schedulers,
             trace_records=trace_records,
         )

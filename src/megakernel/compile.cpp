@@ -190,6 +190,21 @@ uint32_t Program::tail_bytes(uint32_t compute_warps) const {
          compute_warps * streams.depth * streams.unit_bytes;
 }
 
+uint32_t ring_units_that_fit(const Graph& graph, const Shape& shape, const Capacity& capacity) {
+  uint32_t scratch = 0, ahead = 0;
+  for (const Graph::TaskNode& task : graph.tasks()) {
+    scratch = std::max(scratch, graph.task_set().types[task.type].scratch_bytes);
+    ahead = std::max(ahead, task.ahead_bytes);
+  }
+  const size_t others =
+      aligned_128(sizeof(WorkerShared)) + aligned_128(scratch) + aligned_128(ahead);
+  uint32_t depth = shape.streams.depth;
+  while (depth > 1 && others + size_t{shape.compute_warps} * depth * shape.streams.unit_bytes >
+                          capacity.shared_bytes)
+    --depth;
+  return depth;
+}
+
 void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
                     const Capacity& capacity) {
   if (shape.workers == 0 || shape.blocks() > capacity.multiprocessors)

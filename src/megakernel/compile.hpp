@@ -58,6 +58,10 @@ struct Program {
 Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
                      const Compiled& compiled);
 
+/// As many units of a warp's ring as fit beside what the graph's tasks need, at least one and at
+/// most as many as the shape has.
+uint32_t ring_units_that_fit(const Graph& graph, const Shape& shape, const Capacity& capacity);
+
 /// Throws InvalidGraph (co_residency, shared_memory) if a rank's device cannot run it.
 void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
                     const Capacity& capacity);

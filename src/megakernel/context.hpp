@@ -89,10 +89,10 @@ class Context {
 
   /// Units that a warp may hold at a time.
   DEVICE uint32_t ring_units() const { return working_.params.streams.depth; }
-  /// By a whole warp: its next units, once they have been loaded. Undefined bytes if the run has
-  /// failed.
+  /// By a whole warp: its next units, once they have been loaded. False if the run has failed; then
+  /// they may still be on their way, and nobody may read them. Lanes may get different answers.
   template <uint32_t kUnits>
-  DEVICE void next_units(const std::byte* (&units)[kUnits]) {
+  DEVICE bool next_units(const std::byte* (&units)[kUnits]) {
     RingCursor at = units_;
     UNROLL
     for (uint32_t i = 0; i < kUnits; ++i) {
@@ -102,37 +102,41 @@ class Context {
     at = units_;
     // One wait in the code, however many units: a GPU fetches code from as far away as data.
     KEEP_ROLLED
-    for (uint32_t i = 0; i < kUnits; ++i) {
-      await_unit(at);
+    for (uint32_t i = 0; i < kUnits && !lost_; ++i) {
+      lost_ = !await_unit(at);
       at.next(ring_units());
     }
+    return !lost_;
   }
+  /// Null if the run has failed.
   DEVICE const std::byte* next_unit() {
     const std::byte* unit[1];
-    next_units(unit);
-    return unit[0];
+    return next_units(unit) ? unit[0] : nullptr;
   }
-  /// By a whole warp, which has read them: the places of the oldest units may be loaded again.
+  /// By a whole warp, which has read them: the places of the oldest units may be loaded again. Not
+  /// those of units that have not come, else their loader would lose count of what has landed.
   template <uint32_t kUnits>
   DEVICE void release_units() {
     warp::sync();
     KEEP_ROLLED
     for (uint32_t i = 0; i < kUnits; ++i) {
-      if (warp::lane() == 0) empty_[units_.slot].arrive();
+      if (warp::lane() == 0 && !lost_) empty_[units_.slot].arrive();
       units_.next(ring_units());
     }
   }
   DEVICE void release_unit() { release_units<1>(); }
 
   /// By every thread that reads it, in every run of a task that has one: what its `ahead` has
-  /// loaded. May be written to; whoever does calls fence_async() after it.
+  /// loaded, or null if the run has failed. May be written to; whoever does calls fence_async()
+  /// after it.
   DEVICE std::byte* loaded_ahead() {
     Completion& full = working_.shared.ahead_full;
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
-    if (!wait_until(working_.deadline(), what, [&] { return full.done(ahead_ & 1); }))
-      stall(working_,
-            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
-    return ahead_area(working_.params);
+    if (wait_until(working_.deadline(), what, [&] { return full.done(ahead_ & 1); }))
+      return ahead_area(working_.params);
+    stall(working_,
+          {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+    return nullptr;
   }
   /// Until words that carry an event have come. Gives up when the run fails: what they hold then
   /// means nothing, and neither does what the task makes of it.
@@ -192,12 +196,14 @@ class Context {
   }
 
  private:
-  DEVICE void await_unit(const RingCursor& unit) const {
+  DEVICE bool await_unit(const RingCursor& unit) const {
     Completion& full = full_[unit.slot];
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};
-    if (!wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
-      stall(working_,
-            {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+    if (wait_until(working_.deadline(), what, [&] { return full.done(unit.parity()); }))
+      return true;
+    stall(working_,
+          {.what = Stalled::units, .task = task_, .rank = rank(), .iteration = iteration_});
+    return false;
   }
 
   const Working& working_;
@@ -207,6 +213,8 @@ class Context {
   uint64_t iteration_ = 0;
   uint32_t ahead_ = 0;  ///< tasks that loaded ahead so far
   RingCursor units_;
+  /// A unit did not come in time. Whether a later one has come cannot be told: laps share parities.
+  bool lost_ = false;
 };
 
 }  // namespace tokenyard::megakernel

@@ -1,5 +1,10 @@
-/// A Llama-shaped decoder of dense layers as one graph: a token an iteration, for one sequence on
-/// one rank. tasks/layer.hpp tells its stages.
+/// A Llama-shaped decoder of dense layers as one graph: a token of each sequence an
+/// iteration. tasks/layer.hpp tells its stages.
+///
+/// Several ranks share a model (tensor parallel): each has its part of the heads, of the
+/// feed-forward's inner elements and of the vocabulary. Every product that a block adds to a sum it
+/// adds to that sum of every rank, so a stage that follows waits no longer for other ranks than for
+/// this one, and all ranks have the same bits: those of one rank alone, if its terms are the same.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +12,13 @@
 #include <vector>
 
 #include "device/numbers.hpp"
+#include "megakernel/decoder_shape.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 namespace tokenyard::megakernel {
 
-struct DecoderShape {
-  uint32_t vocabulary, hidden, layers, query_heads, kv_heads, head_dim, inner;
-  uint32_t page_tokens, positions_max;  ///< of the KV cache
-  float epsilon, rope_base;
-
-  uint32_t group() const { return query_heads / kv_heads; }
-  /// The most blocks, of so many, among which the stages can be dealt out; 0: none.
-  uint32_t blocks_of(uint32_t multiprocessors) const;
-  /// Throws InvalidArgument naming what the tasks cannot do.
-  void check(uint32_t blocks) const;
-};
-
-/// In this rank's memory; they must stay as long as the graph runs. All BF16.
+/// In this rank's memory; they must stay as long as the graph runs. All BF16. KV heads, inner
+/// elements and the head's tokens are this rank's: of rank r of R, the r-th R-th of all.
 struct DecoderWeights {
   struct Layer {
     const BFloat16* attention_norm;  ///< [hidden]
@@ -33,20 +28,24 @@ struct DecoderWeights {
     const BFloat16* gate_up;         ///< [inner][gate, up][hidden]
     const BFloat16* down;            ///< [hidden][inner]
   };
-  const BFloat16* embedding;  ///< [vocabulary][hidden]
+  const BFloat16* embedding;  ///< [vocabulary of all ranks][hidden]
   std::vector<Layer> layers;
   const BFloat16* final_norm;  ///< [hidden]
   const BFloat16* head;        ///< [vocabulary][hidden]
 };
 
 struct DecoderOptions {
-  uint32_t blocks = 1;           ///< workers of the megakernel
-  std::vector<uint32_t> prompt;  ///< at least one token
+  uint32_t blocks = 1;  ///< workers of the megakernel
+  /// A sequence each, of at least one token: 1, 2, 4 or 8 of them, which share each weight that is
+  /// read; of ranks that share a model, one.
+  std::vector<std::vector<uint32_t>> prompts;
   uint32_t stop_token = UINT32_MAX;
+  Graph::Place place = {};  ///< among the ranks that share the model
 };
 
 class DenseDecoder {
  public:
+  /// Collective, if there are several ranks: `shape` is of the whole model, alike on all of them.
   DenseDecoder(TensorMemory& memory, const DecoderShape& shape, const DecoderWeights& weights,
                const DecoderOptions& options);
 
@@ -55,14 +54,15 @@ class DenseDecoder {
   uint32_t unit_bytes() const;
 
   // What a step leaves, in this rank's memory.
-  float* logits = nullptr;       ///< [vocabulary]
-  uint32_t* tokens = nullptr;    ///< [positions_max + 1] that have been decided, by position
-  uint32_t* status = nullptr;    ///< a NextToken::Status
-  uint32_t* token = nullptr;     ///< of the next step
-  uint32_t* position = nullptr;  ///< likewise
-  BFloat16* k_cache = nullptr;   ///< [layers][kv heads][positions_max][dim], by pages
+  float* logits = nullptr;       ///< [sequences][vocabulary of this rank]
+  uint32_t* tokens = nullptr;    ///< [sequences][positions_max + 1] decided, by position
+  uint32_t* status = nullptr;    ///< [sequences] a NextToken::Status
+  uint32_t* token = nullptr;     ///< [sequences] of the next step
+  uint32_t* position = nullptr;  ///< [sequences] likewise
+  BFloat16* k_cache =
+      nullptr;  ///< [sequences][layers][kv heads of this rank][positions_max][dim], by pages
   BFloat16* v_cache = nullptr;
-  /// Words that stages hand on, cleared before the first iteration of an object.
+  /// Words of one rank alone that stages hand on, cleared before the first iteration of an object.
   struct Words {
     void* begin;
     size_t bytes;
@@ -74,11 +74,14 @@ class DenseDecoder {
   struct Span {
     uint32_t begin, end;
     uint32_t count() const { return end - begin; }
+    Span operator*(uint32_t each) const { return {begin * each, end * each}; }
   };
   static Span share(uint32_t count, uint32_t index, uint32_t parts);
 
   template <class T>
   T* carried(size_t count);
+  void make_sums();
+  void make_prompts(const DecoderOptions& options);
   Tensor given(const std::string& name, const void* at, uint64_t bytes);
   void make_words(const DecoderOptions& options);
   void make_events();
@@ -88,42 +91,61 @@ class DenseDecoder {
   void gate_up(uint32_t layer, uint32_t block);
   void project_down(uint32_t layer, uint32_t block);
   void project_logits(uint32_t block);
+  void send_best();
   void next_token();
+  void next_tokens();
 
   uint32_t head_words() const { return (shape_.group() + 2) * shape_.head_dim; }
   uint32_t group_columns() const { return shape_.group() * shape_.head_dim; }
-  uint64_t* sums_of(uint32_t stage) const { return sums_ + size_t{stage} * shape_.hidden; }
+  uint64_t* sums_of(uint32_t stage) const { return sums_[place_.rank] + stage_words(stage); }
+  size_t stage_words(uint32_t stages) const { return size_t{stages} * sequences_ * shape_.hidden; }
+  /// Of all ranks.
+  template <class Sums>
+  Sums sums_everywhere(uint32_t stage) const;
+  /// A task whose arguments differ by kind: `fill` fills them in.
+  template <template <class> class Type, class Fill>
+  void add_of_kind(Fill fill, TaskOptions options);
+  std::vector<Region> everywhere(const Region& region) const;
+  std::vector<Signal> to_everybody(Event event) const;
+  /// Chunks of the vector that a block carries on, and clears.
+  Span chunks_of(uint32_t block) const;
+  Region rows_of_sums(uint32_t stage, const Span& rows) const;
   /// Terms of a sum after attention, and after the feed-forward: a head's or a part's each, and the
   /// vector carried on.
-  uint32_t attention_terms() const { return shape_.kv_heads + 1; }
-  uint32_t inner_terms() const { return parts_ + 1; }
+  uint32_t attention_terms() const { return shape_.kv_heads * place_.ranks + 1; }
+  uint32_t inner_terms() const { return parts_ * place_.ranks + 1; }
 
   TensorMemory& memory_;
-  const DecoderShape shape_;
+  const Graph::Place place_;
+  const DecoderShape shape_;  ///< of this rank
   const DecoderWeights weights_;
   Graph graph_;
-  uint32_t blocks_, splits_;         ///< blocks of a KV head
-  uint32_t parts_, columns_;         ///< of the feed-forward; inner elements of one
+  uint32_t sequences_, blocks_;
+  uint32_t head_blocks_,
+      splits_;                ///< blocks of a KV head; of them, those that attend to a sequence
+  uint32_t parts_, columns_;  ///< of the feed-forward; inner elements of one
   uint32_t part_blocks_, rows_max_;  ///< blocks of a part; positions of a split
-  uint32_t stop_token_, prompt_tokens_;
+  uint32_t stop_token_, prompt_stride_;
 
-  uint64_t* sums_ = nullptr;   ///< [2 * layers][hidden]
-  void* qkv_ = nullptr;        ///< [layers][kv heads][head_words] Stamped
-  uint32_t* inner_ = nullptr;  ///< [layers][inner]
+  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers][sequences][hidden]
+  void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped
+  uint32_t* inner_ = nullptr;    ///< [layers][sequences][inner]
   uint32_t* broken_ = nullptr;
-  void* partial_ = nullptr;          ///< [layers][kv heads][splits][group columns] Stamped
-  void* partial_weights_ = nullptr;  ///< [layers][kv heads][splits][group] SplitWeight
-  void* best_ = nullptr;             ///< [blocks] Best
+  void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
+  void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight
+  void* best_ = nullptr;              ///< [blocks][sequences] Best
+  std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks] Best
   uint32_t* pages_ = nullptr;
-  float* rotation_ = nullptr;  ///< [positions_max][cosines, sines][dim / 2]
-  uint32_t* prompt_ = nullptr;
+  float* rotation_ = nullptr;          ///< [positions_max][cosines, sines][dim / 2]
+  uint32_t* prompt_ = nullptr;         ///< [sequences][prompt_stride]
+  uint32_t* prompt_tokens_ = nullptr;  ///< [sequences]
 
-  Tensor token_t_, position_t_, best_t_, broken_t_;
+  Tensor token_t_, position_t_, best_t_, best_of_ranks_t_, broken_t_;
   std::vector<Tensor> sums_t_, qkv_t_, inner_t_, cache_t_, partial_t_;
   std::vector<Event> after_attention_, after_inner_;  ///< [layers] carried
   std::vector<Event> qkv_ready_, attended_;           ///< [layers * kv heads] carried
   std::vector<Event> inner_ready_;                    ///< [layers * parts] carried
-  Event logits_ready_, step_ended_;
+  Event logits_ready_, all_ranks_best_, best_taken_, step_ended_;
 };
 
 }  // namespace tokenyard::megakernel

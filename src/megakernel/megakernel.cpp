@@ -23,7 +23,8 @@ namespace {
 constexpr uint32_t kWorkersHost = 4, kWarpsHost = 1, kWarpsGpu = 8;
 constexpr uint32_t kRingGpu = 6, kRingHost = 3;
 
-Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator) {
+Shape shape_of(const MegakernelOptions& options, const Graph& graph,
+               const Accelerator& accelerator) {
   const bool gpu = accelerator.kind() == AcceleratorKind::gpu;
   const uint32_t multiprocessors = accelerator.capacity().multiprocessors;
   const auto chosen = [](uint32_t asked, uint32_t otherwise) {
@@ -54,6 +55,8 @@ Shape shape_of(const MegakernelOptions& options, const Accelerator& accelerator)
   if (shape.streams.unit_bytes == 0 || shape.streams.unit_bytes % 128 != 0)
     throw InvalidArgument("unit_bytes", "a positive multiple of 128",
                           fmt::format("{}", shape.streams.unit_bytes));
+  if (options.ring_units == 0)
+    shape.streams.depth = ring_units_that_fit(graph, shape, accelerator.capacity());
   shape.streams.in_flight = std::clamp(shape.streams.in_flight, 1u, shape.streams.depth);
   return shape;
 }
@@ -87,11 +90,13 @@ struct Megakernel::Parts {
       : world(world),
         accelerator(world.accelerator()),
         graph(graph),
-        shape(shape_of(options, accelerator)),
+        shape(shape_of(options, graph, accelerator)),
         cell(accelerator, world.alarm()) {
     const Everybody everybody = gather(world, graph, shape);
     const Compiled compiled = compile(everybody.graphs, everybody.shapes);
     program = make_program(everybody.graphs, world.rank(), shape, compiled);
+    triggers = compiled.triggers[world.rank()];
+    if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
     // What one rank's device cannot do, all hear of.
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
       const Shape& of_rank = everybody.shapes[rank];
@@ -119,7 +124,9 @@ struct Megakernel::Parts {
   const Shape shape;
   FailureCell cell;
   Program program;
-  uint32_t tail_bytes = 0;  ///< of shared memory, enough for any rank
+  std::vector<EventTriggers> triggers;        ///< of this rank's events
+  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
+  uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
   std::unique_ptr<DeviceTables> tables;
   std::vector<std::string> type_names;
   uint32_t runs = 0;
@@ -274,10 +281,12 @@ void Megakernel::Parts::throw_failure() {
                           fmt::format("{}", report.seen), report.rank);
   } catch (const PeerTimeout& timeout) {
     WaitFacts facts = timeout.facts;
-    const StallRecord* const cause = cause_of(stalls);
-    if (report.phase >= graph.tasks().size() && cause != nullptr) {
+    // Time is up for all workers at once: most of them await one another.
+    const StallRecord* cause = origin_of(graph, triggers, queues, stalls);
+    if (cause == nullptr && report.phase >= graph.tasks().size()) cause = cause_of(stalls);
+    if (cause != nullptr) {
       facts.phase = phase_of(graph, *cause);
-      facts.rank = cause->rank;
+      facts.rank = owing_rank(triggers, *cause);
       facts.expected = cause->need;
       facts.seen = cause->have;
     }

@@ -65,6 +65,50 @@ const StallRecord* cause_of(std::span<const StallRecord> stalls) {
   return found == stalls.end() ? nullptr : &*found;
 }
 
+namespace {
+
+bool awaits_an_event(const StallRecord& stall) {
+  return stall.what == Stalled::event || stall.what == Stalled::carried;
+}
+
+/// Whether a worker that has stalled so has still to run the task at this place of its queue, in
+/// this iteration.
+bool has_yet_to_run(const std::vector<uint32_t>& queue, const StallRecord& stall, size_t at,
+                    uint64_t iteration) {
+  if (stall.what == Stalled::loop) return iteration > stall.iteration;
+  if (!awaits_an_event(stall) && stall.what != Stalled::units) return false;
+  if (iteration != stall.iteration) return iteration > stall.iteration;
+  const auto stalled = std::find(queue.begin(), queue.end(), stall.task) - queue.begin();
+  return at >= static_cast<size_t>(stalled);
+}
+
+}  // namespace
+
+const StallRecord* origin_of(const Graph& graph, std::span<const EventTriggers> triggers,
+                             std::span<const std::vector<uint32_t>> queues,
+                             std::span<const StallRecord> stalls) {
+  for (const StallRecord& stall : stalls) {
+    if (!awaits_an_event(stall)) continue;
+    // A counter's need tells of which iteration its signals are.
+    const uint64_t iteration = stall.what == Stalled::event && triggers[stall.event].triggers > 0
+                                   ? stall.need / triggers[stall.event].triggers - 1
+                                   : stall.iteration;
+    bool owed_here = false;
+    for (size_t worker = 0; worker < queues.size() && worker < stalls.size(); ++worker)
+      for (size_t at = 0; at < queues[worker].size() && !owed_here; ++at)
+        for (const Signal& signal : graph.tasks()[queues[worker][at]].signals)
+          owed_here |= signal.rank == graph.place().rank && signal.event.id == stall.event &&
+                       has_yet_to_run(queues[worker], stalls[worker], at, iteration);
+    if (!owed_here) return &stall;
+  }
+  return nullptr;
+}
+
+uint32_t owing_rank(std::span<const EventTriggers> triggers, const StallRecord& stall) {
+  return awaits_an_event(stall) && triggers[stall.event].remote ? triggers[stall.event].remote_rank
+                                                                : stall.rank;
+}
+
 std::string phase_of(const Graph& graph, const StallRecord& stall) {
   return "megakernel: " + text(graph, stall);
 }

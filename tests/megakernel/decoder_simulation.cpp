@@ -1,6 +1,7 @@
 // Suite `decoder`: a dense decoder whose stages hand on words, and which loads its cache ahead,
-// under weak memory and odd schedules. Its logits must be those of the plain model, and the same
-// bits whatever the schedule.
+// under weak memory and odd schedules: of one sequence or several, on one rank or shared by
+// several, of which one may stop in the middle. Its logits must be those of the plain model, of
+// every sequence, and on every rank its part of them.
 #include "megakernel/plain_decoder.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -13,28 +14,39 @@ using simulation::SeedRun;
 
 struct Drawn {
   DecoderShape shape;
-  uint32_t blocks, compute_warps, ring_units, in_flight, steps, seed;
+  uint32_t ranks, sequences, blocks, compute_warps, ring_units, in_flight, steps, seed;
 };
 
 Drawn draw(SeedRun& run) {
   simulation::Random& random = run.random;
-  const uint32_t heads = run.option("kv_heads", random.between(1, 2));
-  const uint32_t splits = run.option("splits", random.between(1, 2));
+  const uint32_t ranks = run.option("ranks", random.chance(512)   ? 1u
+                                             : random.chance(256) ? 4u
+                                                                  : 2u);
+  const uint32_t heads = run.option("kv_heads of a rank", ranks == 1 ? random.between(1, 2) : 1u);
+  const uint32_t side_by_side = random.chance(256) ? random.chance(256) ? 8u : 4u : 2u;
+  const uint32_t sequences =
+      run.option("sequences", ranks > 1 || random.chance(512) ? 1u : side_by_side);
+  const uint32_t splits =
+      run.option("splits", sequences * random.between(1, sequences == 1 ? 2 : 1));
   const uint32_t group = run.option("group", random.between(1, 2));
   return {.shape = {.vocabulary = 12,
                     .hidden = run.option("hidden", 8 * splits * random.between(1, 2)),
                     .layers = run.option("layers", random.between(1, 2)),
-                    .query_heads = heads * group,
-                    .kv_heads = heads,
+                    .query_heads = ranks * heads * group,
+                    .kv_heads = ranks * heads,
                     .head_dim = 16,
-                    .inner = run.option("inner", 8 * random.between(1, 3)),
+                    .inner = ranks * run.option("inner of a rank",
+                                                8 * random.between(1, ranks == 1 ? 3 : 2)),
                     .page_tokens = run.option("page_tokens", random.between(1, 2)),
                     .positions_max = 4,
                     .epsilon = 1e-5f,
                     .rope_base = 10000},
+          .ranks = ranks,
+          .sequences = sequences,
           .blocks = heads * splits,
           .compute_warps = run.option("compute_warps", random.chance(256) ? 2u : 1u),
-          .ring_units = run.option("ring_units", random.between(1, 3)),
+          .ring_units = run.option("ring_units",
+                                   random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
           .in_flight = random.between(1, 2),
           .steps = run.option("steps", random.between(1, 3)),
           .seed = static_cast<uint32_t>(random.below(3))};
@@ -42,10 +54,11 @@ Drawn draw(SeedRun& run) {
 
 /// Fed the prompt, whatever the model thinks.
 Vector last_logits(World& world, const Drawn& drawn, const Model& model,
-                   const std::vector<uint32_t>& prompt) {
+                   const std::vector<std::vector<uint32_t>>& prompts) {
   TensorMemory memory(world);
-  const DenseDecoder decoder(memory, drawn.shape, model.placed(memory),
-                             {.blocks = drawn.blocks, .prompt = prompt});
+  const Graph::Place place{.rank = world.rank(), .ranks = world.size()};
+  const DenseDecoder decoder(memory, drawn.shape, model.placed(memory, place),
+                             {.blocks = drawn.blocks, .prompts = prompts, .place = place});
   Megakernel kernel(world, decoder.graph(),
                     {.workers = drawn.blocks,
                      .compute_warps = drawn.compute_warps,
@@ -53,7 +66,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                      .ring_units = drawn.ring_units,
                      .in_flight = drawn.in_flight});
   kernel.run(drawn.steps);
-  Vector logits(drawn.shape.vocabulary);
+  Vector logits(drawn.sequences * drawn.shape.vocabulary / world.size());
   memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
   return logits;
 }
@@ -61,20 +74,46 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   const Model model(drawn.shape);
-  std::vector<uint32_t> prompt(drawn.steps + 1);
-  for (uint32_t i = 0; i < prompt.size(); ++i) prompt[i] = (5 * i + drawn.seed) % 12;
-  Plain plain(model);
-  Vector expected;
-  for (uint32_t step = 0; step < drawn.steps; ++step) expected = plain.logits(prompt[step]);
-  const simulated::Options options{.ranks = 1, .arena_bytes = size_t{1} << 18};
+  std::vector<std::vector<uint32_t>> prompts(drawn.sequences,
+                                             std::vector<uint32_t>(drawn.steps + 1));
+  std::vector<Vector> expected(drawn.sequences);
+  for (uint32_t s = 0; s < drawn.sequences; ++s) {
+    for (uint32_t i = 0; i <= drawn.steps; ++i) prompts[s][i] = (5 * i + 3 * s + drawn.seed) % 12;
+    Plain plain(model);
+    for (uint32_t step = 0; step < drawn.steps; ++step)
+      expected[s] = plain.logits(prompts[s][step]);
+  }
+  simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
+  const bool stops = drawn.ranks > 1 && run.random.chance(256);
+  if (stops) {
+    options.stop = simulation::RankStop{
+        .rank = run.option("stops", run.random.below(drawn.ranks)),
+        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
+        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
   const simulated::Result result = simulated::run(run, options, [&](World& world) {
-    const Vector logits = last_logits(world, drawn, model, prompt);
-    for (size_t i = 0; i < logits.size(); ++i)
-      if (!(std::abs(logits[i] - expected[i]) < 3e-2f))
-        throw simulation::SuiteFailure(
-            fmt::format("logit {} is {} instead of {}", i, logits[i], expected[i]));
+    const Vector logits = last_logits(world, drawn, model, prompts);
+    const size_t mine = drawn.shape.vocabulary / world.size();
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const size_t sequence = i / mine, token = world.rank() * mine + i % mine;
+      const float right = expected[sequence][token];
+      if (!(std::abs(logits[i] - right) < 3e-2f))
+        throw simulation::SuiteFailure(fmt::format("logit {} of sequence {} is {} instead of {}",
+                                                   token, sequence, logits[i], right));
+    }
   });
-  result.require_clean({});
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; rank < drawn.ranks && stops; ++rank) {
+    may_throw.push_back(rank);
+    if (rank == options.stop->rank || !result.thrown[rank]) continue;
+    try {
+      std::rethrow_exception(result.thrown[rank]);
+    } catch (const PeerTimeout&) {
+    } catch (const PeerLost&) {
+    }  // Anything else is no answer to a rank that stops.
+  }
+  result.require_clean(may_throw);
 }
 
 const bool registered = simulation::add_suite(

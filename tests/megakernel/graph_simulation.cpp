@@ -37,6 +37,8 @@ Drawn draw(SeedRun& run) {
   drawn.plan.compute_warps = run.option("compute_warps", random.chance(128) ? 2 : 1);
   if (graph.pacing != Pacing::pipelined && random.chance(341))
     drawn.plan.schedulers = run.option("schedulers", random.between(1, 2));
+  else
+    graph.shares_anywhere = run.option("shares_anywhere", random.chance(512));
   drawn.plan.task_slots = random.between(1, 2);
   drawn.plan.ring_units = random.between(1, 3);
   drawn.plan.in_flight = random.between(1, 2);

@@ -55,23 +55,34 @@ struct Model {
            .down = matrix(size_t{hidden} * shape.inner, shape.inner)});
   }
 
-  DecoderWeights placed(TensorMemory& memory) const {
+  /// What one of the ranks that share the model has of it.
+  DecoderWeights placed(TensorMemory& memory, const Graph::Place& where = {}) const {
     const auto place = [&](const Matrix& matrix) {
       void* const there = memory.local(matrix.size() * 2);
       memory.write(there, matrix.data(), matrix.size() * 2);
       return static_cast<const BFloat16*>(there);
     };
+    /// Of each of `rows` rows the rank's part.
+    const auto place_part = [&](const Matrix& matrix, size_t rows = 1) {
+      const size_t row = matrix.size() / rows, part = row / where.ranks;
+      Matrix mine;
+      for (size_t i = 0; i < rows; ++i) {
+        const auto from = matrix.begin() + static_cast<std::ptrdiff_t>(i * row + where.rank * part);
+        mine.insert(mine.end(), from, from + static_cast<std::ptrdiff_t>(part));
+      }
+      return place(mine);
+    };
     DecoderWeights weights{.embedding = place(embedding),
                            .layers = {},
                            .final_norm = place(final_norm),
-                           .head = place(head)};
+                           .head = place_part(head)};
     for (const Layer& layer : layers)
       weights.layers.push_back({.attention_norm = place(layer.attention_norm),
-                                .qkv = place(layer.qkv),
-                                .out = place(layer.out),
+                                .qkv = place_part(layer.qkv),
+                                .out = place_part(layer.out),
                                 .mlp_norm = place(layer.mlp_norm),
-                                .gate_up = place(layer.gate_up),
-                                .down = place(layer.down)});
+                                .gate_up = place_part(layer.gate_up),
+                                .down = place_part(layer.down, shape.hidden)});
     return weights;
   }
 };

@@ -27,6 +27,7 @@ struct RandomGraphOptions {
   uint32_t cells = 16;  ///< of a rank
   Pacing pacing = Pacing::gated;
   bool dynamic_counts = false;
+  bool shares_anywhere = false;  ///< tasks of all ranks signal dynamic events: static runs only
   bool streams = false;
   uint32_t last_of_run = 0;  ///< gated: iterations of a run, decided on the device
 };
@@ -42,12 +43,14 @@ struct TouchPlan {
   struct Seen {
     Cell cell;
     uint32_t writer, iterations;
+    uint32_t share, shares;  ///< of whose cell it is; shares 0: of nobody's
   };
   uint32_t rank = 0;
   std::vector<Seen> reads;
   std::vector<Cell> writes;
   std::set<uint32_t> after, after_lagging;  ///< tasks; lagging: of the iteration before
   uint32_t share = 0, shares = 0;           ///< in a dynamic event
+  uint32_t event_rank = 0;                  ///< whose
   uint32_t dynamic_event = 0;               ///< its number
   bool receives = false;                    ///< waits for it
   bool joins = false;                       ///< one event of all that it comes after
@@ -68,7 +71,9 @@ class RandomGraph {
   }
 
   const RandomGraphOptions& options() const { return options_; }
-  size_t cell_bytes() const { return options_.cells * kCellWords * sizeof(uint32_t); }
+  size_t cell_bytes() const {
+    return (options_.cells + dynamic_events_ * kShares) * kCellWords * sizeof(uint32_t);
+  }
 
   /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
   /// long tasks linger and, with `workers`, where they run.
@@ -111,6 +116,7 @@ class RandomGraph {
                         .haste = 0,
                         .disorder = disorder,
                         .event = {},
+                        .event_rank = 0,
                         .share = 0,
                         .shares = 0,
                         .stream = nullptr,
@@ -166,7 +172,7 @@ class RandomGraph {
       state.writer = task;
       state.readers.clear();
     } else {
-      plan.reads.push_back({cell, state.writer, 0});
+      plan.reads.push_back({cell, state.writer, 0, 0, 0});
       if (state.writer == kNobody) state.early.push_back(task);
       state.readers.push_back(task);
     }
@@ -178,9 +184,11 @@ class RandomGraph {
       const uint32_t rank = below(options_.ranks);
       for (uint32_t share = 0; share <= kShares; ++share) {
         TouchPlan plan;
-        plan.rank = rank;
+        plan.rank = options_.shares_anywhere && share < kShares ? below(options_.ranks) : rank;
+        plan.event_rank = rank;
         plan.share = share;
         plan.shares = kShares;
+        if (share < kShares) plan.writes.push_back(cell_of(rank, share));
         plan.dynamic_event = dynamic_events_;
         // Held back by what received the burst of the iteration before.
         plan.after_lagging.insert(static_cast<uint32_t>(plans_.size()) + kShares + 1 - share);
@@ -189,11 +197,19 @@ class RandomGraph {
       TouchPlan receiver;
       receiver.rank = rank;
       receiver.receives = true;
-      receiver.dynamic_event = dynamic_events_++;
-      for (uint32_t share = 0; share <= kShares; ++share)
-        receiver.after.insert(static_cast<uint32_t>(plans_.size()) - 1 - share);
+      receiver.dynamic_event = dynamic_events_;
+      const auto first = static_cast<uint32_t>(plans_.size()) - kShares - 1;
+      receiver.after.insert(first + kShares);
+      // By nothing but the dynamic event does it know of those that signal.
+      for (uint32_t share = 0; share < kShares; ++share)
+        receiver.reads.push_back({cell_of(rank, share), first + share, 0, share, kShares});
       plans_.push_back(std::move(receiver));
+      ++dynamic_events_;
     }
+  }
+  /// Of a share of the burst that is being made.
+  TouchPlan::Cell cell_of(uint32_t rank, uint32_t share) const {
+    return {rank, options_.cells + dynamic_events_ * kShares + share};
   }
 
   /// Half of the tasks with several before them wait for one event, which all of those signal.
@@ -259,7 +275,7 @@ class RandomGraph {
     TaskOptions options{.name = "task " + std::to_string(task)};
     std::vector<CellRead> reads;
     for (const TouchPlan::Seen& seen : plan.reads) {
-      reads.push_back({at(seen.cell), seen.writer, seen.iterations});
+      reads.push_back({at(seen.cell), seen.writer, seen.iterations, seen.share, seen.shares});
       options.reads.push_back(region(seen.cell));
     }
     std::vector<Peer<uint32_t>> writes;
@@ -280,7 +296,7 @@ class RandomGraph {
     const Event dynamic{2 * tasks + plan.dynamic_event};
     if (plan.shares > 0 && plan.share == plan.shares) options.expects.push_back(dynamic);
     if (plan.shares > 0 && plan.share < plan.shares)
-      options.signals.push_back({.event = dynamic, .dynamic = true});
+      options.signals.push_back({.event = dynamic, .rank = plan.event_rank, .dynamic = true});
     if (plan.units > 0) options.streams.push_back({1, 0, plan.units * kUnitWords * 4});
     if (plan.receives) options.waits.push_back({dynamic, 0});
     const Event all_done{2 * tasks + dynamic_events_};
@@ -295,6 +311,7 @@ class RandomGraph {
                       .haste = haste,
                       .disorder = disorder,
                       .event = dynamic,
+                      .event_rank = plan.event_rank,
                       .share = plan.share,
                       .shares = plan.shares,
                       .stream = stream,

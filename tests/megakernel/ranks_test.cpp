@@ -77,6 +77,61 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   });
 }
 
+/// Rank 0 hands a number to rank 1, which hands it back until it ends in the middle; then a worker
+/// of rank 0 goes on with it. Each waits for all others, so every wait's time is up at once.
+void pass_on_for_ever(World& world) {
+  const uint32_t rank = world.rank(), other = 1 - rank;
+  TensorMemory memory(world);
+  auto* const value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+  Graph graph(steps(), {.rank = rank, .ranks = 2});
+  const Event to_other = graph.event({.name = "to the other rank"});
+  const Event back = graph.event({.name = "back"});
+  const Event local = graph.event({.name = "within rank 0"});
+  const Event round = graph.event({.name = "round"});
+  const auto add = [&](TaskOptions options) {
+    Step::Args args = adds(1);
+    args.value = value;
+    args.to = Peer<uint64_t>(value);
+    graph.add<Step>(args, std::move(options));
+  };
+  if (rank == 0) {
+    add({.name = "send", .waits = {{round, 1}}, .signals = {{to_other, other}}, .worker = 0});
+    add({.name = "receive", .waits = {{back}}, .signals = {{local}}, .worker = 1});
+    add({.name = "go on", .waits = {{local}}, .signals = {{round}}, .worker = 0});
+  } else {
+    add({.name = "answer", .waits = {{to_other}}, .signals = {{back, other}}, .worker = 0});
+  }
+  Megakernel kernel(world, graph, {.workers = 2});
+  kernel.start();
+  kernel.feed(1'000'000'000);
+  kernel.await(3);
+  if (rank == 1) world.cancel();
+  kernel.stop();
+}
+
+TEST_P(RunningRanks, ARankThatEndsInTheMiddleOfAnIterationIsNamedWithWhatAwaitsIt) {
+  if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
+  auto worlds = World::in_process(2, GetParam(), quick(std::chrono::milliseconds(500)));
+  on_every_rank(2, [&](uint32_t rank) {
+    try {
+      pass_on_for_ever(*worlds[rank]);
+      ADD_FAILURE() << "rank " << rank << " came to an end";
+    } catch (const Cancelled& error) {
+      EXPECT_EQ(rank, 1u) << error.what();
+    } catch (const TaskTimeout& error) {
+      EXPECT_EQ(rank, 0u) << error.what();
+      EXPECT_EQ(error.facts.rank, 1u) << error.dump;
+      EXPECT_THAT(error.facts.phase, HasSubstr("task 'receive' awaits event 'back'")) << error.dump;
+      EXPECT_THAT(error.dump, HasSubstr("'go on' awaits event 'within rank 0'"));
+    }
+  });
+  // The devices are as good as before.
+  run_threads(GetParam(), 2, quick(), [](World& world) {
+    const uint64_t sum = pass_round(world, 5);
+    EXPECT_EQ(world.rank() == 0 ? sum : 15, 5u * (1 + 2));
+  });
+}
+
 TEST(RunningProcesses, HandOnWhatTheyHave) {
   run_processes("host", 2, OnDevices::quick(), [](World& world) {
     const uint64_t sum = pass_round(world, 20);

@@ -21,6 +21,8 @@ struct CellRead {
   Peer<uint32_t> at;
   uint32_t writer;      ///< whose mark it should hold; UINT32_MAX: nobody ever writes it
   uint32_t iterations;  ///< back
+  /// Of a share's cell: nobody waits for a share that does not signal. shares 0: of another's.
+  uint32_t share, shares;
 };
 
 /// The first thing that was out of order.
@@ -40,6 +42,7 @@ struct Touch {
     Disorder* disorder;
     // A share in a dynamic event: `shares` tasks each signal or do not, as the iteration says.
     Event event;
+    uint32_t event_rank;     ///< whose
     uint32_t share, shares;  ///< shares 0: none. share == shares: this task counts
     const uint32_t* stream;  ///< [units][kUnitWords] each word is its unit's number
     uint32_t units;
@@ -86,6 +89,7 @@ struct Touch {
   }
 
   static DEVICE void look(Context& context, const Args& args, const CellRead& cell, uint32_t word) {
+    if (cell.shares > 0 && cell.share >= signals_of(cell.shares, context.iteration())) return;
     const bool never = cell.writer == UINT32_MAX || cell.iterations > context.iteration();
     const uint32_t expected =
         never ? 0 : mark_of(cell.writer, context.iteration() - cell.iterations);
@@ -94,7 +98,7 @@ struct Touch {
 
   static DEVICE void look_at_unit(Context& context, const Args& args, uint32_t number) {
     const auto* const words = reinterpret_cast<const uint32_t*>(context.next_unit());
-    if (!context.failed() && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
+    if (words != nullptr && warp::lane() < kUnitWords) compare(args, number, words[warp::lane()]);
     context.release_unit();
   }
 
@@ -108,12 +112,13 @@ struct Touch {
   }
 
   static DEVICE void count(Context& context, const Args& args) {
+    context.sync();  // A signal is about what all threads have written.
     if (context.thread() != 0) return;
     const uint32_t signals = signals_of(args.shares, context.iteration());
     if (args.share == args.shares)
       context.expect(args.event, signals);
     else if (args.share < signals)
-      context.signal(args.event, context.rank(), 1);
+      context.signal(args.event, args.event_rank, 1);
   }
 };
 

@@ -27,6 +27,9 @@ import decode
         ["--ranks", "2", "--experts", "4"],
         ["--ranks", "2", "--processes"],
         ["--ranks", "4", "--processes"],
+        ["--ranks", "1", "--counters"],
+        ["--ranks", "2", "--counters"],
+        ["--ranks", "4", "--counters", "--processes"],
         ["--ranks", "1", "--workers", "1", "--seed", "9"],
         ["--ranks", "2", "--workers", "2", "--schedulers", "1"],
     ],
@@ -72,6 +75,28 @@ def test_weights_come_from_safetensors(tmp_path, capsys):
     assert decode.main(["--tokens", "8", "--weights", str(file)]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[0] == drawn
+    assert "NumPy finds the same" in said
+
+
+PROMPTS = ("1,2,3", "7", "200,1", "5,6,7,8", "9", "33,44", "3,2,1", "250")
+
+
+@pytest.mark.parametrize("sequences", [2, 4, 8])
+def test_sequences_side_by_side_find_the_tokens_of_numpy(sequences, capsys):
+    prompts = [word for prompt in PROMPTS[:sequences] for word in ("--prompt", prompt)]
+    assert decode.main([*prompts, "--tokens", str(24 // sequences)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("tokens: ") == sequences
+    assert "NumPy finds the same" in said
+
+
+def test_a_sequence_that_has_stopped_waits_for_the_others(capsys):
+    both = ["--prompt", "1,2,3", "--prompt", "7", "--tokens", "12"]
+    assert decode.main(both) == 0
+    third = capsys.readouterr().out.split()[3]
+    assert decode.main([*both, "--stop", third]) == 0
+    said = capsys.readouterr().out
+    assert "stopped, " in said
     assert "NumPy finds the same" in said
 
 

@@ -1,4 +1,4 @@
-/// The kernel of DenseDecoder.
+/// The kernels of DenseDecoder.
 #pragma once
 
 #include "tokenyard/megakernel/task_set.hpp"
@@ -6,5 +6,11 @@
 namespace tokenyard::megakernel {
 
 const TaskSet& dense_tasks();
+/// Of several ranks that share a model.
+const TaskSet& shared_dense_tasks();
+/// Of several sequences.
+const TaskSet& batch_2_tasks();
+const TaskSet& batch_4_tasks();
+const TaskSet& batch_8_tasks();
 
 }  // namespace tokenyard::megakernel

@@ -3,14 +3,20 @@
 
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
+#include "megakernel/tasks/next_tokens.hpp"
 #include "megakernel/tasks/project_attention.hpp"
-#include "megakernel/tasks/token.hpp"
+#include "megakernel/tasks/send_best.hpp"
 #include "megakernel/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// A kernel of their own: its code is what it fetches, and all else would lie in between.
-using DenseTasks = TaskList<ProjectQkv, AttendSplit, ProjectAttention, GateUp, ProjectDown,
-                            ProjectLogits, NextToken>;
+/// Kernels of their own: their code is what they fetch, and all else would lie in between.
+template <class Kind, class... Others>
+using DenseTaskList = TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
+                               ProjectDown<Kind>, ProjectLogits<Kind>, Others...>;
+using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
+using SharedDenseTasks = DenseTaskList<Together, SendBest, NextToken>;
+template <uint32_t sequences>
+using BatchedDenseTasks = DenseTaskList<Alone<sequences>, NextTokens<Alone<sequences>>>;
 
 }  // namespace tokenyard::megakernel

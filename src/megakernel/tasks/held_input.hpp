@@ -8,6 +8,7 @@
 
 #include "megakernel/context.hpp"
 #include "megakernel/tasks/rows.hpp"
+#include "megakernel/tasks/warp_sums.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -52,6 +53,15 @@ struct HeldInput {
   }
 };
 
+/// Those of all sequences, or the one that there is.
+template <uint32_t kSequences>
+DEVICE const auto& vectors_of(const HeldInput (&held)[kSequences]) {
+  if constexpr (kSequences == 1)
+    return held[0];
+  else
+    return held;
+}
+
 /// The same in registers, a lane's chunks each: for stages of so many rows that the code of a loop
 /// unrolled is fetched in no time (logits on an H200: 124 us instead of 145).
 class RegisterInput {
@@ -86,38 +96,108 @@ template <uint32_t kRows, class Vector>
 DEVICE void held_products(Context& context, const Vector& vector, uint32_t chunks,
                           float (&products)[kRows]) {
   const std::byte* units[kRows];
-  context.next_units(units);
+  const bool come = context.next_units(units);
   float sums[kRows][4] = {};
-  vector.for_each_chunk(chunks, [&](uint32_t chunk, const float(&x)[kChunk]) {
-    UNROLL
-    for (uint32_t row = 0; row < kRows; ++row)
-      add_products(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), x, sums[row]);
-  });
+  if (come)
+    vector.for_each_chunk(chunks, [&](uint32_t chunk, const float(&x)[kChunk]) {
+      UNROLL
+      for (uint32_t row = 0; row < kRows; ++row)
+        add_products(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), x,
+                     sums[row]);
+    });
   context.release_units<kRows>();
   UNROLL
   for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total(sums[row]));
 }
 
-/// By a warp: calls take(i, product) for the next `count` units, `kBatch` of them at a time where
-/// the ring has room for as many.
-template <uint32_t kBatch, class Vector, class Take>
+/// A product that a lane has, as `sharers` lanes have it: of them it is number `share`.
+struct LaneProduct {
+  uint32_t row;  ///< of those that the warp streams
+  uint32_t sequence;
+  float value;
+  uint32_t share, sharers;
+};
+
+/// By a warp: the stream's next `kRows` units, each with the vectors of all sequences.
+template <uint32_t kRows, uint32_t kSequences>
+DEVICE LaneProduct batched_product(Context& context, const HeldInput (&vectors)[kSequences],
+                                   uint32_t chunks, uint32_t first_row) {
+  constexpr uint32_t kSharers = kWarpLanes / (kRows * kSequences);
+  const std::byte* units[kRows];
+  const bool come = context.next_units(units);
+  float sums[kRows * kSequences] = {};
+  KEEP_ROLLED
+  for (uint32_t chunk = warp::lane(); come && chunk < chunks; chunk += kWarpLanes) {
+    float weights[kRows][kChunk];
+    UNROLL
+    for (uint32_t row = 0; row < kRows; ++row)
+      unpack(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), weights[row]);
+    UNROLL
+    for (uint32_t s = 0; s < kSequences; ++s) {
+      float x[kChunk];
+      vectors[s].get(chunk, x);
+      UNROLL
+      for (uint32_t row = 0; row < kRows; ++row) {
+        UNROLL
+        for (uint32_t e = 0; e < kChunk; ++e) sums[row * kSequences + s] += weights[row][e] * x[e];
+      }
+    }
+  }
+  context.release_units<kRows>();
+  const uint32_t index = warp::lane() / kSharers;
+  return {.row = first_row + index / kSequences,
+          .sequence = index % kSequences,
+          .value = scattered_sum(sums),
+          .share = warp::lane() % kSharers,
+          .sharers = kSharers};
+}
+
+/// By a warp: take(product) by every lane with a product of its own, for the next units of all that
+/// are left from `i` on, as many at a time as `kRows`.
+template <uint32_t kRows, uint32_t kSequences, class Take>
+DEVICE void take_batches(Context& context, const HeldInput (&vectors)[kSequences], uint32_t chunks,
+                         uint32_t count, uint32_t& i, Take take) {
+  if (context.ring_units() < kRows) return;
+  KEEP_ROLLED
+  for (; i + kRows <= count; i += kRows)
+    take(batched_product<kRows, kSequences>(context, vectors, chunks, i));
+}
+
+/// By a warp: calls take(LaneProduct) in all lanes for the next `count` units, several at a time
+/// where the ring has room for as many. One sequence: kBatch at a time, in all lanes the same.
+/// Several: each lane has products of its own, and rows come by fours, by twos and alone, but alone
+/// only if they are not in `pairs` (then a ring has room for two).
+template <uint32_t kBatch, bool pairs = false, class Vector, class Take>
 DEVICE void for_each_product(Context& context, const Vector& vector, uint32_t chunks,
                              uint32_t count, Take take) {
   uint32_t i = 0;
-  if (context.ring_units() >= kBatch) {
-    KEEP_ROLLED
-    for (; i + kBatch <= count; i += kBatch) {
-      float products[kBatch];
-      held_products<kBatch>(context, vector, chunks, products);
-      UNROLL
-      for (uint32_t n = 0; n < kBatch; ++n) take(i + n, products[n]);
+  if constexpr (requires { vector[1]; }) {
+    take_batches<4>(context, vector, chunks, count, i, take);
+    take_batches<2>(context, vector, chunks, count, i, take);
+    if constexpr (!pairs) take_batches<1>(context, vector, chunks, count, i, take);
+  } else {
+    const auto take_row = [&](uint32_t row, float product) {
+      take(LaneProduct{.row = row,
+                       .sequence = 0,
+                       .value = product,
+                       .share = warp::lane(),
+                       .sharers = kWarpLanes});
+    };
+    if (context.ring_units() >= kBatch) {
+      KEEP_ROLLED
+      for (; i + kBatch <= count; i += kBatch) {
+        float products[kBatch];
+        held_products<kBatch>(context, vector, chunks, products);
+        UNROLL
+        for (uint32_t n = 0; n < kBatch; ++n) take_row(i + n, products[n]);
+      }
     }
-  }
-  KEEP_ROLLED
-  for (; i < count; ++i) {
-    float product[1];
-    held_products<1>(context, vector, chunks, product);
-    take(i, product[0]);
+    KEEP_ROLLED
+    for (; i < count; ++i) {
+      float product[1];
+      held_products<1>(context, vector, chunks, product);
+      take_row(i, product[0]);
+    }
   }
 }
 

@@ -6,36 +6,25 @@
 namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kSplitsMax = 16;
+inline constexpr uint32_t kUnitRows = 8;  ///< of the output projection
 
 /// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
-/// sums.
+/// the sums of every rank.
+template <class Kind>
 struct ProjectAttention {
   static constexpr const char* kName = "project_attention";
-  static constexpr uint32_t kUnitRows = 8;
   struct Args {
     const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
-    const Stamped* parts;              ///< [splits][columns], flagged
-    const SplitWeight* split_weights;  ///< [splits][heads]
-    uint64_t* sums;                    ///< [hidden]
+    const Stamped* parts;              ///< [sequences][splits][columns], flagged
+    const SplitWeight* split_weights;  ///< [sequences][splits][heads]
+    SumsOfRanks<Kind> sums;            ///< [sequences][hidden]
     uint32_t* broken;
     uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
     uint32_t attended_event;
   };
-  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, weights),
-                                         TOKENYARD_FIELD(pointer, parts),
-                                         TOKENYARD_FIELD(pointer, split_weights),
-                                         TOKENYARD_FIELD(pointer, sums),
-                                         TOKENYARD_FIELD(pointer, broken),
-                                         TOKENYARD_FIELD(u32, heads),
-                                         TOKENYARD_FIELD(u32, dim),
-                                         TOKENYARD_FIELD(u32, splits),
-                                         TOKENYARD_FIELD(u32, first_row),
-                                         TOKENYARD_FIELD(u32, rows),
-                                         TOKENYARD_FIELD(u32, hidden),
-                                         TOKENYARD_FIELD(u32, attended_event)};
   struct Shared {
-    float attended[kGroupColumnsMax];
-    SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [splits][heads]
+    float attended[Kind::kSequences][kGroupColumnsMax];
+    SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [sequences][splits][heads]
   };
 
   /// Eight rows lie together: to whoever streams them they are one.
@@ -57,34 +46,47 @@ struct ProjectAttention {
       put_together(context, args, shared, first, head);
     }
     context.sync();
-    float x[kChunk] = {};
-    if (mine < columns) {
-      UNROLL
-      for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[mine + i];
-    }
     KEEP_ROLLED
     for (uint32_t unit = 0; unit < units; ++unit) {
-      float products[kUnitRows];
       const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
-      UNROLL
-      for (uint32_t row = 0; row < kUnitRows; ++row)
-        products[row] =
-            mine < columns ? chunk_product(rows[row * columns / kChunk + warp::lane()], x) : 0;
-      context.release_unit();
-      const float sum = sum_of_row(products);
       const uint32_t row =
           args.first_row + (context.warp() + unit * context.warps()) * kUnitRows + warp::lane() / 4;
-      if (warp::lane() % 4 == 0)
-        add_term(args.sums + word_at(row, args.hidden / kChunk), sum, args.broken);
+      float sums[Kind::kSequences];
+      UNROLL
+      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+        float x[kChunk] = {};
+        if (mine < columns) {
+          UNROLL
+          for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[s][mine + i];
+        }
+        float products[kUnitRows];
+        UNROLL
+        for (uint32_t i = 0; i < kUnitRows; ++i)
+          products[i] = rows != nullptr && mine < columns
+                            ? chunk_product(rows[i * columns / kChunk + warp::lane()], x)
+                            : 0;
+        sums[s] = scattered_sum(products);
+      }
+      context.release_unit();
+      // Lanes of one row have the same sums.
+      UNROLL
+      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+        const uint32_t word = s * args.hidden + word_at(row, args.hidden / kChunk);
+        for (uint32_t rank = warp::lane() % 4; rank < args.sums.ranks(); rank += 4)
+          args.sums.add(rank, word, sums[s], args.broken);
+      }
     }
   }
 
  private:
+  /// Of a sequence, at most.
+  static constexpr uint32_t kSplits = kSplitsMax / Kind::kSequences;
+
   /// By each warp, a split a lane: until a word of its columns has come, which are written last.
   static DEVICE void await_last_words(Context& context, const Args& args) {
     const uint32_t column = context.warp() * kWarpLanes, epoch = epoch_of(context);
     const uint32_t columns = args.heads * args.dim;
-    if (warp::lane() < args.splits && column < columns)
+    if (warp::lane() < Kind::kSequences * args.splits && column < columns)
       context.await_carried(Event{args.attended_event}, [&] {
         return load_flagged(args.parts + warp::lane() * columns + column).epoch == epoch;
       });
@@ -96,22 +98,30 @@ struct ProjectAttention {
   static DEVICE void put_together(Context& context, const Args& args, Shared& shared,
                                   uint32_t first, uint32_t head) {
     const uint32_t columns = args.heads * args.dim, column = first + context.thread();
-    const uint32_t epoch = epoch_of(context), weights = args.splits * args.heads;
+    const uint32_t epoch = epoch_of(context);
+    const uint32_t weights = Kind::kSequences * args.splits * args.heads;
     const uint32_t of_thread = column < columns ? column : columns - 1;
     const uint32_t own = context.thread() < weights ? context.thread() : 0;
-    Stamped parts[kSplitsMax];
+    Stamped parts[Kind::kSequences][kSplits];
     SplitWeight weight{};
     context.await_carried(Event{args.attended_event}, [&] {
       // All loads before the first question, without a condition in between: else each would wait
       // for the one before it. What is loaded for splits that there are not is the first's.
       UNROLL
-      for (uint32_t split = 0; split < kSplitsMax; ++split)
-        parts[split] =
-            load_flagged(args.parts + (split < args.splits ? split : 0) * columns + of_thread);
+      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+        UNROLL
+        for (uint32_t split = 0; split < kSplits; ++split)
+          parts[s][split] = load_flagged(
+              args.parts + (s * args.splits + (split < args.splits ? split : 0)) * columns +
+              of_thread);
+      }
       weight = load<Order::relaxed, Scope::gpu>(args.split_weights + own);
       bool come = weight.epoch == epoch;
       UNROLL
-      for (uint32_t split = 0; split < kSplitsMax; ++split) come &= parts[split].epoch == epoch;
+      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+        UNROLL
+        for (uint32_t split = 0; split < kSplits; ++split) come &= parts[s][split].epoch == epoch;
+      }
       return come;
     });
     if (first == 0) {
@@ -120,8 +130,11 @@ struct ProjectAttention {
         shared.weights[i] = await_weight(context, args, i, epoch);
       context.sync();
     }
-    if (column < columns)
-      shared.attended[column] = weighted_mean(args, shared.weights + head, parts);
+    UNROLL
+    for (uint32_t s = 0; s < Kind::kSequences; ++s)
+      if (column < columns)
+        shared.attended[s][column] =
+            weighted_mean(args, shared.weights + s * args.splits * args.heads + head, parts[s]);
   }
 
   static DEVICE SplitWeight await_weight(Context& context, const Args& args, uint32_t index,
@@ -136,20 +149,20 @@ struct ProjectAttention {
 
   /// `weights`: of a head, `heads` apart.
   static DEVICE float weighted_mean(const Args& args, const SplitWeight* weights,
-                                    const Stamped (&parts)[kSplitsMax]) {
+                                    const Stamped (&parts)[kSplits]) {
     // Without a branch, so that all of them are under way at once. Splits that there are not say
     // what the first says, and count for nothing.
-    float highest_of[kSplitsMax], total_of[kSplitsMax];
+    float highest_of[kSplits], total_of[kSplits];
     float highest = -1e30f, total = 0, sum = 0;
     UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split) {
+    for (uint32_t split = 0; split < kSplits; ++split) {
       const SplitWeight& weight = weights[(split < args.splits ? split : 0) * args.heads];
       highest_of[split] = weight.highest;
       total_of[split] = weight.total;
       highest = highest_of[split] > highest ? highest_of[split] : highest;
     }
     UNROLL
-    for (uint32_t split = 0; split < kSplitsMax; ++split) {
+    for (uint32_t split = 0; split < kSplits; ++split) {
       const float fade = exponential(highest_of[split] - highest);
       const float counted = split < args.splits ? fade : 0;
       total += total_of[split] * counted;
@@ -162,25 +175,6 @@ struct ProjectAttention {
     float sums[4] = {};
     add_products(weights, x, sums);
     return total(sums);
-  }
-
-  /// Eight sums over all lanes: lanes 4 r .. 4 r + 3 get that of row r. Each of the first three
-  /// exchanges halves how many rows a lane still has to do with.
-  static DEVICE float sum_of_row(float (&products)[kUnitRows]) {
-    exchange_rows<kUnitRows / 2, kWarpLanes / 2>(products);
-    products[0] += warp::shuffle_xor(products[0], 2);
-    return products[0] + warp::shuffle_xor(products[0], 1);
-  }
-  template <uint32_t rows, uint32_t mask>
-  static DEVICE void exchange_rows(float (&products)[kUnitRows]) {
-    const bool upper = (warp::lane() & mask) != 0;
-    UNROLL
-    for (uint32_t row = 0; row < rows; ++row) {
-      // Values first: a choice between places would make the compiler give them addresses.
-      const float low = products[row], high = products[row + rows];
-      products[row] = (upper ? high : low) + warp::shuffle_xor(upper ? low : high, mask);
-    }
-    if constexpr (rows > 1) exchange_rows<rows / 2, mask / 2>(products);
   }
 };
 

@@ -42,6 +42,14 @@ DEVICE float high_half(uint32_t pair) {
   return to_float(BFloat16{static_cast<uint16_t>(pair >> 16)});
 }
 
+DEVICE void unpack(const Bytes16& packed, float (&values)[8]) {
+  UNROLL
+  for (uint32_t pair = 0; pair < 4; ++pair) {
+    values[2 * pair] = low_half(packed.word[pair]);
+    values[2 * pair + 1] = high_half(packed.word[pair]);
+  }
+}
+
 /// Adds the products of eight BF16 weights with eight elements to four sums: as many fused
 /// multiply-adds as products.
 DEVICE void add_products(const Bytes16& weights, const float* x, float (&sums)[4]) {
@@ -77,7 +85,7 @@ DEVICE float streamed_dot(Context& context, uint32_t columns, uint32_t unit_byte
   for (uint32_t at = 0; at < columns; at += step) {
     const uint32_t count = columns - at < step ? columns - at : step;
     const std::byte* const unit = context.next_unit();
-    sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
+    if (unit != nullptr) sum += lane_dot(reinterpret_cast<const BFloat16*>(unit), x + at, count);
     context.release_unit();
   }
   return warp_sum(sum);

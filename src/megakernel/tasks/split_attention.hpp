@@ -33,15 +33,6 @@ struct AttendSplit {
     uint32_t rows_max;  ///< positions that a split may have
     uint32_t qkv_event;
   };
-  static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, qkv),      TOKENYARD_FIELD(pointer, k_cache),
-      TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
-      TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, rotation),
-      TOKENYARD_FIELD(pointer, part),     TOKENYARD_FIELD(pointer, weights),
-      TOKENYARD_FIELD(u32, heads),        TOKENYARD_FIELD(u32, dim),
-      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(u32, split),
-      TOKENYARD_FIELD(u32, splits),       TOKENYARD_FIELD(u32, rows_max),
-      TOKENYARD_FIELD(u32, qkv_event)};
   struct Shared {
     float raw[kGroupColumnsMax + 2 * kHeadDimMax];
     float q[kGroupColumnsMax];
@@ -90,15 +81,18 @@ struct AttendSplit {
     read_qkv(context, args, shared);
     context.sync();
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
+    const bool come = keys != nullptr;  // Else the run has failed, and any result will do.
     BFloat16* const values = keys + args.rows_max * args.dim;
-    const auto* const rotation = reinterpret_cast<const float*>(values + args.rows_max * args.dim);
+    const auto* const rotation =
+        come ? reinterpret_cast<const float*>(values + args.rows_max * args.dim) : args.rotation;
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
     KEEP_ROLLED
     for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
       shared.q[at.head * args.dim + at.d] =
           scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
-    const bool has_new = args.split + 1 == args.splits;
-    const uint32_t old = rows_of(args, position).count, count = old + (has_new ? 1 : 0);
+    const bool has_new = come && args.split + 1 == args.splits;
+    const uint32_t old = come ? rows_of(args, position).count : 0;
+    const uint32_t count = old + (has_new ? 1 : 0);
     if (has_new)
       add_new(context, args, shared, rotation, keys + old * args.dim, values + old * args.dim);
     context.sync();

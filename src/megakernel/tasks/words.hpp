@@ -6,8 +6,9 @@
 ///     flagged       value | epoch, of 64 bits or, with a BF16 value, of 32
 ///
 /// One reduction adds a term and counts it. Integers commute: a sum is the same bits whatever the
-/// order of its terms. Sums are cleared once an iteration, by a task that an event of counters
-/// separates from the next iteration's first term; flagged words are never cleared.
+/// order of its terms, and the same on all ranks that get the same terms. Sums are cleared once an
+/// iteration, by a task that an event of counters separates from the next iteration's first term;
+/// flagged words are never cleared.
 #pragma once
 
 #include <bit>
@@ -17,6 +18,7 @@
 
 namespace tokenyard::megakernel {
 
+inline constexpr uint32_t kSumTermsMax = 255;  ///< what the count of a sum can tell
 /// The unit of counted sums is 2^-24; terms beyond the limit, and what is no number, are reported.
 inline constexpr float kSumUnits = 16777216.0f, kTermMax = 16777216.0f;
 
@@ -35,12 +37,11 @@ DEVICE int64_t units_carried(int64_t units, uint32_t* broken) {
   if (!fits) store<Order::relaxed, Scope::gpu>(broken, 1);
   return fits ? units : 0;
 }
-DEVICE void add_units(uint64_t* sum, int64_t units) {
+/// `scope`: that of all who add to the word, wherever they run. Only then are additions whole.
+template <Scope scope>
+DEVICE void add_units(Peer<uint64_t> sum, int64_t units) {
   // Relaxed: the word is all there is to know.
-  add<Order::relaxed, Scope::gpu>(sum, (static_cast<uint64_t>(units) << 8) + 1);
-}
-DEVICE void add_term(uint64_t* sum, float value, uint32_t* broken) {
-  add_units(sum, units_of_term(value, broken));
+  add<Order::relaxed, scope>(sum, (static_cast<uint64_t>(units) << 8) + 1);
 }
 DEVICE uint32_t terms_of_sum(uint64_t sum) {
   return static_cast<uint32_t>(sum) & 0xff;

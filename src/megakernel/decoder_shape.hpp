@@ -1,0 +1,24 @@
+/// The shape of a dense decoder, and how many blocks and ranks it can be dealt out to.
+#pragma once
+
+#include <cstdint>
+
+namespace tokenyard::megakernel {
+
+struct DecoderShape {
+  uint32_t vocabulary, hidden, layers, query_heads, kv_heads, head_dim, inner;
+  uint32_t page_tokens, positions_max;  ///< of the KV cache
+  float epsilon, rope_base;
+
+  uint32_t group() const { return query_heads / kv_heads; }
+  /// Parts of the inner elements, each of as many as a block can hold.
+  uint32_t inner_parts() const;
+  /// What one of so many ranks has of it.
+  DecoderShape of_rank(uint32_t ranks) const;
+  /// The most blocks a rank, of so many, among which the stages can be dealt out; 0: none.
+  uint32_t blocks_of(uint32_t multiprocessors, uint32_t ranks = 1) const;
+  /// Throws InvalidArgument naming what the tasks cannot do.
+  void check(uint32_t blocks, uint32_t ranks = 1) const;
+};
+
+}  // namespace tokenyard::megakernel

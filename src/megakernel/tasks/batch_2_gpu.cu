@@ -1,0 +1,1 @@
+#include "megakernel/tasks/batch_2_kernel.hpp"

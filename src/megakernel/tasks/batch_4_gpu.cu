@@ -1,0 +1,1 @@
+#include "megakernel/tasks/batch_4_kernel.hpp"

@@ -1,0 +1,1 @@
+#include "megakernel/tasks/batch_8_kernel.hpp"

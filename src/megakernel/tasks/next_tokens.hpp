@@ -1,0 +1,79 @@
+/// The loop's hook where several sequences are decoded side by side.
+#pragma once
+
+#include "megakernel/tasks/dense_kind.hpp"
+#include "megakernel/tasks/token.hpp"
+
+namespace tokenyard::megakernel {
+
+/// As NextToken, for each sequence. One that has ended stands still: its last step is taken again
+/// until all have ended, or a value is no number; then the loop ends. Clears the last stage's sums.
+template <class Kind>
+struct NextTokens {
+  static constexpr const char* kName = "next_tokens";
+  using Status = NextToken::Status;
+  struct Args {
+    const Best* parts;              ///< [part_count][sequences]
+    uint32_t* token;                ///< [sequences] the next iteration's
+    uint32_t* position;             ///< [sequences] likewise
+    uint32_t* tokens;               ///< [sequences][positions_max + 1] decided, by position
+    const uint32_t* prompt;         ///< [sequences][prompt_stride] decided beforehand
+    const uint32_t* prompt_tokens;  ///< [sequences]
+    uint32_t* status;               ///< [sequences] a Status
+    uint64_t* sums;                 ///< [sum_count] to be cleared
+    const uint32_t* broken;         ///< 1 if a value could not be added to sums
+    uint32_t sum_count, part_count, positions_max, prompt_stride;
+    uint32_t stop_token;  ///< kNoToken: none
+  };
+  struct Shared {
+    BestShared best[Kind::kSequences];
+  };
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Shared& shared = context.shared<Shared>();
+    // Relaxed: the event that this task signals comes before the next iteration's terms.
+    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
+      store<Order::relaxed, Kind::kScope>(args.sums + i, 0);
+    bool all_ended = true, no_number = false;
+    KEEP_ROLLED
+    for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+      Best best{0, kNoRow};
+      for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
+        best = better(best, args.parts[i * Kind::kSequences + s]);
+      best = best_of_block(context, shared.best[s], best);
+      if (context.thread() != 0) continue;
+      const Status status = decide(args, s, best);
+      all_ended &= status != Status::goes_on;
+      no_number |= status == Status::not_a_number;
+    }
+    if (context.thread() == 0 && (all_ended || no_number)) context.end_loop();
+  }
+
+ private:
+  static DEVICE Status decide(const Args& args, uint32_t sequence, const Best& best) {
+    const auto before = static_cast<Status>(args.status[sequence]);
+    if (before != Status::goes_on) return before;
+    const uint32_t position = args.position[sequence] + 1;
+    // While the prompt lasts it says what comes next, whatever the model thinks.
+    const bool told = position < args.prompt_tokens[sequence];
+    const uint32_t token =
+        told ? args.prompt[sequence * args.prompt_stride + position] : best.token;
+    Status status = Status::goes_on;
+    // Relaxed: written before the events that this task has awaited.
+    if (best.token == kNoToken || load<Order::relaxed, Scope::gpu>(args.broken) != 0)
+      status = Status::not_a_number;
+    else if (!told && token == args.stop_token)
+      status = Status::stopped;
+    else if (position >= args.positions_max)
+      status = Status::cache_full;
+    if (status != Status::not_a_number)
+      args.tokens[sequence * (args.positions_max + 1) + position] = token;
+    args.status[sequence] = static_cast<uint32_t>(status);
+    if (status != Status::goes_on) return status;
+    args.token[sequence] = token;
+    args.position[sequence] = position;
+    return status;
+  }
+};
+
+}  // namespace tokenyard::megakernel

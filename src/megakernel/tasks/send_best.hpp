@@ -1,0 +1,39 @@
+/// How ranks that share a vocabulary agree on the next token.
+#pragma once
+
+#include "megakernel/tasks/dense_kind.hpp"
+#include "megakernel/tasks/token.hpp"
+
+namespace tokenyard::megakernel {
+
+/// The best of this rank's blocks, to a slot of its own on every rank: no number, if one of its
+/// values could not be added to sums, so that all ranks end alike. Whoever is here knows that all
+/// logits of the rank are done: it clears the last stage's sums.
+struct SendBest {
+  static constexpr const char* kName = "send_best";
+  struct Args {
+    const Best* parts;  ///< [part_count]
+    Peer<Best> to[kSumRanksMax];
+    uint64_t* sums;  ///< [sum_count] to be cleared
+    const uint32_t* broken;
+    uint32_t part_count, sum_count, ranks;
+  };
+  using Shared = BestShared;
+
+  static DEVICE void run(Context& context, const Args& args) {
+    Best best{0, kNoRow};
+    for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
+      best = better(best, args.parts[i]);
+    // Relaxed: the event that this task signals comes before the next iteration's terms.
+    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
+      store<Order::relaxed, Scope::sys>(args.sums + i, 0);
+    best = best_of_block(context, context.shared<Shared>(), best);
+    if (context.thread() != 0) return;
+    // Relaxed: written before the events that this task has awaited.
+    if (load<Order::relaxed, Scope::gpu>(args.broken) != 0) best = {0, kNoToken};
+    for (uint32_t rank = 0; rank < args.ranks; ++rank)
+      store<Order::weak, Scope::sys>(args.to[rank], best);
+  }
+};
+
+}  // namespace tokenyard::megakernel

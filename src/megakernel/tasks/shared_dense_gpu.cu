@@ -1,0 +1,1 @@
+#include "megakernel/tasks/shared_dense_kernel.hpp"
