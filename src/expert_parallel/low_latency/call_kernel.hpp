@@ -48,11 +48,13 @@ DEVICE bool speaks() {
   return block::index() == grid::blocks() - 1;
 }
 
-/// By one thread of the block that speaks, before it advances the epoch. Release: earlier kernels
-/// have put back what they read, and the rank that acquires this may write there again.
+/// By one thread of the block that speaks. Release: earlier kernels have put back what they read,
+/// and the rank that acquires this may write there again.
 DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
+    // Of its own kind the block may have advanced the word.
+    if (kind == call.kind) return call.before.received;
     return params.workspace->progress[static_cast<uint32_t>(kind)][block::index()].received;
   };
   store<Order::release, Scope::sys>(params.windows.drained(rank, params.rank),
@@ -102,13 +104,18 @@ DEVICE void open_call(const Call& call, bool sending) {
     bool open = active && !masked;
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
-      if (speaks()) say_drained(call, rank);
+      if (sends(params.part) && speaks()) say_drained(call, rank);
       if (sending && !has_room(call, drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
   }
   block::sync();
   advance_epoch(call);
+  if (sends(params.part) || !speaks()) return;
+  // Who only receives waits for no room, and its block need not wait for a release.
+  KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
+                   rank += block::threads()) if (rank != params.rank && call.open(rank))
+      say_drained(call, rank);
 }
 
 /// By the whole block, last of all: for whoever measures.

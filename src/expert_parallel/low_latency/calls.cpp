@@ -60,12 +60,13 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   const low_latency::Split split = plan_.dispatch(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  params.divide(split.blocks - split.send_blocks);
+  const uint32_t warps = plan_.dispatch_warps(params, split);
+  params.divide(split.blocks - split.send_blocks, warps);
   begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
-          .warps = plan_.dispatch_warps,
+          .warps = warps,
           .extra_shared_bytes = low_latency::receives(part) ? params.tail.bytes() : 0,
           .cooperative = false},
          stream, params);
@@ -104,7 +105,8 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .out = batch->out(),
                         .complaint = complaint_,
                         .tail = {},
-                        .by = {}};
+                        .by = {},
+                        .send_teams = 0};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {

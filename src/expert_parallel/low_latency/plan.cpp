@@ -12,7 +12,8 @@ namespace {
 // combine halves them.
 constexpr uint32_t kDispatchSendersMax = 16, kDispatchSendersShare = 4;
 constexpr uint32_t kCombineSendersShare = 2;
-// 14 warps cast a token of 7168, the others carry ids; 28 hold a row of sums, a chunk each.
+// 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids; 28 hold a
+// row of sums, a chunk each.
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
@@ -33,8 +34,12 @@ Split split(Part part, uint32_t blocks, uint32_t senders) {
   return {blocks, std::clamp(senders, 1u, blocks - 1)};
 }
 
+uint32_t quotient_up(uint32_t dividend, uint32_t divisor) {
+  return (dividend + divisor - 1) / divisor;
+}
+
 uint32_t round_up_to_line(uint32_t pieces) {
-  return (pieces + 7) / 8 * 8;
+  return quotient_up(pieces, 8) * 8;
 }
 
 }  // namespace
@@ -47,12 +52,27 @@ Split Plan::combine(Part part, uint32_t blocks) const {
   return split(part, blocks, blocks / kCombineSendersShare);
 }
 
+uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
+  if (kind != AcceleratorKind::gpu) return dispatch_warps_max;
+  const uint32_t receivers = split.blocks - split.send_blocks;
+  const uint32_t ids = params.tokens_max * packed_ids_of(params.topk);
+  uint32_t warps = kDispatchWarpsMin;
+  if (split.send_blocks != 0)
+    warps = std::max(warps,
+                     quotient_up(params.tokens_max, split.send_blocks) * params.row.data_units() +
+                         quotient_up(ids, kWarpLanes));
+  if (receivers != 0)
+    warps = std::max({warps, quotient_up(params.call.ranks * ids, kWarpLanes),
+                      quotient_up(params.slots(), receivers) * (params.row.units() + 1)});
+  return std::min(warps, dispatch_warps_max);
+}
+
 Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
   const uint32_t all = gpu ? std::min(capacity.multiprocessors, kBlocksMax) : kBlocksHost;
   return {.kind = kind,
           .blocks_max = options.sms != 0 ? options.sms : all,
-          .dispatch_warps = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
+          .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
           .polls_a_look = gpu ? kPollsALookGpu : 1};
 }

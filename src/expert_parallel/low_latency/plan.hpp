@@ -18,11 +18,15 @@ struct Split {
 struct Plan {
   AcceleratorKind kind;
   uint32_t blocks_max;  ///< of a call that does not say
-  uint32_t dispatch_warps, combine_warps;
+  uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;
 
   Split dispatch(Part part, uint32_t blocks) const;
   Split combine(Part part, uint32_t blocks) const;
+
+  /// Of each block: no more than have something to do, since a block of few tokens takes about as
+  /// long as its warps take to issue their instructions.
+  uint32_t dispatch_warps(const DispatchParams& params, Split split) const;
 };
 
 Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity);

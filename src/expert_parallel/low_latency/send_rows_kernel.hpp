@@ -122,11 +122,17 @@ DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
 struct SendPosition {
   uint32_t token, unit;
 
-  DEVICE void advance(const DispatchParams& params, uint32_t warp, uint32_t warps) {
-    unit += warps;
+  DEVICE static SendPosition first(const DispatchParams& params) {
+    const Divisor& team = params.by.send_team;
+    const uint32_t which = team.quotient(warp::index());
+    return {block::index() + which * params.call.send_blocks, team.remainder(warp::index(), which)};
+  }
+  DEVICE void advance(const DispatchParams& params) {
+    const Divisor& team = params.by.send_team;
+    unit += team.divisor;
     if (unit < params.row.data_units()) return;
-    unit = warp;
-    token += params.call.send_blocks;
+    unit = team.remainder(unit, team.quotient(unit));
+    token += params.send_teams * params.call.send_blocks;
   }
 };
 
@@ -181,31 +187,31 @@ struct LoadedUnit {
 };
 
 /// By a whole sending block: token after token, the next one's data on its way while this one's
-/// leaves. What is sent first is made ready while the block learns whether it may.
+/// leaves. What is sent first is on its way here while the block learns whether it may send, but it
+/// is cast after that: ids must not wait for it, with which a receiver has more to do than with
+/// rows.
 DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
-  const uint32_t warps = std::min(params.row.data_units(), warp::count() - 1);
+  const uint32_t warps = params.send_teams * params.by.send_team.divisor;
   const bool moves_data = warp::index() < warps;
   LoadedUnit next{};
   AskedIds ids{};
   if (moves_data)
-    next = LoadedUnit::load(params, {.token = block::index(), .unit = warp::index()});
+    next = LoadedUnit::load(params, SendPosition::first(params));
   else if (block::index() < params.call.ranks)
     ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
-  KEEP_ROLLED for (bool opened = false;; opened = true) {
+  open_call(call.call, true);
+  if (!moves_data) {
+    send_all_ids(call, warps * kWarpLanes, ids);
+    return;
+  }
+  KEEP_ROLLED while (next.at.token < params.tokens) {
     const LoadedUnit now = next;
-    const bool has_token = moves_data && now.at.token < params.tokens;
-    CastUnit cast{};
-    if (has_token) {
-      next.at.advance(params, warp::index(), warps);
-      next = LoadedUnit::load(params, next.at);
-      cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
-    }
-    if (!opened) open_call(call.call, true);
-    if (!has_token) break;
+    next.at.advance(params);
+    next = LoadedUnit::load(params, next.at);
+    const CastUnit cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
     send_unit(call, now.at, Destinations::of(call, now.id), cast);
   }
-  if (!moves_data) send_all_ids(call, warps * kWarpLanes, ids);
 }
 
 }  // namespace tokenyard::low_latency
