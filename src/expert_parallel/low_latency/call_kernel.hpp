@@ -9,11 +9,16 @@
 /// a role can load without knowing with whom it speaks, it loads between the two.
 #pragma once
 
+#include "device/dependent_launch.hpp"
 #include "expert_parallel/low_latency/vigil_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
+/// Calls that follow one another start early: the next one's blocks are there when this one ends.
+/// With fewer blocks than multiprocessors they would keep what the caller wants for others.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
+  grid::wait_for_previous();
+  if (params.whole_gpu) grid::let_next_start();
   const uint64_t start_ns = now_ns();
   // Nobody else writes this block's word while the kernel runs. Relaxed all the same: a compiler
   // takes a weak load of a block's word for uniform, and waits for it before it goes on.

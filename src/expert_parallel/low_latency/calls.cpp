@@ -36,6 +36,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .ranks = world.size(),
           .part = Part::both,
           .send_blocks = 0,
+          .whole_gpu = false,
           .active = active,
           .windows = windows_,
           .masks = masks_.masks(),
@@ -60,6 +61,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   const low_latency::Split split = plan_.dispatch(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
+  params.call.whole_gpu = split.blocks >= plan_.multiprocessors;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps);
   begin_call(stream);
@@ -68,7 +70,8 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
          {.blocks = split.blocks,
           .warps = warps,
           .extra_shared_bytes = low_latency::receives(part) ? params.tail.bytes() : 0,
-          .cooperative = false},
+          .cooperative = false,
+          .overlap_previous = true},
          stream, params);
 }
 
@@ -77,10 +80,14 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   const low_latency::Split split = plan_.combine(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
+  params.call.whole_gpu = split.blocks >= plan_.multiprocessors;
   begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
-         {.blocks = split.blocks, .warps = plan_.combine_warps, .cooperative = false}, stream,
-         params);
+         {.blocks = split.blocks,
+          .warps = plan_.combine_warps,
+          .cooperative = false,
+          .overlap_previous = true},
+         stream, params);
 }
 
 LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,

@@ -71,6 +71,7 @@ Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Cap
   const bool gpu = kind == AcceleratorKind::gpu;
   const uint32_t all = gpu ? std::min(capacity.multiprocessors, kBlocksMax) : kBlocksHost;
   return {.kind = kind,
+          .multiprocessors = capacity.multiprocessors,
           .blocks_max = options.sms != 0 ? options.sms : all,
           .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,

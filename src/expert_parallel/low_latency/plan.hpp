@@ -17,6 +17,7 @@ struct Split {
 
 struct Plan {
   AcceleratorKind kind;
+  uint32_t multiprocessors;
   uint32_t blocks_max;  ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/peer.hpp"
+#include "device/vector.hpp"
 #include "expert_parallel/low_latency/protocol.hpp"
 
 namespace tokenyard::low_latency {
@@ -69,10 +70,13 @@ class WindowLayout {
   size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
 };
 
-/// Everybody's windows, as a kernel addresses them. By value: parameters are at hand where a table
-/// in memory would have to be read before the first word is sent.
+/// Everybody's windows, as a kernel addresses them. By value as far as most worlds go: parameters
+/// are at hand where a table in memory would have to be read before the first word is sent. But
+/// every launch carries them to the device anew, so there is a table for larger worlds.
 struct Windows {
-  std::byte* windows[kRanksMax];
+  static constexpr uint32_t kAtHand = 8;
+  std::byte* at_hand[kAtHand];
+  std::byte* const* table;  ///< [ranks] device memory; null if all are at hand
   WindowLayout layout;
 
   /// Staged pieces of a row from `source` to `rank`.
@@ -100,7 +104,8 @@ struct Windows {
  private:
   template <class T>
   DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
-    return Peer<T>(reinterpret_cast<T*>(windows[rank] + offset));
+    std::byte* const window = rank < kAtHand ? at_hand[rank] : load_cached(table + rank);
+    return Peer<T>(reinterpret_cast<T*>(window + offset));
   }
 };
 
