@@ -24,6 +24,9 @@ struct Drawn {
   std::vector<uint32_t> sms;  ///< [ranks]
   std::vector<Pattern> pairs;
   bool all_ones = false;  ///< in the payload
+  /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
+  /// the other missing at any step.
+  std::optional<std::chrono::nanoseconds> deadline;
 };
 
 /// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
@@ -54,6 +57,9 @@ Drawn draw(SeedRun& run) {
   first.logfmt = run.option("logfmt", random.chance(192));
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
+  if (shape.ranks == 2 && random.chance(384))
+    drawn.deadline =
+        std::chrono::nanoseconds(run.option("deadline_ns", 1u << random.between(8, 16)));
   const uint32_t pairs = random.between(1, 2);
   for (uint32_t i = 0; i < pairs; ++i)
     drawn.pairs.push_back(static_cast<Pattern>(random.below(kPatterns)));
@@ -65,12 +71,14 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   LowLatency exchange(world, drawn.first.options());
   LowLatencyCase of = drawn.first;
   of.sms = drawn.sms[world.rank()];
+  if (drawn.deadline) stopped = 1 - world.rank();
   Survivor survivor(exchange, stopped);
   for (const Pattern pattern : drawn.pairs) {
     SurvivorBatch one(survivor, of, drawn.all_ones);
     of.seed += 1;
     SurvivorBatch other(survivor, of, drawn.all_ones);
     of.seed += 1;
+    one.call.timeout = other.call.timeout = drawn.deadline;
     const bool hooks = pattern != Pattern::one_after_the_other;
     one.dispatch(hooks);
     if (pattern == Pattern::two_under_way) {
@@ -93,15 +101,20 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
 }
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
+/// That a rank of a pair of batches takes, more or less.
+constexpr uint32_t kStepsARank = 12000;
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   simulated::Options options{
       .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
   std::optional<uint32_t> stopped;
-  if (options.ranks > 1 && run.random.chance(192)) {
-    // Of any size, since nobody knows how many steps the run will take.
-    const uint64_t after = run.random.below(1u << run.random.between(8, 15));
+  if (options.ranks > 1 && !drawn.deadline && run.random.chance(320)) {
+    // Nobody knows how many steps the run will take. Of its batches one is as good as another; at
+    // any size, the stop comes near its beginning.
+    const uint32_t most =
+        run.random.chance(768) ? options.ranks * kStepsARank : 1u << run.random.between(8, 15);
+    const uint64_t after = run.random.below(most);
     stopped = run.option("stops", run.random.below(options.ranks));
     options.stop =
         simulation::RankStop{.rank = *stopped,
