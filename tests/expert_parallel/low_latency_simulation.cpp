@@ -43,8 +43,10 @@ Drawn draw(SeedRun& run) {
   const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
   shape.topk = run.option("topk", random.between(1, most));
   shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 20) : 1));
+  // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
+  const uint32_t tokens_end = shape.ranks <= 3 && random.chance(96) ? 14 : 4;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
-    first.tokens.push_back(random.chance(128) ? 0 : random.below(4));
+    first.tokens.push_back(random.chance(128) ? 0 : random.below(tokens_end));
     drawn.sms.push_back(random.between(2, 4));
   }
   run.option("tokens", fmt::format("{}", first.tokens));

@@ -235,7 +235,7 @@ DEVICE void receive_combine(const Combine& call) {
   if (thread::index() == 0) shared.lost[0] = 0;
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  open_call(call.call, false);
+  open_call(call.call, false, [] {});
   if (plans) {
     plan_token(call, next, shared.plans[0]);
     next = OwnPick::load(call, first + receivers);

@@ -95,9 +95,20 @@ DEVICE uint32_t thread_from_last() {
   return block::threads() - 1 - thread::index();
 }
 
+/// Whether this thread's warp is one of those that look at `rank` for the block, the last ones.
+DEVICE bool warp_looks_at(uint32_t rank) {
+  return rank % block::threads() / kWarpLanes == thread_from_last() / kWarpLanes;
+}
+/// Whether it looks at any.
+DEVICE bool warp_looks(const CallParams& params) {
+  return thread_from_last() / kWarpLanes * kWarpLanes < params.ranks;
+}
+
 /// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
-/// meanwhile the first make ready what is to be sent.
-DEVICE void open_call(const Call& call, bool sending) {
+/// meanwhile the first make ready what is to be sent. `tell_first` is called by all lanes of the
+/// warps that look, once they know of their own ranks, and before the block meets.
+template <class TellFirst>
+DEVICE void open_call(const Call& call, bool sending, TellFirst tell_first) {
   const CallParams& params = call.params;
   KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
                    rank += block::threads()) {
@@ -113,6 +124,10 @@ DEVICE void open_call(const Call& call, bool sending) {
       if (sending && !has_room(call, drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
+  }
+  if (warp_looks(params)) {
+    warp::sync();
+    tell_first();
   }
   block::sync();
   advance_epoch(call);

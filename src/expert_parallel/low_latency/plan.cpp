@@ -57,10 +57,11 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   const uint32_t receivers = split.blocks - split.send_blocks;
   const uint32_t ids = params.tokens_max * packed_ids_of(params.topk);
   uint32_t warps = kDispatchWarpsMin;
-  if (split.send_blocks != 0)
-    warps = std::max(warps,
-                     quotient_up(params.tokens_max, split.send_blocks) * params.row.data_units() +
-                         quotient_up(ids, kWarpLanes));
+  if (split.send_blocks != 0) {
+    // The last warp looks whether the block may send.
+    const uint32_t tokens = quotient_up(params.tokens_max, split.send_blocks);
+    warps = tokens * params.row.data_units() + quotient_up(ids, kWarpLanes) + 1;
+  }
   if (receivers != 0)
     warps = std::max({warps, quotient_up(params.call.ranks * ids, kWarpLanes),
                       quotient_up(params.slots(), receivers) * (params.row.units() + 1)});

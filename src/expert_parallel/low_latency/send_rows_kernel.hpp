@@ -104,7 +104,8 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
 }
 
 /// By the threads of a sending block that move no data, `begin` of them before: its share of the
-/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first.
+/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first,
+/// but for the warps that have looked at ranks meanwhile.
 DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
   const CallParams& common = call.params.call;
   const uint32_t threads = block::threads() - begin, first = thread::index() - begin;
@@ -114,7 +115,8 @@ DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
     const uint32_t destination = rank_after(common, 1 + turn);
     if (!call.call.open(destination)) continue;
     KEEP_ROLLED for (uint32_t index = first; index < ids; index += threads) send_ids(
-        call, destination, index, index == first ? ahead : AskedIds::load(call.params, index));
+        call, destination, index,
+        index == first && !warp_looks(common) ? ahead : AskedIds::load(call.params, index));
   }
 }
 
@@ -198,9 +200,9 @@ DEVICE void send_dispatch(const Dispatch& call) {
   AskedIds ids{};
   if (moves_data)
     next = LoadedUnit::load(params, SendPosition::first(params));
-  else if (block::index() < params.call.ranks)
+  else if (block::index() < params.call.ranks && !warp_looks(params.call))
     ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
-  open_call(call.call, true);
+  open_call(call.call, true, [] {});
   if (!moves_data) {
     send_all_ids(call, warps * kWarpLanes, ids);
     return;

@@ -146,7 +146,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   const OwnRows own = OwnRows::of_block(params);
   SpreadJob job = SpreadJob::first(call, own);
   empty_tables(call);
-  open_call(call.call, false);
+  open_call(call.call, false, [] {});
   Bytes16 seen = empty_piece();
   for (bool again = false;; again = true) {
     read_ids(call, own, again);
