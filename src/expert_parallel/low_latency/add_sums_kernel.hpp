@@ -97,8 +97,7 @@ class Shares {
   /// This lane's piece of the chunk, from the rank of a share.
   DEVICE Peer<Bytes16> staged(uint32_t i) const {
     const CallParams& common = call_.params.call;
-    return common.windows.partial(common.rank, call_.call.parity(), plan_.share[first_ + i].rank,
-                                  token_) +
+    return common.windows.partial_here(call_.call.parity(), plan_.share[first_ + i].rank, token_) +
            (chunk_ * Codec::kPiecesAChunk + warp::lane());
   }
 

@@ -71,6 +71,7 @@ void LowLatency::Parts::open_windows() {
     std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
     windows.push_back(arena_.base_of(rank) + offset);
   }
+  windows_.here = windows[world.rank()];
   constexpr size_t kAtHand = low_latency::Windows::kAtHand;
   std::copy_n(windows.begin(), std::min(windows.size(), kAtHand), windows_.at_hand);
   if (windows.size() <= kAtHand) return;

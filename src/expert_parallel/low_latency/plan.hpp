@@ -35,7 +35,7 @@ Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Cap
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks);
 
 inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows rows) {
-  return {.hidden = options.hidden, .format = static_cast<RowFormat>(rows)};
+  return {options.hidden, static_cast<RowFormat>(rows)};
 }
 
 /// At least one unit, at most what lets kTimesLate of them fit.

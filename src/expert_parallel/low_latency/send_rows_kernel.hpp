@@ -99,7 +99,7 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
   }
   // Relaxed: the word says which call it belongs to and speaks of nothing else.
   store<Order::relaxed, Scope::sys>(
-      common.windows.ids(destination, call.call.parity(), common.rank, 0) + index, packed.piece);
+      common.windows.ids(destination, call.call.parity(), common.rank) + index, packed.piece);
   if (destination == common.rank) note_picks(call, index, asked);
 }
 

@@ -25,7 +25,7 @@ DEVICE void send_weight(const Combine& call, uint32_t destination, uint32_t inde
   const CallParams& common = call.params.call;
   // Relaxed: the word says which call it belongs to and speaks of nothing else.
   store<Order::relaxed, Scope::sys>(
-      common.windows.weight(destination, call.call.parity(), common.rank, 0) + index,
+      common.windows.weights(destination, call.call.parity(), common.rank) + index,
       Stamped{call.call.epoch(), std::bit_cast<uint32_t>(weight)});
 }
 
@@ -116,8 +116,7 @@ struct TokenGroup {
     const CallParams& common = params.call;
     if (!call.call.open(of.source)) return false;
     const Peer<Stamped> from =
-        common.windows.weight(common.rank, call.call.parity(), of.source, of.token) +
-        pick_of_lane(params);
+        common.windows.weights_here(call.call.parity(), of.source, of.token) + pick_of_lane(params);
     return call.call.await(Phase::combine_weights, of.source, call.call.epoch(),
                            [&](uint64_t& seen) {
                              // Relaxed: the word is all there is to see.

@@ -83,7 +83,7 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
   const Divisor& ids_a_source = params.by.ids_a_source;
-  const Peer<Bytes16> all = common.windows.ids(common.rank, call.call.parity(), 0, 0);
+  const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
   KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * ids_a_source.divisor;
                    i += block::threads()) {
     const uint32_t source = ids_a_source.quotient(i);

@@ -76,35 +76,50 @@ class WindowLayout {
 struct Windows {
   static constexpr uint32_t kAtHand = 8;
   std::byte* at_hand[kAtHand];
+  std::byte* here;          ///< this rank's
   std::byte* const* table;  ///< [ranks] device memory; null if all are at hand
   WindowLayout layout;
 
   /// Staged pieces of a row from `source` to `rank`.
   DEVICE Peer<Bytes16> row(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(rank, layout.row(parity, source, token));
+    return at<Bytes16>(of(rank), layout.row(parity, source, token));
+  }
+  DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here, layout.row(parity, source, token));
   }
   DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
                                uint32_t token) const {
-    return at<Bytes16>(rank, layout.partial(parity, source, token));
+    return at<Bytes16>(of(rank), layout.partial(parity, source, token));
   }
-  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(rank, layout.ids(parity, source, token));
+  DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here, layout.partial(parity, source, token));
   }
-  DEVICE Peer<Stamped> weight(uint32_t rank, uint32_t parity, uint32_t source,
-                              uint32_t token) const {
-    return at<Stamped>(rank, layout.weight(parity, source, token));
+  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at<Bytes16>(of(rank), layout.ids(parity, source, 0));
+  }
+  /// Of all sources, one after the other.
+  DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
+    return at<Bytes16>(here, layout.ids(parity, 0, 0));
+  }
+  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at<Stamped>(of(rank), layout.weight(parity, source, 0));
+  }
+  DEVICE Peer<Stamped> weights_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Stamped>(here, layout.weight(parity, source, token));
   }
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
-    return at<Drained>(rank, layout.drained(source));
+    return at<Drained>(of(rank), layout.drained(source));
   }
   DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
-    return at<uint32_t>(rank, layout.pulse(source));
+    return at<uint32_t>(of(rank), layout.pulse(source));
   }
 
  private:
+  DEVICE std::byte* of(uint32_t rank) const {
+    return rank < kAtHand ? at_hand[rank] : load_cached(table + rank);
+  }
   template <class T>
-  DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
-    std::byte* const window = rank < kAtHand ? at_hand[rank] : load_cached(table + rank);
+  DEVICE static Peer<T> at(std::byte* window, size_t offset) {
     return Peer<T>(reinterpret_cast<T*>(window + offset));
   }
 };
