@@ -145,10 +145,19 @@ void run_suite(SeedRun& run) {
   result.require_clean(may_throw);
 }
 
+/// Deadline::fail publishes its report so.
+constexpr const char* kOwnHost =
+    "is between a rank's kernel and its own host code, which is not instrumented";
+constexpr const char* kMorePatience =
+    "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
+
 const bool registered = simulation::add_suite(
     {.name = "low_latency",
      .what = "batches of few tokens, hooks and masks, exact under adversarial delivery",
      .run = run_suite,
+     .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:36", kMorePatience}},
      .seeds = 2000});
 
 }  // namespace
