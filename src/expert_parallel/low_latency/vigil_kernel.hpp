@@ -9,6 +9,7 @@
 #include "device/guarded_wait.hpp"
 #include "device/unroll.hpp"
 #include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/patience.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -38,13 +39,10 @@ DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
   }
 }
 
-/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then: a rank that was
-/// heard has its time anew, within limits.
+/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then.
 DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
-  const uint32_t heard_before =
-      clock - load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
-  if (heard_before > now) return params.timeout;
-  return std::min(now - heard_before + params.timeout, kTimesLate * params.timeout);
+  const uint32_t heard_at = load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
+  return end_of_wait(heard_at, now, clock, params.timeout);
 }
 
 /// What look_around says of a wait that is over.
