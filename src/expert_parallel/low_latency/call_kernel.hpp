@@ -15,7 +15,7 @@
 namespace tokenyard::low_latency {
 
 /// Calls that follow one another start early: the next one's blocks are there when this one ends.
-/// With fewer blocks than multiprocessors they would keep what the caller wants for others.
+/// A call that is to leave multiprocessors to others does not ask for it.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   grid::wait_for_previous();
   if (params.whole_gpu) grid::let_next_start();

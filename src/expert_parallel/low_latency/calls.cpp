@@ -61,7 +61,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   const low_latency::Split split = plan_.dispatch(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  params.call.whole_gpu = split.blocks >= plan_.multiprocessors;
+  params.call.whole_gpu = blocks >= plan_.multiprocessors;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps);
   begin_call(stream);
@@ -80,7 +80,7 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   const low_latency::Split split = plan_.combine(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  params.call.whole_gpu = split.blocks >= plan_.multiprocessors;
+  params.call.whole_gpu = blocks >= plan_.multiprocessors;
   begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks,

@@ -21,7 +21,9 @@ struct Plan {
   uint32_t blocks_max;  ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;
+  Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
+  /// Of `blocks`, as many as have something to do.
   Split dispatch(Part part, uint32_t blocks) const;
   Split combine(Part part, uint32_t blocks) const;
 
@@ -30,7 +32,8 @@ struct Plan {
   uint32_t dispatch_warps(const DispatchParams& params, Split split) const;
 };
 
-Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity);
+Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind kind,
+               const Capacity& capacity);
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks);
 
