@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "expert_parallel/low_latency/protocol.hpp"
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
 #include "simulation/suite.hpp"
@@ -32,9 +31,6 @@ struct Drawn {
 
 /// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
 constexpr std::chrono::milliseconds kTimeout{100};
-/// Below it whoever waits sends a pulse at every look, and the schedule takes who stores for one
-/// that goes on: others may then not have a turn for minutes (seed 1137, with 1024 ns).
-constexpr uint32_t kShortestNs = 2 * low_latency::kPulses * low_latency::kTimeUnitNs;
 
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
@@ -67,7 +63,7 @@ Drawn draw(SeedRun& run) {
   drawn.all_ones = run.option("all_ones", random.chance(256));
   if (shape.ranks == 2 && random.chance(384))
     drawn.deadline =
-        std::chrono::nanoseconds(run.option("deadline_ns", kShortestNs << random.below(4)));
+        std::chrono::nanoseconds(run.option("deadline_ns", 1u << random.between(8, 16)));
   const uint32_t pairs = random.between(1, 2);
   for (uint32_t i = 0; i < pairs; ++i)
     drawn.pairs.push_back(static_cast<Pattern>(random.below(kPatterns)));
@@ -163,7 +159,7 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:37", kMorePatience}},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:38", kMorePatience}},
      .seeds = 2000});
 
 }  // namespace

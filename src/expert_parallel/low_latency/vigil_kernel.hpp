@@ -25,7 +25,8 @@ DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
   Workspace& workspace = *params.workspace;
   // Relaxed, like all pulses: nothing else is read on their strength.
   const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
-  if (clock - last < params.timeout / (2 * kPulses)) return;
+  // However short the timeout, not at every look: stores that nobody needs keep others from theirs.
+  if (clock - last < std::max(1u, params.timeout / (2 * kPulses))) return;
   store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
   KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
     if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
