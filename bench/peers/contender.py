@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from batches import Batch
+
+Between = Callable[[], None]
+
+
+def nothing() -> None:
+    pass
 
 
 @dataclass
@@ -64,10 +71,15 @@ class LowLatency(Protocol):
     weighted: bool
     """Whether combine weighs; if not, it only sums."""
 
-    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Rows by expert [..., hidden] FP8, their scales, and what combine needs."""
+    def dispatch(
+        self, batch: Batch, hooks: bool, between: Between = nothing
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """Rows by expert [..., hidden] FP8, their scales, and what combine needs. `between` is
+        called between the two halves, if there are two."""
 
-    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor: ...
+    def combine(
+        self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
+    ) -> torch.Tensor: ...
 
     def wait(self) -> None:
         """Until what was enqueued is done."""

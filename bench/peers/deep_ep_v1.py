@@ -12,7 +12,7 @@ import deep_ep
 import torch
 import torch.distributed as dist
 from batches import Batch, Shape
-from contender import Rows
+from contender import Between, Rows, nothing
 from timing import Call, Meeting, event_times, slowest
 
 NVLINK_BYTES = int(2e9)
@@ -113,7 +113,9 @@ class LowLatency:
             explicitly_destroy=True,
         )
 
-    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def dispatch(
+        self, batch: Batch, hooks: bool, between: Between = nothing
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         (x, scales), _, handle, _, hook = self._buffer.low_latency_dispatch(
             batch.x,
             batch.topk_idx,
@@ -123,14 +125,18 @@ class LowLatency:
             return_recv_hook=hooks,
         )
         if hooks:
+            between()
             hook()
         return x, scales, handle
 
-    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor:
+    def combine(
+        self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
+    ) -> torch.Tensor:
         out, _, hook = self._buffer.low_latency_combine(
             y, batch.topk_idx, batch.topk_weights, handle, return_recv_hook=hooks
         )
         if hooks:
+            between()
             hook()
         return out
 

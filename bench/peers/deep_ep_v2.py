@@ -8,7 +8,7 @@ import deep_ep
 import torch
 import torch.distributed as dist
 from batches import Batch, Shape
-from contender import Rows
+from contender import Between, Rows, nothing
 
 ALIGNMENT = 128
 LOW_LATENCY_SMS = 64
@@ -92,7 +92,9 @@ class LowLatency:
             explicitly_destroy=True,
         )
 
-    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def dispatch(
+        self, batch: Batch, hooks: bool, between: Between = nothing
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         (x, scales), _, _, handle, _ = self._buffer.dispatch(
             (batch.x_fp8, batch.scales),
             topk_idx=batch.topk_idx,
@@ -106,7 +108,9 @@ class LowLatency:
         )
         return x, scales, handle
 
-    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor:
+    def combine(
+        self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
+    ) -> torch.Tensor:
         return self._buffer.combine(y, handle, num_sms=LOW_LATENCY_SMS)[0]
 
     def wait(self) -> None:

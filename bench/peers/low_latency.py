@@ -12,15 +12,18 @@ from typing import Any
 import torch
 from batches import SETS, Batch, Shape, busiest_remote_rows, draw_sets
 from checks import check_low_latency
-from contender import LowLatency
+from contender import Between, LowLatency, nothing
 from throughput import LINK_BYTES_PER_US
-from timing import Meeting, kernel_times, slowest, spread
+from timing import Meeting, Work, kernel_times, slowest, spread
 
 PAIRS, TRAINS, PROFILED = 20, 10, 5
 PAUSE_US = 8000
 HALVES = ("dispatch sends", "dispatch receives", "combine sends", "combine receives")
+CALLS = ("dispatch", "combine")
+MEANWHILE_VALUES = 1 << 25
+"""To add to which takes some 60 us on H200: time enough for all to arrive."""
 
-Run = list[tuple[str, float]]
+Run = list[Work]
 
 
 class Trains:
@@ -34,13 +37,13 @@ class Trains:
         contender.combine(self._y, mine[0], handle, hooks=False)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
-    def run(self, hooks: bool) -> None:
+    def run(self, hooks: bool, between: Between = nothing) -> None:
         for pair in range(PAIRS + 1):
             if pair == 1:
                 self._events[0].record()
             batch = self._mine[pair % SETS]
-            _, _, handle = self._contender.dispatch(batch, hooks)
-            self._contender.combine(self._y, batch, handle, hooks)
+            _, _, handle = self._contender.dispatch(batch, hooks, between)
+            self._contender.combine(self._y, batch, handle, hooks, between)
         self._events[1].record()
 
     def us_a_pair(self) -> float:
@@ -96,10 +99,46 @@ def measure(
                 peer=dict(name=peer.name, **spread(slowest(of_peer))),
                 floor=floors.get(case),
             )
+        if peer.hooks:
+            yield from held_rows(meeting, trains, now, peer.name)
 
 
-def profiled(meeting: Meeting, trains: list[Trains], hooks: bool) -> list[list[Run]]:
-    calls = [lambda _, train=train: train.run(hooks) for train in trains]
+def held_rows(
+    meeting: Meeting, trains: list[Trains], shape: Shape, peer: str
+) -> Iterator[dict[str, Any]]:
+    """What calls with hooks take from others: their kernels' times, each times the multiprocessors
+    that it holds, where other work lies between the halves and lasts until all has arrived."""
+    other = torch.ones(MEANWHILE_VALUES, device="cuda")
+    runs = profiled(meeting, trains, True, lambda: other.add_(1))
+    held = [[multiprocessor_us(run) for run in of_one] for of_one in runs]
+    for place, call in enumerate(CALLS):
+        of_ours, of_peer = ([run[place] for run in of_one] for of_one in held)
+        yield dict(
+            case=f"hooks: {call}, multiprocessors held",
+            gpus=shape.ranks,
+            ranks=shape.ranks,
+            tokens=shape.tokens,
+            hidden=shape.hidden,
+            sms=0,
+            unit="us of a multiprocessor",
+            ours=spread(slowest(of_ours)),
+            peer=dict(name=peer, **spread(slowest(of_peer))),
+            floor=None,
+        )
+
+
+def multiprocessor_us(run: Run) -> tuple[float, ...]:
+    """Of a pair's dispatch and combine. A grid has at most a block for every multiprocessor."""
+    return tuple(
+        sum(work.us * work.blocks for work in run if call in work.name) / (PAIRS + 1)
+        for call in CALLS
+    )
+
+
+def profiled(
+    meeting: Meeting, trains: list[Trains], hooks: bool, between: Between = nothing
+) -> list[list[Run]]:
+    calls = [lambda _, train=train: train.run(hooks, between) for train in trains]
     return kernel_times(meeting, calls, PROFILED, 1, PAUSE_US)
 
 
@@ -109,14 +148,14 @@ def phases(run: Run) -> list[float]:
     Whatever else the device did is counted with the kernel before it.
     """
     kernels: list[float] = []
-    for name, us in run:
-        if "dispatch" in name or "combine" in name:
-            kernels.append(us)
+    for work in run:
+        if any(call in work.name for call in CALLS):
+            kernels.append(work.us)
         elif kernels:
-            kernels[-1] += us
+            kernels[-1] += work.us
     each, left = divmod(len(kernels), PAIRS + 1)
     if left or each not in (2, 4):
-        names = sorted({name for name, _ in run})
+        names = sorted({work.name for work in run})
         raise RuntimeError(f"{len(kernels)} kernels in a train of {PAIRS + 1} pairs: {names}")
     return [sum(kernels[each + k :: each]) / PAIRS for k in range(each)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from batches import Batch, Shape
-from contender import Rows
+from contender import Between, Rows, nothing
 
 import tokenyard
 
@@ -98,16 +98,22 @@ class LowLatency:
             tokens_max=shape.tokens,
         )
 
-    def dispatch(self, batch: Batch, hooks: bool) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def dispatch(
+        self, batch: Batch, hooks: bool, between: Between = nothing
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         got = self._exchange.dispatch(batch.x, batch.topk_idx, return_recv_hook=hooks)
         if got.hook is not None:
+            between()
             got.hook()
         assert got.scales is not None
         return got.x, got.scales, got
 
-    def combine(self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool) -> torch.Tensor:
+    def combine(
+        self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
+    ) -> torch.Tensor:
         home = self._exchange.combine(y, batch.topk_weights, handle, return_recv_hook=hooks)
         if home.hook is not None:
+            between()
             home.hook()
         return home.x
 

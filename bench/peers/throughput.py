@@ -31,7 +31,7 @@ def measure(
         for case, theirs in calls_of(peer, mine):
             times = event_times(meeting, (cases[case], theirs), CALLS, SETS)
             runs = kernel_times(meeting, (cases[case], theirs), PROFILED, SETS)
-            sums = [[sum(us for _, us in run) for run in of_one] for of_one in runs]
+            sums = [[sum(work.us for work in run) for run in of_one] for of_one in runs]
             figures = [spread(slowest(of_one)) for of_one in (*sums, *times)]
             yield dict(
                 case=case,
@@ -45,7 +45,7 @@ def measure(
                 peer=dict(name=peer.name, **figures[1]),
                 ours_call=figures[2],
                 peer_call=figures[3],
-                kernels=[sorted({name.partition("(")[0] for name, _ in run[-1]}) for run in runs],
+                kernels=[sorted({work.name.partition("(")[0] for work in run[-1]}) for run in runs],
                 floor=floors[case],
             )
 

@@ -8,10 +8,11 @@ kernel, the first after a pause, also parts the calls in a trace.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,16 @@ WARM_UP = 3
 
 Call = Callable[[int], Any]
 """Takes the number of an input set."""
+
+
+class Work(NamedTuple):
+    """Something that the device did."""
+
+    name: str
+    us: float
+    """Since what its stream did before had ended: a kernel may start before that, and waits."""
+    blocks: int = 0
+    """Of a kernel."""
 
 
 class Meeting:
@@ -59,8 +70,8 @@ def event_times(
 
 def kernel_times(
     meeting: Meeting, calls: Sequence[Call], count: int, sets: int, pause_us: float = 400
-) -> list[list[list[tuple[str, float]]]]:
-    """(name, us) of everything that each run of each call had the device do, in order."""
+) -> list[list[list[Work]]]:
+    """Everything that each run of each call had the device do, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for turn in range(count):
             for call in calls:
@@ -76,14 +87,19 @@ def kernel_times(
     return [runs[which :: len(calls)] for which in range(len(calls))]
 
 
-def parted(trace: dict[str, Any]) -> list[list[tuple[str, float]]]:
+def parted(trace: dict[str, Any]) -> list[list[Work]]:
     """What lies between one mark of a trace and the next, without the pauses."""
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
     events = [event for event in trace["traceEvents"] if event.get("cat") in kinds]
-    runs: list[list[tuple[str, float]]] = []
+    runs: list[list[Work]] = []
     paused = False
+    ended: dict[Any, float] = {}
     for event in sorted(events, key=lambda event: event["ts"]):
-        name = event["name"]
+        name, stream = event["name"], event.get("tid")
+        begin, us = float(event["ts"]), float(event["dur"])
+        end = begin + us
+        us -= min(us, max(0.0, ended.get(stream, begin) - begin))
+        ended[stream] = end
         if PAUSE in name:
             paused = True
         elif paused and name.startswith(MARK):
@@ -91,7 +107,8 @@ def parted(trace: dict[str, Any]) -> list[list[tuple[str, float]]]:
             runs.append([])
             paused = False
         elif runs and not paused:
-            runs[-1].append((name, float(event["dur"])))
+            blocks = math.prod(event.get("args", {}).get("grid", [0]))
+            runs[-1].append(Work(name, us, blocks))
     return runs
 
 

@@ -1,6 +1,8 @@
 /// Real processes that are killed or stopped in the middle of low-latency batches: the others'
 /// results are exact without them, and they mask nobody else.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "expert_parallel/low_latency_survivors.hpp"
 #include "fabric/worlds.hpp"
@@ -10,13 +12,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const LowLatencyCase kCase{.shape = {.ranks = 4, .experts = 8, .hidden = 256, .topk = 4},
-                           .tokens = {12, 9, 16, 7},
+const LowLatencyCase kCase{.shape = {.ranks = 4, .experts = 8, .hidden = 1024, .topk = 4},
+                           .tokens = {12, 9, 16, 10},
                            .picking = {.none = 0.1}};
 constexpr uint32_t kBatches = 12;
 
 /// When the victim is struck.
-enum class When { before_it_sends, between_the_parts, any_time };
+enum class When { before_it_sends, in_a_dispatch, after_a_dispatch, in_a_combine, any_time };
 
 struct Fault {
   When when;
@@ -37,6 +39,15 @@ void strike_soon(int signal, uint32_t seed) {
   }).detach();
 }
 
+/// A kernel that reads so far dies of it.
+void make_unreadable(const void* from, size_t bytes, size_t after) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(from) + after + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(from) + bytes) / page * page;
+  if (begin >= end || mprotect(reinterpret_cast<void*>(begin), end - begin, PROT_NONE) != 0)
+    throw WrongBatch("no page to strike at");
+}
+
 void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& fault) {
   LowLatency exchange(world, kCase.options());
   const Survivor survivor(exchange, *victims.begin());
@@ -51,8 +62,20 @@ void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& f
     if (struck && fault.when == When::before_it_sends) strike(fault.signal);
     SurvivorBatch step(survivor, of, false);
     step.call.timeout = fault.timeout;
+    if (struck && fault.when == When::in_a_dispatch)
+      step.before_dispatch = [](const void* x, size_t bytes) {
+        make_unreadable(x, bytes, bytes / 2);
+      };
+    if (struck && fault.when == When::in_a_combine)
+      // Of its second expert's rows the first few can be read.
+      step.before_combine = [](const void* y, size_t bytes) {
+        make_unreadable(y, bytes, bytes / 2 + bytes / 32);
+      };
     step.dispatch(hooks);
-    if (struck && fault.when == When::between_the_parts) strike(fault.signal);
+    if (struck && fault.when == When::after_a_dispatch) {
+      exchange.wait();
+      strike(fault.signal);
+    }
     if (hooks) step.receive_dispatch();
     step.combine(hooks);
     if (hooks) step.receive_combine();
@@ -75,6 +98,8 @@ void fault(const Fault& fault, uint32_t victim) {
     if (rank == victim) continue;
     EXPECT_EQ(ranks.wait(rank), 0) << "rank " << rank;
   }
+  const bool in_the_middle = fault.when == When::in_a_dispatch || fault.when == When::in_a_combine;
+  EXPECT_TRUE(!in_the_middle || ranks.wait(victim) != 0) << "it went on";
 }
 
 constexpr milliseconds kLong{60000}, kShort{3000};
@@ -83,14 +108,19 @@ TEST(LowLatencyFaults, ARankDiesBeforeItSends) {
   fault({When::before_it_sends, SIGKILL, kLong}, 2);
 }
 TEST(LowLatencyFaults, ARankDiesAfterItHasSent) {
-  fault({When::between_the_parts, SIGKILL, kLong}, 0);
+  fault({When::after_a_dispatch, SIGKILL, kLong}, 0);
+}
+/// Of its rows and sums the first have left, the others never will.
+TEST(LowLatencyFaults, ARankDiesInTheMiddleOfItsSends) {
+  for (const uint32_t victim : {0, 2}) fault({When::in_a_dispatch, SIGSEGV, kLong}, victim);
+  for (const uint32_t victim : {2, 3}) fault({When::in_a_combine, SIGSEGV, kLong}, victim);
 }
 TEST(LowLatencyFaults, ARankDiesAtAnyTime) {
   for (const uint32_t victim : {0, 1, 2, 3}) fault({When::any_time, SIGKILL, kLong}, victim);
 }
 TEST(LowLatencyFaults, ARankStopsAndOnlyTheDeadlineTells) {
   fault({When::before_it_sends, SIGSTOP, kShort}, 3);
-  fault({When::between_the_parts, SIGSTOP, kShort}, 1);
+  fault({When::after_a_dispatch, SIGSTOP, kShort}, 1);
 }
 TEST(LowLatencyFaults, ARankStopsAtAnyTime) {
   for (const uint32_t victim : {0, 2}) fault({When::any_time, SIGSTOP, kShort}, victim);

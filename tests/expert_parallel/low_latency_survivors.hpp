@@ -2,6 +2,7 @@
 /// Without such a peer everything must be exact.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "expert_parallel/low_latency_checks.hpp"
@@ -56,7 +57,9 @@ class SurvivorBatch {
 
   void dispatch(bool hook) {
     call.hook = hook;
-    received_ = exchange_.dispatch(tokens_->input(), call);
+    const LowLatencyInput input = tokens_->input();
+    if (before_dispatch) before_dispatch(input.x, mine_.x.size() * sizeof(uint16_t));
+    received_ = exchange_.dispatch(input, call);
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {
@@ -66,6 +69,7 @@ class SurvivorBatch {
   void combine(bool hook) {
     void* const y = exchange_.combine_buffer(received_.handle);
     run_experts(exchange_, of_, all_, y, absent_);
+    if (before_combine) before_combine(y, bytes_of_experts());
     call.hook = hook;
     exchange_.combine(combined_->what(y, *tokens_), received_.handle, call);
     if (!hook) check_combine();
@@ -76,10 +80,17 @@ class SurvivorBatch {
   }
 
   LowLatencyCall call;
+  /// Told what a call is about to read.
+  std::function<void(const void* from, size_t bytes)> before_dispatch, before_combine;
 
  private:
   uint32_t rank() const { return exchange_.world().rank(); }
   Accelerator& accelerator() const { return exchange_.world().accelerator(); }
+
+  size_t bytes_of_experts() const {
+    return size_t{of_.shape.experts} * exchange_.options().tokens_max * of_.shape.hidden *
+           sizeof(uint16_t);
+  }
 
   /// Payload that looks like empty staging, in places.
   void fill_with_ones() {

@@ -35,8 +35,11 @@ def test_a_trace_is_parted_at_the_meetings_of_ranks() -> None:
     pytest.importorskip("torch")
     from timing import parted
 
-    def event(ts: float, dur: float, name: str, cat: str = "kernel") -> dict[str, Any]:
-        return dict(ts=ts, dur=dur, name=name, cat=cat)
+    def event(
+        ts: float, dur: float, name: str, cat: str = "kernel", stream: int = 7
+    ) -> dict[str, Any]:
+        grid = dict(grid=[8, 2, 1]) if cat == "kernel" else {}
+        return dict(ts=ts, dur=dur, name=name, cat=cat, tid=stream, args=grid)
 
     trace = [
         event(0, 9, "void before()"),
@@ -49,21 +52,30 @@ def test_a_trace_is_parted_at_the_meetings_of_ranks() -> None:
         event(900, 400, "at::native::spin_kernel(long)"),
         event(1400, 30, "ncclDevKernel_AllReduce_Max_f32_RING_LL"),
         event(1440, 21, "dispatch_kernel"),
+        event(1450, 31, "combine_kernel"),  # It starts early, and waits.
+        event(1455, 9, "copy", "gpu_memcpy", stream=8),
     ]
     assert parted(dict(traceEvents=trace)) == [
-        [("dispatch_kernel", 20.0), ("copy", 7.0), ("ncclDevKernel_AllGather_RING_LL", 5.0)],
-        [("dispatch_kernel", 21.0)],
+        [
+            ("dispatch_kernel", 20.0, 16),
+            ("copy", 7.0, 0),
+            ("ncclDevKernel_AllGather_RING_LL", 5.0, 16),
+        ],
+        [("dispatch_kernel", 21.0, 16), ("combine_kernel", 20.0, 16), ("copy", 9.0, 0)],
     ]
 
 
 def test_a_train_counts_everything_but_its_first_pair() -> None:
     pytest.importorskip("torch")
-    from low_latency import PAIRS, phases
+    from low_latency import PAIRS, multiprocessor_us, phases
+    from timing import Work
 
-    first = [("dispatch", 1000.0), ("combine", 1000.0)]
-    pair = [("dispatch", 10.0), ("combine", 4.0), ("memset", 2.0)]
+    first = [Work("dispatch", 1000.0), Work("combine", 1000.0)]
+    pair = [Work("dispatch", 10.0, 3), Work("combine", 4.0, 2), Work("memset", 2.0)]
     assert phases(first + pair * PAIRS) == [10.0, 6.0]
-    halves = [("dispatch", 1.0), ("dispatch", 2.0), ("combine", 3.0), ("combine", 4.0)]
+    assert multiprocessor_us(pair * (PAIRS + 1)) == (30.0, 8.0)
+    names = ("dispatch", "dispatch", "combine", "combine")
+    halves = [Work(name, us) for name, us in zip(names, (1.0, 2.0, 3.0, 4.0), strict=True)]
     assert phases(halves * (PAIRS + 1)) == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(RuntimeError, match="kernels in a train"):
         phases(first)

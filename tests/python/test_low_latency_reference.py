@@ -14,8 +14,9 @@ from low_latency_reference import Given, cast, combined, packed, rows_of
 
 import tokenyard
 
-SHARES = {1: 200, 2: 500, 3: 400, 4: 500, 6: 200, 8: 200}
-"""Configurations of each number of ranks: 2,000 in all."""
+SHARES = {1: 200, 2: 500, 3: 400, 4: 500, 6: 160, 8: 160, 10: 80}
+"""Configurations of each number of ranks: 2,000 in all. Of more than 8 ranks kernels look up where
+they are."""
 BATCH = 10
 """Configurations that share a world, and so meet what the one before left in its arena."""
 

@@ -51,7 +51,10 @@ template <class Codec>
 class Shares {
  public:
   DEVICE Shares(const Combine& call, const TokenPlan& plan, uint32_t token)
-      : call_(call), plan_(plan), token_(token) {}
+      : call_(call),
+        plan_(plan),
+        of_rank_0_(call.params.call.windows.partial_here(call.call.parity(), 0, token) +
+                   warp::lane()) {}
 
   /// By all lanes: a piece of each of up to kSharesHeld shares from `first` on. All loads are under
   /// way together.
@@ -96,10 +99,8 @@ class Shares {
  private:
   /// This lane's piece of the chunk, from the rank of a share.
   DEVICE Peer<Bytes16> staged(uint32_t i) const {
-    const CallParams& common = call_.params.call;
-    return common.windows.partial(common.rank, call_.call.parity(), plan_.share[first_ + i].rank,
-                                  token_) +
-           (chunk_ * Codec::kPiecesAChunk + warp::lane());
+    const uint64_t stride = call_.params.call.windows.layout.partial_stride();
+    return of_rank_0_ + (plan_.share[first_ + i].rank * stride + chunk_ * Codec::kPiecesAChunk);
   }
 
   /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
@@ -118,7 +119,7 @@ class Shares {
 
   const Combine& call_;
   const TokenPlan& plan_;
-  const uint32_t token_;
+  const Peer<Bytes16> of_rank_0_;  ///< this lane's piece of its chunk 0
   Bytes16 pieces_[kSharesHeld] = {};
   uint32_t first_ = 0, held_ = 0, chunk_ = 0;
 };
@@ -235,7 +236,7 @@ DEVICE void receive_combine(const Combine& call) {
   if (thread::index() == 0) shared.lost[0] = 0;
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  open_call(call.call, false);
+  open_call(call.call, false, [] {});
   if (plans) {
     plan_token(call, next, shared.plans[0]);
     next = OwnPick::load(call, first + receivers);

@@ -55,6 +55,7 @@ struct CallParams {
   uint32_t rank, ranks;
   Part part;
   uint32_t send_blocks;  ///< the first blocks of the grid send, the others receive
+  bool whole_gpu;        ///< the call may take every multiprocessor
   RankSet active;        ///< the others are masked from this call on
   Windows windows;
   Masks masks;

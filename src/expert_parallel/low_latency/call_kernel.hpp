@@ -9,11 +9,16 @@
 /// a role can load without knowing with whom it speaks, it loads between the two.
 #pragma once
 
+#include "device/dependent_launch.hpp"
 #include "expert_parallel/low_latency/vigil_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
+/// Calls that follow one another start early: the next one's blocks are there when this one ends.
+/// A call that is to leave multiprocessors to others does not ask for it.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
+  grid::wait_for_previous();
+  if (params.whole_gpu) grid::let_next_start();
   const uint64_t start_ns = now_ns();
   // Nobody else writes this block's word while the kernel runs. Relaxed all the same: a compiler
   // takes a weak load of a block's word for uniform, and waits for it before it goes on.
@@ -48,11 +53,13 @@ DEVICE bool speaks() {
   return block::index() == grid::blocks() - 1;
 }
 
-/// By one thread of the block that speaks, before it advances the epoch. Release: earlier kernels
-/// have put back what they read, and the rank that acquires this may write there again.
+/// By one thread of the block that speaks. Release: earlier kernels have put back what they read,
+/// and the rank that acquires this may write there again.
 DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
+    // Of its own kind the block may have advanced the word.
+    if (kind == call.kind) return call.before.received;
     return params.workspace->progress[static_cast<uint32_t>(kind)][block::index()].received;
   };
   store<Order::release, Scope::sys>(params.windows.drained(rank, params.rank),
@@ -88,9 +95,20 @@ DEVICE uint32_t thread_from_last() {
   return block::threads() - 1 - thread::index();
 }
 
+/// Whether this thread's warp is one of those that look at `rank` for the block, the last ones.
+DEVICE bool warp_looks_at(uint32_t rank) {
+  return rank % block::threads() / kWarpLanes == thread_from_last() / kWarpLanes;
+}
+/// Whether it looks at any.
+DEVICE bool warp_looks(const CallParams& params) {
+  return thread_from_last() / kWarpLanes * kWarpLanes < params.ranks;
+}
+
 /// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
-/// meanwhile the first make ready what is to be sent.
-DEVICE void open_call(const Call& call, bool sending) {
+/// meanwhile the first make ready what is to be sent. `tell_first` is called by all lanes of the
+/// warps that look, once they know of their own ranks, and before the block meets.
+template <class TellFirst>
+DEVICE void open_call(const Call& call, bool sending, TellFirst tell_first) {
   const CallParams& params = call.params;
   KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
                    rank += block::threads()) {
@@ -102,13 +120,22 @@ DEVICE void open_call(const Call& call, bool sending) {
     bool open = active && !masked;
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
-      if (speaks()) say_drained(call, rank);
+      if (sends(params.part) && speaks()) say_drained(call, rank);
       if (sending && !has_room(call, drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
   }
+  if (warp_looks(params)) {
+    warp::sync();
+    tell_first();
+  }
   block::sync();
   advance_epoch(call);
+  if (sends(params.part) || !speaks()) return;
+  // Who only receives waits for no room, and its block need not wait for a release.
+  KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
+                   rank += block::threads()) if (rank != params.rank && call.open(rank))
+      say_drained(call, rank);
 }
 
 /// By the whole block, last of all: for whoever measures.

@@ -36,6 +36,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .ranks = world.size(),
           .part = Part::both,
           .send_blocks = 0,
+          .whole_gpu = false,
           .active = active,
           .windows = windows_,
           .masks = masks_.masks(),
@@ -60,14 +61,17 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   const low_latency::Split split = plan_.dispatch(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  params.divide(split.blocks - split.send_blocks);
+  params.call.whole_gpu = blocks >= plan_.multiprocessors;
+  const uint32_t warps = plan_.dispatch_warps(params, split);
+  params.divide(split.blocks - split.send_blocks, warps);
   begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
-          .warps = plan_.dispatch_warps,
+          .warps = warps,
           .extra_shared_bytes = low_latency::receives(part) ? params.tail.bytes() : 0,
-          .cooperative = false},
+          .cooperative = false,
+          .overlap_previous = true},
          stream, params);
 }
 
@@ -76,10 +80,14 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   const low_latency::Split split = plan_.combine(part, blocks);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
+  params.call.whole_gpu = blocks >= plan_.multiprocessors;
   begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
-         {.blocks = split.blocks, .warps = plan_.combine_warps, .cooperative = false}, stream,
-         params);
+         {.blocks = split.blocks,
+          .warps = plan_.combine_warps,
+          .cooperative = false,
+          .overlap_previous = true},
+         stream, params);
 }
 
 LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
@@ -90,21 +98,25 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
   const auto batch = take_batch();
   const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
   handle->tokens = input.tokens;
-  DispatchParams params{.call = call_params(call),
-                        .x = static_cast<const std::byte*>(input.x),
-                        .scales = input.scales,
-                        .topk_idx = input.topk_idx,
-                        .idx_is_int64 = input.idx_is_int64,
-                        .tokens = input.tokens,
-                        .tokens_max = options.tokens_max,
-                        .topk = options.topk,
-                        .experts = options.experts,
-                        .local_experts = options.experts / world.size(),
-                        .row = low_latency::row_layout(options, input.rows),
-                        .out = batch->out(),
-                        .complaint = complaint_,
-                        .tail = {},
-                        .by = {}};
+  DispatchParams params{
+      .call = call_params(call),
+      .x = static_cast<const std::byte*>(input.x),
+      .scales = input.scales,
+      .topk_idx = input.topk_idx,
+      .idx_is_int64 = input.idx_is_int64,
+      .idx_in_pieces = input.idx_is_int64 && options.topk % low_latency::PackedIds::kIds == 0 &&
+                       reinterpret_cast<uintptr_t>(input.topk_idx) % sizeof(Bytes16) == 0,
+      .tokens = input.tokens,
+      .tokens_max = options.tokens_max,
+      .topk = options.topk,
+      .experts = options.experts,
+      .local_experts = options.experts / world.size(),
+      .row = low_latency::row_layout(options, input.rows),
+      .out = batch->out(),
+      .complaint = complaint_,
+      .tail = {},
+      .by = {},
+      .send_teams = 0};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {

@@ -107,7 +107,7 @@ DEVICE Bytes16 given_scales(const DispatchParams& params, uint32_t token, uint32
 /// By all lanes: what travels for a unit of a token.
 DEVICE CastUnit prepare_unit(const DispatchParams& params, uint32_t token, uint32_t unit,
                              const RawUnit& raw) {
-  if (casts(params)) return cast_unit(raw, params.row.format);
+  if (casts(params)) return cast_unit(raw, params.row.format());
   CastUnit cast{.data = raw.data[0], .scales = {}};
   cast.data.word[0] = canonical(cast.data.word[0], params.row.is_fp8() ? kNansFp8 : kNansBf16);
   if (params.row.is_fp8()) cast.scales = given_scales(params, token, unit);

@@ -1,6 +1,7 @@
 /// What a LowLatency object keeps on its device from one call to the next.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "expert_parallel/low_latency/exchange.hpp"
 
@@ -11,7 +12,7 @@ namespace {
 low_latency::Plan agreed_plan(World& world, const LowLatencyOptions& options) {
   low_latency::agree_on_options(world, options);
   low_latency::check_options(options, world.size());
-  return low_latency::make_plan(options, world.accelerator().kind(),
+  return low_latency::make_plan(options, world.size(), world.accelerator().kind(),
                                 world.accelerator().capacity());
 }
 
@@ -48,6 +49,7 @@ LowLatency::Parts::~Parts() {
   if (!closed_ && window_) window_.quarantine();
   accelerator_.free_shared(complaint_);
   accelerator_.free(workspace_);
+  if (window_table_ != nullptr) accelerator_.free(window_table_);
 }
 
 /// Collective. A window is ready before anybody learns where it lies.
@@ -61,13 +63,23 @@ void LowLatency::Parts::open_windows() {
   const uint64_t mine = window_.offset();
   const auto offsets = world.all_gather(std::as_bytes(std::span(&mine, 1)), "LowLatency: windows");
   windows_.layout = layout_;
+  std::vector<std::byte*> windows;
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     uint64_t offset = 0;
     if (offsets[rank].size() != sizeof(offset))
       throw InternalError("LowLatency: a window's place of another size");
     std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
-    windows_.windows[rank] = arena_.base_of(rank) + offset;
+    windows.push_back(arena_.base_of(rank) + offset);
   }
+  windows_.here = windows[world.rank()];
+  constexpr size_t kAtHand = low_latency::Windows::kAtHand;
+  std::copy_n(windows.begin(), std::min(windows.size(), kAtHand), windows_.at_hand);
+  if (windows.size() <= kAtHand) return;
+  const size_t bytes = windows.size() * sizeof(std::byte*);
+  window_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
+  accelerator_.copy(window_table_, windows.data(), bytes, stream);
+  await_stream(stream, "the table of windows");
+  windows_.table = window_table_;
 }
 
 /// Nothing of this object is under way in a stream that was awaited, so its owner may free it.

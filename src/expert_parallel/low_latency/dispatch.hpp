@@ -12,6 +12,7 @@
 /// them 16 to 32 bytes of ids a token and rank. One latency in all.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -85,6 +86,7 @@ struct DispatchDivisors {
   Divisor ranks, slots, topk, local_experts, receive_blocks;
   Divisor ids_a_source;  ///< words that tell of a rank's tokens
   Divisor jobs_a_row;    ///< of a receiving block
+  Divisor send_team;     ///< warps of a sending block that move one token
 };
 
 struct DispatchParams {
@@ -93,6 +95,7 @@ struct DispatchParams {
   const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
   const void* topk_idx;
   bool idx_is_int64;
+  bool idx_in_pieces;  ///< int64, and eight at a time lie in aligned pieces
   uint32_t tokens, tokens_max, topk;
   uint32_t experts, local_experts;
   RowLayout row;
@@ -101,9 +104,11 @@ struct DispatchParams {
   // By divide().
   DispatchTail tail;
   DispatchDivisors by;
+  uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
 
-  /// On the host, when all the rest is known: what the blocks divide among them.
-  void divide(uint32_t blocks_that_receive) {
+  /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
+  void divide(uint32_t blocks_that_receive, uint32_t warps) {
+    const uint32_t team = std::min(row.data_units(), warps - 1);  // One at least is for the ids.
     const uint32_t blocks = blocks_that_receive != 0 ? blocks_that_receive : 1;
     by = {.ranks = Divisor::of(call.ranks),
           .slots = Divisor::of(slots()),
@@ -111,7 +116,9 @@ struct DispatchParams {
           .local_experts = Divisor::of(local_experts),
           .receive_blocks = Divisor::of(blocks),
           .ids_a_source = Divisor::of(tokens_max * packed_ids_of(topk)),
-          .jobs_a_row = Divisor::of(row.units() + 1)};
+          .jobs_a_row = Divisor::of(row.units() + 1),
+          .send_team = Divisor::of(team)};
+    send_teams = (warps - 1) / team;
     tail = {.ranks = call.ranks,
             .local_experts = local_experts,
             .topk = topk,

@@ -73,6 +73,7 @@ struct LowLatency::Parts {
   const low_latency::WindowLayout layout_;
   ArenaBlock window_;
   low_latency::Windows windows_{};  ///< everybody's window_
+  std::byte** window_table_ = nullptr;
   low_latency::Workspace* workspace_ = nullptr;
   low_latency::Complaint* complaint_ = nullptr;
   low_latency::RankMasks masks_;

@@ -17,20 +17,28 @@ struct Split {
 
 struct Plan {
   AcceleratorKind kind;
+  uint32_t multiprocessors;
   uint32_t blocks_max;  ///< of a call that does not say
-  uint32_t dispatch_warps, combine_warps;
+  uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;
+  Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
+  /// Of `blocks`, as many as have something to do.
   Split dispatch(Part part, uint32_t blocks) const;
   Split combine(Part part, uint32_t blocks) const;
+
+  /// Of each block: no more than have something to do, since a block of few tokens takes about as
+  /// long as its warps take to issue their instructions.
+  uint32_t dispatch_warps(const DispatchParams& params, Split split) const;
 };
 
-Plan make_plan(const LowLatencyOptions& options, AcceleratorKind kind, const Capacity& capacity);
+Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind kind,
+               const Capacity& capacity);
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks);
 
 inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows rows) {
-  return {.hidden = options.hidden, .format = static_cast<RowFormat>(rows)};
+  return {options.hidden, static_cast<RowFormat>(rows)};
 }
 
 /// At least one unit, at most what lets kTimesLate of them fit.

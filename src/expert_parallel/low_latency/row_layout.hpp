@@ -18,48 +18,52 @@ enum class RowFormat : uint32_t {
 
 inline constexpr uint32_t kScaleChannels = 128;
 
-/// A unit is what a warp moves at once: a piece a lane, and for FP8 the scales of its channels in
-/// one piece of their own. Data units lie first, the scale pieces after the last of them.
-struct RowLayout {
-  uint32_t hidden;
-  RowFormat format;
+/// A scale piece covers a data unit: 512 channels, four scales.
+inline constexpr uint32_t kScalesAPiece = 4;
 
-  HOST_DEVICE bool is_fp8() const { return format != RowFormat::bf16; }
-  HOST_DEVICE uint32_t channels_a_piece() const { return is_fp8() ? 16 : 8; }
-  HOST_DEVICE uint32_t data_pieces() const { return hidden / channels_a_piece(); }
-  HOST_DEVICE uint32_t data_units() const { return (data_pieces() + kWarpLanes - 1) / kWarpLanes; }
-  HOST_DEVICE uint32_t scale_pieces() const { return is_fp8() ? data_units() : 0; }
-  HOST_DEVICE uint32_t scale_units() const {
-    return (scale_pieces() + kWarpLanes - 1) / kWarpLanes;
+/// A unit is what a warp moves at once: a piece a lane, and for FP8 the scales of its channels in
+/// one piece of their own. Data units lie first, the scale pieces after the last of them. Kernels
+/// read these numbers for every unit, so only the host works them out.
+class RowLayout {
+ public:
+  RowLayout() = default;
+  RowLayout(uint32_t hidden, RowFormat format) : hidden_(hidden), format_(format) {
+    const uint32_t channels_a_piece = is_fp8() ? 16 : 8;
+    data_pieces_ = hidden / channels_a_piece;
+    data_units_ = (data_pieces_ + kWarpLanes - 1) / kWarpLanes;
+    scale_pieces_ = is_fp8() ? data_units_ : 0;
+    units_ = data_units_ + (scale_pieces_ + kWarpLanes - 1) / kWarpLanes;
+    const uint32_t groups = (hidden + kScaleChannels - 1) / kScaleChannels;
+    if (is_fp8()) scale_words_ = scales_packed() ? (groups + 3) / 4 : groups;
   }
-  HOST_DEVICE uint32_t units() const { return data_units() + scale_units(); }
-  HOST_DEVICE uint32_t first_scale_piece() const { return data_units() * kWarpLanes; }
+
+  HOST_DEVICE RowFormat format() const { return format_; }
+  HOST_DEVICE bool is_fp8() const { return format_ != RowFormat::bf16; }
+  HOST_DEVICE uint32_t data_pieces() const { return data_pieces_; }
+  HOST_DEVICE uint32_t data_units() const { return data_units_; }
+  HOST_DEVICE uint32_t units() const { return units_; }
+  HOST_DEVICE uint32_t first_scale_piece() const { return data_units_ * kWarpLanes; }
   /// Where a lane's piece of a unit lies in the staged row, and whether there is one.
   HOST_DEVICE uint32_t piece(uint32_t unit, uint32_t lane) const {
     return unit * kWarpLanes + lane;
   }
   HOST_DEVICE bool has_piece(uint32_t unit, uint32_t lane) const {
-    if (unit < data_units()) return piece(unit, lane) < data_pieces();
-    return piece(unit, lane) - first_scale_piece() < scale_pieces();
+    const uint32_t at = piece(unit, lane);
+    return unit < data_units_ ? at < data_pieces_ : at < first_scale_piece() + scale_pieces_;
   }
   /// Pieces that a staged row takes, in whole cache lines.
-  HOST_DEVICE uint32_t staged_pieces() const {
-    return (first_scale_piece() + scale_pieces() + 7) / 8 * 8;
-  }
+  uint32_t staged_pieces() const { return (first_scale_piece() + scale_pieces_ + 7) / 8 * 8; }
 
   // What is delivered.
-  HOST_DEVICE uint32_t row_bytes() const { return hidden * (is_fp8() ? 1 : 2); }
-  /// Scales of 128 channels; the last may cover fewer.
-  HOST_DEVICE uint32_t groups() const { return (hidden + kScaleChannels - 1) / kScaleChannels; }
-  HOST_DEVICE bool scales_packed() const { return format == RowFormat::fp8_ue8m0; }
-  /// Words of scales a row: fp32, or four exponents each.
-  HOST_DEVICE uint32_t scale_words() const {
-    if (!is_fp8()) return 0;
-    return scales_packed() ? (groups() + 3) / 4 : groups();
-  }
-};
+  uint32_t row_bytes() const { return hidden_ * (is_fp8() ? 1 : 2); }
+  HOST_DEVICE bool scales_packed() const { return format_ == RowFormat::fp8_ue8m0; }
+  /// Words of scales a row, of 128 channels each, the last of fewer: fp32, or four exponents.
+  HOST_DEVICE uint32_t scale_words() const { return scale_words_; }
 
-/// A scale piece covers a data unit: 512 channels, four scales.
-inline constexpr uint32_t kScalesAPiece = 4;
+ private:
+  uint32_t hidden_ = 0;
+  RowFormat format_ = RowFormat::bf16;
+  uint32_t data_pieces_ = 0, data_units_ = 0, scale_pieces_ = 0, units_ = 0, scale_words_ = 0;
+};
 
 }  // namespace tokenyard::low_latency

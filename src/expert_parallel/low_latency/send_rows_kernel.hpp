@@ -55,17 +55,46 @@ struct AskedIds {
   /// destination's table has a fixed size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
+    if (token >= params.tokens) {
+      AskedIds none;
+      for (int32_t& expert : none.expert) expert = kNothing;
+      return none;
+    }
+    return params.idx_in_pieces ? load_pieces(params, index) : load_each(params, token, first);
+  }
+
+ private:
+  DEVICE static int32_t expert_of(const DispatchParams& params, int64_t id) {
+    return is_expert(params, id) ? static_cast<int32_t>(id) : id == -1 ? kNothing : kNoExpert;
+  }
+
+  /// Eight at a time: a fraction of the instructions.
+  DEVICE static AskedIds load_pieces(const DispatchParams& params, uint32_t index) {
+    const auto* const from = static_cast<const Bytes16*>(params.topk_idx) + size_t{index} * kPieces;
+    Bytes16 pieces[kPieces];
+    UNROLL for (uint32_t i = 0; i < kPieces; ++i) pieces[i] =
+        load_vector<Cache::read_only>(from + i);
     AskedIds asked;
     UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-      asked.expert[place] = kNothing;
-      if (token >= params.tokens || first + place >= params.topk) continue;
-      const int64_t id = load_id(params, token, first + place);
-      asked.expert[place] = is_expert(params, id) ? static_cast<int32_t>(id)
-                            : id == -1            ? kNothing
-                                                  : kNoExpert;
+      const Bytes16& piece = pieces[place / 2];
+      const uint64_t high = piece.word[place % 2 * 2 + 1];
+      asked.expert[place] =
+          expert_of(params, static_cast<int64_t>(high << 32 | piece.word[place % 2 * 2]));
     }
     return asked;
   }
+
+  DEVICE static AskedIds load_each(const DispatchParams& params, uint32_t token, uint32_t first) {
+    AskedIds asked;
+    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+      asked.expert[place] = first + place < params.topk
+                                ? expert_of(params, load_id(params, token, first + place))
+                                : kNothing;
+    }
+    return asked;
+  }
+
+  static constexpr uint32_t kPieces = PackedIds::kIds * sizeof(int64_t) / sizeof(Bytes16);
 };
 
 /// By the thread that tells this rank itself of a token: the token's picks, as combine must know
@@ -99,12 +128,13 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
   }
   // Relaxed: the word says which call it belongs to and speaks of nothing else.
   store<Order::relaxed, Scope::sys>(
-      common.windows.ids(destination, call.call.parity(), common.rank, 0) + index, packed.piece);
+      common.windows.ids(destination, call.call.parity(), common.rank) + index, packed.piece);
   if (destination == common.rank) note_picks(call, index, asked);
 }
 
 /// By the threads of a sending block that move no data, `begin` of them before: its share of the
-/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first.
+/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first,
+/// but for the warps that have looked at ranks meanwhile.
 DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
   const CallParams& common = call.params.call;
   const uint32_t threads = block::threads() - begin, first = thread::index() - begin;
@@ -114,7 +144,8 @@ DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
     const uint32_t destination = rank_after(common, 1 + turn);
     if (!call.call.open(destination)) continue;
     KEEP_ROLLED for (uint32_t index = first; index < ids; index += threads) send_ids(
-        call, destination, index, index == first ? ahead : AskedIds::load(call.params, index));
+        call, destination, index,
+        index == first && !warp_looks(common) ? ahead : AskedIds::load(call.params, index));
   }
 }
 
@@ -122,11 +153,17 @@ DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
 struct SendPosition {
   uint32_t token, unit;
 
-  DEVICE void advance(const DispatchParams& params, uint32_t warp, uint32_t warps) {
-    unit += warps;
+  DEVICE static SendPosition first(const DispatchParams& params) {
+    const Divisor& team = params.by.send_team;
+    const uint32_t which = team.quotient(warp::index());
+    return {block::index() + which * params.call.send_blocks, team.remainder(warp::index(), which)};
+  }
+  DEVICE void advance(const DispatchParams& params) {
+    const Divisor& team = params.by.send_team;
+    unit += team.divisor;
     if (unit < params.row.data_units()) return;
-    unit = warp;
-    token += params.call.send_blocks;
+    unit = team.remainder(unit, team.quotient(unit));
+    token += params.send_teams * params.call.send_blocks;
   }
 };
 
@@ -181,31 +218,31 @@ struct LoadedUnit {
 };
 
 /// By a whole sending block: token after token, the next one's data on its way while this one's
-/// leaves. What is sent first is made ready while the block learns whether it may.
+/// leaves. What is sent first is on its way here while the block learns whether it may send, but it
+/// is cast after that: ids must not wait for it, with which a receiver has more to do than with
+/// rows.
 DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
-  const uint32_t warps = std::min(params.row.data_units(), warp::count() - 1);
+  const uint32_t warps = params.send_teams * params.by.send_team.divisor;
   const bool moves_data = warp::index() < warps;
   LoadedUnit next{};
   AskedIds ids{};
   if (moves_data)
-    next = LoadedUnit::load(params, {.token = block::index(), .unit = warp::index()});
-  else if (block::index() < params.call.ranks)
+    next = LoadedUnit::load(params, SendPosition::first(params));
+  else if (block::index() < params.call.ranks && !warp_looks(params.call))
     ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
-  KEEP_ROLLED for (bool opened = false;; opened = true) {
+  open_call(call.call, true, [] {});
+  if (!moves_data) {
+    send_all_ids(call, warps * kWarpLanes, ids);
+    return;
+  }
+  KEEP_ROLLED while (next.at.token < params.tokens) {
     const LoadedUnit now = next;
-    const bool has_token = moves_data && now.at.token < params.tokens;
-    CastUnit cast{};
-    if (has_token) {
-      next.at.advance(params, warp::index(), warps);
-      next = LoadedUnit::load(params, next.at);
-      cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
-    }
-    if (!opened) open_call(call.call, true);
-    if (!has_token) break;
+    next.at.advance(params);
+    next = LoadedUnit::load(params, next.at);
+    const CastUnit cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
     send_unit(call, now.at, Destinations::of(call, now.id), cast);
   }
-  if (!moves_data) send_all_ids(call, warps * kWarpLanes, ids);
 }
 
 }  // namespace tokenyard::low_latency

@@ -55,13 +55,12 @@ DEVICE void empty_tables(const Dispatch& call) {
 /// One thread's look at eight picks of a token: into the bitmap, and into the block's table if the
 /// row is its own.
 DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
-                     const PackedIds& packed) {
-  const uint32_t topk = call.params.topk;
+                     PackedIds packed) {
+  const uint32_t picks = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
   uint32_t row = 0;
   const bool is_own = own.owns(call.params, of, row);
-  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    if (first + place >= topk) break;
-    const uint32_t expert = packed.get(place);
+  KEEP_ROLLED for (uint32_t place = 0; place < picks; ++place) {
+    const uint32_t expert = packed.take_first();
     if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
     if (expert != PackedIds::kNone)
       fetch_or<Order::relaxed, Scope::block>(call.tail.bits(expert, of.source) + of.token / 32,
@@ -83,7 +82,7 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
   const Divisor& ids_a_source = params.by.ids_a_source;
-  const Peer<Bytes16> all = common.windows.ids(common.rank, call.call.parity(), 0, 0);
+  const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
   KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * ids_a_source.divisor;
                    i += block::threads()) {
     const uint32_t source = ids_a_source.quotient(i);

@@ -9,36 +9,40 @@ namespace tokenyard::low_latency {
 /// What a warp does at once: a unit of a row, or noting the row.
 struct SpreadJob {
   uint32_t row, unit;
-  SourceToken of;  ///< if the block has that row
+  SourceToken of;        ///< if the block has that row
+  Peer<Bytes16> staged;  ///< this lane's piece of the unit, if there is one
+  bool has_piece;
 
   DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
     const Divisor& jobs = call.params.by.jobs_a_row;
-    const uint32_t row = jobs.quotient(warp::index());
-    return {row, jobs.remainder(warp::index(), row), own.at(call.params, row)};
+    SpreadJob job{};
+    job.row = jobs.quotient(warp::index());
+    job.unit = jobs.remainder(warp::index(), job.row);
+    job.find(call, own);
+    return job;
   }
   DEVICE void advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
     for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
-    of = own.at(call.params, row);
+    find(call, own);
   }
   DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
+  /// A look at the piece before it is known whether anybody wants it: what it takes from memory
+  /// comes while something else is done. Empty: it has not come yet, or there is none.
+  DEVICE Bytes16 glance() const {
+    // Relaxed: sixteen bytes are their own flag.
+    return has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece();
+  }
+
+ private:
+  DEVICE void find(const Dispatch& call, const OwnRows& own) {
+    const DispatchParams& params = call.params;
+    of = own.at(params, row);
+    has_piece = row < own.count && !notes(call) && params.row.has_piece(unit, warp::lane());
+    staged = params.call.windows.row_here(call.call.parity(), of.source, of.token) +
+             params.row.piece(unit, warp::lane());
+  }
 };
-
-/// A lane's piece of a job's unit in staging.
-DEVICE Peer<Bytes16> staged_piece(const Dispatch& call, SourceToken of, uint32_t unit) {
-  const DispatchParams& params = call.params;
-  return params.call.windows.row(params.call.rank, call.call.parity(), of.source, of.token) +
-         params.row.piece(unit, warp::lane());
-}
-
-/// A lane's look at its piece of a job before it is known whether anybody wants it: what it takes
-/// from memory comes while something else is done. Empty: it has not come yet, or there is none.
-DEVICE Bytes16 glance(const Dispatch& call, const OwnRows& own, const SpreadJob& job) {
-  if (job.row >= own.count || job.notes(call) || !call.params.row.has_piece(job.unit, warp::lane()))
-    return empty_piece();
-  // Relaxed: sixteen bytes are their own flag.
-  return load<Order::relaxed, Scope::sys>(staged_piece(call, job.of, job.unit));
-}
 
 /// Where a row goes by this lane's pick, or -1.
 DEVICE int32_t picked_slot(const Dispatch& call, uint32_t row) {
@@ -73,20 +77,18 @@ DEVICE void store_scales(const DispatchParams& params, uint32_t slot, uint32_t p
 }
 
 /// By all lanes: a unit of a row to each of its experts' rows. `seen` is what a glance found.
-DEVICE void spread_unit(const Dispatch& call, uint32_t unit, SourceToken of, int32_t slot,
+DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, int32_t slot,
                         const Bytes16& seen) {
   const DispatchParams& params = call.params;
   const uint32_t live = warp::ballot(slot >= 0);
   if (live == 0) return;
-  const uint32_t at = params.row.piece(unit, warp::lane());
-  const bool has_piece = params.row.has_piece(unit, warp::lane());
+  const uint32_t at = params.row.piece(job.unit, warp::lane());
   Bytes16 piece{};
-  if (has_piece)
-    piece = take(call.call, Phase::dispatch_rows, of.source, staged_piece(call, of, unit), seen);
+  if (job.has_piece) piece = take(call.call, Phase::dispatch_rows, job.of.source, job.staged, seen);
   for (uint32_t left = live; left != 0; left &= left - 1) {
     const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
-    if (!has_piece) continue;
-    if (unit >= params.row.data_units())
+    if (!job.has_piece) continue;
+    if (job.unit >= params.row.data_units())
       store_scales(params, to, at - params.row.first_scale_piece(), piece);
     else
       store_vector(
@@ -146,11 +148,11 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   const OwnRows own = OwnRows::of_block(params);
   SpreadJob job = SpreadJob::first(call, own);
   empty_tables(call);
-  open_call(call.call, false);
+  open_call(call.call, false, [] {});
   Bytes16 seen = empty_piece();
   for (bool again = false;; again = true) {
     read_ids(call, own, again);
-    if (!again) seen = glance(call, own, job);
+    if (!again) seen = job.glance();
     block::sync();
     Proposal proposal{};
     if (!again && thread::index() < params.call.ranks)
@@ -169,12 +171,12 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     const SpreadJob now = job;
     const Bytes16 seen_now = seen;
     job.advance(call, own);
-    seen = glance(call, own, job);
+    seen = job.glance();
     const int32_t slot = picked_slot(call, now.row);
     if (now.notes(call))
       note_row(call, now.of, slot);
     else
-      spread_unit(call, now.unit, now.of, slot, seen_now);
+      spread_unit(call, now, slot, seen_now);
   }
 }
 

@@ -73,37 +73,36 @@ class LaneSums {
   float sums_[8] = {};
 };
 
-/// By all lanes: adds the rows of the picks that lanes `first` and up hold and `live` (shifted down
-/// by `first`) names, in their order, a few loads under way at a time. Slots are known; the weights
-/// in `held` need not be before `weigh()`, which is called by all lanes while the first rows are
-/// under way, has returned. It may say that they will never be: then nothing is added, and this is
-/// false.
-template <class Weigh>
-DEVICE bool add_rows(const Combine& call, LaneSums& sums, const WeightedRow& held, uint32_t live,
-                     uint32_t first, uint32_t piece, Weigh weigh) {
-  constexpr uint32_t kAtOnce = 4;
-  const uint32_t pieces = call.params.pieces;
-  const bool has_piece = piece < pieces;
-  const auto* const y = reinterpret_cast<const Bytes16*>(call.params.y) + piece;
-  KEEP_ROLLED for (uint32_t loaded = live; loaded != 0; live = loaded) {
-    Bytes16 rows[kAtOnce] = {};
+/// Rows of picks, this lane's piece of each, a few at a time.
+struct PickedRows {
+  static constexpr uint32_t kAtOnce = 4;
+  Bytes16 rows[kAtOnce] = {};
+
+  /// By all lanes: the first rows of the picks that lanes `first` and up hold and `live` (shifted
+  /// down by `first`) names are on their way. The picks that are left.
+  DEVICE uint32_t load(const CombineParams& params, const WeightedRow& held, uint32_t live,
+                       uint32_t first, uint32_t piece) {
+    const uint32_t pieces = params.pieces;
+    const auto* const y = reinterpret_cast<const Bytes16*>(params.y) + piece;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (loaded == 0) continue;
-      const auto slot = static_cast<uint32_t>(warp::shuffle(held.slot, first + first_bit(loaded)));
-      loaded &= loaded - 1;
-      if (has_piece) rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
+      if (live == 0) continue;
+      const auto slot = static_cast<uint32_t>(warp::shuffle(held.slot, first + first_bit(live)));
+      live &= live - 1;
+      if (piece < pieces) rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
     }
-    if (!weigh()) return false;
+    return live;
+  }
+  /// By all lanes: adds those, in their order. `live` is what load() was given.
+  DEVICE void add_to(LaneSums& sums, const WeightedRow& held, uint32_t live, uint32_t first) const {
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
       if (live == 0) continue;
       sums.add(rows[i], warp::shuffle(held.weight, first + first_bit(live)));
       live &= live - 1;
     }
   }
-  return true;
-}
+};
 
-/// The same of a plan.
+/// The rows of a plan, added in their order.
 DEVICE void add_rows(const Combine& call, LaneSums& sums, const TokenPlan& plan, uint32_t piece) {
   constexpr uint32_t kAtOnce = 4;
   const uint32_t pieces = call.params.pieces;

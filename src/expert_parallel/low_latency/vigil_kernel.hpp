@@ -9,6 +9,7 @@
 #include "device/guarded_wait.hpp"
 #include "device/unroll.hpp"
 #include "expert_parallel/low_latency/call.hpp"
+#include "expert_parallel/low_latency/patience.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -24,7 +25,8 @@ DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
   Workspace& workspace = *params.workspace;
   // Relaxed, like all pulses: nothing else is read on their strength.
   const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
-  if (clock - last < params.timeout / (2 * kPulses)) return;
+  // However short the timeout, not at every look: stores that nobody needs keep others from theirs.
+  if (clock - last < std::max(1u, params.timeout / (2 * kPulses))) return;
   store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
   KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
     if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
@@ -38,13 +40,10 @@ DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
   }
 }
 
-/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then: a rank that was
-/// heard has its time anew, within limits.
+/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then.
 DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
-  const uint32_t heard_before =
-      clock - load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
-  if (heard_before > now) return params.timeout;
-  return std::min(now - heard_before + params.timeout, kTimesLate * params.timeout);
+  const uint32_t heard_at = load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
+  return end_of_wait(heard_at, now, clock, params.timeout);
 }
 
 /// What look_around says of a wait that is over.
@@ -78,6 +77,14 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   return kGivenUp;
 }
 
+/// The same, out of the way of code that hardly ever needs it: a GPU reads a kernel's code from
+/// memory as it goes. Not for a kernel that is short of registers, which a call would cost.
+DEVICE_APART uint32_t look_around_apart(const CallParams* params, uint64_t start_ns, uint32_t phase,
+                                        uint32_t rank, uint32_t expected, uint32_t seen,
+                                        uint32_t next_look) {
+  return look_around(*params, start_ns, phase, rank, expected, seen, next_look);
+}
+
 /// In the block's shared memory.
 struct CallShared {
   uint32_t open[kRanksMax];  ///< ranks that this block speaks with
@@ -108,8 +115,11 @@ struct Call {
           if (--polls_left != 0) [[likely]]
             return true;
           polls_left = params.polls_a_look;
-          next_look = look_around(params, start_ns, what.phase, rank, expected,
-                                  static_cast<uint32_t>(what.seen), next_look);
+          const auto seen = static_cast<uint32_t>(what.seen);
+          next_look = kind == Kind::dispatch ? look_around_apart(&params, start_ns, what.phase,
+                                                                 rank, expected, seen, next_look)
+                                             : look_around(params, start_ns, what.phase, rank,
+                                                           expected, seen, next_look);
           return next_look != kGivenUp;
         });
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/peer.hpp"
+#include "device/vector.hpp"
 #include "expert_parallel/low_latency/protocol.hpp"
 
 namespace tokenyard::low_latency {
@@ -26,6 +27,7 @@ class WindowLayout {
         tokens_max_(shape.tokens_max),
         row_bytes_(shape.row_pieces * sizeof(Bytes16)),
         partial_bytes_(shape.partial_pieces * sizeof(Bytes16)),
+        partial_stride_(shape.partial_pieces * shape.tokens_max),
         ids_bytes_(packed_ids_of(shape.topk) * sizeof(Bytes16)),
         weights_bytes_(shape.topk * sizeof(Stamped)) {
     const size_t slots = size_t{2} * shape.ranks * shape.tokens_max;
@@ -43,6 +45,8 @@ class WindowLayout {
   HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
     return partials_ + size_t{slot(parity, source, token)} * partial_bytes_;
   }
+  /// Pieces from a source's row of sums to the next source's of the same token.
+  HOST_DEVICE uint32_t partial_stride() const { return partial_stride_; }
   HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
     return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
@@ -65,42 +69,61 @@ class WindowLayout {
   }
 
   uint32_t ranks_, tokens_max_;
-  uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
+  uint32_t row_bytes_, partial_bytes_, partial_stride_, ids_bytes_, weights_bytes_;
   size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
 };
 
-/// Everybody's windows, as a kernel addresses them. By value: parameters are at hand where a table
-/// in memory would have to be read before the first word is sent.
+/// Everybody's windows, as a kernel addresses them. By value as far as most worlds go: parameters
+/// are at hand where a table in memory would have to be read before the first word is sent. But
+/// every launch carries them to the device anew, so there is a table for larger worlds.
 struct Windows {
-  std::byte* windows[kRanksMax];
+  static constexpr uint32_t kAtHand = 8;
+  std::byte* at_hand[kAtHand];
+  std::byte* here;          ///< this rank's
+  std::byte* const* table;  ///< [ranks] device memory; null if all are at hand
   WindowLayout layout;
 
   /// Staged pieces of a row from `source` to `rank`.
   DEVICE Peer<Bytes16> row(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(rank, layout.row(parity, source, token));
+    return at<Bytes16>(of(rank), layout.row(parity, source, token));
+  }
+  DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here, layout.row(parity, source, token));
   }
   DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
                                uint32_t token) const {
-    return at<Bytes16>(rank, layout.partial(parity, source, token));
+    return at<Bytes16>(of(rank), layout.partial(parity, source, token));
   }
-  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(rank, layout.ids(parity, source, token));
+  DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here, layout.partial(parity, source, token));
   }
-  DEVICE Peer<Stamped> weight(uint32_t rank, uint32_t parity, uint32_t source,
-                              uint32_t token) const {
-    return at<Stamped>(rank, layout.weight(parity, source, token));
+  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at<Bytes16>(of(rank), layout.ids(parity, source, 0));
+  }
+  /// Of all sources, one after the other.
+  DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
+    return at<Bytes16>(here, layout.ids(parity, 0, 0));
+  }
+  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at<Stamped>(of(rank), layout.weight(parity, source, 0));
+  }
+  DEVICE Peer<Stamped> weights_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Stamped>(here, layout.weight(parity, source, token));
   }
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
-    return at<Drained>(rank, layout.drained(source));
+    return at<Drained>(of(rank), layout.drained(source));
   }
   DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
-    return at<uint32_t>(rank, layout.pulse(source));
+    return at<uint32_t>(of(rank), layout.pulse(source));
   }
 
  private:
+  DEVICE std::byte* of(uint32_t rank) const {
+    return rank < kAtHand ? at_hand[rank] : load_cached(table + rank);
+  }
   template <class T>
-  DEVICE Peer<T> at(uint32_t rank, size_t offset) const {
-    return Peer<T>(reinterpret_cast<T*>(windows[rank] + offset));
+  DEVICE static Peer<T> at(std::byte* window, size_t offset) {
+    return Peer<T>(reinterpret_cast<T*>(window + offset));
   }
 };
 

@@ -1,0 +1,53 @@
+/// How many blocks and warps a low-latency call on a GPU has, and how many of them send.
+#include <gtest/gtest.h>
+
+#include "expert_parallel/low_latency/plan.hpp"
+
+namespace tokenyard::low_latency {
+namespace {
+
+constexpr Capacity kH200{.multiprocessors = 132, .shared_bytes = 227 << 10};
+constexpr uint32_t kAll = 132, kRanks = 4;
+
+Plan plan_of(uint32_t tokens_max) {
+  return make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, kRanks,
+                   AcceleratorKind::gpu, kH200);
+}
+
+void expect_split(const Split& split, uint32_t blocks, uint32_t send_blocks) {
+  EXPECT_EQ(split.blocks, blocks);
+  EXPECT_EQ(split.send_blocks, send_blocks);
+}
+
+TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
+  const Plan plan = plan_of(128);
+  expect_split(plan.dispatch(Part::both, kAll), 132, 16);
+  expect_split(plan.dispatch(Part::send, kAll), 128, 128);
+  expect_split(plan.dispatch(Part::receive, kAll), 132, 0);
+  expect_split(plan.combine(Part::both, kAll), 132, 66);
+  expect_split(plan.combine(Part::send, 48), 48, 48);
+  expect_split(plan.combine(Part::both, 2), 2, 1);
+}
+
+TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
+  const Plan one = plan_of(1);
+  expect_split(one.dispatch(Part::both, kAll), 4 + 4, 4);  // Ids for four ranks, rows of four.
+  expect_split(one.combine(Part::both, kAll), 6 + 1, 6);   // Sums and weights for three.
+  expect_split(one.combine(Part::receive, kAll), 1, 0);
+  expect_split(plan_of(16).dispatch(Part::both, kAll), 16 + 64, 16);
+}
+
+/// A block of at least two: the caller's budget is never exceeded, and both roles are there.
+TEST(LowLatencyPlan, NoBudgetIsExceeded) {
+  for (const uint32_t tokens : {1u, 2u, 7u, 64u, 512u})
+    for (uint32_t blocks = 2; blocks <= kAll; ++blocks)
+      for (const Split& split : {plan_of(tokens).dispatch(Part::both, blocks),
+                                 plan_of(tokens).combine(Part::both, blocks)}) {
+        EXPECT_LE(split.blocks, blocks);
+        EXPECT_GE(split.send_blocks, 1u);
+        EXPECT_GT(split.blocks, split.send_blocks);
+      }
+}
+
+}  // namespace
+}  // namespace tokenyard::low_latency
