@@ -152,6 +152,7 @@ constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
 constexpr const char* kMorePatience =
     "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
+constexpr const char* kMorePulses = "pulses at every look are more than anybody needs, and no less";
 
 const bool registered = simulation::add_suite(
     {.name = "low_latency",
@@ -159,6 +160,7 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:30", kMorePulses},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:38", kMorePatience}},
      .seeds = 2000});
 
