@@ -66,6 +66,9 @@ class Deadline {
   DEVICE void fail(Failure failure, const Awaited& what) const;
   /// For wait_until. `polls`: how often the condition has been found false.
   DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
+  /// For loops whose waits may all be too short to look at the host's alarm, which lies across
+  /// PCIe: looks now, and fails the call if it rings. Whether the call has failed.
+  DEVICE bool heed_alarm(const Awaited& what) const;
 
  private:
   const Patience& patience_;

@@ -121,7 +121,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
                              .plan = pulls.rings};
   guard([&] {
     launch(accelerator_, throughput::combine_kernel,
-           {.blocks = plan.blocks,
+           {.blocks = pulls.pullers + preparation.blocks,
             .warps = plan.combine_warps,
             .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
            stream, params);

@@ -1,9 +1,21 @@
-/// How a fed run asks its host whether there shall be another iteration.
+/// How a run hears from its host between iterations: that it shall end, and, if it is fed, whether
+/// there shall be another one.
 #pragma once
 
 #include "megakernel/waiting_kernel.hpp"
 
 namespace tokenyard::megakernel {
+
+/// By one thread of the rank, before an iteration: whether the run has failed, or is cancelled.
+/// Waits look for themselves, but only when they last, and those of short iterations do not.
+/// Rarely, since a look takes a microsecond.
+DEVICE bool cancelled(const Working& working, uint64_t iteration) {
+  constexpr uint64_t kIterationsBetweenLooks = 32;
+  if (iteration % kIterationsBetweenLooks != 0) return false;
+  const Awaited what{.phase = phase_of(working.params, RunPhase::host),
+                     .rank = working.params.rank};
+  return Deadline(working.deadline()).heed_alarm(what);
+}
 
 /// By one thread of the rank: tells the host that `done` iterations of the run have ended, and
 /// waits until it has fed another one or stopped the run. Allows nothing if the run has failed.

@@ -34,6 +34,22 @@ DEVICE void wait_body(const WaitParams& params) {
   });
 }
 
+struct LoopParams {
+  Patience patience;
+  uint32_t most;    ///< turns
+  uint32_t* turns;  ///< [1] that were taken before the alarm was heeded
+};
+
+/// A loop that waits for nothing.
+DEVICE void loop_body(const LoopParams& params) {
+  if (thread::index() != 0) return;
+  const Deadline deadline = params.patience.start();
+  const Awaited what{.phase = 2, .rank = 4};
+  uint32_t turns = 0;
+  while (turns < params.most && !deadline.heed_alarm(what)) ++turns;
+  *params.turns = turns;
+}
+
 struct TimeParams {
   uint64_t* ns;      ///< [3] before, after a nap, and again
   uint64_t* cycles;  ///< [2]
@@ -61,6 +77,7 @@ DEVICE void chain_body(const ChainParams& params) {
 }
 
 DEFINE_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
+DEFINE_KERNEL(loop_kernel, loop_body, LoopParams, NoShared, 32)
 DEFINE_KERNEL(time_kernel, time_body, TimeParams, NoShared, 32)
 DEFINE_KERNEL(chain_kernel, chain_body, ChainParams, NoShared, 32)
 

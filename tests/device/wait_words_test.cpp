@@ -65,6 +65,19 @@ TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
   EXPECT_EQ(patience.report().seen, 6u);
 }
 
+TEST_P(WaitWords, ALoopWithoutWaitsMayHeedTheAlarm) {
+  for (const bool rings : {false, true}) {
+    PatienceCell patience(*accelerator, std::chrono::seconds(600));
+    if (rings) patience.ring(kCancelled);
+    const DeviceArray<uint32_t> turns(*accelerator, 1);
+    launch(*accelerator, loop_kernel, {.blocks = 1, .warps = 1}, {},
+           {.patience = patience.patience, .most = 5, .turns = turns.data()});
+    EXPECT_EQ(turns.read()[0], rings ? 0u : 5u);
+    EXPECT_EQ(patience.failure(), rings ? Failure::alarm : Failure::none);
+    EXPECT_EQ(patience.report().rank, rings ? 4u : 0u);
+  }
+}
+
 TEST_P(WaitWords, AKernelMayRefuseAndThenNobodyWaits) {
   PatienceCell patience(*accelerator, std::chrono::seconds(600));
   EXPECT_EQ(run_waits(*accelerator, patience, 7, true), kAllFailed);

@@ -63,6 +63,8 @@ TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {
       const PullPlan pulls = plan_pulls(plan, ranks, pullers, AcceleratorKind::gpu);
       EXPECT_LE(pulls.ranks_a_step, pulls.rings.stages);
       EXPECT_LE(pulls.rings.stages, plan.combine.stages);
+      EXPECT_LE(pulls.pullers, pullers);
+      EXPECT_GE(pulls.pullers, std::min(pullers, 16u)) << "twice as many as the links need";
     }
   }
 }

@@ -58,6 +58,14 @@ DEVICE bool Deadline::give_up(uint32_t polls, const Awaited& what) const {
   return true;
 }
 
+DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
+  if (failed()) return true;
+  // Relaxed: the host says only that it wants the call to end.
+  if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
+  fail(Failure::alarm, what);
+  return true;
+}
+
 template <class Condition>
 DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls)

@@ -54,15 +54,20 @@ DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   host_body::fail_call(patience_, start_ns_, failure, what);
 }
 
+DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
+  if (failed()) return true;
+  if (!host_body::alarm_rings(patience_)) return false;
+  fail(Failure::alarm, what);
+  return true;
+}
+
 DEVICE bool Deadline::give_up(uint32_t, const Awaited& what) const {
   if (failed()) return true;
   if (now_ns() - start_ns_ >= patience_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }
-  if (!host_body::alarm_rings(patience_)) return false;
-  fail(Failure::alarm, what);
-  return true;
+  return heed_alarm(what);
 }
 
 template <class Condition>

@@ -48,12 +48,13 @@ constexpr uint32_t kBlocksForLinks = 8;
 // slower (4 H200, 16 to 32 blocks: 0.9 MB 514 to 562 us, 1.4 MB 510 to 519, 2 MB 509 to 516, three
 // quarters of the shared memory of 32 blocks 582), and all that crosses them waits longer.
 constexpr double kPulledAtOnceGpu = 1.7e6;
+constexpr uint32_t kStagesWhilePulling = 3;  // Of a group, at least.
 
 // Bytes that a block moves in a microsecond (H200): rows from all ranks; results from its own
 // memory, and their sums back there; rows that it copies. That the links serve, and that a copy
 // within the GPU's memory takes which uses all of it.
 constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
-constexpr double kPassedOnBytes = 55e3;
+constexpr double kPassedOnBytes = 40e3;
 constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
@@ -219,10 +220,13 @@ Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan) {
 PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind) {
   PullPlan pulls{.pullers = pullers, .rings = plan.combine, .ranks_a_step = 0};
   if (kind == AcceleratorKind::gpu) {
-    const double at_once = kPulledAtOnceGpu / std::max(remote_share(ranks), 0.1) /
-                           (pullers * plan.combine_groups * plan.combine.stage_bytes);
+    // With too few stages each, more blocks do not help: 48 with two took 827 us (4 H200).
+    const auto at_once =
+        static_cast<uint32_t>(kPulledAtOnceGpu / std::max(remote_share(ranks), 0.1) /
+                              (plan.combine_groups * plan.combine.stage_bytes));
+    pulls.pullers = std::min(pullers, std::max(at_once / kStagesWhilePulling, 1u));
     pulls.rings.stages =
-        std::min(pulls.rings.stages, std::max(static_cast<uint32_t>(at_once), kStagesWantedHost));
+        std::min(pulls.rings.stages, std::max(at_once / pulls.pullers, kStagesWhilePulling));
   }
   pulls.ranks_a_step = std::min({ranks, kWarpLanes, pulls.rings.stages});
   return pulls;

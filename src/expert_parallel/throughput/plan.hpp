@@ -55,7 +55,7 @@ Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan);
 /// The same where rows shall leave in the order of their tokens.
 Shares share_tokens_in_order(uint32_t tokens, uint32_t topk, const Plan& plan);
 
-/// The blocks of a combine that pull, which may be all of them, and their rings.
+/// The blocks of a combine that pull, of as many as may, and their rings.
 struct PullPlan {
   uint32_t pullers;
   StagePlan rings;  ///< of each group
