@@ -98,25 +98,22 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
   const auto batch = take_batch();
   const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
   handle->tokens = input.tokens;
-  DispatchParams params{
-      .call = call_params(call),
-      .x = static_cast<const std::byte*>(input.x),
-      .scales = input.scales,
-      .topk_idx = input.topk_idx,
-      .idx_is_int64 = input.idx_is_int64,
-      .idx_in_pieces = input.idx_is_int64 && options.topk % low_latency::PackedIds::kIds == 0 &&
-                       reinterpret_cast<uintptr_t>(input.topk_idx) % sizeof(Bytes16) == 0,
-      .tokens = input.tokens,
-      .tokens_max = options.tokens_max,
-      .topk = options.topk,
-      .experts = options.experts,
-      .local_experts = options.experts / world.size(),
-      .row = low_latency::row_layout(options, input.rows),
-      .out = batch->out(),
-      .complaint = complaint_,
-      .tail = {},
-      .by = {},
-      .send_teams = 0};
+  DispatchParams params{.call = call_params(call),
+                        .x = static_cast<const std::byte*>(input.x),
+                        .scales = input.scales,
+                        .topk_idx = input.topk_idx,
+                        .idx_is_int64 = input.idx_is_int64,
+                        .tokens = input.tokens,
+                        .tokens_max = options.tokens_max,
+                        .topk = options.topk,
+                        .experts = options.experts,
+                        .local_experts = options.experts / world.size(),
+                        .row = low_latency::row_layout(options, input.rows),
+                        .out = batch->out(),
+                        .complaint = complaint_,
+                        .tail = {},
+                        .by = {},
+                        .send_teams = 0};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {

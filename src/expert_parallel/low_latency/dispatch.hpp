@@ -95,7 +95,6 @@ struct DispatchParams {
   const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
   const void* topk_idx;
   bool idx_is_int64;
-  bool idx_in_pieces;  ///< int64, and eight at a time lie in aligned pieces
   uint32_t tokens, tokens_max, topk;
   uint32_t experts, local_experts;
   RowLayout row;

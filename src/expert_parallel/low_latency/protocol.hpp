@@ -122,15 +122,11 @@ struct PackedIds {
     piece.word[word] |= id << shift;
     if (shift + kBits > 32) piece.word[word + 1] |= id >> (32 - shift);
   }
-  /// Takes out the first one; what was after it is the first then. By words that have names, since
-  /// what has an index is kept in memory.
-  HOST_DEVICE uint32_t take_first() {
-    auto& [first, second, third, stamp] = piece.word;
-    const uint32_t id = first & kNone;
-    first = first >> kBits | second << (32 - kBits);
-    second = second >> kBits | third << (32 - kBits);
-    third >>= kBits;
-    return id;
+  HOST_DEVICE uint32_t get(uint32_t place) const {
+    const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;
+    uint32_t id = piece.word[word] >> shift;
+    if (shift + kBits > 32) id |= piece.word[word + 1] << (32 - shift);
+    return id & kNone;
   }
 };
 inline constexpr uint32_t kLocalExpertsMax = PackedIds::kNone;

@@ -55,46 +55,17 @@ struct AskedIds {
   /// destination's table has a fixed size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
-    if (token >= params.tokens) {
-      AskedIds none;
-      for (int32_t& expert : none.expert) expert = kNothing;
-      return none;
-    }
-    return params.idx_in_pieces ? load_pieces(params, index) : load_each(params, token, first);
-  }
-
- private:
-  DEVICE static int32_t expert_of(const DispatchParams& params, int64_t id) {
-    return is_expert(params, id) ? static_cast<int32_t>(id) : id == -1 ? kNothing : kNoExpert;
-  }
-
-  /// Eight at a time: a fraction of the instructions.
-  DEVICE static AskedIds load_pieces(const DispatchParams& params, uint32_t index) {
-    const auto* const from = static_cast<const Bytes16*>(params.topk_idx) + size_t{index} * kPieces;
-    Bytes16 pieces[kPieces];
-    UNROLL for (uint32_t i = 0; i < kPieces; ++i) pieces[i] =
-        load_vector<Cache::read_only>(from + i);
     AskedIds asked;
     UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-      const Bytes16& piece = pieces[place / 2];
-      const uint64_t high = piece.word[place % 2 * 2 + 1];
-      asked.expert[place] =
-          expert_of(params, static_cast<int64_t>(high << 32 | piece.word[place % 2 * 2]));
+      asked.expert[place] = kNothing;
+      if (token >= params.tokens || first + place >= params.topk) continue;
+      const int64_t id = load_id(params, token, first + place);
+      asked.expert[place] = is_expert(params, id) ? static_cast<int32_t>(id)
+                            : id == -1            ? kNothing
+                                                  : kNoExpert;
     }
     return asked;
   }
-
-  DEVICE static AskedIds load_each(const DispatchParams& params, uint32_t token, uint32_t first) {
-    AskedIds asked;
-    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-      asked.expert[place] = first + place < params.topk
-                                ? expert_of(params, load_id(params, token, first + place))
-                                : kNothing;
-    }
-    return asked;
-  }
-
-  static constexpr uint32_t kPieces = PackedIds::kIds * sizeof(int64_t) / sizeof(Bytes16);
 };
 
 /// By the thread that tells this rank itself of a token: the token's picks, as combine must know

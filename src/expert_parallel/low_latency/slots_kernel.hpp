@@ -55,12 +55,13 @@ DEVICE void empty_tables(const Dispatch& call) {
 /// One thread's look at eight picks of a token: into the bitmap, and into the block's table if the
 /// row is its own.
 DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
-                     PackedIds packed) {
-  const uint32_t picks = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
+                     const PackedIds& packed) {
+  const uint32_t topk = call.params.topk;
   uint32_t row = 0;
   const bool is_own = own.owns(call.params, of, row);
-  KEEP_ROLLED for (uint32_t place = 0; place < picks; ++place) {
-    const uint32_t expert = packed.take_first();
+  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
+    if (first + place >= topk) break;
+    const uint32_t expert = packed.get(place);
     if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
     if (expert != PackedIds::kNone)
       fetch_or<Order::relaxed, Scope::block>(call.tail.bits(expert, of.source) + of.token / 32,

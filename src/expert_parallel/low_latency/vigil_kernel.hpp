@@ -77,14 +77,6 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   return kGivenUp;
 }
 
-/// The same, out of the way of code that hardly ever needs it: a GPU reads a kernel's code from
-/// memory as it goes. Not for a kernel that is short of registers, which a call would cost.
-DEVICE_APART uint32_t look_around_apart(const CallParams* params, uint64_t start_ns, uint32_t phase,
-                                        uint32_t rank, uint32_t expected, uint32_t seen,
-                                        uint32_t next_look) {
-  return look_around(*params, start_ns, phase, rank, expected, seen, next_look);
-}
-
 /// In the block's shared memory.
 struct CallShared {
   uint32_t open[kRanksMax];  ///< ranks that this block speaks with
@@ -115,11 +107,8 @@ struct Call {
           if (--polls_left != 0) [[likely]]
             return true;
           polls_left = params.polls_a_look;
-          const auto seen = static_cast<uint32_t>(what.seen);
-          next_look = kind == Kind::dispatch ? look_around_apart(&params, start_ns, what.phase,
-                                                                 rank, expected, seen, next_look)
-                                             : look_around(params, start_ns, what.phase, rank,
-                                                           expected, seen, next_look);
+          next_look = look_around(params, start_ns, what.phase, rank, expected,
+                                  static_cast<uint32_t>(what.seen), next_look);
           return next_look != kGivenUp;
         });
   }
