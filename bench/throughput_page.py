@@ -1,6 +1,6 @@
-"""Puts what `./run bench throughput --sweep` measured into docs/choosing_sms.md, with a plot.
+"""Puts what `./run bench throughput` measured into docs/choosing_sms.md, with a plot of the first.
 
-python bench/throughput_page.py bench/results/throughput_2_gpus.json
+python bench/throughput_page.py bench/results/throughput{,_2_gpus_by_sms,_2_gpus}.json
 """
 
 from __future__ import annotations
@@ -23,44 +23,48 @@ CASES = {
 }
 PLOTTED = list(CASES)[:3]
 USUAL = {"tokens": 4096, "hidden": 7168, "sms": 16}
+INTRODUCTION = (
+    "Top-8 of 256 experts unless said otherwise. Medians, in us, of the whole device time of a call; "
+    "in brackets what the bytes of the busiest rank take at 347 GB/s. Expert-major rows are padded "
+    "to 128."
+)
+VARIED = (
+    ("sms", "SMs", "4096 tokens a rank, hidden 7168, by multiprocessors:"),
+    ("tokens", "tokens", "By tokens a rank, on 16 multiprocessors:"),
+    ("hidden", "hidden", "By hidden size, 4096 tokens:"),
+    ("remark", "", "By experts a token, and by how unequally experts are loaded:"),
+)
+LINES_OF_ONE = 3
+"""Of a table in which nothing varies."""
 
 
-def main(path: Path) -> None:
-    measured = json.loads(path.read_text())
-    facts, rows = measured["environment"], [split(row) for row in measured["rows"]]
+def main(paths: list[Path]) -> None:
     docs = Path(__file__).resolve().parents[1] / "docs"
-    parts = [
-        BEGIN,
-        "",
-        f"{facts['gpus']} x {facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, commit "
-        f"{facts['commit']}, {facts['date']}; top-8 of 256 experts unless said otherwise. Medians, "
-        "in us, of the whole device time of a call; in brackets what the bytes of the busiest rank "
-        "take at 347 GB/s. Expert-major rows are padded to 128.",
-        "",
-        f"{USUAL['tokens']} tokens a rank, hidden {USUAL['hidden']}, by multiprocessors:",
-        "",
-        *table(rows, "sms", "SMs"),
-        "",
-        f"By tokens a rank, on {USUAL['sms']} multiprocessors:",
-        "",
-        *table(rows, "tokens", "tokens"),
-        "",
-        f"By hidden size, {USUAL['tokens']} tokens:",
-        "",
-        *table(rows, "hidden", "hidden"),
-        "",
-        "By experts a token, and by how unequally experts are loaded:",
-        "",
-        *table(rows, "remark", ""),
-        "",
-        "![](choosing_sms.svg)",
-        "",
-    ]
+    parts = [BEGIN, "", INTRODUCTION, ""]
+    runs = [json.loads(path.read_text()) for path in paths]
+    for measured in runs:
+        parts += tables(measured["environment"], [split(row) for row in measured["rows"]])
+    plot([split(row) for row in runs[0]["rows"]], docs / "choosing_sms.svg")
+    parts += ["![](choosing_sms.svg)", ""]
     page = docs / "choosing_sms.md"
     text = page.read_text()
     before, after = text.index(BEGIN), text.index(END)
     page.write_text(text[:before] + "\n".join(parts) + text[after:])
-    plot(rows, docs / "choosing_sms.svg")
+
+
+def tables(facts: dict[str, Any], rows: list[Row]) -> list[str]:
+    """Of one run: over whatever varies in it."""
+    parts = [
+        f"## {facts['gpus']} GPUs, commit {facts['commit']}",
+        "",
+        f"{facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, {facts['date']}.",
+        "",
+    ]
+    for varied, title, what in VARIED:
+        lines = table(rows, varied, title)
+        if len(lines) > LINES_OF_ONE:
+            parts += [what, "", *lines, ""]
+    return parts
 
 
 def split(row: Row) -> Row:
@@ -124,4 +128,4 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(path) for path in sys.argv[1:]])

@@ -43,6 +43,10 @@ def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
         "",
     ]
     for peer in dict.fromkeys(row["peer"]["name"] for row in rows):
+        of_peer = [row for row in rows if row["peer"]["name"] == peer]
+        commits = {row.get("commit", facts["commit"]) for row in of_peer} - {facts["commit"]}
+        if commits:  # Measured before the others.
+            parts += [f"At commit {', '.join(sorted(commits))}:", ""]
         parts += [
             f"| us, kernels (call) | SMs | Tokenyard | {peer} | ratio | wire |",
             "|---|---|---|---|---|---|",
@@ -50,8 +54,7 @@ def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
         parts += [
             f"| {row['case']} | {row['sms']} | {both(row['ours'], row['ours_call'])} "
             f"| {both(row['peer'], row['peer_call'])} | {ratio(row)} | {row['floor']:.0f} |"
-            for row in rows
-            if row["peer"]["name"] == peer
+            for row in of_peer
         ]
         parts.append("")
     return parts

@@ -42,28 +42,32 @@ uint32_t ExpertParallel::Parts::readable_by_peers(
   return static_cast<uint32_t>(copy.offset() / kOffsetUnit);
 }
 
+throughput::PreparedRow ExpertParallel::Parts::prepared_row(const CombineInput& input) const {
+  if (input.by_expert == nullptr) return throughput::kCopiedRow;
+  return {throughput::results_a_row(world.size(), options.topk)};
+}
+
 bool ExpertParallel::Parts::prepares_beside(const CombineInput& input, const throughput::Plan& plan,
                                             const Route::State& route) const {
-  if (plan.blocks < 2 || route.rows == 0) return false;
-  if (input.by_expert != nullptr) return input.local_sms == 0;
-  return !place_in_arena(input.y, size_t{route.rows} * row_bytes({.type = input.type})) &&
-         throughput::copies_beside(world.size(), plan.blocks, accelerator_.kind());
+  if (route.rows == 0 || input.local_sms != 0) return false;
+  if (input.by_expert == nullptr &&
+      place_in_arena(input.y, size_t{route.rows} * row_bytes({.type = input.type})))
+    return false;
+  return throughput::prepares_beside(world.size(), plan.blocks, prepared_row(input),
+                                     accelerator_.kind());
 }
 
 throughput::Preparation ExpertParallel::Parts::prepare_beside(const CombineInput& input,
                                                               const throughput::Plan& plan,
                                                               const Route::State& route,
                                                               std::byte* to) const {
-  const bool by_expert = input.by_expert != nullptr;
-  const throughput::PreparedRow prepared =
-      by_expert ? throughput::PreparedRow{throughput::results_a_row(world.size(), options.topk)}
-                : throughput::kCopiedRow;
-  return {.blocks = plan.blocks - throughput::choose_pullers(world.size(), plan.blocks, prepared),
+  return {.blocks = plan.blocks -
+                    throughput::choose_pullers(world.size(), plan.blocks, prepared_row(input)),
           .results = results_params(input, route, to, plan.combine_groups, plan.combine),
           .tokens = reinterpret_cast<const int32_t*>(route.received->block().data() +
                                                      route.layout.sources_at()),
           .rows_from = table_of(route).rows_from(),
-          .of_own_tokens = by_expert};
+          .of_own_tokens = input.by_expert != nullptr};
 }
 
 void ExpertParallel::Parts::combine(const CombineInput& input, const Route& route,

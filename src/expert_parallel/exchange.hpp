@@ -179,6 +179,7 @@ struct ExpertParallel::Parts {
   void fill_in(ExpertRows& rows, const expert_major::ExpertRowsLayout& layout,
                const Received& received, const std::shared_ptr<CallMemory>& memory) const;
   /// Whether a combine brings its results to where peers read them while it pulls theirs, and how.
+  throughput::PreparedRow prepared_row(const CombineInput& input) const;
   bool prepares_beside(const CombineInput& input, const throughput::Plan& plan,
                        const Route::State& route) const;
   throughput::Preparation prepare_beside(const CombineInput& input, const throughput::Plan& plan,

@@ -89,12 +89,21 @@ TEST(Plan, BlocksThatPullLeaveSomeThatPrepare) {
       }
 }
 
-TEST(Plan, RowsAreCopiedBesidePullsWhereBlocksCanDoBoth) {
-  EXPECT_FALSE(copies_beside(4, 1, AcceleratorKind::host)) << "one block pulls";
-  EXPECT_FALSE(copies_beside(1, 16, AcceleratorKind::gpu)) << "nobody else reads them";
-  EXPECT_TRUE(copies_beside(4, 2, AcceleratorKind::host));
-  EXPECT_FALSE(copies_beside(4, 8, AcceleratorKind::gpu)) << "8 blocks are busy pulling";
-  EXPECT_TRUE(copies_beside(4, 24, AcceleratorKind::gpu));
+TEST(Plan, RowsArePreparedBesidePullsWhereBlocksCanDoBoth) {
+  const auto beside = [](uint32_t ranks, uint32_t blocks, bool copied) {
+    return prepares_beside(ranks, blocks,
+                           copied ? kCopiedRow : PreparedRow{results_a_row(ranks, 8)},
+                           AcceleratorKind::gpu);
+  };
+  for (const bool copied : {true, false}) {
+    EXPECT_FALSE(beside(4, 1, copied)) << "one block pulls";
+    EXPECT_FALSE(beside(4, 8, copied)) << "8 blocks are busy pulling";
+    EXPECT_TRUE(beside(4, 16, copied));
+    EXPECT_FALSE(beside(2, 16, copied)) << "of more local rows";
+    EXPECT_TRUE(beside(2, 24, copied));
+  }
+  EXPECT_FALSE(beside(1, 16, true)) << "nobody else reads them";
+  EXPECT_TRUE(prepares_beside(4, 2, kCopiedRow, AcceleratorKind::host));
 }
 
 TEST(Plan, ResultsOfARowAreThoseOfItsExpertsHere) {

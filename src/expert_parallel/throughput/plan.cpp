@@ -55,6 +55,8 @@ constexpr uint32_t kStagesWhilePulling = 3;  // Of a group, at least.
 // within the GPU's memory takes which uses all of it.
 constexpr double kPulledBytes = 52e3, kReadBytes = 89e3, kWrittenBytes = 81e3;
 constexpr double kPassedOnBytes = 40e3;
+// To sum beside pulls takes a block so much longer than to sum alone.
+constexpr double kSummedBeside = 1.18;
 constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
@@ -238,12 +240,15 @@ uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared) {
   return std::clamp(pullers, 1u, std::min(blocks - 1, 2 * kBlocksForLinks));
 }
 
-bool copies_beside(uint32_t ranks, uint32_t blocks, AcceleratorKind kind) {
-  if (blocks < 2 || ranks == 1) return false;
+bool prepares_beside(uint32_t ranks, uint32_t blocks, PreparedRow prepared, AcceleratorKind kind) {
+  const bool copied = prepared.results == 0;
+  if (blocks < 2 || (copied && ranks == 1)) return false;
   if (kind != AcceleratorKind::gpu) return true;
   const double links = remote_share(ranks) / kLinkBytes, pulls = 1 / kPulledBytes;
-  const double beside = (pulls + preparing(ranks, kCopiedRow)) / blocks;
-  return std::max(beside, links) < std::max(pulls / blocks, links) + 1 / kCopiedBytes;
+  const double prepares = preparing(ranks, prepared);
+  const double beside = (pulls + prepares * (copied ? 1 : kSummedBeside)) / blocks;
+  const double before = copied ? 1 / kCopiedBytes : prepares / blocks;
+  return std::max(beside, links) < before + std::max(pulls / blocks, links);
 }
 
 double results_a_row(uint32_t ranks, uint32_t topk) {

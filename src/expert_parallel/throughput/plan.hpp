@@ -72,9 +72,10 @@ inline constexpr PreparedRow kCopiedRow{0};
 /// Of at least two blocks, how many pull, so that they are done when the others are.
 uint32_t choose_pullers(uint32_t ranks, uint32_t blocks, PreparedRow prepared);
 
-/// Whether results in an ordinary tensor are copied by blocks of the combine, beside those that
-/// pull, and not before it by the whole device. On the host always, so that it is tested.
-bool copies_beside(uint32_t ranks, uint32_t blocks, AcceleratorKind kind);
+/// Whether blocks of a combine prepare rows beside those that pull, or all of that comes first: of
+/// few blocks, which are busy pulling, a copy by the whole device takes less time, and so do sums
+/// by a kernel that does nothing else. On the host always beside, so that it is tested.
+bool prepares_beside(uint32_t ranks, uint32_t blocks, PreparedRow prepared, AcceleratorKind kind);
 
 /// Experts of one rank that a token goes to, of those tokens that go there at all, if all experts
 /// are alike.
