@@ -24,9 +24,9 @@ CASES = {
 PLOTTED = list(CASES)[:3]
 USUAL = {"tokens": 4096, "hidden": 7168, "sms": 16}
 INTRODUCTION = (
-    "Top-8 of 256 experts unless said otherwise. Medians, in us, of the whole device time of a call; "
-    "in brackets what the bytes of the busiest rank take at 347 GB/s. Expert-major rows are padded "
-    "to 128."
+    "Top-8 of 256 experts unless said otherwise. Medians, in us, of the whole device time of a "
+    "call; in brackets what the bytes of the busiest rank take at 347 GB/s. Expert-major rows are "
+    "padded to 128."
 )
 VARIED = (
     ("sms", "SMs", "4096 tokens a rank, hidden 7168, by multiprocessors:"),
