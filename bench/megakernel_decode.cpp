@@ -67,6 +67,15 @@ uint32_t blocks_of(const World& world, const mk::DecoderShape& shape) {
              : shape.blocks_of(world.accelerator().capacity().multiprocessors, world.size());
 }
 
+mk::MegakernelOptions options_of(const Settings& settings, uint32_t blocks,
+                                 const mk::DenseDecoder& decoder) {
+  return {.workers = blocks,
+          .unit_bytes = decoder.unit_bytes(),
+          .ring_units = settings.ring_units,
+          .in_flight = settings.in_flight,
+          .trace_records = settings.trace ? 4096u : 0u};
+}
+
 /// us a token of each run of several ranks, by the slowest. Throws unless all of them find the
 /// tokens that one alone has found.
 std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
@@ -83,12 +92,7 @@ std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
     const mk::DenseDecoder decoder(memory, shape, weights,
                                    {.blocks = blocks, .prompts = {{77}}, .place = place});
     fill_cache(memory, decoder, shape, place);
-    mk::Megakernel kernel(world, decoder.graph(),
-                          {.workers = blocks,
-                           .unit_bytes = decoder.unit_bytes(),
-                           .ring_units = settings.ring_units,
-                           .in_flight = settings.in_flight,
-                           .trace_records = settings.trace ? 4096u : 0u});
+    mk::Megakernel kernel(world, decoder.graph(), options_of(settings, blocks, decoder));
     for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
       rewind(memory, decoder, settings);
       world.barrier("all are at the context's end");
@@ -121,12 +125,7 @@ std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
       memory, shape, weights,
       {.blocks = blocks, .prompts = std::vector<std::vector<uint32_t>>(sequences, {77})});
   fill_cache(memory, decoder, shape, {}, sequences);
-  mk::Megakernel kernel(world, decoder.graph(),
-                        {.workers = blocks,
-                         .unit_bytes = decoder.unit_bytes(),
-                         .ring_units = settings.ring_units,
-                         .in_flight = settings.in_flight,
-                         .trace_records = settings.trace ? 4096u : 0u});
+  mk::Megakernel kernel(world, decoder.graph(), options_of(settings, blocks, decoder));
   std::vector<double> samples;
   for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
     rewind(memory, decoder, settings, sequences);
@@ -165,12 +164,7 @@ void run(const Settings& settings) {
   const mk::DenseDecoder apart(memory, shape, weights, options);
   fill_cache(memory, decoder, shape);
   fill_cache(memory, apart, shape);
-  mk::Megakernel kernel(*world, decoder.graph(),
-                        {.workers = blocks,
-                         .unit_bytes = decoder.unit_bytes(),
-                         .ring_units = settings.ring_units,
-                         .in_flight = settings.in_flight,
-                         .trace_records = settings.trace ? 4096u : 0u});
+  mk::Megakernel kernel(*world, decoder.graph(), options_of(settings, blocks, decoder));
   SeparateStages stages(*world, memory, apart, settings.tokens,
                         {.in_flight = settings.in_flight, .ring_units = settings.ring_units});
 

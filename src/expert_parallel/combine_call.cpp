@@ -88,18 +88,17 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
   const void* y = input.y;
   const bool comes_later = prepares_beside(input, plan, state);
   throughput::Preparation preparation{};
-  throughput::PullPlan pulls =
-      throughput::plan_pulls(plan, world.size(), plan.blocks, accelerator_.kind());
   if (comes_later) {
     copies.push_back(scratch(size_t{state.rows} * bytes, stream, state));
-    y = copies.back()->block().data();
-    preparation = prepare_beside(input, plan, state, copies.back()->block().data());
-    pulls = throughput::plan_pulls(plan, world.size(), plan.blocks - preparation.blocks,
-                                   accelerator_.kind());
+    std::byte* const prepared = copies.back()->block().data();
+    preparation = prepare_beside(input, plan, state, prepared);
+    y = prepared;
   } else if (input.by_expert != nullptr) {
     copies.push_back(reduce(input, plan, stream, state));
     y = copies.back()->block().data();
   }
+  const throughput::PullPlan pulls = throughput::plan_pulls(
+      plan, world.size(), plan.blocks - preparation.blocks, accelerator_.kind());
   throughput::CallParams call = call_params(throughput::CallKind::combine);
   call.weights = with_weights;
   call.comes_later = comes_later;

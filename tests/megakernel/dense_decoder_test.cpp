@@ -56,6 +56,18 @@ constexpr DecoderShape kSmall{.vocabulary = 100,
                               .epsilon = 1e-5f,
                               .rope_base = 10000};
 
+DecoderShape gpus_shape() {
+  DecoderShape shape = kSmall;
+  shape.vocabulary = 3000;
+  shape.hidden = 2048;
+  shape.query_heads = 32;
+  shape.kv_heads = 8;
+  shape.head_dim = 64;
+  shape.inner = 8192;
+  shape.page_tokens = 16;
+  return shape;
+}
+
 TEST_P(DenseDecoding, FindsTheLogitsOfThePlainModel) {
   compare(kSmall, 4, 10, 2e-2f);
 }
@@ -66,14 +78,7 @@ TEST_P(DenseDecoding, WithPositionsSplitAmongBlocks) {
 
 TEST_P(DenseDecoding, OfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  DecoderShape shape = kSmall;
-  shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
+  const DecoderShape shape = gpus_shape();
   compare(shape, 128, 4, 5e-2f);
 }
 
@@ -137,14 +142,7 @@ TEST_P(DenseDecoding, RanksThatShareAModelFindThePlainLogits) {
 /// As a GPU runs it: all its blocks, and more of them a head than attend.
 TEST_P(DenseDecoding, RanksThatShareAGpusShapeFindTheBitsOfOne) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  DecoderShape shape = kSmall;
-  shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
+  const DecoderShape shape = gpus_shape();
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 128, 8);
   for (const uint32_t ranks : {2, 4})
@@ -231,14 +229,7 @@ TEST_P(DenseDecoding, SequencesSideBySideFindTheirOwnLogits) {
 
 TEST_P(DenseDecoding, SequencesSideBySideOfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  DecoderShape shape = kSmall;
-  shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
+  const DecoderShape shape = gpus_shape();
   for (const Batch& batch : {Batch{2, 128, 5}, Batch{4, 128, 4}, Batch{8, 128, 4}})
     ASSERT_NO_FATAL_FAILURE(compare_batch(GetParam(), shape, batch, 4, 5e-2f))
         << batch.sequences << " sequences";

@@ -98,8 +98,7 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
   warp::sync();
 }
 
-/// By each summing warp, for rows of one type.
-/// False if the call has failed.
+/// By each summing warp, for rows of one type. False if the call has failed.
 template <class Piece, class Rows>
 DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
   const ResultsParams& params = group.params;

@@ -31,16 +31,13 @@ struct NextTokens {
 
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
-    // Relaxed: the event that this task signals comes before the next iteration's terms.
-    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
-      store<Order::relaxed, Kind::kScope>(args.sums + i, 0);
+    clear_sums<Kind::kScope>(context, args.sums, args.sum_count);
     bool all_ended = true, no_number = false;
     KEEP_ROLLED
     for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-      Best best{0, kNoRow};
-      for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
-        best = better(best, args.parts[i * Kind::kSequences + s]);
-      best = best_of_block(context, shared.best[s], best);
+      const Best best =
+          best_of_block(context, shared.best[s],
+                        best_of_share(context, args.parts + s, args.part_count, Kind::kSequences));
       if (context.thread() != 0) continue;
       const Status status = decide(args, s, best);
       all_ended &= status != Status::goes_on;

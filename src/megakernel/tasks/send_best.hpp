@@ -21,12 +21,8 @@ struct SendBest {
   using Shared = BestShared;
 
   static DEVICE void run(Context& context, const Args& args) {
-    Best best{0, kNoRow};
-    for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
-      best = better(best, args.parts[i]);
-    // Relaxed: the event that this task signals comes before the next iteration's terms.
-    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
-      store<Order::relaxed, Scope::sys>(args.sums + i, 0);
+    Best best = best_of_share(context, args.parts, args.part_count);
+    clear_sums<Scope::sys>(context, args.sums, args.sum_count);
     best = best_of_block(context, context.shared<Shared>(), best);
     if (context.thread() != 0) return;
     // Relaxed: written before the events that this task has awaited.

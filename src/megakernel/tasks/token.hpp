@@ -50,6 +50,23 @@ struct BestShared {
   Best of_warp[kComputeWarpsMax];
 };
 
+/// This thread's share of `count` parts, each so far from the one before.
+DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count,
+                          uint32_t stride = 1) {
+  Best best{0, kNoRow};
+  for (uint32_t i = context.thread(); i < count; i += context.threads())
+    best = better(best, parts[i * stride]);
+  return best;
+}
+
+/// This thread's share of a stage's sums, once all have read them. Relaxed: the event that the task
+/// signals comes before the next iteration's terms.
+template <Scope scope>
+DEVICE void clear_sums(const Context& context, uint64_t* sums, uint32_t count) {
+  for (uint32_t i = context.thread(); i < count; i += context.threads())
+    store<Order::relaxed, scope>(sums + i, 0);
+}
+
 /// By all threads, each with its own: thread 0 gets the best of all.
 DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
@@ -114,12 +131,8 @@ struct NextToken {
   using Shared = BestShared;
 
   static DEVICE void run(Context& context, const Args& args) {
-    Best best{0, kNoRow};
-    for (uint32_t i = context.thread(); i < args.part_count; i += context.threads())
-      best = better(best, args.parts[i]);
-    // Relaxed: the event that this task signals comes before the next iteration's terms.
-    for (uint32_t i = context.thread(); i < args.sum_count; i += context.threads())
-      store<Order::relaxed, Scope::gpu>(args.sums + i, 0);
+    Best best = best_of_share(context, args.parts, args.part_count);
+    clear_sums<Scope::gpu>(context, args.sums, args.sum_count);
     best = best_of_block(context, context.shared<Shared>(), best);
     if (context.thread() == 0) decide(context, args, best);
   }
