@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "expert_parallel/throughput/combine_shared.hpp"
 #include "expert_parallel/throughput/dispatch_shared.hpp"
 
@@ -42,6 +44,23 @@ TEST(Plan, TheQuotedWorkloadMovesWholeRows) {
   EXPECT_GE(plan.movers * plan.dispatch.stages, 14u);
   EXPECT_EQ(plan.combine.segments, 1u);
   EXPECT_GE(plan.combine_groups * plan.combine.stages, 14u);
+}
+
+// What a group takes for a row hardly depends on its length.
+TEST(Plan, ShortRowsAreSummedByMoreGroups) {
+  const std::map<uint32_t, uint32_t> groups = {{512, 4},    {4096, 4},   {8192, 3},
+                                               {10'240, 2}, {14'336, 2}, {28'672, 2}};
+  for (const auto& [row_bytes, expected] : groups) {
+    const Plan plan = make_plan({.ranks = 4, .experts = 256, .row_bytes = row_bytes, .sms = 0},
+                                AcceleratorKind::gpu, kH200);
+    EXPECT_EQ(plan.combine_groups, expected) << row_bytes;
+    EXPECT_LE(plan.combine_groups * plan.combine.stages, kCombineStagesMax) << row_bytes;
+    // All but the warp that brings weights home are shared out evenly, and hold a segment.
+    const uint32_t of_group = plan.combine_warps / plan.combine_groups;
+    EXPECT_EQ(plan.combine_groups * of_group + 1, plan.combine_warps) << row_bytes;
+    EXPECT_LE(plan.combine.segment_bytes, (of_group - 1) * kWarpLanes * kPiecesALane * 16)
+        << row_bytes;
+  }
 }
 
 TEST(Plan, SharedMemoryOfBothKernelsIsWithinTheDevices) {

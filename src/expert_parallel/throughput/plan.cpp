@@ -26,14 +26,15 @@ constexpr uint32_t kSegmentBytesMaxHost = 2048;
 // unequal shares.
 constexpr uint32_t kBlocksGpu = 16, kWarpsGpu = 16;
 constexpr uint32_t kBlocksHost = 2, kWarpsHost = 4;
-// 7 warps can sum a row of 7168 in registers.
-constexpr uint32_t kGroups = 2, kSummersGpu = 7, kSummersHost = 1;
+// Of these warps a combine makes groups, at least two: whatever a row's length, a group takes half
+// a microsecond for it. 7 warps can sum a row of 7168 in registers.
+constexpr uint32_t kSumsWarpsGpu = 16, kGroupsMin = 2;
+constexpr uint32_t kSummersHost = 1;
 // A mover needs 0.65 us for a row, the links 0.64 us a block for one of 14 KB (16 blocks, H200),
 // and less for a shorter one.
 constexpr uint32_t kMoversGpu = 3, kMoversHost = 2;
 static_assert(kWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
-static_assert((kGroups * (kSummersGpu + 1) + 1) * kWarpLanes <= kCombineThreadsMax);
-static_assert(kGroups <= kCombineGroupsMax && kGroups * kStagesMax <= kCombineStagesMax);
+static_assert((kSumsWarpsGpu + 1) * kWarpLanes <= kCombineThreadsMax);
 static_assert(kWarpsHost >= kDispatchWarpsMin);
 static_assert(kMoversGpu < kWarpsGpu && kMoversGpu <= kMoversMax);
 static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
@@ -60,6 +61,12 @@ constexpr double kSummedBeside = 1.18;
 constexpr double kLinkBytes = 334e3, kCopiedBytes = 2100e3;
 
 constexpr std::array<uint32_t, 8> kLags = {22, 16, 10, 6, 4, 2, 1, 0};  // See wait_read_but.
+
+/// So that tests have rows of both kinds.
+uint32_t groups_on_host(uint32_t row_bytes) {
+  constexpr uint32_t kShortRow = 128;
+  return row_bytes <= kShortRow ? 3 : 2;
+}
 
 uint32_t ceil_divide(uint32_t value, uint32_t by) {
   return (value + by - 1) / by;
@@ -148,14 +155,19 @@ StagePlan plan_rings(uint32_t row_bytes, uint32_t available, uint32_t movers,
 
 SumsPlan plan_sums(uint32_t row_bytes, uint32_t available, AcceleratorKind kind) {
   const bool gpu = kind == AcceleratorKind::gpu;
-  const uint32_t summers = gpu ? kSummersGpu : kSummersHost;
+  constexpr uint32_t kBytesAWarp = kWarpLanes * kPiecesALane * 16;
+  const uint32_t needed = ceil_divide(row_bytes, kBytesAWarp);
+  const uint32_t groups =
+      gpu ? std::clamp(kSumsWarpsGpu / (needed + 1), kGroupsMin, kCombineGroupsMax)
+          : groups_on_host(row_bytes);
+  const uint32_t summers = gpu ? kSumsWarpsGpu / groups - 1 : kSummersHost;
   const uint32_t wanted = gpu ? kStagesWantedGpu : kStagesWantedHost;
-  return {
-      .groups = kGroups,
-      .warps = kGroups * (summers + 1),
-      .rings = plan_stages(row_bytes, available / kGroups, summers * kWarpLanes * kPiecesALane * 16,
-                           std::max(ceil_divide(wanted, kGroups), kStagesWantedHost),
-                           gpu ? kStagesMax : kStagesMaxHost)};
+  return {.groups = groups,
+          .warps = groups * (summers + 1),
+          .rings =
+              plan_stages(row_bytes, available / groups, summers * kBytesAWarp,
+                          std::max(ceil_divide(wanted, groups), kStagesWantedHost),
+                          gpu ? std::min(kStagesMax, kCombineStagesMax / groups) : kStagesMaxHost)};
 }
 
 Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& capacity) {
