@@ -126,7 +126,8 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
     launch(accelerator_, throughput::combine_kernel,
            {.blocks = pulls.pullers + preparation.blocks,
             .warps = plan.combine_warps,
-            .extra_shared_bytes = throughput::CombineTail::of(params).bytes()},
+            .extra_shared_bytes = throughput::CombineTail::of(params).bytes(),
+            .overlap_previous = true},
            stream, params);
   });
   check();

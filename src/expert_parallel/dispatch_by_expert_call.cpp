@@ -66,7 +66,8 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
     launch(accelerator_, expert_major::dispatch_by_expert_kernel,
            {.blocks = plan.blocks,
             .warps = plan.warps,
-            .extra_shared_bytes = ByExpertTail::of(dispatch, plan.warps).bytes()},
+            .extra_shared_bytes = ByExpertTail::of(dispatch, plan.warps).bytes(),
+            .overlap_previous = true},
            stream, params);
   });
   RowsByExpert by_expert;

@@ -106,7 +106,11 @@ void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
                                             const throughput::Plan& plan, Stream stream) {
   const uint32_t tail = throughput::DispatchTail::of(params, plan.warps).bytes();
   launch(accelerator_, throughput::dispatch_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .extra_shared_bytes = tail}, stream, params);
+         {.blocks = plan.blocks,
+          .warps = plan.warps,
+          .extra_shared_bytes = tail,
+          .overlap_previous = true},
+         stream, params);
 }
 
 ExpertParallel::Parts::Dispatching ExpertParallel::Parts::prepare(CallKind kind,

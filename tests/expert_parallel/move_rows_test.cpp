@@ -32,7 +32,7 @@ void move_while_failing(const MoverParams& params) {
     return;
   }
   RowMover mover(params.dispatch, shared, tail);
-  const Dispatch call{params.dispatch, shared, tail, deadline, 1};
+  const Dispatch call{params.dispatch, shared, tail, deadline, 1, 0};
   params.moved[warp::lane()] = mover.move_all(call) ? 1 : 0;
 }
 DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams, DispatchShared, 64)

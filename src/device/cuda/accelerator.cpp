@@ -219,11 +219,11 @@ void launch_planned(const PlannedLaunch& planned, const LaunchShape& shape, cuda
                     void* params) {
   std::array<cudaLaunchAttribute, 2> attributes{};
   unsigned count = 0;
-  if (shape.cooperative) {
+  if (planned.cooperative) {
     attributes[count].id = cudaLaunchAttributeCooperative;
     attributes[count++].val.cooperative = 1;
   }
-  if (shape.overlap_previous) {
+  if (shape.overlap_previous && !planned.cooperative) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

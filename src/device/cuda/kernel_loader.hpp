@@ -21,6 +21,8 @@ struct PlannedLaunch {
   const void* function;
   dim3 grid, block;
   uint32_t shared_bytes;
+  /// Its blocks start together or not at all.
+  bool cooperative = false;
 };
 
 class KernelLoader {

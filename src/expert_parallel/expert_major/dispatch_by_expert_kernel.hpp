@@ -137,27 +137,29 @@ DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& cal
 }
 
 DEVICE void dispatch_by_expert(const ByExpertParams& params) {
+  grid::wait_for_previous();
   const throughput::DispatchParams& dispatch = params.dispatch;
   auto& shared = block::shared<DispatchShared>();
   ByExpertTail tail = ByExpertTail::of(dispatch, block::threads() / kWarpLanes);
   tail.lie_at(block::shared_tail<DispatchShared>());
   const Deadline deadline = dispatch.call.patience.start();
   if (thread::index() == 0) note(dispatch.call, Moment::begun);
-  throughput::PickSteps steps(dispatch, throughput::tokens_of_warp(dispatch));
+  throughput::TokenPicks picks(dispatch, throughput::tokens_of_warp(dispatch));
   const uint32_t epoch = read_epoch(dispatch.call);
+  const uint32_t route_epoch = read_route_epoch(dispatch.call);
   ready_shared_memory(dispatch, shared, tail.dispatch);
   ready_group(tail.group);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   Sender sender(dispatch, shared, tail.dispatch);
-  const Dispatch call{dispatch, shared, tail.dispatch, deadline, epoch};
-  const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, steps);
+  const Dispatch call{dispatch, shared, tail.dispatch, deadline, epoch, route_epoch};
+  const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, picks);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(dispatch.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(dispatch.call, epoch);
 
-  const bool routed = known && find_routes(call, steps.tokens());
+  const bool routed = known && find_routes(call, picks.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
   finish_call(dispatch.call, call.hellos(), tail.dispatch.waits(), deadline, epoch,

@@ -30,14 +30,15 @@ DEVICE bool hear_from_all(const Dispatch& call) {
                              Phase::dispatch_hello, lanes)))
     return false;
   warp::sync();
-  return compare_calls(params, call.hellos(), call.deadline, Phase::dispatch_hello, lanes);
+  return compare_calls(params, call.hellos(), call.deadline, call.route_epoch,
+                       Phase::dispatch_hello, lanes);
 }
 
 /// By each mover, while the other warps count. False if the call has failed.
 template <class Mover>
 DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const CallParams& params = call.params.call;
-  if (block::index() == 0 && warp::index() == 0) say_hello(params, call.epoch);
+  if (block::index() == 0 && warp::index() == 0) say_hello(params, call.epoch, call.route_epoch);
   mover.load_own();
   const bool heard = warp::index() != 0 || hear_from_all(call);
   if (thread::index() == 0) note(params, Moment::greeted);
@@ -49,8 +50,8 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
 
 /// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
 /// call has failed.
-DEVICE bool count(const Dispatch& call, PickSteps& steps) {
-  count_tokens(call, steps);
+DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
+  count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.others().index == 0) note(call.params.call, Moment::counted);
   publish_counts(call);

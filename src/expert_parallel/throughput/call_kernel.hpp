@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "device/dependent_launch.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/call.hpp"
 #include "expert_parallel/throughput/crew.hpp"
@@ -47,10 +48,13 @@ DEVICE void note(const CallParams& params, Moment moment) {
   store<Order::relaxed, Scope::sys>(of_block + static_cast<uint32_t>(moment), now_ns());
 }
 
-/// Adds to a total; one thread of the grid at a time does so for each.
-DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value) {
-  const uint64_t total = statistics.totals[which] += value;
+/// By one thread of the grid at a time for each total.
+DEVICE void set_total(const Statistics& statistics, size_t which, uint64_t total) {
+  statistics.totals[which] = total;
   store<Order::relaxed, Scope::sys>(statistics.shown + which, total);
+}
+DEVICE void count_up(const Statistics& statistics, size_t which, uint64_t value) {
+  set_total(statistics, which, statistics.totals[which] + value);
 }
 
 /// Of block 0: notes how long a thread has waited for a rank; the longest counts.
@@ -64,18 +68,19 @@ DEVICE CallWord call_word(const CallParams& params) {
   return CallWord::of(params.kind, params.weights, params.comes_later, grid::blocks());
 }
 
-/// By any thread: what this rank says that it calls with. The route's epoch was written by a kernel
-/// before this one.
-DEVICE uint32_t route_epoch(const CallParams& params) {
+/// Of the route that is used again, or 0. It was written by a kernel before this one, and is asked
+/// for when the epoch is: who says hello should not have to wait for it.
+DEVICE uint32_t read_route_epoch(const CallParams& params) {
   return params.route == nullptr ? 0 : *params.route;
 }
 
-DEVICE uint32_t hello_value(const CallParams& params, HelloWord word) {
+/// What this rank says that it calls with.
+DEVICE uint32_t hello_value(const CallParams& params, HelloWord word, uint32_t route_epoch) {
   switch (word) {
     case HelloWord::call:
       return call_word(params).bits;
     case HelloWord::route:
-      return route_epoch(params);
+      return route_epoch;
     case HelloWord::format:
       return params.format.bits;
     case HelloWord::scales:
@@ -92,12 +97,12 @@ DEVICE uint32_t hello_value(const CallParams& params, HelloWord word) {
 
 /// By one warp of block 0. Release: whatever this rank did to its buffer before, and whatever lies
 /// in it to be read, comes before the peers' accesses.
-DEVICE void say_hello(const CallParams& params, uint32_t epoch) {
+DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
   for (uint32_t i = warp::lane(); i < params.ranks * kHelloWords; i += kWarpLanes) {
     const uint32_t rank = i / kHelloWords;
     const auto word = static_cast<HelloWord>(i % kHelloWords);
     store<Order::release, Scope::sys>(params.control.hello(rank, params.rank, word),
-                                      Stamped{epoch, hello_value(params, word)});
+                                      Stamped{epoch, hello_value(params, word, route_epoch)});
   }
 }
 
@@ -105,7 +110,7 @@ DEVICE void say_hello(const CallParams& params, uint32_t epoch) {
 /// one. That rank finds the same, and so does everybody else, since every rank compares itself with
 /// every other. Whether this thread has found nothing to refuse.
 DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                          Phase phase, Crew crew) {
+                          uint32_t route_epoch, Phase phase, Crew crew) {
   const CallWord mine = call_word(params);
   bool same = true;
   const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
@@ -121,8 +126,9 @@ DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos, const 
       continue;
     }
     for (const HelloWord word : {HelloWord::route, HelloWord::format, HelloWord::scales})
-      if (hellos.of(word, rank) != hello_value(params, word)) {
-        refuse(rank, word, hello_value(params, word));
+      if (const uint32_t mine_is = hello_value(params, word, route_epoch);
+          hellos.of(word, rank) != mine_is) {
+        refuse(rank, word, mine_is);
         break;
       }
   }
@@ -154,11 +160,12 @@ DEVICE bool hear_hellos(const CallParams& params, const Hellos& hellos, const Wa
 
 /// By the whole block, which meets: false if the call has failed.
 DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                         const Deadline& deadline, uint32_t epoch, Phase phase) {
+                         const Deadline& deadline, uint32_t epoch, uint32_t route_epoch,
+                         Phase phase) {
   const Crew threads = Crew::of_block();
   if (block::any(!hear_hellos(params, hellos, waits, deadline, epoch, phase, threads)))
     return false;
-  return !block::any(!compare_calls(params, hellos, deadline, phase, threads));
+  return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads));
 }
 
 /// By the whole block, after it has met: all its stores are complete and all it needs has been
@@ -174,6 +181,10 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Wa
   if (thread::index() == 0) note(params, Moment::finished);
   if (block::index() != 0) return;
   const uint64_t begun_ns = now_ns();
+  // Asked for while the others finish: nobody else adds to it, and the answer takes a microsecond.
+  const uint32_t of_rank = thread::index();
+  const size_t total = params.statistics.waited_for(of_rank);
+  const uint64_t waited = of_rank < params.ranks ? params.statistics.totals[total] : 0;
   const uint32_t blocks_max = control.layout.blocks_max;
   for (uint32_t i = thread::index(); i < params.ranks * blocks_max; i += block::threads()) {
     const uint32_t source = i / blocks_max, source_block = i % blocks_max;
@@ -191,9 +202,12 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Wa
   }
   watcher.all_finished();
   block::sync();
-  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
-    count_up(params.statistics, params.statistics.waited_for(rank),
-             uint64_t{waits.hello(rank)} + waits.finish(rank));
+  const auto waited_for = [&](uint32_t rank) {
+    return uint64_t{waits.hello(rank)} + waits.finish(rank);
+  };
+  if (of_rank < params.ranks) set_total(params.statistics, total, waited + waited_for(of_rank));
+  for (uint32_t rank = of_rank + block::threads(); rank < params.ranks; rank += block::threads())
+    count_up(params.statistics, params.statistics.waited_for(rank), waited_for(rank));
   if (thread::index() == 0) note(params, Moment::ended);
 }
 

@@ -21,34 +21,37 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
 }
 
 DEVICE void combine(const CombineParams& params) {
+  grid::wait_for_previous();
   auto& shared = block::shared<CombineShared>();
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
   const Deadline deadline = params.call.patience.start();
   if (thread::index() == 0) note(params.call, Moment::begun);
-  const uint32_t epoch = read_epoch(params.call);
+  const uint32_t epoch = read_epoch(params.call), route_epoch = read_route_epoch(params.call);
   ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;
   if (block::index() >= pullers_of(params)) ready_preparation(params, shared, tail);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
-  const Combine call{params, shared, tail, deadline, epoch};
-  if (block::index() == 0 && warp::index() == 0) say_hello(params.call, epoch);
+  const Combine call{params, shared, tail, deadline, epoch, route_epoch};
+  if (block::index() == 0 && warp::index() == 0) say_hello(params.call, epoch, route_epoch);
+  // The first look at the routes is under way while the others are heard.
+  const CombineWarp mine = CombineWarp::mine(params);
+  ComingRows coming(call, mine);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
-  if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch,
+  if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch, route_epoch,
                     Phase::combine_hello))
     return;
   if (thread::index() == 0) note(params.call, Moment::greeted);
-  const CombineWarp mine = CombineWarp::mine(params);
   if (mine.group == params.groups) {
     if (call.prepares()) tell_of_rows(call);
     combine_weights(call);
   } else if (call.prepares()) {
     prepare_rows(call, mine);
   } else if (mine.fetches()) {
-    fetch_rows(call, mine.group);
+    fetch_rows(call, mine.group, coming);
     if (thread::index() == 0) note(params.call, Moment::moved);
   } else {
     sum_rows(call, mine);

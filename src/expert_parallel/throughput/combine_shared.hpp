@@ -43,7 +43,7 @@ struct Combine {
   CombineShared& shared;
   const CombineTail& tail;
   const Deadline& deadline;
-  uint32_t epoch;
+  uint32_t epoch, route_epoch;
 
   DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
   DEVICE Hellos hellos() const { return tail.hellos(); }

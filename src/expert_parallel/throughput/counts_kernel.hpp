@@ -5,44 +5,80 @@
 #include "device/unroll.hpp"
 #include "expert_parallel/throughput/call_kernel.hpp"
 #include "expert_parallel/throughput/dispatch_shared.hpp"
-#include "expert_parallel/throughput/picks_kernel.hpp"
+#include "expert_parallel/throughput/token_picks_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail.
-/// Tokens that no rank may accept are noted, the first one wins. The route becomes "nowhere", or
-/// the row's number among those of this warp's tokens.
-DEVICE void count_tokens(const Dispatch& call, PickSteps& steps) {
+/// By one lane: some picks of its token. They are counted, and a token that no rank may accept is
+/// noted; the first one of the block wins.
+DEVICE void count_picks(const Dispatch& call, uint32_t token, const PicksHeld& picks,
+                        uint32_t first) {
   const DispatchParams& params = call.params;
-  const TokenRange tokens = steps.tokens();
+  bool twice = false, impossible = false;
+  UNROLL
+  for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
+    const uint32_t expert = picks.expert(params, i);
+    impossible = impossible || (!picks.valid(params, i) && picks.ids[i] != Pick::kNone);
+    UNROLL
+    for (uint32_t before = 0; before < i; ++before)
+      twice = twice || picks.expert(params, before) == expert;
+    if (picks.valid(params, i))
+      add<Order::relaxed, Scope::block>(call.tail.expert_tokens() + expert, 1);
+  }
+  for (uint32_t before = 0; before < first; ++before) {
+    const int64_t id = load_id(params, token, before);
+    UNROLL
+    for (uint32_t i = 0; i < PicksHeld::kPicks; ++i)
+      twice = twice || (picks.valid(params, i) && picks.ids[i] == id);
+  }
+  if (twice) [[unlikely]]
+    call.refuse(token, RefusalKind::twice);
+  if (impossible) [[unlikely]]
+    call.refuse(token, RefusalKind::out_of_range);
+}
+
+/// Of 32 ranks from `first_rank` on, those that a pick's expert lives on.
+DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const HomeRank& home,
+                               const PicksHeld& picks, uint32_t first_rank) {
+  uint32_t ranks = 0;
+  UNROLL
+  for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
+    if (!picks.valid(params, i)) continue;
+    const uint32_t place = home.of(static_cast<uint32_t>(picks.ids[i])) - first_rank;
+    if (place < kWarpLanes) ranks |= 1u << place;
+  }
+  return ranks;
+}
+
+/// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
+/// route becomes "nowhere", or the row's number among those of this warp's tokens.
+DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
+  const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
-  uint32_t* const expert_tokens = call.tail.expert_tokens();
   const uint32_t ranks = params.call.ranks;
   const HomeRank home(params);
-  for (size_t i = size_t{tokens.begin} * ranks + warp::lane(); i < size_t{tokens.end} * ranks;
-       i += kWarpLanes)
-    params.route[i] = -1;
-  warp::sync();
-  steps.each([&](const Pick& pick) {
-    const bool valid = pick.valid(params.experts);
-    const uint32_t id = static_cast<uint32_t>(pick.id);
-    const uint32_t rank = valid ? home.of(id) : 0;
-    const auto earlier = EarlierPicks::of(params, steps.lane(), valid, id, rank);
-    const bool twice = valid && earlier.have_expert;
-    const bool impossible = pick.present && !valid && pick.id != Pick::kNone;
-    if (twice) call.refuse(pick.token, RefusalKind::twice);
-    if (impossible) call.refuse(pick.token, RefusalKind::out_of_range);
-    if (valid) add<Order::relaxed, Scope::block>(expert_tokens + id, 1);
-    // One lane for each rank that a token goes to: the lowest of those whose picks live there. Of
-    // the step's tokens that go to the same rank, lower lanes hold the earlier ones.
-    const bool leads = valid && !earlier.have_rank;
-    const uint32_t same = leaders_to(ranks, leads, rank);
-    if (leads)
-      params.route[size_t{pick.token} * ranks + rank] =
-          static_cast<int32_t>(rows[rank] + population(same & lanes_below()));
-    warp::sync();
-    if (leads && (same & lanes_below()) == 0) rows[rank] += population(same);
-    warp::sync();
+  tokens.each([&](uint32_t token, bool present, auto each_picks) {
+    each_picks([&](const PicksHeld& picks, uint32_t first) {
+      if (present) count_picks(call, token, picks, first);
+    });
+    // A lane keeps a rank's count at a time: always the same lane the same rank's.
+    for (uint32_t first_rank = 0; first_rank < ranks; first_rank += kWarpLanes) {
+      uint32_t goes_to = 0;
+      each_picks([&](const PicksHeld& picks, uint32_t) {
+        goes_to |= ranks_of_picks(params, home, picks, first_rank);
+      });
+      const uint32_t mine = first_rank + warp::lane();
+      uint32_t count = mine < ranks ? rows[mine] : 0;
+      for (uint32_t i = 0; i < std::min(ranks - first_rank, kWarpLanes); ++i) {
+        const bool goes = (goes_to >> i & 1) != 0;
+        const uint32_t going = warp::ballot(goes), earlier = warp::shuffle(count, i);
+        if (present)
+          params.route[size_t{token} * ranks + first_rank + i] =
+              goes ? static_cast<int32_t>(earlier + population(going & lanes_below())) : -1;
+        if (warp::lane() == i) count += population(going);
+      }
+      if (mine < ranks) rows[mine] = count;
+    }
   });
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
     add<Order::relaxed, Scope::block>(call.tail.block_rows() + rank, rows[rank]);

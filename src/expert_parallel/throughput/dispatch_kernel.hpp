@@ -37,6 +37,7 @@ DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
 }
 
 DEVICE void dispatch(const DispatchParams& params) {
+  grid::wait_for_previous();
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
@@ -44,24 +45,24 @@ DEVICE void dispatch(const DispatchParams& params) {
   if (thread::index() == 0) note(params.call, Moment::begun);
   const bool counts = params.call.kind != CallKind::dispatch_again;
   // The first looks at memory are made together: they take longer than all that is done meanwhile.
-  PickSteps steps(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
-  const uint32_t epoch = read_epoch(params.call);
+  TokenPicks picks(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
+  const uint32_t epoch = read_epoch(params.call), route_epoch = read_route_epoch(params.call);
   ready_shared_memory(params, shared, tail);
   if (block::any(deadline.failed())) return;  // A call before this one has.
 
   Mover mover(params, shared, tail);
-  const Dispatch call{params, shared, tail, deadline, epoch};
+  const Dispatch call{params, shared, tail, deadline, epoch, route_epoch};
   bool sound = true;
   if (call.moves_rows())
     sound = open_dispatch(call, mover);
   else if (counts)
-    sound = count(call, steps);
+    sound = count(call, picks);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(params.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
 
-  const bool routed = known && find_routes(call, steps.tokens());
+  const bool routed = known && find_routes(call, picks.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!move(call, mover, routed))) return;
   finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::dispatch_arrivals,

@@ -30,7 +30,7 @@ struct Dispatch {
   DispatchShared& shared;
   const DispatchTail& tail;
   const Deadline& deadline;
-  uint32_t epoch;
+  uint32_t epoch, route_epoch;
 
   DEVICE Hellos hellos() const { return tail.hellos(); }
   DEVICE bool moves_rows() const { return warp::index() < params.movers; }

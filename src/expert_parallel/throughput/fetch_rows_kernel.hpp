@@ -24,13 +24,15 @@ DEVICE bool come_later(const Combine& call, uint32_t rank) {
 /// rows that come later, and to wait for all of them takes no longer than to wait for one.
 class ComingRows {
  public:
-  DEVICE ComingRows(const Combine& call, const CombineStep& first)
+  /// By every warp, but only one that fetches looks.
+  DEVICE ComingRows(const Combine& call, const CombineWarp& mine)
       : call_(call),
+        looks_(mine.group < call.params.groups && mine.fetches() && !call.prepares()),
         ranks_(call.params.ranks_a_step),
         steps_(kWarpLanes / ranks_),
         turn_(warp::lane() % ranks_),
         used_(steps_),
-        ahead_(first) {
+        ahead_(CombineStep::first(call.params, mine.group)) {
     ahead_.advance(call.params, warp::lane() / ranks_);
     look_ahead();
   }
@@ -60,8 +62,8 @@ class ComingRows {
 
  private:
   DEVICE void look_ahead() {
-    coming_ =
-        warp::lane() < steps_ * ranks_ ? ahead_.row_of_turn(call_.params, turn_) : RankedRow{};
+    coming_ = looks_ && warp::lane() < steps_ * ranks_ ? ahead_.row_of_turn(call_.params, turn_)
+                                                       : RankedRow{};
   }
 
   /// Acquire: the row.
@@ -78,6 +80,7 @@ class ComingRows {
   }
 
   const Combine& call_;
+  const bool looks_;
   const uint32_t ranks_, steps_;  // Of a look.
   const uint32_t turn_;           // This lane's.
   uint32_t used_;                 // Steps of the look.
@@ -108,14 +111,13 @@ DEVICE bool fetch_row(const Combine& call, const CombineRing& ring, const Combin
 }
 
 /// Returns once every load has landed, or the call has failed and those that were started have.
-DEVICE void fetch_rows(const Combine& call, uint32_t group) {
+DEVICE void fetch_rows(const Combine& call, uint32_t group, ComingRows& coming) {
   const CombineParams& params = call.params;
   const CombineRing ring = CombineRing::of(call, group);
   // The peers' ordinary stores to their rows, of which their hellos told, come before the copies.
   fence_async();
   RingPosition at;
   CombineStep step = CombineStep::first(params, group);
-  ComingRows coming(call, step);
   bool going = true;
   for (; going && step.within(params); step.advance(params)) {
     RankedRow row;

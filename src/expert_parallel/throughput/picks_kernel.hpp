@@ -1,7 +1,5 @@
-/// How a warp looks at tokens: several a step, a lane for each expert that a token has picked. So
-/// ids are read in whole lines, and what a token's picks have in common is found by shuffles among
-/// neighbours, for any number of ranks. (warp::match would say it in one word, but takes its time
-/// where all values differ.)
+/// How a warp goes through tokens of which it tells something for each pick: several a step, a lane
+/// for each expert that a token has picked. So what it reads and stores is whole lines.
 #pragma once
 
 #include <algorithm>
@@ -69,12 +67,6 @@ DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t pi
   return load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
 }
 
-/// A value that no other lane has and no pick makes, for lanes that shall match with nobody. (No
-/// rank has experts up there.)
-DEVICE uint32_t matches_nobody() {
-  return 0xffffffffu - warp::lane();
-}
-
 /// A warp's way through its tokens, in steps whose ids are loaded a few steps ahead: the first ones
 /// when this is made, so that the way to memory and back is spent on something else.
 class PickSteps {
@@ -122,57 +114,5 @@ class PickSteps {
   const PickLane lane_;
   int64_t ids_[kAhead];
 };
-
-/// Which rank an expert lives on, without a division for each: exact below 2^16 experts, and no
-/// block's shared memory could count that many.
-class HomeRank {
- public:
-  DEVICE explicit HomeRank(const DispatchParams& params)
-      : inverse_(uint64_t{0xffffffffu / params.local_experts} + 1) {}
-  DEVICE uint32_t of(uint32_t expert) const {
-    return static_cast<uint32_t>(expert * inverse_ >> 32);
-  }
-
- private:
-  uint64_t inverse_;
-};
-
-/// What earlier picks of a lane's token have in common with its own.
-struct EarlierPicks {
-  bool have_expert = false, have_rank = false;
-
-  /// By all lanes. `rank`: of the pick, if it is valid.
-  DEVICE static EarlierPicks of(const DispatchParams& params, const PickLane& lane, bool valid,
-                                uint32_t id, uint32_t rank) {
-    EarlierPicks earlier;
-    const uint32_t expert = valid ? id : matches_nobody();
-    const uint32_t first_there = rank * params.local_experts;
-    const auto look = [&](uint32_t distance) {
-      const uint32_t before = warp::shuffle_up(expert, distance);
-      if (distance > lane.pick) return;
-      earlier.have_expert = earlier.have_expert || before == expert;
-      earlier.have_rank = earlier.have_rank || before - first_there < params.local_experts;
-    };
-    // Up to the usual number of picks all shuffles are under way together.
-    constexpr uint32_t kUsualPicks = 8;
-    UNROLL
-    for (uint32_t distance = 1; distance < kUsualPicks; ++distance)
-      if (distance < params.topk) look(distance);
-    for (uint32_t distance = kUsualPicks; distance < params.topk; ++distance) look(distance);
-    return earlier;
-  }
-};
-
-/// By all lanes: those that lead to the same rank as this one, if it leads.
-DEVICE uint32_t leaders_to(uint32_t ranks, bool leads, uint32_t rank) {
-  constexpr uint32_t kBallotsMax = 8;
-  if (ranks > kBallotsMax) return warp::match(leads ? rank : matches_nobody());
-  uint32_t same = 0;
-  for (uint32_t each = 0; each < ranks; ++each) {
-    const uint32_t there = warp::ballot(leads && rank == each);
-    if (rank == each) same = there;
-  }
-  return same;
-}
 
 }  // namespace tokenyard::throughput
