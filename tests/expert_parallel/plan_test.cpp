@@ -140,9 +140,11 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
                   .combine_warps = 3,
                   .combine_groups = 1,
                   .combine = {},
-                  .kept_percent = 30};
+                  .kept_percent = 30,
+                  .kept_tokens = 8};
   for (uint32_t tokens = 0; tokens < 200; ++tokens) {
     const Shares shares = share_tokens(tokens, 3, plan);
+    EXPECT_EQ(shares.claims == 0, tokens <= plan.blocks * plan.kept_tokens);
     std::vector<uint32_t> moved(tokens);
     const auto range_of = [&](uint32_t block) {
       const uint32_t begin = std::min(block * shares.tokens_a_block, tokens);

@@ -97,13 +97,15 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size);
   NamedBarrier(ByExpertBarrier::experts_known).arrive(block::threads());
   if (group.tail.counts_lost() != 0) return false;
-  if (block::index() == 0) report_counts(call);
+  const bool reports = block::index() == 0 && warp::index() == first;
+  if (reports) report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   throughput::mark_padding(call);
   NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size);
   tell_of_metadata(call);
   if (crew.index == 0) note(call.params.call, Moment::told);
+  if (reports) keep_counts(call);
   if (group.too_many()) return true;
   if (!place_rows(call, group)) return false;
   if (crew.index == 0) note(call.params.call, Moment::placed);

@@ -14,13 +14,13 @@ DEVICE void move_metadata(const Dispatch& call) {
     send_scales(call, call.params.table.rows_on());
     return;
   }
-  if (block::index() == 0) {
-    sum_experts(call);
-    report_counts(call);
-  }
+  const bool reports = block::index() == 0 && warp::index() == call.first_other();
+  if (block::index() == 0) sum_experts(call);
+  if (reports) report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
+  if (reports) keep_counts(call);
 }
 
 /// By the whole block. Whether this warp, as far as it knows, has done its part.

@@ -210,6 +210,9 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   if (input.tuning.lag != 0)
     plan.dispatch.lag = lag_within(std::min(input.tuning.lag, plan.dispatch.stages - 1));
   plan.kept_percent = choose_kept_percent(input, plan.blocks);
+  // So few are on their way here before it is known where they go; a claim takes a microsecond.
+  if (gpu && input.tuning.kept_percent == 0)
+    plan.kept_tokens = plan.movers * plan.dispatch.stages / plan.dispatch.segments;
   return plan;
 }
 
@@ -217,7 +220,9 @@ Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {
   Shares shares{};
   shares.tokens_a_block = ceil_divide(tokens, plan.blocks);
   shares.tokens_a_step = kWarpLanes / topk;
-  shares.tokens_kept = ceil_divide(shares.tokens_a_block * plan.kept_percent, 100);
+  shares.tokens_kept = shares.tokens_a_block <= plan.kept_tokens
+                           ? shares.tokens_a_block
+                           : ceil_divide(shares.tokens_a_block * plan.kept_percent, 100);
   shares.claims =
       plan.blocks * ceil_divide(shares.tokens_a_block - shares.tokens_kept, kTokensAClaim);
   return shares;

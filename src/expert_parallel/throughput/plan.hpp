@@ -21,6 +21,7 @@ struct Plan {
   uint32_t combine_groups;  ///< see combine.hpp
   StagePlan combine;        ///< of each group, in all of a block's shared memory
   uint32_t kept_percent;    ///< dispatch: of a block's tokens, that nobody else claims
+  uint32_t kept_tokens;     ///< a block that has no more keeps all of them
   std::string reason = {};  ///< for `blocks`, in a sentence
 };
 

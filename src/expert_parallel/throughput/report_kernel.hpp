@@ -40,22 +40,25 @@ DEVICE void fill_table(const Dispatch& call) {
   if (warp::lane() == 0) table.epoch() = call.epoch;
 }
 
-/// By all warps of block 0 that move no rows, after sum_experts.
+/// By one warp of block 0, after sum_experts: the host may be waiting.
 DEVICE void report_counts(const Dispatch& call) {
-  if (warp::index() != call.params.movers) return;
-  fill_table(call);
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
   for (uint32_t rank = warp::lane(); rank < ranks; rank += kWarpLanes)
     tell(record.rows_from()[rank], call.tail.rows_from()[rank]);
-  const Statistics& statistics = call.params.call.statistics;
-  for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
-    count_up(statistics, statistics.tokens_of(expert), call.tail.expert_sums()[expert]);
   for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
     tell(record.tokens_per_expert(ranks)[expert], call.tail.expert_sums()[expert]);
   if (warp::lane() == 0) tell(record.refusal, static_cast<uint32_t>(RefusalKind::none));
   warp::sync();
   if (warp::lane() == 0) close_record(call);
+}
+
+/// By one warp of block 0, when nobody waits for it any more: what outlives the call.
+DEVICE void keep_counts(const Dispatch& call) {
+  fill_table(call);
+  const Statistics& statistics = call.params.call.statistics;
+  for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
+    count_up(statistics, statistics.tokens_of(expert), call.tail.expert_sums()[expert]);
 }
 
 /// By one thread of block 0: a rank has no places for its rows.
