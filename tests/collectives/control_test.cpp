@@ -24,14 +24,12 @@ using std::chrono::steady_clock;
 /// Keeps what the control plane tells it.
 class Recorder final : public Participant {
  public:
-  explicit Recorder(Sequence committed = 0) : committed_(committed) {}
-
   std::vector<GroupProgress> freeze(Epoch) override {
-    const std::shared_future<void> moment = [&] {
-      const std::lock_guard lock(mutex_);
-      return until_it_freezes_;
-    }();
+    std::unique_lock lock(mutex_);
+    const std::shared_future<void> moment = until_it_freezes_;
+    lock.unlock();
     if (moment.valid()) moment.wait_for(20s);
+    lock.lock();
     return {{.group = 0, .slots = {}, .committed = committed_, .begun = committed_}};
   }
   void install(const Verdict& verdict, const Contacts& contacts) override {
@@ -47,6 +45,9 @@ class Recorder final : public Participant {
     tell([&] { missing_ = answering.size() < needed; });
   }
 
+  void commit(Sequence last) {
+    tell([&] { committed_ = last; });
+  }
   /// Before there is a reason to freeze.
   void freeze_after(std::shared_future<void> moment) {
     tell([&] { until_it_freezes_ = std::move(moment); });
@@ -87,7 +88,7 @@ class Recorder final : public Participant {
     return changed_.wait_for(lock, at_most, condition);
   }
 
-  const Sequence committed_;
+  Sequence committed_ = 0;
   std::shared_future<void> until_it_freezes_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -249,9 +250,10 @@ TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
 }
 
 // On a machine that is short of time a goodbye takes long. Who hung up before the others had heard
-// it was taken for dead.
+// it was taken for dead; and when they had said how far they were, its last operation was undone.
 TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
   auto ranks = found(3);
+  ranks[0]->recorder.commit(1);
   std::promise<void> done;
   ranks[0]->recorder.freeze_after(done.get_future().share());
   std::thread slow([&] {
@@ -262,7 +264,9 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
   slow.join();
   for (const Slot slot : {1u, 2u}) {
     ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
-    EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
+    const Verdict verdict = ranks[slot]->recorder.last();
+    EXPECT_THAT(verdict.left, ::testing::ElementsAre(0u));
+    EXPECT_EQ(verdict.groups.at(0).committed, 1u);
   }
 }
 

@@ -42,6 +42,10 @@ std::vector<Trouble> kinds_for(Mutant mutant) {
       // Several lead, and do not hear one another.
       return {Trouble::cut, Trouble::slow, Trouble::stop, Trouble::false_alarm,
               Trouble::decider_dies};
+    case Mutant::leaders_never_replaced:
+      return {Trouble::kill, Trouble::power_loss, Trouble::decider_dies};
+    case Mutant::goodbye_not_passed_on:
+      return {Trouble::leave};
     default:
       return {};
   }
@@ -100,6 +104,8 @@ struct Name {
         return "leaders_never_replaced";
       case Mutant::quorum_is_enough:
         return "quorum_is_enough";
+      case Mutant::goodbye_not_passed_on:
+        return "goodbye_not_passed_on";
     }
     return "none";
   }
@@ -132,7 +138,7 @@ std::vector<Kind> all_to(Kind last) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Membership, ProtocolMutants,
-                         testing::ValuesIn(all_to(Mutant::quorum_is_enough)), Name());
+                         testing::ValuesIn(all_to(Mutant::goodbye_not_passed_on)), Name());
 INSTANTIATE_TEST_SUITE_P(Membership, StandInMutants,
                          testing::ValuesIn(all_to(StandInMutant::sequence_not_restored)), Name());
 

@@ -249,6 +249,55 @@ TEST(Membership, WhoLeavesIsMissedByNobody) {
   story.expect_work_goes_on();
 }
 
+/// Three ranks whose words arrive at once, and whose engines freeze when the test says so.
+struct Three {
+  static constexpr Member members[] = {{0, 1}, {1, 2}, {2, 3}};
+  Three() {
+    const View first{.epoch = 1, .slots = 3, .members = {members[0], members[1], members[2]}};
+    for (const Member& member : members) ranks.emplace_back(member, first, MembershipOptions{});
+  }
+  void frozen(Slot slot, Sequence committed) {
+    ranks[slot].frozen({{.slots = {0, 1, 2}, .committed = committed, .begun = 5}}, now);
+  }
+  /// Until nobody has anything to say.
+  void talk() {
+    for (bool quiet = false; !std::exchange(quiet, true);) {
+      for (const Member& member : members) {
+        for (const Effect& effect : ranks[member.slot].take_effects()) {
+          quiet = false;
+          if (const auto* said = std::get_if<Send>(&effect))
+            ranks[said->to.slot].receive(member, said->message, now);
+          else if (const auto* install = std::get_if<Install>(&effect))
+            verdicts[member.slot] = install->verdict;
+        }
+      }
+    }
+  }
+
+  const Instant now = seconds(1);
+  std::vector<Membership> ranks;
+  std::map<Slot, Verdict> verdicts;
+};
+
+// All had entered the round of operation 5 when one of them left: it had seen its end, and the
+// others had not. They had said so by the time they heard the goodbye, and whoever led did not wait
+// for another promise.
+TEST(Membership, WhatOneHasDoneThatLeavesIsDone) {
+  Three three;
+  three.ranks[2].leave(three.now);
+  three.talk();
+  three.frozen(0, 4);
+  three.frozen(1, 4);
+  three.talk();
+  EXPECT_TRUE(three.verdicts.empty()) << "rank 2 has not said how far it is";
+  three.frozen(2, 5);
+  three.talk();
+  for (const Slot slot : {0u, 1u}) {
+    EXPECT_THAT(three.verdicts[slot].left, ElementsAre(2));
+    EXPECT_EQ(three.verdicts[slot].groups.at(0).committed, 5u) << "rank " << slot;
+  }
+}
+
 TEST(Membership, AllMayLeaveTogether) {
   Story story({.ranks = 4});
   for (Slot slot = 0; slot < 4; ++slot) story.job.leave(story.job.at(slot));

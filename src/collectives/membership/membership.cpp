@@ -169,6 +169,10 @@ void Membership::hear(Peer& from, const Goodbye& body, Instant now) {
   merge_commits(farewells_, body.progress);
   if (!from.leaving) stir(now);
   from.leaving = true;
+  // A promise that was given before does not say what has just been told, and who leads may not
+  // wait for another one: not for that of the one who leaves.
+  const bool promised = is_frozen() && acceptor_.promised.round > 0;
+  if (promised && options_.mutant != Mutant::goodbye_not_passed_on) give_promise();
 }
 
 // ---- promises -----------------------------------------------------------------------------------

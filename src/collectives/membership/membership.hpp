@@ -19,7 +19,8 @@
 ///
 /// Invariant: who is in the next view has promised, so it is frozen until that view is installed.
 /// Invariant: an operation that one member has committed is complete on all of its group
-/// (engine/commit), so `committed` = the largest number among the promises.
+/// (engine/commit), so `committed` = the largest number among the promises. Who leaves says its own
+/// in its goodbye, and is not asked to promise: whoever hears it promises once more, with that.
 /// Invariant: a failure is known in the epoch in which it was agreed on. Members ask to put
 /// failures behind them (`mend`), and once all have, an epoch begins that mends: what failed before
 /// it cannot be told to anybody in it, so no operation that is called in it fails for that.

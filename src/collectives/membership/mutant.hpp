@@ -25,6 +25,7 @@ enum class Mutant : uint8_t {
   mended_by_some,            ///< what has failed is forgotten as soon as one of them asks for it
   leaders_never_replaced,    ///< one who has promised waits for that leader for ever
   quorum_is_enough,          ///< a leader goes on without those that have not promised yet
+  goodbye_not_passed_on,     ///< what it says is forgotten if it comes after a promise
 };
 
 }  // namespace tokenyard::collectives

@@ -84,8 +84,9 @@ class MajorityChecker {
 };
 
 /// Commit or abort: who survives an epoch has committed in it what the verdict says, no more and
-/// no less; results are right for the members of that epoch; inputs of what was aborted are as they
-/// were; a group's operations are committed one after the other.
+/// no less; who has left in good order, no more; results are right for the members of that epoch;
+/// inputs of what was aborted are as they were; a group's operations are committed one after the
+/// other.
 class CommitChecker {
  public:
   void committed(const Member& by, GroupId group, Sequence sequence, const View& view,
@@ -116,6 +117,18 @@ class CommitChecker {
   }
   void frozen(const Member& by, const std::vector<GroupProgress>& progress) {
     for (const GroupProgress& group : progress) frozen_[{by, group.group}] = group.committed;
+  }
+  /// What one has committed that then left may have been its last, and its caller counts on it.
+  void decided(const View& before, const Verdict& verdict) const {
+    for (const Slot slot : verdict.left) {
+      const Member member = *before.at(slot);
+      for (const GroupProgress& group : verdict.groups) {
+        const auto frozen = frozen_.find({member, group.group});
+        expect(frozen == frozen_.end() || frozen->second <= group.committed,
+               "commit: slot {} left with operation {} of group {} done; the others go on after {}",
+               slot, frozen->second, group.group, group.committed);
+      }
+    }
   }
   /// `progress`: the rank's own just before it installs the verdict.
   void before_install(const Member& by, const std::vector<GroupProgress>& progress,

@@ -124,8 +124,9 @@ class Disaster {
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
     if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
     options.through_codec = random_.chance(200);
-    // Of a chance of its own, so that the others are drawn alike with and without.
+    // Of chances of their own, so that the others are drawn alike with and without.
     options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
+    leave_when_done_ = run_.option("leave_when_done", Random(run_.seed ^ 0x1ea7e5).chance(512));
     options.newcomers = std::any_of(kinds_.begin(), kinds_.end(), [](Trouble kind) {
       return kind == Trouble::replace || kind == Trouble::grow;
     });
@@ -198,7 +199,11 @@ class Disaster {
                   *victim);
         break;
       case Trouble::leave:
-        if (may_spare()) job_.leave(*victim);
+        if (!may_spare()) break;
+        if (leave_when_done_)
+          job_.parting.insert(victim->self);
+        else
+          job_.leave(*victim);
         break;
       case Trouble::no_witness:
         job_.witness_dead = true;
@@ -244,6 +249,7 @@ class Disaster {
     run_.trace.note("faults end");
     job_.network.heal_all();
     job_.witness_dead = job_.kills_next_decider = false;
+    job_.parting.clear();
     job_.delay_most = milliseconds(2);
     job_.think_most = milliseconds(2);
     job_.witness_most = std::min(job_.witness_most, silence_ / 8);
@@ -369,6 +375,7 @@ class Disaster {
   Instant silence_{}, duration_{};
   const bool only_stuck_;
   const std::vector<Trouble> kinds_;
+  bool leave_when_done_ = false;  ///< who leaves does it right after an operation
   Job job_;
   uint32_t troubles_ = 0;
   std::vector<const Process*> lasting_;

@@ -182,6 +182,8 @@ class Job {
   bool witness_dead = false;
   bool kills_next_decider = false;  ///< who installs the next epoch first dies at once
   std::vector<Instant> slowness;    ///< [process]: added to all it sends
+  /// Leave as soon as they have done one more operation, on which others may still be busy.
+  std::set<Member> parting;
 
   AgreementChecker agreement;
   MajorityChecker majority;
@@ -288,6 +290,8 @@ inline Process& Job::add(Member self, const View& first) {
                          sequence);
              commits.committed(process().self, group, sequence, view, active, result);
              poke(process(), group);
+             if (parting.erase(process().self) > 0)
+               schedule.at(schedule.now(), [=, this] { leave(process()); });
            },
        .aborted =
            [=, this](GroupId group, Sequence sequence, int64_t left) {
@@ -397,6 +401,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     admission.decided(ended, verdict);
     mending.decided(ended, verdict);
     innocence.decided(ended, verdict);
+    commits.decided(ended, verdict);
     if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
   }
   if (before != 0) commits.before_install(process.self, process.engine->progress(), verdict);
