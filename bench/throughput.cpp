@@ -110,7 +110,9 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
         if (std::string(name).find(settings.cases) == std::string::npos) return;
         const Spread ours =
             over_ranks(world, time_calls(world, stream, settings.calls, settings.together, body));
-        if (report && settings.trace) print_trace(exchange.last_trace(), name);
+        const std::vector<Moment> moments =
+            settings.trace ? moments_of(exchange.last_trace()) : std::vector<Moment>{};
+        if (report && settings.trace) print(moments, name);
         const bool linked = settings.device == "cuda" && shape.ranks > 1;
         if (report)
           report->add({.name = name + scene.remark(),
@@ -120,7 +122,8 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
                        .hidden = shape.hidden,
                        .sms = exchange.sms(),
                        .ours = ours,
-                       .floor = linked ? bytes / kLinkBytesPerUs : 0});
+                       .floor = linked ? bytes / kLinkBytesPerUs : 0,
+                       .moments = moments});
       };
       measure("dispatch bf16 uncached", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) { exchange.dispatch(tensors.input(call), stream.native); });

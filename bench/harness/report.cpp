@@ -70,7 +70,7 @@ void Report::finish(const std::string& path) const {
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
   };
   json["rows"] = nlohmann::ordered_json::array();
-  for (const Row& row : rows_)
+  for (const Row& row : rows_) {
     json["rows"].push_back(
         {{"case", row.name},
          {"gpus", row.gpus},
@@ -82,6 +82,9 @@ void Report::finish(const std::string& path) const {
          {"ours", {{"median", row.ours.median}, {"min", row.ours.min}, {"max", row.ours.max}}},
          {"peer", nullptr},
          {"floor", row.floor}});
+    for (const Moment& moment : row.moments)
+      json["rows"].back()["moments"][moment.name] = {moment.first, moment.middle, moment.last};
+  }
   std::ofstream(path) << json.dump(1) << '\n';
   fmt::print("written: {}\n", path);
 }

@@ -15,11 +15,19 @@ struct Spread {
 };
 Spread spread_of(std::vector<double> samples);
 
+/// Of a call: when the first block came to it, the middle one and the last one, in us after the
+/// first one began.
+struct Moment {
+  std::string name;
+  double first, middle, last;
+};
+
 struct Row {
   std::string name;  ///< "dispatch bf16 uncached"
   uint32_t gpus, ranks, tokens, hidden, sms;
   Spread ours;   ///< us
   double floor;  ///< us: the bytes of the busiest rank at the rate of its link; 0 if there is none
+  std::vector<Moment> moments = {};  ///< of its last call, if it was traced
 };
 
 class Report {

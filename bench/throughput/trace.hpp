@@ -8,30 +8,37 @@
 #include <string>
 #include <vector>
 
+#include "bench/harness/report.hpp"
 #include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::bench {
 
-/// Of the last call: when the first block reached each moment, the middle one and the last one, in
-/// us after the first one began.
-inline void print_trace(const std::vector<ExpertParallel::Moment>& trace, const char* what) {
-  std::map<std::string, std::vector<uint64_t>> moments;
-  uint64_t begun = UINT64_MAX;
-  for (const ExpertParallel::Moment& moment : trace) {
-    moments[moment.name].push_back(moment.ns);
-    begun = std::min(begun, moment.ns);
-  }
-  std::vector<std::pair<uint64_t, std::string>> lines;
-  for (auto& [name, ns] : moments) {
+/// Of the last call, in the order in which they were first reached.
+inline std::vector<Moment> moments_of(const std::vector<ExpertParallel::Moment>& trace) {
+  std::map<std::string, std::vector<uint64_t>> reached;
+  for (const ExpertParallel::Moment& moment : trace) reached[moment.name].push_back(moment.ns);
+  if (!reached.contains("begun")) return {};
+  const std::vector<uint64_t>& starts = reached["begun"];
+  const uint64_t begun = *std::min_element(starts.begin(), starts.end());
+  std::vector<Moment> moments;
+  for (auto& [name, ns] : reached) {
+    // Other kinds of calls, before this one, have moments that this kind has not.
+    std::erase_if(ns, [&](uint64_t at) { return at < begun; });
+    if (ns.empty()) continue;
     std::sort(ns.begin(), ns.end());
     const auto us = [&](uint64_t at) { return static_cast<double>(at - begun) * 1e-3; };
-    lines.emplace_back(ns.front(),
-                       fmt::format("{:>10}  {:7.1f} {:7.1f} {:7.1f}", name, us(ns.front()),
-                                   us(ns[ns.size() / 2]), us(ns.back())));
+    moments.push_back({name, us(ns.front()), us(ns[ns.size() / 2]), us(ns.back())});
   }
-  std::sort(lines.begin(), lines.end());
+  std::sort(moments.begin(), moments.end(),
+            [](const Moment& one, const Moment& other) { return one.first < other.first; });
+  return moments;
+}
+
+inline void print(const std::vector<Moment>& moments, const char* what) {
   fmt::print("moments of {}, rank 0\n", what);
-  for (const auto& [ns, line] : lines) fmt::print("{}\n", line);
+  for (const Moment& moment : moments)
+    fmt::print("{:>10}  {:7.1f} {:7.1f} {:7.1f}\n", moment.name, moment.first, moment.middle,
+               moment.last);
 }
 
 }  // namespace tokenyard::bench
