@@ -69,7 +69,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
       });
       const uint32_t mine = first_rank + warp::lane();
       uint32_t count = mine < ranks ? rows[mine] : 0;
-      for (uint32_t i = 0; i < std::min(ranks - first_rank, kWarpLanes); ++i) {
+      for (uint32_t i = 0; i < std::min(ranks - first_rank, uint32_t{kWarpLanes}); ++i) {
         const bool goes = (goes_to >> i & 1) != 0;
         const uint32_t going = warp::ballot(goes), earlier = warp::shuffle(count, i);
         if (present)
