@@ -46,6 +46,16 @@ TEST(Plan, TheQuotedWorkloadMovesWholeRows) {
   EXPECT_GE(plan.combine_groups * plan.combine.stages, 14u);
 }
 
+TEST(Plan, ShortRowsHaveMoreMovers) {
+  const auto movers = [](uint32_t row_bytes) {
+    return make_plan({.ranks = 4, .experts = 256, .row_bytes = row_bytes, .sms = 0},
+                     AcceleratorKind::gpu, kH200)
+        .movers;
+  };
+  EXPECT_EQ(movers(4096), 8u);
+  EXPECT_EQ(movers(7168), 3u);
+}
+
 // What a group takes for a row hardly depends on its length.
 TEST(Plan, ShortRowsAreSummedByMoreGroups) {
   const std::map<uint32_t, uint32_t> groups = {{512, 4},    {4096, 4},   {8192, 3},

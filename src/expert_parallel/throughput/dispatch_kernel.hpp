@@ -16,10 +16,12 @@ DEVICE void move_metadata(const Dispatch& call) {
   }
   const bool reports = block::index() == 0 && warp::index() == call.first_other();
   if (block::index() == 0) sum_experts(call);
-  if (reports) report_counts(call);
+  // To tell the host takes some microseconds: what nobody awaits may come last.
+  if (reports && call.params.awaited) report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
+  if (reports && !call.params.awaited) report_counts(call);
   if (reports) keep_counts(call);
 }
 
