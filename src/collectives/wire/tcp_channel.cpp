@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
+
+#include "collectives/wire/tcp_pacing.hpp"
 
 namespace tokenyard::collectives {
 
@@ -31,6 +34,11 @@ TcpChannel::~TcpChannel() {
   for (const FileDescriptor& socket : sockets_) {
     if (socket) (void)::shutdown(socket.native(), SHUT_RDWR);
   }
+}
+
+void TcpChannel::add(uint32_t stripe, FileDescriptor socket) {
+  do_not_pace_a_short_way(socket);
+  sockets_[stripe] = std::move(socket);
 }
 
 size_t TcpChannel::send_some(std::span<const std::byte> bytes) {

@@ -26,7 +26,7 @@ class TcpChannel final : public Channel {
   uint32_t stripes() const { return static_cast<uint32_t>(sockets_.size()); }
   uint64_t turn_bytes() const { return turn_bytes_; }
   bool has(uint32_t stripe) const { return static_cast<bool>(sockets_[stripe]); }
-  void add(uint32_t stripe, FileDescriptor socket) { sockets_[stripe] = std::move(socket); }
+  void add(uint32_t stripe, FileDescriptor socket);
   /// Whether so much has moved that more than the first stripe will be wanted soon.
   bool is_busy() const { return sent_ + received_ > turn_bytes_ / 4; }
   /// Why something does not move any more; 0 if all is well.
