@@ -27,9 +27,12 @@ struct Story {
 /// Sends for ever, or until nothing moves any more, whichever comes first.
 void send_until_stuck(Transport& transport, Channel& channel) {
   const auto bytes = bytes_of_seed(1 << 20, 1);
+  size_t at = 0;  // What was lent must be sent on from where it was left.
   auto moved = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - moved < std::chrono::milliseconds(300)) {
-    if (channel.send_some(bytes) > 0) moved = std::chrono::steady_clock::now();
+    const size_t sent = channel.send_some(std::span(bytes).subspan(at));
+    if (sent > 0) moved = std::chrono::steady_clock::now();
+    at = (at + sent) % bytes.size();
     transport.poll();
   }
 }
