@@ -63,12 +63,10 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
   if (!(meeting.lanes >> lane & 1))
     throw KernelMisuse(fmt::format("{}: {} names lanes {:#010x}, which leave itself out", at(me),
                                    name_of(meeting.word), meeting.lanes));
-  for (uint32_t other = 0; other < 32; ++other) {
-    const Thread& named = *block.threads[warp * 32 + other];
-    if ((meeting.lanes >> other & 1) && named.exited)
-      throw KernelMisuse(fmt::format("{}: {} names {}, which has ended", at(me),
-                                     name_of(meeting.word), describe(named)));
-  }
+  if (const uint32_t gone = meeting.lanes & block.exited_lanes[warp]; gone != 0)
+    throw KernelMisuse(fmt::format("{}: {} names {}, which has ended", at(me),
+                                   name_of(meeting.word),
+                                   describe(*block.threads[warp * 32 + std::countr_zero(gone)])));
 
   auto& open = block.meetings[warp];
   OpenMeeting* mine = nullptr;
@@ -88,17 +86,17 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
   mine->arrived |= 1u << lane;
   mine->values[lane] = meeting.value;
   if (mine->arrived == mine->lanes) {
-    std::vector<const ThreadName*> names;
+    names_.clear();
     for (uint32_t other = 0; other < 32; ++other) {
       if (!(mine->lanes >> other & 1)) continue;
       Thread& met = *block.threads[warp * 32 + other];
-      met.met = mine->values;
-      names.push_back(&met.name);
+      if (mine->word != host_body::WarpWord::sync) met.met = mine->values;
+      names_.push_back(&met.name);
       if (&met != &me) make_runnable(met);
     }
     // Shuffles and votes move values and order no memory.
     if (mine->word == host_body::WarpWord::sync || mine->word == host_body::WarpWord::once)
-      parts_.memory.synchronise(names, names);
+      parts_.memory.synchronise(names_, names_);
     open.erase(open.begin() + (mine - open.data()));
     ++events_;
   } else {
@@ -157,15 +155,16 @@ void Executor::arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool
 }
 
 void Executor::complete(BarrierState& barrier) {
-  std::vector<const ThreadName*> arrived, waited;
-  for (const Thread* thread : barrier.arrived) arrived.push_back(&thread->name);
+  names_.clear();
+  waiting_names_.clear();
+  for (const Thread* thread : barrier.arrived) names_.push_back(&thread->name);
   for (Thread* thread : barrier.waiting) {
-    waited.push_back(&thread->name);
+    waiting_names_.push_back(&thread->name);
     thread->block->any_result[thread->name.thread] = barrier.any;
     if (thread != current_) make_runnable(*thread);
   }
-  parts_.memory.synchronise(arrived, waited);
-  barrier = BarrierState{};
+  parts_.memory.synchronise(names_, waiting_names_);
+  barrier.reset();
   ++events_;
 }
 

@@ -12,9 +12,7 @@ class DirectMemory final : public Memory {
   void thread_ends(const ThreadName&) override {}
   void grid_ends(uint32_t, uint32_t) override {}
   void synchronise(std::span<const ThreadName* const>,
-                   std::span<const ThreadName* const>) override {
-    ++progress_;
-  }
+                   std::span<const ThreadName* const>) override {}
 
   void load(const ThreadName& me, const void* from, void* value, uint32_t bytes, Order order,
             Scope scope, CodeAddress where) override;
@@ -44,6 +42,7 @@ class DirectMemory final : public Memory {
   void plain_access(const ThreadName&, const void*, uint32_t, bool, CodeAddress) override {}
   bool step() override { return false; }
   uint64_t progress() const override { return progress_; }
+  bool is_plain() const override { return true; }
 
  private:
   uint64_t progress_ = 0;  ///< of this rank alone: what peers do is noticed by looking again

@@ -15,12 +15,16 @@ namespace tokenyard::simt {
 namespace {
 
 #if TOKENYARD_ASAN || TOKENYARD_TSAN
-constexpr size_t kKernelStack = 256 << 10;  // Sanitizers pad every local.
+constexpr size_t kKernelStackKib = 256;  // Sanitizers pad every local.
 #else
-constexpr size_t kKernelStack = 64 << 10;
+constexpr size_t kKernelStackKib = 64;
 #endif
+// Not a power of two: or the same few sets of the caches would have to do for all stacks.
+constexpr size_t kKernelStack = (kKernelStackKib << 10) + 17 * 64;
 constexpr size_t kProgramStack = 1 << 20;
 constexpr auto kListenEvery = std::chrono::milliseconds(50);
+constexpr uint32_t kTurnsBetweenLooks = 4096;
+constexpr uint64_t kAllWakeEveryNs = 50'000;
 constexpr uint32_t kNapsMax = 1000;  // Rounds of naps for one of waits: a deadlock naps for ever.
 constexpr int kPoison = 0xdb;        // What uninitialised shared memory holds: no plausible number.
 
@@ -51,7 +55,10 @@ class Executor::OnThisThread {
 };
 
 Executor::Executor(Parts parts)
-    : parts_(std::move(parts)), kernel_stacks_(kKernelStack), program_stacks_(kProgramStack) {}
+    : parts_(std::move(parts)),
+      watches_words_(parts_.memory.is_plain()),
+      kernel_stacks_(kKernelStack),
+      program_stacks_(kProgramStack) {}
 
 Executor::~Executor() = default;
 
@@ -79,6 +86,7 @@ std::shared_ptr<const Grid> Executor::launch(uint32_t rank, const KernelEntry& k
     block.shared = {static_cast<std::byte*>(std::aligned_alloc(128, shared_bytes)), std::free};
     std::memset(block.shared.get(), kPoison, shared_bytes);
     block.meetings.resize(shape.threads / 32);
+    block.exited_lanes.resize(shape.threads / 32);
     block.any_result.resize(shape.threads);
     for (uint32_t t = 0; t < shape.threads; ++t) {
       Thread& thread = *block.threads.emplace_back(std::make_unique<Thread>());
@@ -143,9 +151,14 @@ void Executor::run(const std::function<bool()>& finished) {
   try {
     while (!finished()) {
       if (parts_.schedule.step_memory()) parts_.memory.step();
-      if (parts_.memory.progress() != progress_woken_for_) wake_watchers();
+      if (parts_.memory.progress() != progress_woken_for_ &&
+          (runnable_.empty() || parts_.schedule.wakes(runnable_.size())))
+        wake_watchers(!watches_words_);
       if (!nappers_.empty()) wake_nappers();
-      if (++turns % 4096 == 0) listen();
+      if (++turns % kTurnsBetweenLooks == 0) {
+        listen();
+        if (watches_words_) wake_watchers(true);
+      }
       if (runnable_.empty()) {
         idle();
         continue;
@@ -163,7 +176,9 @@ void Executor::resume(Thread& thread) {
   current_ = &thread;
   thread.fiber->resume();
   current_ = nullptr;
-  if (!thread.fiber->stack_is_whole())
+  const bool barely = thread.blocked == Blocked::barrier || thread.blocked == Blocked::meeting;
+  const bool whole = barely ? thread.fiber->is_within_stack() : thread.fiber->stack_is_whole();
+  if (!whole)
     throw InternalError(fmt::format("{} overflowed its stack of {} KiB", describe(thread),
                                     (thread.block ? kKernelStack : kProgramStack) >> 10));
   if (thread.fiber->ended()) ended(thread);
@@ -178,6 +193,7 @@ void Executor::ended(Thread& thread) {
   Block& block = *thread.block;
   Grid& grid = *block.grid;
   ++block.exited;
+  block.exited_lanes[thread.name.thread / 32] |= 1u << thread.name.thread % 32;
   if (!block.first_exited) block.first_exited = &thread;
   if (!failure_) check_exit(thread);
   parts_.memory.thread_ends(thread.name);
@@ -230,6 +246,7 @@ void Executor::block(Blocked why) {
   me.blocked = why;
   if (why == Blocked::condition || why == Blocked::copies || why == Blocked::host_wait)
     watchers_.push_back(&me);
+  if (why != Blocked::condition) me.watched.forget();
   if (why == Blocked::nap) nappers_.push_back(&me);
   me.fiber->yield();
 }
@@ -262,11 +279,16 @@ void Executor::stop_rank(uint32_t rank) {
 
 // ---- waiting ----------------------------------------------------------------------------------
 
-void Executor::wake_watchers() {
+void Executor::wake_watchers(bool all) {
   progress_woken_for_ = parts_.memory.progress();
-  std::vector<Thread*> woken;
-  woken.swap(watchers_);
-  for (Thread* thread : woken) make_runnable(*thread);
+  std::vector<Thread*> waiting;
+  waiting.swap(watchers_);
+  for (Thread* thread : waiting) {
+    if (!all && thread->watched.hold_the_same())
+      watchers_.push_back(thread);
+    else
+      make_runnable(*thread);
+  }
 }
 
 void Executor::wake_nappers() {
@@ -283,7 +305,7 @@ void Executor::idle() {
   if (mark != idle_mark_) idle_rounds_ = 0;
   idle_mark_ = mark;
   if (parts_.memory.step_when_idle()) {
-    wake_watchers();
+    wake_watchers(true);
     return;
   }
   // A thread that naps will look again, and may well count how often.
@@ -297,7 +319,10 @@ void Executor::idle() {
   parts_.time.idle(idle_rounds_++, wake_ns);
   listen();
   wake_nappers();
-  wake_watchers();
+  const uint64_t now_ns = watches_words_ ? parts_.time.now_ns() : 0;
+  const bool all = !watches_words_ || now_ns - all_woken_ns_ >= kAllWakeEveryNs;
+  if (all) all_woken_ns_ = now_ns;
+  wake_watchers(all);
 }
 
 void Executor::listen() {
@@ -317,15 +342,17 @@ void Executor::spin(uint32_t phase, uint32_t rank, uint64_t expected, uint64_t s
   Thread& me = *current_;
   me.waiting = {.where = where, .phase = phase, .rank = rank, .expected = expected, .seen = seen};
   // Nothing has happened since before the condition was last evaluated: sleep until it does.
-  if (parts_.memory.progress() == me.progress_seen)
+  if (parts_.memory.progress() == me.progress_seen || me.watched.hold_the_same())
     block(Blocked::condition);
   else
     yield();
   me.progress_seen = parts_.memory.progress();
+  me.watched.forget();
 }
 
 void Executor::nap(uint32_t ns) {
   const Inside inside(*this);
+  if (ns == 0) return yield();
   current_->wake_ns = parts_.time.now_ns() + ns;
   block(Blocked::nap);
 }

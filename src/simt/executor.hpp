@@ -115,7 +115,9 @@ class Executor final : public host_body::Machine {
   void block(Blocked why);      ///< the current thread, until somebody wakes it
   void yield();                 ///< the current thread stays runnable
   void maybe_preempt();
-  void wake_watchers();  ///< those who wait for something to happen in memory
+  /// Those who wait for something to happen in memory. `all`: or for something that is no word,
+  /// like time, or that they look at every few times only.
+  void wake_watchers(bool all);
   void wake_nappers();
   void idle();
   void listen();  ///< to the interrupt, if it is time
@@ -126,6 +128,7 @@ class Executor final : public host_body::Machine {
   void check_exit(Thread& thread);
 
   Parts parts_;
+  const bool watches_words_;
   StackPool kernel_stacks_, program_stacks_;
   std::vector<std::shared_ptr<Grid>> grids_;
   std::vector<std::unique_ptr<Thread>> programs_;
@@ -137,9 +140,12 @@ class Executor final : public host_body::Machine {
   std::vector<Thread*> watchers_, nappers_;
   std::vector<uint32_t> stopped_ranks_;
   uint64_t progress_woken_for_ = 0;
+  uint64_t all_woken_ns_ = 0;
   uint64_t events_ = 0;  ///< meetings and barriers completed, threads ended
   uint64_t idle_mark_ = 0;
   uint32_t idle_rounds_ = 0;
+
+  std::vector<const ThreadName*> names_, waiting_names_;  ///< of those who have just met
 
   Thread* current_ = nullptr;
   bool in_kernel_ = false;

@@ -116,7 +116,7 @@ void Fiber::enter(Fiber& self) {
 }
 
 Fiber::Fiber(StackPool& pool, std::function<void()> body)
-    : pool_(pool), body_(std::move(body)), stack_(pool.take()) {
+    : stack_(pool.take()), pool_(pool), body_(std::move(body)) {
   inside_ = make_fcontext(stack_ + pool.stack_bytes(), pool.stack_bytes(), &Switch::first);
 #if TOKENYARD_TSAN
   sanitizer_fiber_ = __tsan_create_fiber(0);

@@ -10,8 +10,8 @@ namespace tokenyard::simt {
 
 /// Stacks, kept for reuse: making one costs more than running on it. Memory is taken from the
 /// system when a stack is first touched. Stacks have no guard pages, which the kernel's limit on
-/// mappings would end at 32,754 fibers; a canary at the far end of each is looked at whenever its
-/// fiber stops.
+/// mappings would end at 32,754 fibers; a canary at the far end of each is looked at when its fiber
+/// begins to wait for something to happen, and when it ends.
 class StackPool {
  public:
   explicit StackPool(size_t stack_bytes) : stack_bytes_(stack_bytes) {}
@@ -48,18 +48,20 @@ class Fiber {
   bool ended() const { return ended_; }
   /// False once the fiber has written past the end of its stack.
   bool stack_is_whole() const;
+  /// False if it has stopped past the end: no more than a look at where.
+  bool is_within_stack() const { return inside_ > stack_; }
   bool on_stack(const void* address) const;
 
  private:
   struct Switch;
   static void enter(Fiber& self);
 
-  StackPool& pool_;
-  std::function<void()> body_;
   std::byte* stack_;
   void* inside_ = nullptr;   ///< where the fiber stopped
   void* outside_ = nullptr;  ///< where its resumer stands
   bool ended_ = false;
+  StackPool& pool_;
+  std::function<void()> body_;
   // What the sanitizers know this fiber, its resumer, and the resumer's stack by.
   void* sanitizer_fiber_ = nullptr;
   void* sanitizer_outside_ = nullptr;

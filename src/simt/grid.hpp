@@ -11,6 +11,7 @@
 #include "device/kernel.hpp"
 #include "simt/fiber.hpp"
 #include "simt/memory.hpp"
+#include "simt/watched_words.hpp"
 
 namespace tokenyard::simt {
 
@@ -47,6 +48,7 @@ struct Thread {
   Waiting waiting;
   uint64_t wake_ns = 0;
   uint64_t progress_seen = 0;  ///< what a failed condition had already taken into account
+  WatchedWords watched;        ///< where memory is plain: what it has looked at
   size_t place = 0;            ///< index in the executor's list of runnable threads
   bool exited = false;
   std::array<uint64_t, 32> met{};  ///< what the lanes brought to its last meeting
@@ -68,6 +70,14 @@ struct BarrierState {
   host_body::CodeAddress where = nullptr;  ///< the first to come; it may have gone on since
   std::vector<Thread*> arrived;
   std::vector<Thread*> waiting;
+
+  void reset() {
+    threads = 0;
+    votes = any = false;
+    where = nullptr;
+    arrived.clear();
+    waiting.clear();
+  }
 };
 
 inline constexpr uint32_t kBarriers = 16;
@@ -81,6 +91,7 @@ struct Block {
   std::vector<std::vector<OpenMeeting>> meetings;  ///< [warps]
   std::array<BarrierState, kBarriers> barriers;
   uint32_t exited = 0;
+  std::vector<uint32_t> exited_lanes;  ///< [warps] as bits
   Thread* first_exited = nullptr;
   std::vector<uint8_t> any_result;  ///< [threads] of block::any
 };

@@ -87,6 +87,9 @@ class Memory {
   virtual bool step_when_idle() { return step(); }
   /// Changes whenever something happened that a waiting thread could notice.
   virtual uint64_t progress() const = 0;
+  /// Whether everybody finds in a word what lies at its address. Then the executor wakes a thread
+  /// that waits for what it has looked at to change only once it has, or now and then.
+  virtual bool is_plain() const { return false; }
 };
 
 }  // namespace tokenyard::simt

@@ -9,6 +9,7 @@ void Executor::load(const void* from, void* value, uint32_t bytes, Order order, 
   const Inside inside(*this);
   maybe_preempt();
   parts_.memory.load(current_->name, from, value, bytes, order, scope, where);
+  if (watches_words_) current_->watched.saw(from, value, bytes);
 }
 
 void Executor::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
@@ -23,6 +24,7 @@ void Executor::modify(Modify what, void* at, const void* operand, void* old, uin
   const Inside inside(*this);
   maybe_preempt();
   parts_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
+  current_->watched.acted();
 }
 
 void Executor::compare_exchange(void* at, const void* expected, const void* desired, void* old,
@@ -31,6 +33,7 @@ void Executor::compare_exchange(void* at, const void* expected, const void* desi
   maybe_preempt();
   parts_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
                                  where);
+  current_->watched.acted();
 }
 
 void Executor::fence(bool sequential, Scope scope, CodeAddress where) {
@@ -53,7 +56,9 @@ void Executor::completion_arrive(void* completion, uint32_t expected_bytes, Code
 bool Executor::completion_done(void* completion, uint32_t parity, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
-  return parts_.memory.completion_done(current_->name, completion, parity, where);
+  const bool done = parts_.memory.completion_done(current_->name, completion, parity, where);
+  if (watches_words_) current_->watched.saw(completion, completion, sizeof(uint64_t));
+  return done;
 }
 
 void Executor::fence_async(CodeAddress where) {

@@ -16,6 +16,12 @@ class Schedule {
   virtual size_t pick(std::span<const ThreadName* const> runnable) = 0;
   /// Whether the thread that just made an access should let others run before it goes on.
   virtual bool preempt(const ThreadName& running) = 0;
+  /// Something has happened, and `runnable` threads can go on without it: whether those who wait
+  /// for something to happen may look now.
+  virtual bool wakes(size_t runnable) {
+    (void)runnable;
+    return true;
+  }
   /// Whether memory should take a step of its own now.
   virtual bool step_memory() = 0;
 };
@@ -28,6 +34,8 @@ class RoundRobin : public Schedule {
     return next_++;
   }
   bool preempt(const ThreadName&) override { return false; }
+  /// Once a round: a look after every store of every lane would be most of the work.
+  bool wakes(size_t runnable) override { return next_ >= runnable; }
   bool step_memory() override { return false; }
 
  private:
