@@ -111,33 +111,38 @@ std::vector<GraphOrder::Node> GraphOrder::cycle() const {
 }
 
 std::vector<bool> GraphOrder::precedes(std::span<const Pair> pairs) const {
-  // In passes: each follows as many sources as a node's set has bits.
+  // In passes: each follows as many sources as a node's set has bits, neighbours in the sorted
+  // order, and only as far as one of their targets lies. What is sorted before needs no pass.
   constexpr uint32_t kWords = 8, kSources = kWords * 64;
-  std::vector<bool> answers(pairs.size(), false);
-  std::vector<uint32_t> by_source(pairs.size());
-  for (uint32_t i = 0; i < pairs.size(); ++i) by_source[i] = i;
+  std::vector<uint32_t> place(nodes());
+  for (uint32_t i = 0; i < sorted_.size(); ++i) place[sorted_[i]] = i;
+  std::vector<uint32_t> by_source;
+  for (uint32_t i = 0; i < pairs.size(); ++i)
+    if (place[pairs[i].first] < place[pairs[i].second]) by_source.push_back(i);
   std::sort(by_source.begin(), by_source.end(),
-            [&](uint32_t a, uint32_t b) { return pairs[a].first < pairs[b].first; });
+            [&](uint32_t a, uint32_t b) { return place[pairs[a].first] < place[pairs[b].first]; });
+  std::vector<bool> answers(pairs.size(), false);
   std::vector<std::array<uint64_t, kWords>> reached(nodes());
   for (size_t next = 0; next < by_source.size();) {
-    std::fill(reached.begin(), reached.end(), std::array<uint64_t, kWords>{});
+    const uint32_t first = place[pairs[by_source[next]].first];
     std::vector<std::pair<uint32_t, uint32_t>> asked;  // Pair, bit of its source.
-    uint32_t sources = 0;
+    uint32_t sources = 0, last = first;
+    for (uint32_t i = first; i < sorted_.size(); ++i) reached[sorted_[i]] = {};
     for (; next < by_source.size(); ++next) {
-      const Node source = pairs[by_source[next]].first;
+      const auto& [source, target] = pairs[by_source[next]];
       const bool new_source = asked.empty() || pairs[asked.back().first].first != source;
       if (new_source && sources == kSources) break;
       sources += new_source ? 1 : 0;
+      last = std::max(last, place[target]);
       reached[source][(sources - 1) / 64] |= uint64_t{1} << (sources - 1) % 64;
       asked.emplace_back(by_source[next], sources - 1);
     }
-    for (const Node node : sorted_)
-      for (const Node to : after(node))
-        for (uint32_t word = 0; word < kWords; ++word) reached[to][word] |= reached[node][word];
-    for (const auto& [pair, bit] : asked) {
-      const auto& [from, to] = pairs[pair];
-      answers[pair] = from != to && (reached[to][bit / 64] >> bit % 64 & 1) != 0;
-    }
+    for (uint32_t i = first; i < last; ++i)
+      for (const Node to : after(sorted_[i]))
+        for (uint32_t word = 0; word < kWords; ++word)
+          reached[to][word] |= reached[sorted_[i]][word];
+    for (const auto& [pair, bit] : asked)
+      answers[pair] = (reached[pairs[pair].second][bit / 64] >> bit % 64 & 1) != 0;
   }
   return answers;
 }

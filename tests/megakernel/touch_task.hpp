@@ -85,7 +85,10 @@ struct Touch {
  private:
   static DEVICE void linger(Context& context, const Args& args) {
     const uint32_t turns = args.haste == 0 ? 0 : (args.haste * 2654435761u >> 24) % 8;
-    for (uint32_t turn = 0; turn < turns; ++turn) context.sync();
+    if (turns == 0) return;
+    // One thread lets others run, and all wait for it.
+    for (uint32_t turn = 0; context.thread() == 0 && turn < turns; ++turn) nap(0);
+    context.sync();
   }
 
   static DEVICE void look(Context& context, const Args& args, const CellRead& cell, uint32_t word) {
