@@ -30,10 +30,11 @@ enum class Step : uint32_t {
   by_expert,
   watched,
   by_expert_at_once,
+  by_expert_refused,
 };
 constexpr const char* kStepNames[] = {
-    "dispatch", "dispatch_again", "combine", "combine_with_weights", "refused", "format",
-    "places",   "by_expert",      "watched", "by_expert_at_once"};
+    "dispatch", "dispatch_again", "combine", "combine_with_weights", "refused",          "format",
+    "places",   "by_expert",      "watched", "by_expert_at_once",    "by_expert_refused"};
 constexpr uint32_t kSteps = std::size(kStepNames);
 
 struct Drawn {
@@ -70,8 +71,9 @@ void note_used(SeedRun& run, const Drawn& drawn) {
     run.option("scales_by_columns", drawn.format.scale_order == ScaleOrder::columns);
   }
   const bool at_once = has(Step::by_expert_at_once);
-  if (has(Step::places) || at_once) run.option("spare", drawn.spare);
-  if (has(Step::by_expert) || at_once) run.option("alignment", drawn.alignment);
+  const bool refused = has(Step::by_expert_refused);
+  if (has(Step::places) || at_once || refused) run.option("spare", drawn.spare);
+  if (has(Step::by_expert) || at_once || refused) run.option("alignment", drawn.alignment);
   if (at_once) run.option("waits", drawn.waits);
 }
 
@@ -81,7 +83,10 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   Drawn drawn;
   Shape& shape = drawn.exchange.shape;
   shape.ranks = run.option("ranks", ranks);
-  shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
+  // Few mostly; sometimes more than a warp has lanes.
+  const bool many = ranks <= 8 && random.chance(64);
+  shape.experts =
+      run.option("experts", shape.ranks * (many ? random.between(33, 40) : random.between(1, 3)));
   shape.topk = run.option("topk", random.between(1, std::min(shape.experts, 4u)));
   shape.hidden = run.option("hidden", random.chance(64) ? 1200 : 8 * random.between(1, 8));
   const uint32_t most = ranks > 8 ? 2 : random.chance(128) ? 40 : 9;
@@ -235,6 +240,12 @@ void exchange_on(World& world, const Drawn& drawn) {
                                                   drawn.spare, drawn.waits),
                      "rows by expert at once");
         break;
+      case Step::by_expert_refused:
+        ++dispatches;
+        require_none(difference_after_refusal_by_expert(exchange, tokens, first, drawn.alignment,
+                                                        drawn.spare),
+                     "too few places for rows by expert");
+        break;
       case Step::watched:
         ++dispatches;
         require_none(difference_if_watched(exchange, tokens, expected), "a watched dispatch");
@@ -305,6 +316,12 @@ constexpr const char* kNobodyWatches =
     "orders rows for kernels that watch a call under way: suite readiness has them, this one looks "
     "when the call has ended";
 constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
+constexpr const char* kFencedByMovers =
+    "movers fence once more when they have greeted, after the block has met and before their first "
+    "copy";
+constexpr const char* kSenderAwaitedCopies =
+    "is about rows that came by bulk copies; their sender awaited those before it told, which the "
+    "model takes for the way across the proxies and PTX does not say so";
 
 const bool registered = simulation::add_suite(
     {.name = "throughput",
@@ -322,6 +339,9 @@ const bool registered = simulation::add_suite(
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:115", kKernelEnded},
                    {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:116", kKernelEnded},
                    {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:46", kKernelEnded},
+                   {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:26",
+                    kFencedByMovers},
+                   {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:90", kSenderAwaitedCopies},
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:44", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},

@@ -4,6 +4,7 @@
 
 #include "expert_parallel/exchange_checks.hpp"
 #include "expert_parallel/row_bytes.hpp"
+#include "fabric/arena.hpp"
 
 namespace tokenyard::test {
 
@@ -143,6 +144,35 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
        read_back(accelerator, rows.slots + size_t{received.rows} * topk, absent))
     if (slot != -1) return "a row that did not come has a place";
   return text;
+}
+
+/// Rows that are grouped by expert as they come, for which some ranks, or all, have too few places.
+/// Those are told, and what the call was given is free for something else once it has ended.
+inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
+                                                      const TokensOnDevice& tokens,
+                                                      const Received& received, uint32_t alignment,
+                                                      uint32_t spare) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows before = exchange.expand(received, {.alignment = alignment});
+  // Mostly all: a rank with places enough waits for the others, and they for it.
+  const bool cramped = before.rows > 1 && (spare > 3 || exchange.world().rank() % 2 == spare % 2);
+  try {
+    exchange.dispatch_by_expert(
+        tokens.input(),
+        {.alignment = alignment, .rows_max = cramped ? before.rows / 2 : before.rows + spare});
+    if (cramped) return "more rows were accepted than there are places";
+  } catch (const InvalidArgument& error) {
+    if (!cramped || error.argument != "rows_max") throw;
+  }
+  exchange.wait();
+  // Whatever still came from another rank would come here.
+  const size_t bytes = exchange.memory({}, tokens.input().tokens, received.rows).peak;
+  const ArenaBlock reused = exchange.world().arena().allocate(bytes, {});
+  accelerator.fill(reused.data(), 0, bytes, {});
+  exchange.wait();
+  return difference("memory that is used again",
+                    read_back(accelerator, reinterpret_cast<const uint8_t*>(reused.data()), bytes),
+                    std::vector<uint8_t>(bytes));
 }
 
 }  // namespace tokenyard::test

@@ -94,7 +94,7 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
     find_offsets(group);
     find_rows(call, group);
   }
-  NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size);
+  // The others meet the first warp's findings at the meetings below.
   NamedBarrier(ByExpertBarrier::experts_known).arrive(block::threads());
   if (group.tail.counts_lost() != 0) return false;
   const bool reports = block::index() == 0 && warp::index() == first;
