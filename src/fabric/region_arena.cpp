@@ -60,7 +60,8 @@ class RegionArena::Pool {
     Resting resting{offset, streams, {}};
     for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
     resting_.push_back(std::move(resting));
-    reclaim();
+    // What rests is asked after when memory is wanted; before that it only must not become many.
+    if (resting_.size() > kRestingMost) reclaim();
   }
 
   void trim(uint64_t offset, size_t bytes, const std::vector<Stream>& streams) {
@@ -86,6 +87,8 @@ class RegionArena::Pool {
   std::byte* const* table() const { return table_; }
 
  private:
+  static constexpr size_t kRestingMost = 64;
+
   /// A piece that was freed while streams may still use it.
   struct Resting {
     uint64_t offset;
@@ -94,6 +97,16 @@ class RegionArena::Pool {
   };
 
   std::optional<uint64_t> take(size_t bytes, Stream stream) {
+    // Calls that repeat want what the one before had: then no event need be asked for.
+    const auto exact = std::find_if(resting_.rbegin(), resting_.rend(), [&](const Resting& piece) {
+      return fit(piece, bytes, stream) == SubAllocator::rounded(bytes);
+    });
+    if (exact != resting_.rend()) {
+      const uint64_t offset = exact->offset;
+      forget(*exact);
+      resting_.erase(std::next(exact).base());
+      return offset;
+    }
     reclaim();
     if (const auto offset = pieces_.allocate(bytes)) return offset;
     // What this very stream freed comes before whatever it does next.
@@ -120,10 +133,19 @@ class RegionArena::Pool {
   }
 
   void reclaim() {
+    std::vector<uintptr_t> behind;  // Streams that have not got to what was freed earlier.
+    const auto passed = [&](const Resting& resting) {
+      for (size_t i = 0; i < resting.streams.size(); ++i) {
+        const uintptr_t stream = resting.streams[i].native;
+        if (std::find(behind.begin(), behind.end(), stream) != behind.end()) return false;
+        if (accelerator_->done(resting.events[i])) continue;
+        behind.push_back(stream);
+        return false;
+      }
+      return true;
+    };
     std::erase_if(resting_, [&](Resting& resting) {
-      const bool done = std::all_of(resting.events.begin(), resting.events.end(),
-                                    [&](Event event) { return accelerator_->done(event); });
-      if (!done) return false;
+      if (!passed(resting)) return false;
       pieces_.free(resting.offset);
       forget(resting);
       return true;

@@ -34,11 +34,12 @@ class SubAllocator {
   uint64_t used() const { return used_; }
   uint64_t peak() const { return peak_; }
   uint64_t largest_free() const;
+  /// How many bytes are taken where so many are asked for.
+  static uint64_t rounded(uint64_t bytes);
   /// Throws InternalError unless free and live pieces tile the region and no two free ones touch.
   void check() const;
 
  private:
-  static uint64_t rounded(uint64_t bytes);
   void add_free(uint64_t offset, uint64_t bytes);
   void remove_free(std::map<uint64_t, uint64_t>::iterator extent);
   std::map<uint64_t, uint64_t>::iterator live(uint64_t offset);

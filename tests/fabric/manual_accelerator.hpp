@@ -40,7 +40,10 @@ class ManualAccelerator final : public Accelerator {
     return event;
   }
   void wait(Stream, Event) override {}
-  bool done(Event event) override { return !pending_.contains(event.native); }
+  bool done(Event event) override {
+    ++asked_;
+    return !pending_.contains(event.native);
+  }
   void free_event(Event event) override { live_.erase(event.native); }
   float elapsed_ms(Event, Event) override { return 0; }
   bool wait_until(TimePoint until, const std::function<bool()>& condition) override {
@@ -70,6 +73,7 @@ class ManualAccelerator final : public Accelerator {
     pending_.clear();
   }
   size_t live_events() const { return live_.size(); }
+  size_t asked() const { return asked_; }  ///< how often whether an event is done
 
   /// So much time has passed: deadlines are reached without anybody's waiting for them. Any thread
   /// may call it.
@@ -85,6 +89,7 @@ class ManualAccelerator final : public Accelerator {
   std::optional<TimePoint> frozen_;
   uintptr_t streams_ = 0, events_ = 0;
   std::set<uintptr_t> busy_, pending_, live_;
+  std::atomic<size_t> asked_ = 0;
 };
 
 }  // namespace tokenyard

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <vector>
 
 #include "fabric/manual_accelerator.hpp"
@@ -55,6 +56,26 @@ TEST_F(RegionArenaTest, ReusesAtOnceOnTheSameStreamOnly) {
   const ArenaBlock rest = arena_->allocate(4 * kUnit, left_);
   EXPECT_EQ(half.offset(), 0u);
   EXPECT_EQ(rest.offset(), 4 * kUnit);
+}
+
+TEST_F(RegionArenaTest, CallsThatRepeatAskForNoEvent) {
+  const size_t before = gpu_->asked();
+  std::set<uint64_t> places;
+  for (uint32_t call = 0; call < 20; ++call) {
+    const ArenaBlock small = arena_->allocate(kUnit, left_);
+    const ArenaBlock large = arena_->allocate(3 * kUnit - 5, left_);
+    places.insert({small.offset(), large.offset()});
+  }
+  EXPECT_EQ(places, (std::set<uint64_t>{0, kUnit}));
+  EXPECT_EQ(gpu_->asked(), before);
+}
+
+TEST_F(RegionArenaTest, AsksForOneEventOfAStreamThatIsBehind) {
+  gpu_->keep_busy(left_);
+  for (uint32_t piece = 1; piece <= 3; ++piece) arena_->allocate(piece * kUnit, left_);
+  const size_t before = gpu_->asked();
+  const ArenaBlock block = arena_->allocate(kUnit, right_);
+  EXPECT_EQ(gpu_->asked(), before + 1);
 }
 
 TEST_F(RegionArenaTest, WaitsForStreamsThatWereRecorded) {
