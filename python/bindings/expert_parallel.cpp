@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include "ids.hpp"
 #include "received.hpp"
 #include "registration.hpp"
 #include "unlocked.hpp"
@@ -20,10 +21,14 @@ namespace tokenyard::python {
 namespace {
 
 // The package has checked dtypes, shapes and devices, with messages that name the argument; these
-// types make sure that nothing else gets through. Rows and scales cross as bytes.
-template <class Element>
-using Matrix = nb::ndarray<Element, nb::ndim<2>, nb::c_contig>;
-using Bytes = Matrix<const uint8_t>;
+// types make sure that nothing else gets through. Rows and scales are bytes, of whatever dtype.
+//
+// There is one signature for all dtypes: an array crosses as a DLPack capsule, which can be taken
+// once, so there is no second try at another overload.
+template <class... Kind>
+using Matrix = nb::ndarray<Kind..., nb::ndim<2>, nb::c_contig>;
+using Rows = Matrix<nb::ro>;
+using Ids = Matrix<nb::ro>;
 using Weights = Matrix<const float>;
 
 template <class Array>
@@ -55,53 +60,57 @@ class ExchangeHandle {
   std::shared_ptr<Exchange> exchange_;
 };
 
+size_t bytes_a_row(const Rows& rows) {
+  return rows.shape(1) * rows.itemsize();
+}
+
 /// What the forms of dispatch have in common.
-DispatchInput input_of(const Bytes& x, ElementType type, const std::optional<Bytes>& scales,
-                       ScaleOrder scale_order, const CastToFp8& cast,
+DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows>& scales,
+                       ScaleOrder scale_order, const CastToFp8* cast,
                        std::optional<uint64_t> watcher, uint32_t sms) {
   DispatchInput input;
   input.x = x.data();
   input.tokens = static_cast<uint32_t>(x.shape(0));
   input.format.type = type;
-  if (type == ElementType::bytes) input.format.row_bytes = static_cast<uint32_t>(x.shape(1));
+  if (type == ElementType::bytes) input.format.row_bytes = static_cast<uint32_t>(bytes_a_row(x));
   input.format.scale_order = scale_order;
-  if (scales) input.format.scale_words = static_cast<uint32_t>(scales->shape(1) / 4);
+  if (scales) input.format.scale_words = static_cast<uint32_t>(bytes_a_row(*scales) / 4);
   input.scales = data_of(scales);
-  input.cast = cast;
+  if (cast != nullptr) input.cast = *cast;
   input.watcher = watcher;
   input.sms = sms;
   return input;
 }
 
-template <class Id>
-HeldReceived dispatch_rows(const ExchangeHandle& self, const Bytes& x,
-                           const Matrix<const Id>& topk_idx, const Weights& topk_weights,
-                           ElementType type, const std::optional<Bytes>& scales,
-                           ScaleOrder scale_order, const CastToFp8& cast,
-                           uint32_t received_tokens_max, std::optional<uint64_t> watcher,
-                           uint32_t sms, uint64_t stream) {
-  const std::shared_ptr<Exchange> exchange = self.get();
-  DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
+/// And of those that count.
+void add_choices(DispatchInput& input, const Ids& topk_idx, const Weights& topk_weights,
+                 uint32_t received_tokens_max) {
   input.topk_idx = topk_idx.data();
-  input.idx_is_int64 = sizeof(Id) == sizeof(int64_t);
+  input.idx_is_int64 = is_int64(topk_idx.dtype());
   input.topk_weights = topk_weights.data();
   input.received_tokens_max = received_tokens_max;
+}
+
+HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids& topk_idx,
+                           const Weights& topk_weights, ElementType type,
+                           const std::optional<Rows>& scales, ScaleOrder scale_order,
+                           const CastToFp8* cast, uint32_t received_tokens_max,
+                           std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
+  const std::shared_ptr<Exchange> exchange = self.get();
+  DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
+  add_choices(input, topk_idx, topk_weights, received_tokens_max);
   nb::gil_scoped_release unlocked;
   return {exchange, exchange->expert_parallel.dispatch(input, stream)};
 }
 
-template <class Id>
 std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
-    const ExchangeHandle& self, const Bytes& x, const Matrix<const Id>& topk_idx,
-    const Weights& topk_weights, ElementType type, const std::optional<Bytes>& scales,
-    ScaleOrder scale_order, const CastToFp8& cast, uint32_t received_tokens_max, uint32_t alignment,
-    uint32_t rows_max, uint32_t sms, uint64_t stream) {
+    const ExchangeHandle& self, const Rows& x, const Ids& topk_idx, const Weights& topk_weights,
+    ElementType type, const std::optional<Rows>& scales, ScaleOrder scale_order,
+    const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment, uint32_t rows_max,
+    uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
-  input.topk_idx = topk_idx.data();
-  input.idx_is_int64 = sizeof(Id) == sizeof(int64_t);
-  input.topk_weights = topk_weights.data();
-  input.received_tokens_max = received_tokens_max;
+  add_choices(input, topk_idx, topk_weights, received_tokens_max);
   nb::gil_scoped_release unlocked;
   RowsByExpert by_expert = exchange->expert_parallel.dispatch_by_expert(
       input, {.alignment = alignment, .rows_max = rows_max, .scale_order = scale_order}, stream);
@@ -109,9 +118,9 @@ std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
           HeldExpertRows{exchange, std::move(by_expert.rows)}};
 }
 
-HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Bytes& x, const HeldRoute& route,
-                                 ElementType type, const std::optional<Bytes>& scales,
-                                 ScaleOrder scale_order, const CastToFp8& cast,
+HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Rows& x, const HeldRoute& route,
+                                 ElementType type, const std::optional<Rows>& scales,
+                                 ScaleOrder scale_order, const CastToFp8* cast,
                                  std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
@@ -119,11 +128,10 @@ HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Bytes& x, con
   return {exchange, exchange->expert_parallel.dispatch(input, route.route, stream)};
 }
 
-void combine_rows(const ExchangeHandle& self, const Bytes& y, const HeldRoute& route,
-                  const Matrix<uint8_t>& out, ElementType type,
-                  const std::optional<Weights>& weights,
-                  const std::optional<Matrix<float>>& out_weights, const std::optional<Bytes>& bias,
-                  const std::optional<Bytes>& second_bias,
+void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& route,
+                  const Matrix<>& out, ElementType type, const std::optional<Weights>& weights,
+                  const std::optional<Matrix<float>>& out_weights, const std::optional<Rows>& bias,
+                  const std::optional<Rows>& second_bias,
                   const std::optional<Matrix<const int32_t>>& rank_order,
                   const HeldExpertRows* by_expert, bool weighted, uint32_t sms, uint32_t local_sms,
                   uint64_t stream) {
@@ -238,12 +246,6 @@ void register_expert_parallel(nb::module_& m) {
         new (self) CastToFp8{scales, channels};
       },
       "scales"_a, "channels"_a);
-  const auto add_dispatch = [](auto& exchange, auto function) {
-    exchange.def("dispatch", function, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-                 "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a,
-                 "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "received_tokens_max"_a,
-                 "watcher"_a.none(), "sms"_a, "stream"_a);
-  };
   nb::class_<ExchangeHandle> exchange(m, "ExpertParallel", "See tokenyard.ExpertParallel.");
   exchange
       .def_static("make", &make_exchange, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a,
@@ -253,20 +255,18 @@ void register_expert_parallel(nb::module_& m) {
       .def_prop_ro("sms_reason", [](const ExchangeHandle& self) {
         return self.get()->expert_parallel.sms_reason();
       });
-  add_dispatch(exchange, &dispatch_rows<int32_t>);
-  add_dispatch(exchange, &dispatch_rows<int64_t>);
-  const auto add_by_expert = [](auto& exchange, auto function) {
-    exchange.def("dispatch_by_expert", function, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-                 "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a,
-                 "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "received_tokens_max"_a,
-                 "alignment"_a, "rows_max"_a, "sms"_a, "stream"_a);
-  };
-  add_by_expert(exchange, &dispatch_by_expert<int32_t>);
-  add_by_expert(exchange, &dispatch_by_expert<int64_t>);
   exchange
-      .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
-           "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a, "watcher"_a.none(),
+      .def("dispatch", &dispatch_rows, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+           "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a, "scales"_a.noconvert().none(),
+           "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a, "watcher"_a.none(), "sms"_a,
+           "stream"_a)
+      .def("dispatch_by_expert", &dispatch_by_expert, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+           "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a, "scales"_a.noconvert().none(),
+           "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a, "alignment"_a, "rows_max"_a,
            "sms"_a, "stream"_a)
+      .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
+           "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(),
+           "watcher"_a.none(), "sms"_a, "stream"_a)
       .def("expand", &expand, "received"_a, nb::kw_only(), "alignment"_a, "rows_max"_a,
            "scale_order"_a, "sms"_a, "stream"_a)
       .def("combine", &combine_rows, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),

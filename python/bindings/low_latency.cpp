@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "device/accelerator.hpp"
+#include "ids.hpp"
 #include "registration.hpp"
 #include "unlocked.hpp"
 #include "world.hpp"
@@ -20,12 +21,12 @@ using namespace nb::literals;
 namespace tokenyard::python {
 namespace {
 
-// The package has checked dtypes, shapes and devices, with messages that name the argument. BF16
-// and FP8 cross as the integers of their bits.
-template <class Element>
-using Matrix = nb::ndarray<Element, nb::ndim<2>, nb::c_contig>;
-template <class Element>
-using Cube = nb::ndarray<Element, nb::ndim<3>, nb::c_contig>;
+// The package has checked dtypes, shapes and devices, with messages that name the argument. Rows
+// are bytes, of whatever dtype. There is one signature for all dtypes: an array crosses as a DLPack
+// capsule, which can be taken once.
+template <class... Kind>
+using Matrix = nb::ndarray<Kind..., nb::ndim<2>, nb::c_contig>;
+using Cube = nb::ndarray<nb::ro, nb::ndim<3>, nb::c_contig>;
 template <class Element>
 using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
 
@@ -101,12 +102,10 @@ class ServingHandle {
   std::shared_ptr<Serving> serving_;
 };
 
-template <class X, class Id>
-HeldBatch dispatch(const ServingHandle& self, const Matrix<const X>& x,
-                   const Matrix<const Id>& topk_idx,
-                   const std::optional<Matrix<const int32_t>>& scales, uint32_t rows,
-                   const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
-                   bool hook, const std::optional<Row<int32_t>>& rows_total,
+HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
+                   const Matrix<nb::ro>& topk_idx, const std::optional<Matrix<nb::ro>>& scales,
+                   uint32_t rows, const std::vector<bool>& active, std::optional<double> timeout_s,
+                   uint32_t sms, bool hook, const std::optional<Row<int32_t>>& rows_total,
                    const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
@@ -114,7 +113,7 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<const X>& x,
   const LowLatencyInput input{.x = x.data(),
                               .scales = scales ? scales->data() : nullptr,
                               .topk_idx = topk_idx.data(),
-                              .idx_is_int64 = sizeof(Id) == sizeof(int64_t),
+                              .idx_is_int64 = is_int64(topk_idx.dtype()),
                               .tokens = static_cast<uint32_t>(x.shape(0)),
                               .rows = static_cast<LowLatencyRows>(rows)};
   nb::gil_scoped_release unlocked;
@@ -132,11 +131,11 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<const X>& x,
           .scale_words = packed ? (groups + 3) / 4 : groups};
 }
 
-void combine(const ServingHandle& self, const Cube<const uint16_t>& y,
-             const Matrix<const float>& topk_weights, const HeldBatch& batch,
-             const Matrix<uint16_t>& out, const std::optional<Row<int32_t>>& lost, bool logfmt,
-             const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
-             bool hook, const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
+void combine(const ServingHandle& self, const Cube& y, const Matrix<const float>& topk_weights,
+             const HeldBatch& batch, const Matrix<>& out, const std::optional<Row<int32_t>>& lost,
+             bool logfmt, const std::vector<bool>& active, std::optional<double> timeout_s,
+             uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
+             uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
   const LowLatencyCombine what{.y = y.data(),
@@ -205,14 +204,6 @@ std::string why(const MaskedRank& masked) {
   return "left out";
 }
 
-template <class X, class Id>
-void add_dispatch(nb::class_<ServingHandle>& serving) {
-  serving.def("dispatch", &dispatch<X, Id>, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-              "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(), "active"_a,
-              "timeout_s"_a.none(), "sms"_a, "hook"_a, "rows_total"_a.noconvert().none(),
-              "waited_cycles"_a.noconvert().none(), "stream"_a);
-}
-
 }  // namespace
 
 void register_low_latency(nb::module_& m) {
@@ -244,11 +235,11 @@ void register_low_latency(nb::module_& m) {
                      "tokens_max"_a, "sms"_a, "bf16_rows"_a);
   serving.def_static("memory", &memory, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
                      "tokens_max"_a, "bf16_rows"_a, "ranks"_a);
-  add_dispatch<uint16_t, int32_t>(serving);
-  add_dispatch<uint16_t, int64_t>(serving);
-  add_dispatch<uint8_t, int32_t>(serving);
-  add_dispatch<uint8_t, int64_t>(serving);
   serving
+      .def("dispatch", &dispatch, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
+           "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(), "active"_a, "timeout_s"_a.none(),
+           "sms"_a, "hook"_a, "rows_total"_a.noconvert().none(),
+           "waited_cycles"_a.noconvert().none(), "stream"_a)
       .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert(), "batch"_a,
            "out"_a.noconvert(), "lost"_a.noconvert().none(), "logfmt"_a, nb::kw_only(), "active"_a,
            "timeout_s"_a.none(), "sms"_a, "hook"_a, "waited_cycles"_a.noconvert().none(),

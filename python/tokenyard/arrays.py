@@ -7,6 +7,7 @@ with their memory and nothing else: BF16 as the integers of its bits. Nothing is
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -25,7 +26,7 @@ class Arrays(Protocol):
     def device(self, array: Any) -> str: ...
     def contiguous(self, array: Any) -> bool: ...
     def to_native(self, array: Any) -> Any:
-        """The same memory as the module takes it."""
+        """The same memory as the module takes it, once."""
 
     def from_native(self, array: Any, dtype: str) -> Any:
         """The arena's memory, as an array of this library that keeps it alive."""
@@ -33,9 +34,6 @@ class Arrays(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any: ...
     def bits(self, array: Any, dtype: str) -> Any:
         """The same memory read as another dtype of the same size."""
-
-    def to_bytes(self, array: Any) -> Any:
-        """[rows, bytes] uint8: the same memory of a matrix as the module takes it."""
 
     def from_bytes(self, array: Any, dtype: str) -> Any:
         """As from_native, of a matrix of bytes."""
@@ -85,9 +83,6 @@ class NumpyArrays:
     def bits(self, array: np.ndarray, dtype: str) -> np.ndarray:
         return array.view(dtype)
 
-    def to_bytes(self, array: np.ndarray) -> np.ndarray:
-        return array.view(np.uint8)
-
     def from_bytes(self, array: Any, dtype: str) -> np.ndarray:
         return np.asarray(array).view(getattr(ml_dtypes, dtype, dtype))
 
@@ -118,6 +113,12 @@ def arrays_of(argument: str, array: Any) -> Arrays:
     return library
 
 
+def _fits(seen: tuple[int, ...], shape: tuple[int | str, ...]) -> bool:
+    return len(seen) == len(shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(shape, seen, strict=True)
+    )
+
+
 def check_array(
     argument: str,
     array: Any,
@@ -132,15 +133,12 @@ def check_array(
     A number in `shape` is demanded, a name stands for any length.
     """
     found = arrays_of(argument, array)
-    if found.name != arrays.name:
+    if found is not arrays:
         raise invalid(argument, f"a {arrays.name} array like the others", f"a {found.name} array")
     if arrays.dtype(array) not in dtypes:
         raise invalid(argument, f"dtype {' or '.join(dtypes)}", f"dtype {arrays.dtype(array)}")
     seen = arrays.shape(array)
-    fits = len(seen) == len(shape) and all(
-        isinstance(want, str) or want == have for want, have in zip(shape, seen, strict=True)
-    )
-    if not fits:
+    if seen != shape and not _fits(seen, shape):
         wanted = ", ".join(str(length) for length in shape)
         raise invalid(argument, f"shape [{wanted}]", f"shape {list(seen)}")
     if arrays.device(array) != device:
@@ -149,13 +147,13 @@ def check_array(
         raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
 
 
-def current_stream(device_index: int | None) -> int:
-    """The stream that work is enqueued on now, as an integer; 0 on the host."""
+def current_stream(device_index: int | None) -> Callable[[], int]:
+    """Says which stream work is enqueued on now, as an integer; 0 on the host."""
     if device_index is None:
-        return 0
+        return int
     from .torch_arrays import current_stream_of
 
-    return current_stream_of(device_index)
+    return functools.partial(current_stream_of, device_index)
 
 
 def stream_number(stream: Any) -> int:

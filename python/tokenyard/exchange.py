@@ -22,6 +22,7 @@ class Exchange:
         self._native = native
         self._device_index = world.device_index
         self._device = "cpu" if self._device_index is None else f"cuda:{self._device_index}"
+        self._stream = current_stream(self._device_index)
 
     def check(self) -> None:
         """Raises the error of an enqueued call that has failed by now; does not wait."""
@@ -30,6 +31,3 @@ class Exchange:
     def wait(self) -> None:
         """Waits until the work enqueued on the current stream has ended, then as `check`."""
         self._native.wait(stream=self._stream())
-
-    def _stream(self) -> int:
-        return current_stream(self._device_index)

@@ -129,10 +129,10 @@ class ExpertParallel(GivenRows, Observation):
                     "received_tokens_max", "none beside a route", str(received_tokens_max)
                 )
             _check_route(route)
-            native = self._native.dispatch_again(arrays.to_bytes(x), route._native, **common)
+            native = self._native.dispatch_again(arrays.to_native(x), route._native, **common)
         else:
             native = self._native.dispatch(
-                arrays.to_bytes(x),
+                arrays.to_native(x),
                 *self._choices(x, topk_idx, topk_weights, arrays),
                 received_tokens_max=size_of("received_tokens_max", received_tokens_max),
                 **common,
@@ -176,7 +176,7 @@ class ExpertParallel(GivenRows, Observation):
             x, arrays, "tokens", scales, scales_by_columns, as_fp8, scale_channels
         )
         received, rows = self._native.dispatch_by_expert(
-            arrays.to_bytes(x),
+            arrays.to_native(x),
             *self._choices(x, topk_idx, topk_weights, arrays),
             received_tokens_max=size_of("received_tokens_max", received_tokens_max),
             alignment=size_of("alignment", alignment),
@@ -320,15 +320,15 @@ class ExpertParallel(GivenRows, Observation):
             self._check("rank_order", rank_order, arrays, ("int32",), (tokens, self.world.size))
         home = None if weights is None else arrays.empty((tokens, self.topk), "float32", y)
         self._native.combine(
-            arrays.to_bytes(y),
+            arrays.to_native(y),
             route._native,
-            arrays.to_bytes(out),
+            arrays.to_native(out),
             type=_tokenyard.ElementType[dtype],
             weights=None if weights is None else arrays.to_native(weights),
             out_weights=None if home is None else arrays.to_native(home),
             rank_order=None if rank_order is None else arrays.to_native(rank_order),
-            bias=arrays.to_bytes(biases[0]) if biases else None,
-            second_bias=arrays.to_bytes(biases[1]) if len(biases) > 1 else None,
+            bias=arrays.to_native(biases[0]) if biases else None,
+            second_bias=arrays.to_native(biases[1]) if len(biases) > 1 else None,
             by_expert=None if by_expert is None else by_expert.native,
             weighted=weighted,
             sms=size_of("sms", sms),

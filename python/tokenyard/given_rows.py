@@ -35,7 +35,7 @@ class GivenRows(Exchange):
             self._check_scales(scales, arrays, arrays.shape(x)[0], by_columns)
         return dict(
             type=kind,
-            scales=None if scales is None else arrays.to_bytes(scales),
+            scales=None if scales is None else arrays.to_native(scales),
             scale_order=scale_order(by_columns),
             cast=cast,
             stream=self._stream(),

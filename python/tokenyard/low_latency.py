@@ -210,7 +210,7 @@ class LowLatency(Exchange):
         batch = self._native.dispatch(
             arrays.to_native(x),
             arrays.to_native(topk_idx),
-            None if scales is None else arrays.bits(scales, "int32"),
+            None if scales is None else arrays.to_native(scales),
             ROWS.index(rows),
             rows_total=None if rows_total is None else arrays.to_native(rows_total),
             hook=return_recv_hook,
@@ -345,7 +345,7 @@ class LowLatency(Exchange):
             active=active,
             timeout_s=None if timeout is None else float(timeout),
             sms=size_of("sms", sms),
-            waited_cycles=waited_cycles,
+            waited_cycles=None if waited_cycles is None else arrays.to_native(waited_cycles),
             stream=self._stream(),
         )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 _VIEWED = ("bfloat16", "float8_e4m3fn")
 """What crosses as the integers of its bits."""
@@ -30,7 +32,7 @@ class TorchArrays:
         return _name_of(array.dtype)
 
     def shape(self, array: torch.Tensor) -> tuple[int, ...]:
-        return tuple(array.shape)
+        return array.shape
 
     def device(self, array: torch.Tensor) -> str:
         return _text_of(array.device)
@@ -38,15 +40,13 @@ class TorchArrays:
     def contiguous(self, array: torch.Tensor) -> bool:
         return array.is_contiguous()
 
-    def to_native(self, array: torch.Tensor) -> torch.Tensor:
-        # Gradients do not pass through an exchange by themselves, and DLPack refuses them.
-        array = array.detach()
-        if array.dtype == torch.bfloat16:
-            return array.view(torch.uint16)
-        return array.view(torch.uint8) if array.dtype == torch.float8_e4m3fn else array
+    def to_native(self, array: torch.Tensor) -> Any:
+        # A capsule, since __dlpack__ takes twenty times as long. Gradients do not pass through an
+        # exchange by themselves, so nobody asks for them.
+        return to_dlpack(array.view(torch.uint8) if array.dtype == torch.float8_e4m3fn else array)
 
     def from_native(self, array: Any, dtype: str) -> torch.Tensor:
-        tensor = torch.from_dlpack(array)
+        tensor = from_dlpack(array.__dlpack__())
         return tensor.view(getattr(torch, dtype)) if dtype in _VIEWED else tensor
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: torch.Tensor) -> torch.Tensor:
@@ -55,11 +55,8 @@ class TorchArrays:
     def bits(self, array: torch.Tensor, dtype: str) -> torch.Tensor:
         return array.view(getattr(torch, dtype))
 
-    def to_bytes(self, array: torch.Tensor) -> torch.Tensor:
-        return array.detach().view(torch.uint8)
-
     def from_bytes(self, array: Any, dtype: str) -> torch.Tensor:
-        return torch.from_dlpack(array).view(getattr(torch, dtype))
+        return from_dlpack(array.__dlpack__()).view(getattr(torch, dtype))
 
     def transposed(self, array: torch.Tensor, rows: int) -> torch.Tensor:
         return array.T[:rows]
@@ -68,6 +65,12 @@ class TorchArrays:
 TORCH = TorchArrays()
 
 
-def current_stream_of(device_index: int) -> int:
-    """torch's current stream on that GPU, as the integer that CUDA knows it by."""
+def _asked_for_a_stream(device_index: int) -> int:
     return torch.cuda.current_stream(device_index).cuda_stream
+
+
+current_stream_of: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _asked_for_a_stream
+)
+"""torch's current stream on that GPU, as the integer that CUDA knows it by. What torch's compiled
+code calls takes a tenth of the time that an object for the stream does."""

@@ -1,0 +1,17 @@
+/// Which integers expert ids are.
+#pragma once
+
+#include <nanobind/ndarray.h>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::python {
+
+/// Of int32 or int64, which the package has seen to.
+inline bool is_int64(nanobind::dlpack::dtype dtype) {
+  if (dtype == nanobind::dtype<int64_t>()) return true;
+  if (dtype == nanobind::dtype<int32_t>()) return false;
+  throw InvalidArgument("topk_idx", "int32 or int64", "another dtype");
+}
+
+}  // namespace tokenyard::python
