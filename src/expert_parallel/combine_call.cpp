@@ -83,7 +83,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
 
   state.table->block().record_stream(stream);
   state.received->block().record_stream(stream);
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
   const void* y = input.y;
   const bool comes_later = prepares_beside(input, plan, state);

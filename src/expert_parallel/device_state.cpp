@@ -48,7 +48,8 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
       plan(agreed_plan(world, options)),
       accelerator_(world.accelerator()),
       arena_(world.arena()),
-      health_(std::make_shared<Health>(accelerator_, world.alarm())) {
+      health_(std::make_shared<Health>(accelerator_, world.alarm())),
+      last_stream_(accelerator_) {
   accelerator_.prepare(throughput::dispatch_kernel.entry);
   accelerator_.prepare(throughput::combine_kernel.entry);
   accelerator_.prepare(throughput::cast_rows_kernel.entry);
@@ -88,7 +89,8 @@ throughput::Plan ExpertParallel::Parts::plan_of(uint32_t row_bytes, uint32_t sms
 ExpertParallel::Parts::~Parts() {
   try {
     // What follows frees memory that a kernel under way would use.
-    if (called_ && !health_->failed()) await_stream(last_stream_, "the end of its last call");
+    if (last_stream_.in_use() && !health_->failed())
+      await_stream(last_stream_.get(), "the end of its last call");
   } catch (const std::exception&) {
     health_->interrupted = true;  // A destructor cannot report it.
   }
@@ -119,31 +121,14 @@ void ExpertParallel::Parts::open_windows() {
   await_stream(stream, "the table of windows");
 }
 
-/// Nothing of this object is under way in a stream that was awaited, so its owner may free it.
-void ExpertParallel::Parts::forget(Stream stream) {
-  if (last_stream_.native != stream.native) return;
-  called_ = false;
-  last_stream_ = {};
-}
-
 void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {
-  const Event event = accelerator_.record(stream);
   // Kernels end at their own deadline; what else the caller has enqueued has as long again.
-  const bool ended = accelerator_.wait_until(accelerator_.now() + 2 * world.timeout(),
-                                             [&] { return accelerator_.done(event); });
-  accelerator_.free_event(event);
-  if (!ended)
-    throw PeerTimeout(
-        WaitFacts{.rank = world.rank(),
-                  .phase = "ExpertParallel: " + what,
-                  .expected = 1,
-                  .seen = 0,
-                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+  tokenyard::await_stream(world, stream, 2 * world.timeout(), "ExpertParallel: " + what);
 }
 
 void ExpertParallel::Parts::wait(Stream stream) {
   await_stream(stream, "the end of a stream's work");
-  forget(stream);
+  last_stream_.forget(stream);
   check();
 }
 

@@ -18,18 +18,6 @@ uint32_t units_of(CallMemory& memory) {
 
 }  // namespace
 
-void ExpertParallel::Parts::begin_call(Stream stream) {
-  // A graph that is being captured is ordered by whoever launches it.
-  if (accelerator_.captures(stream)) return;
-  if (called_ && last_stream_.native != stream.native) {
-    const Event before = accelerator_.mark(last_stream_);
-    accelerator_.wait(stream, before);
-    accelerator_.free_event(before);
-  }
-  last_stream_ = stream;
-  called_ = true;
-}
-
 std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream stream) {
   // A call's memory has a place, even where nothing will come.
   constexpr size_t kLeast = throughput::kOffsetUnit;
@@ -122,7 +110,7 @@ ExpertParallel::Parts::Dispatching ExpertParallel::Parts::prepare(CallKind kind,
   route.made_by = health_;
   route.tokens = given.tokens;
   route.places = given.received_tokens_max;
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   const throughput::Plan alone = plan_of(16, given.sms);  // For what needs no other rank.
   call.input =
       placed(cast(given, alone, stream, route, call.cast_rows), alone, stream, route, call.places);
@@ -189,7 +177,7 @@ Received ExpertParallel::Parts::dispatch_again(const DispatchInput& given, const
   check_route(route);
   const std::shared_ptr<Route::State>& state = route.state();
   check_again(given, *state);
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   std::shared_ptr<CallMemory> cast_rows;
   const DispatchInput input = cast(given, plan_of(16, given.sms), stream, *state, cast_rows);
   const throughput::Plan plan = plan_of(row_bytes(input.format), input.sms);

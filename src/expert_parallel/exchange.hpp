@@ -11,6 +11,7 @@
 #include "device/accelerator.hpp"
 #include "expert_parallel/call_memory.hpp"
 #include "expert_parallel/expert_major/expert_rows_layout.hpp"
+#include "expert_parallel/last_stream.hpp"
 #include "expert_parallel/throughput/place_picks.hpp"
 #include "expert_parallel/throughput/plan.hpp"
 #include "fabric/alarm_bell.hpp"
@@ -79,7 +80,6 @@ struct ExpertParallel::Parts {
   // Device state (device_state.cpp).
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
-  void forget(Stream stream);
 
   // Calls.
   throughput::Plan plan_of(uint32_t row_bytes, uint32_t sms) const;
@@ -88,8 +88,6 @@ struct ExpertParallel::Parts {
             .ranks = world.size(),
             .local_experts = control_.local_experts};
   }
-  /// Orders a call after the ones before it, which may have been made on other streams.
-  void begin_call(Stream stream);
   std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream);
   throughput::CallParams call_params(throughput::CallKind kind) const;
   throughput::DispatchParams dispatch_params(throughput::CallKind kind, const DispatchInput& input,
@@ -205,8 +203,7 @@ struct ExpertParallel::Parts {
   throughput::PlacementTable placement_{};  ///< of no experts: they live by their numbers
   uint32_t* placement_words_ = nullptr;
   std::vector<int32_t> expert_at_;  ///< [places]
-  Stream last_stream_;
-  bool called_ = false;
+  LastStream last_stream_;
 };
 
 }  // namespace tokenyard

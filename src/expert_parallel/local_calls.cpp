@@ -102,7 +102,7 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
   const throughput::StagePlan rings =
       rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   route.received->block().record_stream(stream);
   route.table->block().record_stream(stream);
   launch(accelerator_, expert_major::expand_rows_kernel,

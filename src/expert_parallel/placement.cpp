@@ -39,7 +39,7 @@ void ExpertParallel::Parts::place(std::span<const int32_t> expert_at) {
   if (!expert_at.empty() && places.size() < options.topk)
     throw InvalidArgument("expert_at", fmt::format("at least topk = {} experts", options.topk),
                           std::to_string(places.size()));
-  await_stream(last_stream_, "the end of the call before its experts move");
+  await_stream(last_stream_.get(), "the end of the call before its experts move");
   if (placement_words_ != nullptr) accelerator_.free(placement_words_);
   placement_words_ = nullptr;
   placement_ = {};

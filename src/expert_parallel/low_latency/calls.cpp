@@ -13,18 +13,6 @@ using low_latency::DispatchParams;
 using low_latency::Part;
 using Stage = LowLatencyHandle::Stage;
 
-void LowLatency::Parts::begin_call(Stream stream) {
-  // In a graph the call runs later, when and in what order the caller launches the graph.
-  if (accelerator_.captures(stream)) return;
-  if (called_ && last_stream_.native != stream.native) {
-    const Event before = accelerator_.record(last_stream_);
-    accelerator_.wait(stream, before);
-    accelerator_.free_event(before);
-  }
-  last_stream_ = stream;
-  called_ = true;
-}
-
 CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
   const std::chrono::nanoseconds timeout = call.timeout.value_or(world.timeout());
   longest_timeout_ = std::max(longest_timeout_, timeout);
@@ -64,7 +52,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps);
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
@@ -81,7 +69,7 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
-  begin_call(stream);
+  last_stream_.begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks,
           .warps = plan_.combine_warps,

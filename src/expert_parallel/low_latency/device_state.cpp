@@ -25,7 +25,8 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       arena_(world.arena()),
       plan_(agreed_plan(world, options)),
       layout_(low_latency::window_layout(options, world.size())),
-      masks_(accelerator_, world.alarm(), world.size()) {
+      masks_(accelerator_, world.alarm(), world.size()),
+      last_stream_(accelerator_) {
   accelerator_.prepare(low_latency::dispatch_kernel.entry);
   accelerator_.prepare(low_latency::combine_kernel.entry);
   accelerator_.prepare(low_latency::combine_logfmt_kernel.entry);
@@ -41,7 +42,8 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
 LowLatency::Parts::~Parts() {
   try {
     // What follows frees memory that a kernel under way would use.
-    if (called_ && !closed_) await_stream(last_stream_, "the end of its last call");
+    if (last_stream_.in_use() && !closed_)
+      await_stream(last_stream_.get(), "the end of its last call");
   } catch (const std::exception&) {
     // A destructor cannot report it.
   }
@@ -82,32 +84,16 @@ void LowLatency::Parts::open_windows() {
   windows_.table = window_table_;
 }
 
-/// Nothing of this object is under way in a stream that was awaited, so its owner may free it.
-void LowLatency::Parts::forget(Stream stream) {
-  if (last_stream_.native != stream.native) return;
-  called_ = false;
-  last_stream_ = {};
-}
-
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
-  const Event event = accelerator_.record(stream);
   // A call ends at the latest when kTimesLate timeouts have passed; what else the caller has
   // enqueued has another.
   const auto patience = (low_latency::kTimesLate + 1) * std::max(longest_timeout_, world.timeout());
-  const bool ended = accelerator_.wait_until(accelerator_.now() + patience,
-                                             [&] { return accelerator_.done(event); });
-  accelerator_.free_event(event);
-  if (!ended)
-    throw PeerTimeout(WaitFacts{.rank = world.rank(),
-                                .phase = "LowLatency: " + what,
-                                .expected = 1,
-                                .seen = 0,
-                                .waited_s = std::chrono::duration<double>(patience).count()});
+  tokenyard::await_stream(world, stream, patience, "LowLatency: " + what);
 }
 
 void LowLatency::Parts::wait(Stream stream) {
   await_stream(stream, "the end of a stream's work");
-  forget(stream);
+  last_stream_.forget(stream);
   check();
 }
 
@@ -119,7 +105,7 @@ void LowLatency::Parts::require_open() const {
 void LowLatency::Parts::close() {
   if (closed_) return;
   require_nothing_left("close");
-  if (called_) await_stream(last_stream_, "the end of its last call");
+  if (last_stream_.in_use()) await_stream(last_stream_.get(), "the end of its last call");
   world.barrier("LowLatency: close");
   closed_ = true;
   window_ = ArenaBlock();

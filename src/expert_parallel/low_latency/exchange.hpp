@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "expert_parallel/last_stream.hpp"
 #include "expert_parallel/low_latency/batch.hpp"
 #include "expert_parallel/low_latency/rank_masks.hpp"
 #include "fabric/arena.hpp"
@@ -50,11 +51,9 @@ struct LowLatency::Parts {
 
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
-  void forget(Stream stream);
   void require_open() const;
   void require_nothing_left(const char* asked) const;
 
-  void begin_call(Stream stream);
   low_latency::CallParams call_params(const LowLatencyCall& call);
   void launch_dispatch(low_latency::DispatchParams params, low_latency::Part part, uint32_t blocks,
                        Stream stream);
@@ -80,9 +79,9 @@ struct LowLatency::Parts {
   low_latency::RankSet left_out_{};  ///< by update_mask, from the next call on
   std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
-  Stream last_stream_;
+  LastStream last_stream_;
   std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far
-  bool called_ = false, closed_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace tokenyard

@@ -40,8 +40,8 @@ void LowLatency::Parts::require_nothing_left(const char* asked) const {
 
 Workspace LowLatency::Parts::read_workspace() {
   Workspace workspace;
-  accelerator_.copy(&workspace, workspace_, sizeof(workspace), last_stream_);
-  await_stream(last_stream_, "its epochs");
+  accelerator_.copy(&workspace, workspace_, sizeof(workspace), last_stream_.get());
+  await_stream(last_stream_.get(), "its epochs");
   return workspace;
 }
 
@@ -60,15 +60,16 @@ void LowLatency::Parts::readmit(const RankSet& ranks, Drained drained) {
     if (!ranks.contains(rank)) continue;
     for (const uint32_t parity : {0, 1}) {
       accelerator_.fill(window + layout_.row(parity, rank, 0), 0xff,
-                        options.tokens_max * layout_.row_bytes(), last_stream_);
+                        options.tokens_max * layout_.row_bytes(), last_stream_.get());
       accelerator_.fill(window + layout_.partial(parity, rank, 0), 0xff,
-                        options.tokens_max * layout_.partial_bytes(), last_stream_);
+                        options.tokens_max * layout_.partial_bytes(), last_stream_.get());
     }
-    accelerator_.copy(window + layout_.drained(rank), &drained, sizeof(drained), last_stream_);
-    masks_.clear(rank, last_stream_);
+    accelerator_.copy(window + layout_.drained(rank), &drained, sizeof(drained),
+                      last_stream_.get());
+    masks_.clear(rank, last_stream_.get());
     left_out_.erase(rank);
   }
-  await_stream(last_stream_, "refilled staging");
+  await_stream(last_stream_.get(), "refilled staging");
 }
 
 void LowLatency::Parts::update_mask(uint32_t rank, bool masked) {
@@ -105,7 +106,7 @@ void LowLatency::Parts::restart(uint32_t epoch) {
   Workspace workspace{};
   for (auto& kind : workspace.progress)
     for (Progress& progress : kind) progress = {.sent = epoch, .received = epoch};
-  accelerator_.copy(workspace_, &workspace, sizeof(workspace), last_stream_);
+  accelerator_.copy(workspace_, &workspace, sizeof(workspace), last_stream_.get());
   // What the living have left is refilled as well: a call of theirs may have ended early.
   readmit(RankSet::first(world.size()), {epoch, epoch});
 }
