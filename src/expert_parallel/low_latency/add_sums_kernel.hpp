@@ -27,7 +27,7 @@ struct OwnPick {
 };
 
 /// By all lanes of one warp, for the block: what its warps would find out one by one.
-DEVICE void plan_token(const Combine& call, const OwnPick& pick, TokenPlan& plan) {
+DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick, TokenPlan& plan) {
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
   const bool picks = pick.expert >= 0;
   const uint32_t rank =
@@ -39,7 +39,10 @@ DEVICE void plan_token(const Combine& call, const OwnPick& pick, TokenPlan& plan
   const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
   const uint32_t missing = warp::ballot(rank != self && !open);
   if (here) plan.row[population(rows & lanes_below())] = pick.row;
-  if (leads) plan.share[population(shares & lanes_below())] = {rank, population(same)};
+  if (leads)
+    plan.share[population(shares & lanes_below())] = {
+        call.params.call.windows.partial_here(call.call.parity(), rank, token), rank,
+        population(same)};
   if (lane != 0) return;
   plan.rows = population(rows);
   plan.shares = population(shares);
@@ -50,36 +53,35 @@ DEVICE void plan_token(const Combine& call, const OwnPick& pick, TokenPlan& plan
 template <class Codec>
 class Shares {
  public:
-  DEVICE Shares(const Combine& call, const TokenPlan& plan, uint32_t token)
-      : call_(call),
-        plan_(plan),
-        of_rank_0_(call.params.call.windows.partial_here(call.call.parity(), 0, token) +
-                   warp::lane()) {}
+  DEVICE Shares(const Combine& call, const TokenPlan& plan) : call_(call), plan_(plan) {}
 
   /// By all lanes: a piece of each of up to kSharesHeld shares from `first` on. All loads are under
   /// way together.
   DEVICE void load_from(uint32_t first, uint32_t chunk) {
     first_ = first;
-    chunk_ = chunk;
-    held_ = std::min(plan_.shares - first, uint32_t{kSharesHeld});
-    const bool has_piece = Codec::has_piece(call_.params, chunk);
-    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_ && has_piece) pieces_[i] =
-        load<Order::relaxed, Scope::sys>(staged(i));
+    place_ = chunk * Codec::kPiecesAChunk + warp::lane();
+    held_ = Codec::has_piece(call_.params, chunk)
+                ? std::min(plan_.shares - first, uint32_t{kSharesHeld})
+                : 0;
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_) pieces_[i] = look(i);
   }
 
   /// By all lanes: waits for what load_from did not find. The shares that did not come, as bits.
   DEVICE uint32_t await_loaded() {
     uint32_t lost = 0;
-    if (!Codec::has_piece(call_.params, chunk_)) return lost;
     KEEP_ROLLED for (uint32_t i = first_missing(); i < held_; i = first_missing()) {
       const uint32_t rank = plan_.share[first_ + i].rank;
       const auto begin = static_cast<uint32_t>(cycles());
-      Bytes16 piece{};  // What did not come counts as nothing.
-      if (!await_piece(call_.call, Phase::combine_partials, rank, staged(i), piece)) {
+      const bool come =
+          call_.call.await(Phase::combine_partials, rank, call_.call.epoch(), [&](uint64_t&) {
+            look_again();
+            return first_missing() != i;
+          });
+      if (!come) {
         lost |= 1u << (first_ + i);
-        piece = {};
+        // What did not come counts as nothing.
+        UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) replace_if(j == i, pieces_[j], Bytes16{});
       }
-      UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) replace_if(j == i, pieces_[j], piece);
       if (thread::index() == 0)
         call_.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
     }
@@ -88,19 +90,23 @@ class Shares {
 
   /// By all lanes: adds what was loaded, but for the `lost` shares, and empties the places.
   DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
-    const bool has_piece = Codec::has_piece(call_.params, chunk_);
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
-      if (i >= held_ || (lost >> (first_ + i) & 1) != 0) continue;
+      // All lanes add, since a codec's may need one another.
+      if (first_ + i >= plan_.shares || (lost >> (first_ + i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (has_piece) put_back(staged(i));
+      if (i < held_) put_back(staged(i));
     }
   }
 
  private:
   /// This lane's piece of the chunk, from the rank of a share.
-  DEVICE Peer<Bytes16> staged(uint32_t i) const {
-    const uint64_t stride = call_.params.call.windows.layout.partial_stride();
-    return of_rank_0_ + (plan_.share[first_ + i].rank * stride + chunk_ * Codec::kPiecesAChunk);
+  DEVICE Peer<Bytes16> staged(uint32_t i) const { return plan_.share[first_ + i].staged + place_; }
+  /// Relaxed: sixteen bytes are their own flag.
+  DEVICE Bytes16 look(uint32_t i) const { return load<Order::relaxed, Scope::sys>(staged(i)); }
+  /// For all that are missing, so that none is waited for longer than it takes to come.
+  DEVICE void look_again() {
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_ && !has_come(pieces_[i]))
+        pieces_[i] = look(i);
   }
 
   /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
@@ -119,9 +125,9 @@ class Shares {
 
   const Combine& call_;
   const TokenPlan& plan_;
-  const Peer<Bytes16> of_rank_0_;  ///< this lane's piece of its chunk 0
   Bytes16 pieces_[kSharesHeld] = {};
-  uint32_t first_ = 0, held_ = 0, chunk_ = 0;
+  uint32_t first_ = 0, held_ = 0;  ///< shares of which this lane has a piece
+  uint32_t place_ = 0;             ///< this lane's in a staged row
 };
 
 /// By the whole block: the shares that some warp lacks. `turn` counts the block's tokens.
@@ -146,15 +152,15 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, cons
 
 /// One of the block's tokens, and the one after it.
 struct Turn {
-  uint32_t number, token;
+  uint32_t number, token, next_token;
   const TokenPlan& plan;
   TokenPlan& next_plan;
 };
 
-/// By the warp that plans for the block: before the vote, after which all go on to the next token.
+/// By the warp that plans for the block, before the vote, after which all go on to the next token.
 /// The plan of the turn before the last, which has the same place, nobody reads any more.
 DEVICE void plan_next(const Combine& call, const Turn& turn, const OwnPick& next) {
-  if (warp::index() == warp::count() - 1) plan_token(call, next, turn.next_plan);
+  if (warp::index() == warp::count() - 1) plan_token(call, turn.next_token, next, turn.next_plan);
 }
 
 /// By the whole block: a token, if need be without some ranks, of all of whose channels the same
@@ -165,14 +171,13 @@ DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnP
   const uint32_t chunk = warp::index(), piece = chunk * kWarpLanes + warp::lane();
   const bool has_chunk = chunk < call.params.chunks();
   LaneSums sums;
-  Shares<Codec> shares(call, turn.plan, turn.token);
-  uint32_t lacks = 0;
+  Shares<Codec> shares(call, turn.plan);
   if (has_chunk) {
     shares.load_from(0, chunk);  // On their way while own rows are added.
     add_rows(call, sums, turn.plan, piece);
-    lacks = shares.await_loaded();
   }
   plan_next(call, turn, next);
+  const uint32_t lacks = has_chunk ? shares.await_loaded() : 0;
   const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
   if (has_chunk) {
     shares.add_to(sums, lost);
@@ -186,7 +191,7 @@ DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnP
 template <class Codec>
 DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const OwnPick& next) {
   const uint32_t chunks = call.params.chunks(), count = turn.plan.shares;
-  Shares<Codec> shares(call, turn.plan, turn.token);
+  Shares<Codec> shares(call, turn.plan);
   uint32_t lacks = 0;
   KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
     KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
@@ -236,15 +241,24 @@ DEVICE void receive_combine(const Combine& call) {
   if (thread::index() == 0) shared.lost[0] = 0;
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  open_call(call.call, false, [] {});
-  if (plans) {
-    plan_token(call, next, shared.plans[0]);
+  // The warp that plans looks at ranks as well: at all of them, if it has the lanes.
+  const bool knows_early = params.call.ranks <= kWarpLanes;
+  const auto plan_first = [&] {
+    if (!plans) return;
+    plan_token(call, first, next, shared.plans[0]);
     next = OwnPick::load(call, first + receivers);
+  };
+  open_call(call.call, false, [&] {
+    if (knows_early) plan_first();
+  });
+  if (!knows_early) {
+    plan_first();
+    block::sync();
   }
-  block::sync();
   uint32_t number = 0;
   KEEP_ROLLED for (uint32_t token = first; token < params.tokens; token += receivers, ++number) {
-    const Turn turn{number, token, shared.plans[number % 3], shared.plans[(number + 1) % 3]};
+    const Turn turn{number, token, token + receivers, shared.plans[number % 3],
+                    shared.plans[(number + 1) % 3]};
     const OwnPick pick = next;
     if (plans) next = OwnPick::load(call, token + 2 * receivers);
     finish_token<Codec>(call, turn, pick);

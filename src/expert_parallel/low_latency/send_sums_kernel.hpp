@@ -86,7 +86,7 @@ struct OthersToken {
   }
 };
 
-/// Tokens of other ranks that a warp sums one after the other, a lane a pick: as many as fit. They
+/// Tokens of other ranks whose rows a warp plans for the block, a lane a pick: as many as fit. They
 /// follow a grid's stride apart.
 struct TokenGroup {
   OthersToken of;  ///< of this lane's pick
@@ -95,28 +95,29 @@ struct TokenGroup {
   DEVICE static uint32_t tokens(const CombineParams& params) {
     return params.by.topk.quotient(kWarpLanes);
   }
-
-  DEVICE static uint32_t pick_of_lane(const CombineParams& params) {
-    return params.by.topk.remainder(warp::lane(), params.by.topk.quotient(warp::lane()));
+  /// Of the lane's pick: its token's place in the group.
+  DEVICE static uint32_t token_of_lane(const CombineParams& params) {
+    return params.by.topk.quotient(warp::lane());
   }
 
-  /// By all lanes. `base`: position of the first token.
+  /// By all lanes. `base`: position of the first token. Nothing is asked of what is loaded.
   DEVICE static TokenGroup at(const CombineParams& params, uint32_t base) {
-    const uint32_t which = params.by.topk.quotient(warp::lane());
+    const uint32_t which = token_of_lane(params);
     const uint32_t position = base + which * params.call.send_blocks;
     if (which >= tokens(params) || position >= OthersToken::count(params)) return {{0, 0}, -1};
     const OthersToken of = OthersToken::at(params, position);
     const size_t at = size_t{of.source} * params.tokens_max + of.token;
-    return {of, load_cached(params.row_slot + at * params.topk + pick_of_lane(params))};
+    const uint32_t pick = params.by.topk.remainder(warp::lane(), which);
+    return {of, load_cached(params.row_slot + at * params.topk + pick)};
   }
 
   /// By one lane with a row: its weight, once the owner has told it. False if the owner is masked.
   DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
-    const CallParams& common = params.call;
     if (!call.call.open(of.source)) return false;
+    const uint32_t pick = params.by.topk.remainder(warp::lane(), token_of_lane(params));
     const Peer<Stamped> from =
-        common.windows.weights_here(call.call.parity(), of.source, of.token) + pick_of_lane(params);
+        params.call.windows.weights_here(call.call.parity(), of.source, of.token) + pick;
     return call.call.await(Phase::combine_weights, of.source, call.call.epoch(),
                            [&](uint64_t& seen) {
                              // Relaxed: the word is all there is to see.
@@ -126,106 +127,158 @@ struct TokenGroup {
                              return told.epoch == call.call.epoch();
                            });
   }
+
+  /// By all lanes: the group's rows, in the order of tokens and of their picks, without weights.
+  DEVICE void plan(const Combine& call, PlannedGroup& planned) const {
+    const CombineParams& params = call.params;
+    const uint32_t lives = warp::ballot(slot >= 0);
+    if (warp::lane() == 0) planned.rows = population(lives);
+    if (slot < 0) return;
+    const CallParams& common = params.call;
+    PlannedRow& row = planned.row[population(lives & lanes_below())];
+    const bool ends = (lives & of_token(params) & lanes_above()) == 0;
+    row.slot = static_cast<uint32_t>(slot) | (ends ? PlannedRow::kEnds : 0);
+    if (ends)
+      row.home = common.windows.partial(of.source, call.call.parity(), common.rank, of.token);
+  }
+  /// By all lanes, later: their weights. A token whose owner is masked goes nowhere.
+  DEVICE void weigh(const Combine& call, PlannedGroup& planned) const {
+    float weight = 0;
+    const uint32_t lives = warp::ballot(slot >= 0);
+    const uint32_t unknown = warp::ballot(slot >= 0 && !await_weight(call, weight));
+    if (slot < 0) return;
+    PlannedRow& row = planned.row[population(lives & lanes_below())];
+    row.weight = weight;
+    if ((unknown & of_token(call.params)) != 0) row.home = Peer<Bytes16>();
+  }
+
+ private:
+  /// The lanes of this lane's token.
+  DEVICE static uint32_t of_token(const CombineParams& params) {
+    return ((1u << params.topk) - 1) << token_of_lane(params) * params.topk;
+  }
+  DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
 };
 
-/// A chunk of the row of sums of one of a group's tokens, as a warp makes them one after the other.
-struct SumsJob {
-  uint32_t tokens;  ///< of the group that have rows, from the one at hand on, as bits
-  uint32_t chunk;
+/// The tokens that a block sums, some of them at a time: a group for each warp but the last, which
+/// looks at ranks meanwhile.
+struct Round {
+  uint32_t first;  ///< position of the first token
 
-  DEVICE static SumsJob first(const CombineParams& params, uint32_t lives) {
-    uint32_t tokens = 0;
-    KEEP_ROLLED for (uint32_t i = 0; i < TokenGroup::tokens(params); ++i) {
-      if ((lives >> i * params.topk & picks(params)) != 0) tokens |= 1u << i;
-    }
-    return {warp::index() < params.chunks() ? tokens : 0, warp::index()};
+  DEVICE static uint32_t planners() { return warp::count() - 1; }
+  DEVICE static bool plans() { return warp::index() < planners(); }
+  /// From the first token of a group to that of the next.
+  DEVICE static uint32_t stride(const CombineParams& params) {
+    return TokenGroup::tokens(params) * params.call.send_blocks;
   }
-  DEVICE bool there_is() const { return tokens != 0; }
-  DEVICE void advance(const CombineParams& params) {
-    chunk += warp::count();
-    if (chunk < params.chunks()) return;
-    chunk = warp::index();
-    tokens &= tokens - 1;
+  DEVICE bool there_is(const CombineParams& params) const {
+    return first < OthersToken::count(params);
   }
-
-  DEVICE static uint32_t picks(const CombineParams& params) { return (1u << params.topk) - 1; }
-  /// Of the token at hand: the lane of its first pick, and which of its picks have a row.
-  DEVICE uint32_t first_lane(const CombineParams& params) const {
-    return first_bit(tokens) * params.topk;
+  DEVICE Round next(const CombineParams& params) const {
+    return {first + planners() * stride(params)};
   }
-  DEVICE uint32_t live(const CombineParams& params, uint32_t lives) const {
-    return lives >> first_lane(params) & picks(params);
+  /// By all lanes of a warp that plans.
+  DEVICE TokenGroup group_of_warp(const CombineParams& params) const {
+    return TokenGroup::at(params, first + warp::index() * stride(params));
   }
-  DEVICE uint32_t piece() const { return chunk * kWarpLanes + warp::lane(); }
+  /// Groups that hold a token.
+  DEVICE uint32_t groups(const CombineParams& params) const {
+    uint32_t groups = 0;
+    KEEP_ROLLED for (uint32_t at = first; groups < planners() && at < OthersToken::count(params);
+                     at += stride(params))++ groups;
+    return groups;
+  }
 };
 
-/// By all lanes: to the token's owner.
+/// What a warp has in hand of a round: some rows of a group, this lane's piece of each, and the
+/// sums of the token that they belong to.
 template <class Codec>
-DEVICE void send_sums(const Combine& call, OthersToken to, uint32_t chunk, const LaneSums& sums) {
-  const CallParams& common = call.params.call;
-  const Peer<Bytes16> row =
-      common.windows.partial(to.source, call.call.parity(), common.rank, to.token);
-  const Bytes16 staged = Codec::encode(sums);
-  // Relaxed: sixteen bytes are their own flag.
-  if (Codec::has_piece(call.params, chunk))
-    store<Order::relaxed, Scope::sys>(row + (chunk * Codec::kPiecesAChunk + warp::lane()), staged);
-}
+class RowsInHand {
+ public:
+  static constexpr uint32_t kAtOnce = Codec::kRowsAtOnce;
 
-/// By all lanes: sums of a group's tokens. Of each job the first rows come while the one before is
-/// added up, and those of the first while the weights are awaited.
-template <class Codec>
-DEVICE void send_group(const Combine& call, const TokenGroup& group) {
-  const CombineParams& params = call.params;
-  const uint32_t lives = warp::ballot(group.slot >= 0);
-  WeightedRow held{.slot = group.slot, .weight = 0};
-  SumsJob next = SumsJob::first(params, lives);
-  if (!next.there_is()) return;
-  PickedRows ahead;
-  const auto load_ahead = [&] {
-    return ahead.load(params, held, next.live(params, lives), next.first_lane(params),
-                      next.piece());
-  };
-  uint32_t left_ahead = load_ahead();
-  const uint32_t unknown = warp::ballot(group.slot >= 0 && !group.await_weight(call, held.weight));
-  KEEP_ROLLED while (next.there_is()) {
-    const SumsJob job = next;
-    PickedRows rows = ahead;
-    uint32_t left = left_ahead, live = job.live(params, lives);
-    const uint32_t first_lane = job.first_lane(params);
-    next.advance(params);
-    if (next.there_is()) left_ahead = load_ahead();
-    if ((unknown >> first_lane & SumsJob::picks(params)) != 0) continue;  // Its owner is masked.
-    LaneSums sums;
-    rows.add_to(sums, held, live, first_lane);
-    KEEP_ROLLED while (left != 0) {
-      live = left;
-      left = rows.load(params, held, live, first_lane, job.piece());
-      rows.add_to(sums, held, live, first_lane);
+  DEVICE RowsInHand(const Combine& call, uint32_t groups)
+      : call_(call), groups_(groups), chunk_(warp::index()), y_(call.params, piece()) {}
+  DEVICE bool there_are() const { return chunk_ < call_.params.chunks() && groups_ != 0; }
+
+  /// By all lanes: they are on their way.
+  DEVICE void load() {
+    const PlannedGroup& group = call_.shared.groups[group_];
+    const bool has_piece = piece() < call_.params.pieces;
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (first_ + i >= group.rows || !has_piece) continue;
+      rows_[i] = y_.load(group.row[first_ + i].slot & ~PlannedRow::kEnds);
     }
-    const OthersToken to{warp::shuffle(group.of.source, first_lane),
-                         warp::shuffle(group.of.token, first_lane)};
-    send_sums<Codec>(call, to, job.chunk, sums);
   }
-}
+  /// By all lanes: adds them, in their order, and sends the sums that are complete.
+  DEVICE void add() {
+    const PlannedGroup& group = call_.shared.groups[group_];
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      if (first_ + i >= group.rows) continue;
+      const PlannedRow row = group.row[first_ + i];
+      sums_.add(rows_[i], row.weight);
+      if ((row.slot & PlannedRow::kEnds) != 0) send(row.home);
+    }
+  }
+  DEVICE void advance() {
+    first_ += kAtOnce;
+    if (first_ < call_.shared.groups[group_].rows) return;
+    first_ = 0;
+    if (++group_ < groups_) return;
+    group_ = 0;
+    chunk_ += warp::count();
+    y_ = PieceOfRows(call_.params, piece());
+  }
 
-/// By a whole sending block. What it needs first is on its way here while it learns whether it may
-/// send; of each group the rows' places are, while the one before is summed.
+ private:
+  DEVICE uint32_t piece() const { return chunk_ * kWarpLanes + warp::lane(); }
+  /// By all lanes: the sums go home, if anybody wants them, and begin anew.
+  DEVICE void send(Peer<Bytes16> home) {
+    const Bytes16 staged = Codec::encode(sums_);
+    sums_ = LaneSums();
+    // Relaxed: sixteen bytes are their own flag.
+    if (home && Codec::has_piece(call_.params, chunk_))
+      store<Order::relaxed, Scope::sys>(home + (chunk_ * Codec::kPiecesAChunk + warp::lane()),
+                                        staged);
+  }
+
+  const Combine& call_;
+  const uint32_t groups_;
+  uint32_t chunk_, group_ = 0, first_ = 0;
+  PieceOfRows y_;
+  Bytes16 rows_[kAtOnce] = {};
+  LaneSums sums_;
+};
+
+/// By a whole sending block, which meets. What it needs first is on its way here while it learns
+/// whether it may send, and the first rows are while it learns their weights.
 template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
-  const bool looks = warp_looks(params.call);
   const WeightsAhead weights = WeightsAhead::load(params);
-  uint32_t base = block::index();
-  TokenGroup next{{0, 0}, -1};
-  if (!looks) next = TokenGroup::at(params, base);
+  const bool plans = Round::plans();
+  PlannedGroup& planned = call.shared.groups[warp::index()];
+  Round round{block::index()};
+  TokenGroup group = plans ? round.group_of_warp(params) : TokenGroup{{0, 0}, -1};
+  if (plans) group.plan(call, planned);
   open_call(call.call, true, [&] { send_first_weights(call, weights.first); });
-  if (looks) next = TokenGroup::at(params, base);
   send_other_weights(call, weights.rest);
-  KEEP_ROLLED while (base < OthersToken::count(params)) {
-    const TokenGroup group = next;
-    base += TokenGroup::tokens(params) * params.call.send_blocks;
-    next = TokenGroup::at(params, base);
-    send_group<Codec>(call, group);
+  KEEP_ROLLED while (round.there_is(params)) {
+    RowsInHand<Codec> rows(call, round.groups(params));
+    if (rows.there_are()) rows.load();
+    if (plans) group.weigh(call, planned);
+    block::sync();
+    round = round.next(params);
+    if (plans) group = round.group_of_warp(params);
+    KEEP_ROLLED while (rows.there_are()) {
+      rows.add();
+      rows.advance();
+      if (rows.there_are()) rows.load();
+    }
+    if (!round.there_is(params)) break;
+    block::sync();  // All have read what the round before was.
+    if (plans) group.plan(call, planned);
+    block::sync();
   }
 }
 

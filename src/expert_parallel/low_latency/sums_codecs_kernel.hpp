@@ -1,6 +1,7 @@
 /// How a row of sums travels: a chunk of it, 256 channels, is a warp's, eight channels a lane. What
 /// a lane sends need not be what it holds.
 ///
+///     kRowsAtOnce          rows of y that a lane of a sending block has in hand
 ///     kPiecesAChunk        sixteen-byte pieces of a chunk
 ///     has_piece            whether this lane carries one
 ///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
@@ -14,6 +15,7 @@ namespace tokenyard::low_latency {
 
 /// Rounded to BF16, where it lies.
 struct Bf16Codec {
+  static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
@@ -28,6 +30,7 @@ struct Bf16Codec {
 /// thirds of what BF16 takes, at a relative error of up to 2.2 % (see LogScale). Of a chunk, the
 /// codes of eight lanes fill five pieces, and one piece holds the two scales.
 struct LogFmtCodec {
+  static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
 
   DEVICE static bool has_piece(const CombineParams&, uint32_t) {

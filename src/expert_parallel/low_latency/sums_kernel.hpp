@@ -20,16 +20,32 @@ struct TokenPlan {
   uint32_t shares;   ///< ranks that send a row of sums
   uint32_t missing;  ///< picks of ranks that are masked already
   WeightedRow row[kTopkMax];
-  struct Share {
+  struct alignas(16) Share {
+    Peer<Bytes16> staged;
     uint32_t rank, picks;
   };
   Share share[kTopkMax];
 };
 
+/// A row of y that goes into the sum of another rank's token.
+struct alignas(16) PlannedRow {
+  static constexpr uint32_t kEnds = uint32_t{1} << 31;
+  uint32_t slot;  ///< with kEnds: the last of its token
+  float weight;
+  Peer<Bytes16> home;  ///< of the last: where the token's sums are staged; null: nobody wants them
+};
+
+/// Rows of some tokens, one token after the other.
+struct PlannedGroup {
+  uint32_t rows;
+  PlannedRow row[kWarpLanes];
+};
+
 struct CombineShared {
   CallShared call;
-  TokenPlan plans[3];          ///< by turn
-  uint32_t lost[3];            ///< by turn: shares that some warp lacks
+  PlannedGroup groups[kCombineThreadsMax / kWarpLanes];  ///< of a sending block, by warp
+  TokenPlan plans[3];                                    ///< by turn
+  uint32_t lost[3];                                      ///< by turn: shares that some warp lacks
   uint64_t waited[kRanksMax];  ///< cycles that the block's first thread waited
 };
 
@@ -73,46 +89,32 @@ class LaneSums {
   float sums_[8] = {};
 };
 
-/// Rows of picks, this lane's piece of each, a few at a time.
-struct PickedRows {
-  static constexpr uint32_t kAtOnce = 4;
-  Bytes16 rows[kAtOnce] = {};
+/// A lane's piece of the experts' rows. By bytes, so that an address is one multiplication.
+class PieceOfRows {
+ public:
+  DEVICE PieceOfRows(const CombineParams& params, uint32_t piece)
+      : of_slot_0_(settled(params.y + size_t{piece} * sizeof(Bytes16))),
+        row_bytes_(params.pieces * static_cast<uint32_t>(sizeof(Bytes16))) {}
+  DEVICE Bytes16 load(uint32_t slot) const {
+    return load_vector<Cache::read_only>(
+        reinterpret_cast<const Bytes16*>(of_slot_0_ + uint64_t{slot} * row_bytes_));
+  }
 
-  /// By all lanes: the first rows of the picks that lanes `first` and up hold and `live` (shifted
-  /// down by `first`) names are on their way. The picks that are left.
-  DEVICE uint32_t load(const CombineParams& params, const WeightedRow& held, uint32_t live,
-                       uint32_t first, uint32_t piece) {
-    const uint32_t pieces = params.pieces;
-    const auto* const y = reinterpret_cast<const Bytes16*>(params.y) + piece;
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (live == 0) continue;
-      const auto slot = static_cast<uint32_t>(warp::shuffle(held.slot, first + first_bit(live)));
-      live &= live - 1;
-      if (piece < pieces) rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
-    }
-    return live;
-  }
-  /// By all lanes: adds those, in their order. `live` is what load() was given.
-  DEVICE void add_to(LaneSums& sums, const WeightedRow& held, uint32_t live, uint32_t first) const {
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (live == 0) continue;
-      sums.add(rows[i], warp::shuffle(held.weight, first + first_bit(live)));
-      live &= live - 1;
-    }
-  }
+ private:
+  const std::byte* of_slot_0_;
+  uint32_t row_bytes_;
 };
 
 /// The rows of a plan, added in their order.
 DEVICE void add_rows(const Combine& call, LaneSums& sums, const TokenPlan& plan, uint32_t piece) {
   constexpr uint32_t kAtOnce = 4;
-  const uint32_t pieces = call.params.pieces;
-  const auto* const y = reinterpret_cast<const Bytes16*>(call.params.y) + piece;
+  const bool has_piece = piece < call.params.pieces;
+  const PieceOfRows y(call.params, piece);
   KEEP_ROLLED for (uint32_t first = 0; first < plan.rows; first += kAtOnce) {
     Bytes16 rows[kAtOnce] = {};
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i >= plan.rows || piece >= pieces) continue;
-      const auto slot = static_cast<uint32_t>(plan.row[first + i].slot);
-      rows[i] = load_vector<Cache::read_only>(y + size_t{slot} * pieces);
+      if (first + i >= plan.rows || !has_piece) continue;
+      rows[i] = y.load(static_cast<uint32_t>(plan.row[first + i].slot));
     }
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
       if (first + i < plan.rows) sums.add(rows[i], plan.row[first + i].weight);
