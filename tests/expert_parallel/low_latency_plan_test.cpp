@@ -31,10 +31,11 @@ TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
 
 TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   const Plan one = plan_of(1);
-  expect_split(one.dispatch(Part::both, kAll), 4 + 4, 4);  // Ids for four ranks, rows of four.
-  expect_split(one.combine(Part::both, kAll), 6 + 1, 6);   // Sums and weights for three.
-  expect_split(one.combine(Part::receive, kAll), 1, 0);
-  expect_split(plan_of(16).dispatch(Part::both, kAll), 16 + 64, 16);
+  // The last block speaks for the rank.
+  expect_split(one.dispatch(Part::both, kAll), 4 + 4 + 1, 4);  // Ids for four ranks, rows of four.
+  expect_split(one.combine(Part::both, kAll), 6 + 1 + 1, 6);   // Sums and weights for three.
+  expect_split(one.combine(Part::receive, kAll), 1 + 1, 0);
+  expect_split(plan_of(16).dispatch(Part::both, kAll), 16 + 64 + 1, 16);
 }
 
 /// A block of at least two: the caller's budget is never exceeded, and both roles are there.

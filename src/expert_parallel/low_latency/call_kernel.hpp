@@ -97,7 +97,9 @@ DEVICE uint32_t thread_from_last() {
 
 /// Whether this thread's warp is one of those that look at `rank` for the block, the last ones.
 DEVICE bool warp_looks_at(uint32_t rank) {
-  return rank % block::threads() / kWarpLanes == thread_from_last() / kWarpLanes;
+  // A remainder takes longer than the rest, and there are seldom more ranks than threads.
+  const uint32_t thread = rank < block::threads() ? rank : rank % block::threads();
+  return thread / kWarpLanes == thread_from_last() / kWarpLanes;
 }
 /// Whether it looks at any.
 DEVICE bool warp_looks(const CallParams& params) {

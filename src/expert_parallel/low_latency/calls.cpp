@@ -101,7 +101,8 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .complaint = complaint_,
                         .tail = {},
                         .by = {},
-                        .send_teams = 0};
+                        .send_teams = 0,
+                        .ids_shift = 0};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {

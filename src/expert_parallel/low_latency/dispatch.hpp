@@ -104,6 +104,7 @@ struct DispatchParams {
   DispatchTail tail;
   DispatchDivisors by;
   uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
+  uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2
 
   /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
   void divide(uint32_t blocks_that_receive, uint32_t warps) {
@@ -118,6 +119,11 @@ struct DispatchParams {
           .jobs_a_row = Divisor::of(row.units() + 1),
           .send_team = Divisor::of(team)};
     send_teams = (warps - 1) / team;
+    constexpr uint32_t kSharesMax = 3;
+    static_assert(1u << kSharesMax == PackedIds::kIds);
+    const uint32_t told = call.ranks * by.ids_a_source.divisor;  // Words of ids.
+    for (ids_shift = kSharesMax; ids_shift != 0; --ids_shift)
+      if (told << ids_shift <= warps * kWarpLanes) break;
     tail = {.ranks = call.ranks,
             .local_experts = local_experts,
             .topk = topk,

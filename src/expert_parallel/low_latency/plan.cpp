@@ -41,15 +41,16 @@ Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
 }
 
 /// A block sends a token or more, or tells a rank of ids or weights; a block receives a row or
-/// more. Of a few tokens all other blocks are in the way: on 4 H200s a dispatch of one took 6.0 us
-/// on 132 multiprocessors and 5.6 on 48.
+/// more. Of a few tokens all other blocks are in the way (on 4 H200s a dispatch of one took 6.0 us
+/// on 132 multiprocessors and 5.6 on 48), but for one, the last, which speaks for the rank: that
+/// takes it a microsecond, and the only receiver of a combine was late by as much.
 Split most_of_dispatch(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t senders = std::max(options.tokens_max, ranks);
-  return {senders + ranks * options.tokens_max, senders};
+  return {senders + ranks * options.tokens_max + 1, senders};
 }
 Split most_of_combine(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t senders = std::max(1u, (ranks - 1) * (options.tokens_max + 1));
-  return {senders + options.tokens_max, senders};
+  return {senders + options.tokens_max + 1, senders};
 }
 
 uint32_t quotient_up(uint32_t dividend, uint32_t divisor) {
@@ -76,10 +77,10 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   const uint32_t receivers = split.blocks - split.send_blocks;
   const uint32_t ids = params.tokens_max * packed_ids_of(params.topk);
   uint32_t warps = kDispatchWarpsMin;
+  constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // A lane a pick.
   if (split.send_blocks != 0) {
-    // The last warp looks whether the block may send.
     const uint32_t tokens = quotient_up(params.tokens_max, split.send_blocks);
-    warps = tokens * params.row.data_units() + quotient_up(ids, kWarpLanes) + 1;
+    warps = tokens * params.row.data_units() + quotient_up(ids, kIdsAWarp * split.send_blocks);
   }
   if (receivers != 0)
     warps = std::max({warps, quotient_up(params.call.ranks * ids, kWarpLanes),

@@ -122,11 +122,12 @@ struct PackedIds {
     piece.word[word] |= id << shift;
     if (shift + kBits > 32) piece.word[word + 1] |= id >> (32 - shift);
   }
+  /// By shifts, so that no `place` needs memory.
   HOST_DEVICE uint32_t get(uint32_t place) const {
-    const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;
-    uint32_t id = piece.word[word] >> shift;
-    if (shift + kBits > 32) id |= piece.word[word + 1] << (32 - shift);
-    return id & kNone;
+    const uint64_t low = piece.word[0] | uint64_t{piece.word[1]} << 32;
+    const uint64_t high = piece.word[1] | uint64_t{piece.word[2]} << 32;
+    const uint32_t bit = place * kBits;
+    return static_cast<uint32_t>(bit + kBits <= 64 ? low >> bit : high >> (bit - 32)) & kNone;
   }
 };
 inline constexpr uint32_t kLocalExpertsMax = PackedIds::kNone;

@@ -39,84 +39,94 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
   store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch());
 }
 
-DEVICE void complain_of(const Dispatch& call, uint32_t token) {
-  KEEP_ROLLED for (uint32_t pick = 0; pick < call.params.topk; ++pick) {
-    const int64_t id = load_id(call.params, token, pick);
-    if (!is_expert(call.params, id) && id != -1) complain(call, token, id);
-  }
-}
-
-/// Eight picks of a token of ours, as one thread tells them: what one atomic word of ids holds.
+/// Eight lanes tell everybody of eight picks of a token, what one atomic word of ids holds: each
+/// loads a pick, and each packs all of them for a rank of its own.
 struct AskedIds {
+  static constexpr uint32_t kLanes = PackedIds::kIds, kAWarp = kWarpLanes / kLanes;
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
-  int32_t expert[PackedIds::kIds];
+  uint32_t index;  ///< of the word, as IdsPlace has it
+  int32_t expert;  ///< of this lane's pick, or one of these
 
-  /// `index` of a word, as IdsPlace has it. Tokens that there are not are told as well, since the
-  /// destination's table has a fixed size.
+  DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
+
+  /// Tokens that there are not are told as well, since the destination's table has a fixed size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
-    AskedIds asked;
-    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-      asked.expert[place] = kNothing;
-      if (token >= params.tokens || first + place >= params.topk) continue;
-      const int64_t id = load_id(params, token, first + place);
-      asked.expert[place] = is_expert(params, id) ? static_cast<int32_t>(id)
-                            : id == -1            ? kNothing
-                                                  : kNoExpert;
-    }
-    return asked;
+    const uint32_t pick = first + lane();
+    if (token >= params.tokens || pick >= params.topk) return {index, kNothing};
+    const int64_t id = load_id(params, token, pick);
+    return {index, is_expert(params, id) ? static_cast<int32_t>(id)
+                   : id == -1            ? kNothing
+                                         : kNoExpert};
+  }
+  /// By all lanes: the expert of the word's pick at `place`.
+  DEVICE int32_t at(uint32_t place) const {
+    return warp::shuffle(expert, warp::lane() - lane() + place);
   }
 };
 
-/// By the thread that tells this rank itself of a token: the token's picks, as combine must know
-/// them, and what is wrong with them.
-DEVICE void note_picks(const Dispatch& call, uint32_t index, const AskedIds& asked) {
+/// This lane's pick, as combine must know it, and what is wrong with it.
+DEVICE void note_pick(const Dispatch& call, const AskedIds& asked) {
   const DispatchParams& params = call.params;
-  const auto [token, first] = IdsPlace::of(index, params.topk);
-  int32_t* const picks = params.out.picks + size_t{token} * params.topk;
-  bool wrong = false;
-  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    const int32_t expert = asked.expert[place];
-    if (first + place < params.topk) picks[first + place] = expert >= 0 ? expert : -1;
-    wrong |= expert == AskedIds::kNoExpert;
-  }
-  if (wrong) [[unlikely]]
-    complain_of(call, token);
+  const auto [token, first] = IdsPlace::of(asked.index, params.topk);
+  const uint32_t pick = first + AskedIds::lane();
+  if (pick >= params.topk) return;
+  params.out.picks[size_t{token} * params.topk + pick] = asked.expert >= 0 ? asked.expert : -1;
+  if (asked.expert == AskedIds::kNoExpert) [[unlikely]]
+    complain(call, token, load_id(params, token, pick));
 }
 
-/// By one thread: what the destination must know of eight picks.
+/// By one lane: what the destination must know of eight picks.
 DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
-                     const AskedIds& asked) {
+                     const int32_t (&experts)[PackedIds::kIds]) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const uint32_t first = destination * params.local_experts;
   PackedIds packed = PackedIds::of_epoch(call.call.epoch());
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
     // What is no expert becomes more than any.
-    const uint32_t local = static_cast<uint32_t>(asked.expert[place]) - first;
+    const uint32_t local = static_cast<uint32_t>(experts[place]) - first;
     packed.set(place,
-               asked.expert[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);
+               experts[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);
   }
   // Relaxed: the word says which call it belongs to and speaks of nothing else.
   store<Order::relaxed, Scope::sys>(
       common.windows.ids(destination, call.call.parity(), common.rank) + index, packed.piece);
-  if (destination == common.rank) note_picks(call, index, asked);
 }
 
-/// By the threads of a sending block that move no data, `begin` of them before: its share of the
-/// destinations, the next rank first and this one last. `ahead` is what was loaded of the first,
-/// but for the warps that have looked at ranks meanwhile.
-DEVICE void send_all_ids(const Dispatch& call, uint32_t begin, AskedIds ahead) {
+/// The words of ids that a warp tells: all sending blocks share them, since whoever receives waits
+/// for all, and a warp beside those that cast takes long for each.
+struct IdsShare {
+  uint32_t first, stride, count;
+
+  /// `begin`: the block's warps that move data.
+  DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
+    const uint32_t warps = warp::count() - begin;
+    const uint32_t position = (warp::index() - begin) * params.call.send_blocks + block::index();
+    return {position * AskedIds::kAWarp, warps * params.call.send_blocks * AskedIds::kAWarp,
+            params.tokens_max * packed_ids_of(params.topk)};
+  }
+  DEVICE AskedIds load(const DispatchParams& params, uint32_t base) const {
+    return AskedIds::load(params, base + warp::lane() / AskedIds::kLanes);
+  }
+};
+
+/// By all lanes of a warp that moves no data: to the next rank first and to this one last. `ahead`
+/// is what was loaded of the first words.
+DEVICE void send_all_ids(const Dispatch& call, const IdsShare& share, AskedIds ahead) {
   const CallParams& common = call.params.call;
-  const uint32_t threads = block::threads() - begin, first = thread::index() - begin;
-  const uint32_t ids = call.params.tokens_max * packed_ids_of(call.params.topk);
-  KEEP_ROLLED for (uint32_t turn = block::index(); turn < common.ranks;
-                   turn += common.send_blocks) {
-    const uint32_t destination = rank_after(common, 1 + turn);
-    if (!call.call.open(destination)) continue;
-    KEEP_ROLLED for (uint32_t index = first; index < ids; index += threads) send_ids(
-        call, destination, index,
-        index == first && !warp_looks(common) ? ahead : AskedIds::load(call.params, index));
+  KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
+    const AskedIds asked = base == share.first ? ahead : share.load(call.params, base);
+    int32_t experts[PackedIds::kIds];
+    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts[place] =
+        asked.at(place);
+    if (asked.index >= share.count) continue;
+    KEEP_ROLLED for (uint32_t turn = AskedIds::lane(); turn < common.ranks;
+                     turn += AskedIds::kLanes) {
+      const uint32_t destination = rank_after(common, 1 + turn);
+      if (call.call.open(destination)) send_ids(call, destination, asked.index, experts);
+    }
+    if (call.call.open(common.rank)) note_pick(call, asked);
   }
 }
 
@@ -138,42 +148,40 @@ struct SendPosition {
   }
 };
 
-/// By all lanes: the ranks that a token goes to, one lane for each.
-struct Destinations {
-  uint32_t rank;   ///< of this lane's pick
-  uint32_t leads;  ///< lanes that stand for a rank
-
-  DEVICE static Destinations of(const Dispatch& call, int64_t id) {
-    const bool valid = is_expert(call.params, id);
-    const uint32_t rank =
-        valid ? call.params.by.local_experts.quotient(static_cast<uint32_t>(id)) : 0;
-    const bool goes = valid && call.call.open(rank);
-    // Lanes that go nowhere must match with nobody.
-    const uint32_t same = warp::match(goes ? rank : kRanksMax + warp::lane());
-    return {rank, warp::ballot(goes && (same & lanes_below()) == 0)};
+/// By all lanes: `send(rank)` for each rank that a token goes to. `id` is this lane's pick. (Lanes
+/// that find who holds the same rank take longer than the rest of a unit.)
+template <class Send>
+DEVICE void each_destination(const Dispatch& call, int64_t id, Send send) {
+  const bool valid = is_expert(call.params, id);
+  const uint32_t rank =
+      valid ? call.params.by.local_experts.quotient(static_cast<uint32_t>(id)) : 0;
+  const bool goes = valid && call.call.open(rank);
+  KEEP_ROLLED for (uint32_t first = 0; first < call.params.call.ranks; first += 32) {
+    uint32_t left = warp::bit_or(goes && rank - first < 32 ? 1u << rank % 32 : 0);
+    KEEP_ROLLED for (; left != 0; left &= left - 1) send(first + first_bit(left));
   }
-};
+}
 
 DEVICE int64_t pick_of_lane(const DispatchParams& params, uint32_t token) {
   return warp::lane() < params.topk ? load_id(params, token, warp::lane()) : -1;
 }
 
-/// By all lanes: a unit's pieces to every destination.
-DEVICE void send_unit(const Dispatch& call, SendPosition at, Destinations to,
-                      const CastUnit& cast) {
+/// By all lanes: a unit's pieces to every destination. `id` is this lane's pick.
+DEVICE void send_unit(const Dispatch& call, SendPosition at, int64_t id, const CastUnit& cast) {
   const DispatchParams& params = call.params;
   const uint32_t piece = params.row.piece(at.unit, warp::lane());
   const bool has_piece = piece < params.row.data_pieces();
-  for (uint32_t left = to.leads; left != 0; left &= left - 1) {
-    const uint32_t destination = warp::shuffle(to.rank, first_bit(left));
+  const bool has_scales = params.row.is_fp8() && warp::lane() == 0;
+  const uint32_t parity = call.call.parity();
+  each_destination(call, id, [&](uint32_t destination) {
     const Peer<Bytes16> row =
-        params.call.windows.row(destination, call.call.parity(), params.call.rank, at.token);
+        params.call.windows.row(destination, parity, params.call.rank, at.token);
     // Relaxed: sixteen bytes are their own flag.
     if (has_piece) store<Order::relaxed, Scope::sys>(row + piece, cast.data);
-    if (params.row.is_fp8() && warp::lane() == 0)
+    if (has_scales)
       store<Order::relaxed, Scope::sys>(row + (params.row.first_scale_piece() + at.unit),
                                         cast.scales);
-  }
+  });
 }
 
 /// What a warp that moves data has in hand of a unit to come.
@@ -196,15 +204,16 @@ DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t warps = params.send_teams * params.by.send_team.divisor;
   const bool moves_data = warp::index() < warps;
+  const IdsShare share = IdsShare::of_warp(params, warps);
   LoadedUnit next{};
   AskedIds ids{};
   if (moves_data)
     next = LoadedUnit::load(params, SendPosition::first(params));
-  else if (block::index() < params.call.ranks && !warp_looks(params.call))
-    ids = AskedIds::load(params, thread::index() - warps * kWarpLanes);
+  else
+    ids = share.load(params, share.first);
   open_call(call.call, true, [] {});
   if (!moves_data) {
-    send_all_ids(call, warps * kWarpLanes, ids);
+    send_all_ids(call, share, ids);
     return;
   }
   KEEP_ROLLED while (next.at.token < params.tokens) {
@@ -212,7 +221,7 @@ DEVICE void send_dispatch(const Dispatch& call) {
     next.at.advance(params);
     next = LoadedUnit::load(params, next.at);
     const CastUnit cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
-    send_unit(call, now.at, Destinations::of(call, now.id), cast);
+    send_unit(call, now.at, now.id, cast);
   }
 }
 

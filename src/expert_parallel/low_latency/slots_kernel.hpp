@@ -52,15 +52,14 @@ DEVICE void empty_tables(const Dispatch& call) {
                    i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
 }
 
-/// One thread's look at eight picks of a token: into the bitmap, and into the block's table if the
-/// row is its own.
+/// A thread's share of eight picks of a token: into the bitmap, and into the block's table if the
+/// row is its own. Several threads share a word of few tokens, since one takes long for eight.
 DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
-                     const PackedIds& packed) {
-  const uint32_t topk = call.params.topk;
+                     const PackedIds& packed, uint32_t share) {
+  const uint32_t places = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
   uint32_t row = 0;
   const bool is_own = own.owns(call.params, of, row);
-  UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    if (first + place >= topk) break;
+  KEEP_ROLLED for (uint32_t place = share; place < places; place += 1u << call.params.ids_shift) {
     const uint32_t expert = packed.get(place);
     if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
     if (expert != PackedIds::kNone)
@@ -84,9 +83,9 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const auto begin = static_cast<uint32_t>(cycles());
   const Divisor& ids_a_source = params.by.ids_a_source;
   const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
-  KEEP_ROLLED for (uint32_t i = thread::index(); i < common.ranks * ids_a_source.divisor;
-                   i += block::threads()) {
-    const uint32_t source = ids_a_source.quotient(i);
+  const uint32_t shift = params.ids_shift, shares = common.ranks * ids_a_source.divisor << shift;
+  KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
+    const uint32_t i = at >> shift, source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
     PackedIds packed;
     const bool come = call.call.await(Phase::dispatch_ids, again ? common.rank : source,
@@ -98,7 +97,7 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
                                       });
     const auto [token, first] = IdsPlace::of(ids_a_source.remainder(i, source), params.topk);
     if (come)
-      note_ids(call, own, {source, token}, first, packed);
+      note_ids(call, own, {source, token}, first, packed, at - (i << shift));
     else
       store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
     if (params.out.waited != nullptr && !again)
@@ -135,6 +134,17 @@ DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
   return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
 }
 
+/// term(0) + ... + term(count - 1), looked up a few at a time.
+template <class Term>
+DEVICE uint32_t sum_of(uint32_t count, Term term) {
+  constexpr uint32_t kAtOnce = 4;
+  uint32_t sum = 0;
+  KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count) sum += term(first + i);
+  }
+  return sum;
+}
+
 /// By the whole block: how many rows everybody has for each expert.
 DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
   const DispatchTail& tail = call.tail;
@@ -144,9 +154,8 @@ DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
     const uint32_t source = call.params.by.ranks.remainder(i, expert);
     const uint32_t words = takes_part(call, source, by_verdicts) ? tail.words : 0;
     const uint32_t* const bits = tail.bits(expert, source);
-    uint32_t rows = 0;
-    KEEP_ROLLED for (uint32_t word = 0; word < words; ++word) rows += population(bits[word]);
-    tail.rows(expert)[source] = rows;
+    tail.rows(expert)[source] =
+        sum_of(words, [&](uint32_t word) { return population(bits[word]); });
   }
 }
 
@@ -154,10 +163,9 @@ DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
 DEVICE uint32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
   const uint32_t* const rows = call.tail.rows(expert);
   const uint32_t* const bits = call.tail.bits(expert, of.source);
-  uint32_t slot = population(bits[of.token / 32] & ((1u << of.token % 32) - 1));
-  KEEP_ROLLED for (uint32_t source = 0; source < of.source; ++source) slot += rows[source];
-  KEEP_ROLLED for (uint32_t word = 0; word < of.token / 32; ++word) slot += population(bits[word]);
-  return slot;
+  return population(bits[of.token / 32] & ((1u << of.token % 32) - 1)) +
+         sum_of(of.source, [&](uint32_t source) { return rows[source]; }) +
+         sum_of(of.token / 32, [&](uint32_t word) { return population(bits[word]); });
 }
 
 /// By the whole block, which has met since it counted: where its own rows go. Once for a row, and

@@ -152,13 +152,13 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   Bytes16 seen = empty_piece();
   for (bool again = false;; again = true) {
     read_ids(call, own, again);
-    if (!again) seen = job.glance();
     block::sync();
     Proposal proposal{};
     if (!again && thread::index() < params.call.ranks)
       proposal = Proposal::make(call, thread::index());
     count_rows(call, again);
     block::sync();
+    if (!again) seen = job.glance();
     find_slots(call, own, again);
     if (again) {
       block::sync();
