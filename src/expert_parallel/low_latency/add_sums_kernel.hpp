@@ -26,18 +26,18 @@ struct OwnPick {
   }
 };
 
-/// By all lanes of one warp, for the block: what its warps would find out one by one.
+/// By all lanes of one warp, for the block: what its warps would find out one by one. Which ranks
+/// it speaks with need not be known yet.
 DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick, TokenPlan& plan) {
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
   const bool picks = pick.expert >= 0;
   const uint32_t rank =
       picks ? call.params.by.local_experts.quotient(static_cast<uint32_t>(pick.expert)) : self;
-  const bool here = pick.row.slot >= 0, open = rank != self && call.call.open(rank);
+  const bool here = pick.row.slot >= 0, there = rank != self;
   // Lanes that have no share must match with nobody.
-  const uint32_t same = warp::match(open ? rank : kRanksMax + lane);
-  const bool leads = open && (same & lanes_below()) == 0;
+  const uint32_t same = warp::match(there ? rank : kRanksMax + lane);
+  const bool leads = there && (same & lanes_below()) == 0;
   const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
-  const uint32_t missing = warp::ballot(rank != self && !open);
   if (here) plan.row[population(rows & lanes_below())] = pick.row;
   if (leads)
     plan.share[population(shares & lanes_below())] = {
@@ -46,7 +46,7 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   if (lane != 0) return;
   plan.rows = population(rows);
   plan.shares = population(shares);
-  plan.missing = population(missing);
+  plan.lost = 0;
 }
 
 /// A chunk of a token's shares, a few of them at a time.
@@ -66,19 +66,19 @@ class Shares {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_) pieces_[i] = look(i);
   }
 
-  /// By all lanes: waits for what load_from did not find. The shares that did not come, as bits.
-  DEVICE uint32_t await_loaded() {
-    uint32_t lost = 0;
+  /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
+  /// not come, as bits, among them.
+  DEVICE uint32_t await_loaded(uint32_t lost) {
     KEEP_ROLLED for (uint32_t i = first_missing(); i < held_; i = first_missing()) {
-      const uint32_t rank = plan_.share[first_ + i].rank;
+      const uint32_t rank = plan_.share[first_ + i].rank, bit = 1u << (first_ + i);
       const auto begin = static_cast<uint32_t>(cycles());
-      const bool come =
-          call_.call.await(Phase::combine_partials, rank, call_.call.epoch(), [&](uint64_t&) {
-            look_again();
-            return first_missing() != i;
-          });
+      const bool come = (lost & bit) == 0 && call_.call.await(Phase::combine_partials, rank,
+                                                              call_.call.epoch(), [&](uint64_t&) {
+                                                                look_again();
+                                                                return first_missing() != i;
+                                                              });
       if (!come) {
-        lost |= 1u << (first_ + i);
+        lost |= bit;
         // What did not come counts as nothing.
         UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) replace_if(j == i, pieces_[j], Bytes16{});
       }
@@ -88,13 +88,12 @@ class Shares {
     return lost;
   }
 
-  /// By all lanes: adds what was loaded, but for the `lost` shares, and empties the places.
+  /// By all lanes: adds what was loaded, but for the `lost` shares.
   DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       // All lanes add, since a codec's may need one another.
       if (first_ + i >= plan_.shares || (lost >> (first_ + i) & 1) != 0) continue;
       Codec::add(sums, pieces_[i]);
-      if (i < held_) put_back(staged(i));
     }
   }
 
@@ -130,17 +129,32 @@ class Shares {
   uint32_t place_ = 0;             ///< this lane's in a staged row
 };
 
-/// By the whole block: the shares that some warp lacks. `turn` counts the block's tokens.
-DEVICE uint32_t vote(const Combine& call, uint32_t lacks, uint32_t turn) {
-  // The next turn's word is readied now: nobody can be there yet, and nobody still looks at the
-  // turn before the last, which had that word.
-  uint32_t* const word = &call.shared.lost[turn % 3];
-  if (thread::index() == 0) call.shared.lost[(turn + 1) % 3] = 0;
-  if (!block::any(lacks != 0)) return 0;
-  if (lacks != 0) fetch_or<Order::relaxed, Scope::block>(word, lacks);
-  block::sync();
-  return *word;
-}
+/// Of this rank's tokens those that a block finishes: a plan each, some at a time.
+struct OwnTokens {
+  uint32_t first, stride;
+
+  DEVICE bool there_are(const CombineParams& params) const { return first < params.tokens; }
+  DEVICE OwnTokens next() const { return {first + planners() * stride, stride}; }
+  DEVICE uint32_t at(uint32_t place) const { return first + place * stride; }
+  DEVICE bool has(const CombineParams& params, uint32_t place) const {
+    return place < planners() && at(place) < params.tokens;
+  }
+};
+
+/// A chunk of one of these tokens, as a warp finishes them one after the other.
+struct OwnJob {
+  uint32_t place, chunk;
+
+  DEVICE static OwnJob first() { return {0, warp::index()}; }
+  DEVICE bool there_is(const CombineParams& params, const OwnTokens& tokens) const {
+    return chunk < params.chunks() && tokens.has(params, place);
+  }
+  DEVICE OwnJob next(const CombineParams& params) const {
+    const uint32_t other = chunk + warp::count();
+    return other < params.chunks() ? OwnJob{place, other} : OwnJob{place + 1, warp::index()};
+  }
+  DEVICE uint32_t piece() const { return chunk * kWarpLanes + warp::lane(); }
+};
 
 /// By all lanes: a chunk of a token's result.
 DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums) {
@@ -150,118 +164,144 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, cons
                  sums.rounded());
 }
 
-/// One of the block's tokens, and the one after it.
-struct Turn {
-  uint32_t number, token, next_token;
-  const TokenPlan& plan;
-  TokenPlan& next_plan;
-};
-
-/// By the warp that plans for the block, before the vote, after which all go on to the next token.
-/// The plan of the turn before the last, which has the same place, nobody reads any more.
-DEVICE void plan_next(const Combine& call, const Turn& turn, const OwnPick& next) {
-  if (warp::index() == warp::count() - 1) plan_token(call, turn.next_token, next, turn.next_plan);
+/// By all lanes: adds what others send to a chunk's sums. `meanwhile` is called while that is on
+/// its way. False if some share did not come; the token's plan says then which.
+template <class Codec, class Meanwhile>
+DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t chunk, LaneSums& sums,
+                         Meanwhile meanwhile) {
+  Shares<Codec> shares(call, plan);
+  // Relaxed: other warps add to it meanwhile, and a vote follows.
+  uint32_t lost = load<Order::relaxed, Scope::block>(&plan.lost);
+  KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
+    shares.load_from(first, chunk);
+    if (first == 0) meanwhile();
+    lost = shares.await_loaded(lost);
+    shares.add_to(sums, warp::bit_or(lost));
+    if (first + kSharesHeld >= plan.shares) break;
+  }
+  if (lost != 0) fetch_or<Order::relaxed, Scope::block>(&plan.lost, lost);
+  return lost == 0;
 }
 
-/// By the whole block: a token, if need be without some ranks, of all of whose channels the same
-/// ones are missing. No warp has more than a chunk of it, and there are few shares, so that nothing
-/// is read twice. The shares that were lost.
+/// By all lanes: all chunks of this warp, as if nothing were lost; whether nothing was. Rows of y
+/// depend on nobody and come from far away, so the next chunk's are added while this one's shares
+/// are on their way.
 template <class Codec>
-DEVICE uint32_t finish_at_once(const Combine& call, const Turn& turn, const OwnPick& next) {
-  const uint32_t chunk = warp::index(), piece = chunk * kWarpLanes + warp::lane();
-  const bool has_chunk = chunk < call.params.chunks();
+DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
+  const CombineParams& params = call.params;
+  TokenPlan* const plans = call.shared.plans;
+  OwnJob job = OwnJob::first();
   LaneSums sums;
-  Shares<Codec> shares(call, turn.plan);
-  if (has_chunk) {
-    shares.load_from(0, chunk);  // On their way while own rows are added.
-    add_rows(call, sums, turn.plan, piece);
+  if (job.there_is(params, tokens)) add_rows(call, sums, plans[job.place], job.piece());
+  bool complete = true;
+  KEEP_ROLLED while (job.there_is(params, tokens)) {
+    const OwnJob next = job.next(params);
+    LaneSums ahead;
+    complete &= await_shares<Codec>(call, plans[job.place], job.chunk, sums, [&] {
+      if (next.there_is(params, tokens)) add_rows(call, ahead, plans[next.place], next.piece());
+    });
+    store_sums(call, tokens.at(job.place), job.piece(), sums);
+    sums = ahead;
+    job = next;
   }
-  plan_next(call, turn, next);
-  const uint32_t lacks = has_chunk ? shares.await_loaded() : 0;
-  const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
-  if (has_chunk) {
-    shares.add_to(sums, lost);
-    store_sums(call, turn.token, piece, sums);
-  }
-  return lost;
+  return complete;
 }
 
-/// The same for any number of chunks and shares: everything is awaited before the vote, and read
-/// again after it.
+/// By all lanes: this warp's chunks of the tokens that some warp has lost shares of, without those:
+/// of all channels the same ones are missing. Nothing has been emptied, so all the rest is there.
 template <class Codec>
-DEVICE uint32_t finish_in_turns(const Combine& call, const Turn& turn, const OwnPick& next) {
-  const uint32_t chunks = call.params.chunks(), count = turn.plan.shares;
-  Shares<Codec> shares(call, turn.plan);
-  uint32_t lacks = 0;
-  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
-    KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
-      shares.load_from(first, chunk);
-      lacks |= shares.await_loaded();
-    }
-  }
-  plan_next(call, turn, next);
-  const uint32_t lost = vote(call, warp::bit_or(lacks), turn.number);
-  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < chunks; chunk += warp::count()) {
-    const uint32_t piece = chunk * kWarpLanes + warp::lane();
+DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
+  const CombineParams& params = call.params;
+  KEEP_ROLLED for (OwnJob job = OwnJob::first(); job.there_is(params, tokens);
+                   job = job.next(params)) {
+    const TokenPlan& plan = call.shared.plans[job.place];
+    if (plan.lost == 0) continue;
     LaneSums sums;
-    add_rows(call, sums, turn.plan, piece);
-    KEEP_ROLLED for (uint32_t first = 0; first < count; first += kSharesHeld) {
-      shares.load_from(first, chunk);  // All there, or lost.
-      shares.add_to(sums, lost);
+    add_rows(call, sums, plan, job.piece());
+    Shares<Codec> shares(call, plan);
+    KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
+      shares.load_from(first, job.chunk);
+      shares.add_to(sums, plan.lost);
     }
-    store_sums(call, turn.token, piece, sums);
+    store_sums(call, tokens.at(job.place), job.piece(), sums);
   }
-  return lost;
 }
 
-/// By one thread: picks that the sum lacks.
-DEVICE void tell_lost(const Combine& call, const Turn& turn, uint32_t lost) {
-  uint32_t picks = turn.plan.missing;
-  KEEP_ROLLED for (; lost != 0; lost &= lost - 1) picks += turn.plan.share[first_bit(lost)].picks;
-  call.params.lost[turn.token] = static_cast<int32_t>(picks);
-}
-
+/// By all lanes: empties the places of what this warp has read. One that may not have been filled
+/// is left as it is, for a masked rank may yet write there, and is refilled before it is unmasked.
 template <class Codec>
-DEVICE void finish_token(const Combine& call, const Turn& turn, const OwnPick& next) {
-  const bool at_once = call.params.chunks() <= warp::count() && turn.plan.shares <= kSharesHeld;
-  const uint32_t lost =
-      at_once ? finish_at_once<Codec>(call, turn, next) : finish_in_turns<Codec>(call, turn, next);
-  if (call.params.lost != nullptr && thread::index() == 0) tell_lost(call, turn, lost);
+DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
+  const CombineParams& params = call.params;
+  KEEP_ROLLED for (OwnJob job = OwnJob::first(); job.there_is(params, tokens);
+                   job = job.next(params)) {
+    if (!Codec::has_piece(params, job.chunk)) continue;
+    const TokenPlan& plan = call.shared.plans[job.place];
+    const uint32_t lost = plan.lost, at = job.chunk * Codec::kPiecesAChunk + warp::lane();
+    KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i) {
+      if ((lost >> i & 1) == 0) put_back(plan.share[i].staged + at);
+    }
+  }
 }
 
-/// By a whole receiving block. Its last warp knows two tokens ahead what the block needs.
+/// By a warp that plans: shares of ranks that the block does not speak with.
+DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
+  const bool closed = warp::lane() < plan.shares && !call.call.open(plan.share[warp::lane()].rank);
+  const uint32_t lost = warp::ballot(closed);
+  if (warp::elect()) plan.lost = lost;
+}
+
+/// By the whole block: picks that each sum lacks.
+DEVICE void tell_lost(const Combine& call, const OwnTokens& tokens) {
+  KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
+                   place += block::threads()) {
+    const TokenPlan& plan = call.shared.plans[place];
+    uint32_t picks = 0;
+    KEEP_ROLLED for (uint32_t left = plan.lost; left != 0; left &= left - 1) picks +=
+        plan.share[first_bit(left)].picks;
+    call.params.lost[tokens.at(place)] = static_cast<int32_t>(picks);
+  }
+}
+
+/// By a whole receiving block. A row of sums counts whole or not at all: when a block's warps have
+/// finished their chunks of some tokens they vote, and no place is emptied before. `some_closed`:
+/// there are ranks that the block does not speak with.
+template <class Codec>
+DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
+  if (some_closed) {
+    if (warp_plans() && tokens.has(call.params, warp::index()))
+      lose_closed(call, call.shared.plans[warp::index()]);
+    block::sync();
+  }
+  const bool complete = finish_tokens<Codec>(call, tokens);
+  if (block::any(!complete)) finish_without_lost<Codec>(call, tokens);
+  empty_places<Codec>(call, tokens);
+  if (call.params.lost != nullptr) tell_lost(call, tokens);
+}
+
+/// By a whole receiving block: its warps plan its tokens, one each, while it learns whom it speaks
+/// with.
 template <class Codec>
 DEVICE void receive_combine(const Combine& call) {
   const CombineParams& params = call.params;
   CombineShared& shared = call.shared;
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
-  const uint32_t receivers = grid::blocks() - senders, first = block::index() - senders;
-  const bool plans = warp::index() == warp::count() - 1;
-  OwnPick next = plans ? OwnPick::load(call, first) : OwnPick{};
-  if (thread::index() == 0) shared.lost[0] = 0;
+  OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
+  const auto plan = [&] {
+    if (!warp_plans() || !tokens.has(params, warp::index())) return;
+    const uint32_t token = tokens.at(warp::index());
+    plan_token(call, token, OwnPick::load(call, token), shared.plans[warp::index()]);
+  };
+  plan();
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  // The warp that plans looks at ranks as well: at all of them, if it has the lanes.
-  const bool knows_early = params.call.ranks <= kWarpLanes;
-  const auto plan_first = [&] {
-    if (!plans) return;
-    plan_token(call, first, next, shared.plans[0]);
-    next = OwnPick::load(call, first + receivers);
-  };
-  open_call(call.call, false, [&] {
-    if (knows_early) plan_first();
-  });
-  if (!knows_early) {
-    plan_first();
+  const bool some_closed = open_call(call.call, false, [] {});
+  KEEP_ROLLED while (tokens.there_are(params)) {
+    finish_round<Codec>(call, tokens, some_closed);
+    tokens = tokens.next();
+    if (!tokens.there_are(params)) break;
+    block::sync();  // All have read what the plans before were.
+    plan();
     block::sync();
-  }
-  uint32_t number = 0;
-  KEEP_ROLLED for (uint32_t token = first; token < params.tokens; token += receivers, ++number) {
-    const Turn turn{number, token, token + receivers, shared.plans[number % 3],
-                    shared.plans[(number + 1) % 3]};
-    const OwnPick pick = next;
-    if (plans) next = OwnPick::load(call, token + 2 * receivers);
-    finish_token<Codec>(call, turn, pick);
   }
   if (params.waited == nullptr) return;
   block::sync();

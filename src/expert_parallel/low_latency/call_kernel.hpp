@@ -108,10 +108,12 @@ DEVICE bool warp_looks(const CallParams& params) {
 
 /// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
 /// meanwhile the first make ready what is to be sent. `tell_first` is called by all lanes of the
-/// warps that look, once they know of their own ranks, and before the block meets.
+/// warps that look, once they know of their own ranks, and before the block meets. Whether there
+/// are ranks that it does not speak with.
 template <class TellFirst>
-DEVICE void open_call(const Call& call, bool sending, TellFirst tell_first) {
+DEVICE bool open_call(const Call& call, bool sending, TellFirst tell_first) {
   const CallParams& params = call.params;
+  bool closed = false;
   KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
                    rank += block::threads()) {
     const bool other = rank != params.rank;
@@ -126,18 +128,20 @@ DEVICE void open_call(const Call& call, bool sending, TellFirst tell_first) {
       if (sending && !has_room(call, drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
+    closed |= !open;
   }
   if (warp_looks(params)) {
     warp::sync();
     tell_first();
   }
-  block::sync();
+  const bool some_closed = block::any(closed);
   advance_epoch(call);
-  if (sends(params.part) || !speaks()) return;
+  if (sends(params.part) || !speaks()) return some_closed;
   // Who only receives waits for no room, and its block need not wait for a release.
   KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
                    rank += block::threads()) if (rank != params.rank && call.open(rank))
       say_drained(call, rank);
+  return some_closed;
 }
 
 /// By the whole block, last of all: for whoever measures.

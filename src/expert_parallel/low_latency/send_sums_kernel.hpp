@@ -160,13 +160,10 @@ struct TokenGroup {
   DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
 };
 
-/// The tokens that a block sums, some of them at a time: a group for each warp but the last, which
-/// looks at ranks meanwhile.
+/// The tokens that a block sums, some of them at a time: a group for each warp that plans.
 struct Round {
   uint32_t first;  ///< position of the first token
 
-  DEVICE static uint32_t planners() { return warp::count() - 1; }
-  DEVICE static bool plans() { return warp::index() < planners(); }
   /// From the first token of a group to that of the next.
   DEVICE static uint32_t stride(const CombineParams& params) {
     return TokenGroup::tokens(params) * params.call.send_blocks;
@@ -256,7 +253,7 @@ template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
   const WeightsAhead weights = WeightsAhead::load(params);
-  const bool plans = Round::plans();
+  const bool plans = warp_plans();
   PlannedGroup& planned = call.shared.groups[warp::index()];
   Round round{block::index()};
   TokenGroup group = plans ? round.group_of_warp(params) : TokenGroup{{0, 0}, -1};
@@ -269,7 +266,7 @@ DEVICE void send_combine(const Combine& call) {
     if (plans) group.weigh(call, planned);
     block::sync();
     round = round.next(params);
-    if (plans) group = round.group_of_warp(params);
+    if (plans && round.there_is(params)) group = round.group_of_warp(params);
     KEEP_ROLLED while (rows.there_are()) {
       rows.add();
       rows.advance();

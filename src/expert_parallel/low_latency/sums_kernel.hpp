@@ -16,9 +16,9 @@ struct alignas(8) WeightedRow {
 
 /// What goes into the sum of one of this rank's tokens.
 struct TokenPlan {
-  uint32_t rows;     ///< of experts of this rank
-  uint32_t shares;   ///< ranks that send a row of sums
-  uint32_t missing;  ///< picks of ranks that are masked already
+  uint32_t rows;    ///< of experts of this rank
+  uint32_t shares;  ///< ranks that send a row of sums
+  uint32_t lost;    ///< shares that do not count, as bits
   WeightedRow row[kTopkMax];
   struct alignas(16) Share {
     Peer<Bytes16> staged;
@@ -44,10 +44,17 @@ struct PlannedGroup {
 struct CombineShared {
   CallShared call;
   PlannedGroup groups[kCombineThreadsMax / kWarpLanes];  ///< of a sending block, by warp
-  TokenPlan plans[3];                                    ///< by turn
-  uint32_t lost[3];                                      ///< by turn: shares that some warp lacks
-  uint64_t waited[kRanksMax];  ///< cycles that the block's first thread waited
+  TokenPlan plans[kCombineThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
+  uint64_t waited[kRanksMax];                            ///< cycles that the first thread waited
 };
+
+/// Warps that plan for their block: all but the last, which looks at ranks meanwhile.
+DEVICE uint32_t planners() {
+  return warp::count() - 1;
+}
+DEVICE bool warp_plans() {
+  return warp::index() < planners();
+}
 
 struct Combine {
   const CombineParams& params;
