@@ -7,7 +7,7 @@
 namespace tokenyard::low_latency {
 
 /// Shares of a sum that a lane holds in registers.
-inline constexpr uint32_t kSharesHeld = 4;
+inline constexpr uint32_t kSharesHeld = 3;
 
 /// A lane's pick of one of this rank's tokens, as memory has it.
 struct OwnPick {
@@ -141,24 +141,16 @@ struct OwnTokens {
   }
 };
 
-/// A chunk of one of these tokens, as a warp finishes them one after the other.
-struct OwnJob {
-  uint32_t place, chunk;
-
-  DEVICE static OwnJob first() { return {0, warp::index()}; }
-  DEVICE bool there_is(const CombineParams& params, const OwnTokens& tokens) const {
-    return chunk < params.chunks() && tokens.has(params, place);
-  }
-  DEVICE OwnJob next(const CombineParams& params) const {
-    const uint32_t other = chunk + warp::count();
-    return other < params.chunks() ? OwnJob{place, other} : OwnJob{place + 1, warp::index()};
-  }
-  DEVICE uint32_t piece() const { return chunk * kWarpLanes + warp::lane(); }
-};
+/// By all lanes: `body(chunk, y)` for each chunk of this warp's; `y` is this lane's piece of rows.
+template <class Body>
+DEVICE void each_chunk(const CombineParams& params, Body body) {
+  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < params.chunks(); chunk += warp::count())
+      body(chunk, PieceOfRows(params, chunk * kWarpLanes + warp::lane()));
+}
 
 /// By all lanes: a chunk of a token's result.
-DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t piece, const LaneSums& sums) {
-  const uint32_t pieces = call.params.pieces;
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t chunk, const LaneSums& sums) {
+  const uint32_t pieces = call.params.pieces, piece = chunk * kWarpLanes + warp::lane();
   if (piece < pieces)
     store_vector(reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece,
                  sums.rounded());
@@ -184,26 +176,25 @@ DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t chunk, L
 }
 
 /// By all lanes: all chunks of this warp, as if nothing were lost; whether nothing was. Rows of y
-/// depend on nobody and come from far away, so the next chunk's are added while this one's shares
+/// depend on nobody and come from far away, so the next token's are added while this one's shares
 /// are on their way.
 template <class Codec>
 DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
   const CombineParams& params = call.params;
   TokenPlan* const plans = call.shared.plans;
-  OwnJob job = OwnJob::first();
-  LaneSums sums;
-  if (job.there_is(params, tokens)) add_rows(call, sums, plans[job.place], job.piece());
   bool complete = true;
-  KEEP_ROLLED while (job.there_is(params, tokens)) {
-    const OwnJob next = job.next(params);
-    LaneSums ahead;
-    complete &= await_shares<Codec>(call, plans[job.place], job.chunk, sums, [&] {
-      if (next.there_is(params, tokens)) add_rows(call, ahead, plans[next.place], next.piece());
-    });
-    store_sums(call, tokens.at(job.place), job.piece(), sums);
-    sums = ahead;
-    job = next;
-  }
+  each_chunk(params, [&](uint32_t chunk, const PieceOfRows& y) {
+    LaneSums sums;
+    add_rows(y, sums, plans[0]);
+    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+      LaneSums ahead;
+      complete &= await_shares<Codec>(call, plans[place], chunk, sums, [&] {
+        if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
+      });
+      store_sums(call, tokens.at(place), chunk, sums);
+      sums = ahead;
+    }
+  });
   return complete;
 }
 
@@ -212,19 +203,20 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
 template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   const CombineParams& params = call.params;
-  KEEP_ROLLED for (OwnJob job = OwnJob::first(); job.there_is(params, tokens);
-                   job = job.next(params)) {
-    const TokenPlan& plan = call.shared.plans[job.place];
-    if (plan.lost == 0) continue;
-    LaneSums sums;
-    add_rows(call, sums, plan, job.piece());
-    Shares<Codec> shares(call, plan);
-    KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
-      shares.load_from(first, job.chunk);
-      shares.add_to(sums, plan.lost);
+  each_chunk(params, [&](uint32_t chunk, const PieceOfRows& y) {
+    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+      const TokenPlan& plan = call.shared.plans[place];
+      if (plan.lost == 0) continue;
+      LaneSums sums;
+      add_rows(y, sums, plan);
+      Shares<Codec> shares(call, plan);
+      KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
+        shares.load_from(first, chunk);
+        shares.add_to(sums, plan.lost);
+      }
+      store_sums(call, tokens.at(place), chunk, sums);
     }
-    store_sums(call, tokens.at(job.place), job.piece(), sums);
-  }
+  });
 }
 
 /// By all lanes: empties the places of what this warp has read. One that may not have been filled
@@ -232,15 +224,17 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
 template <class Codec>
 DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
   const CombineParams& params = call.params;
-  KEEP_ROLLED for (OwnJob job = OwnJob::first(); job.there_is(params, tokens);
-                   job = job.next(params)) {
-    if (!Codec::has_piece(params, job.chunk)) continue;
-    const TokenPlan& plan = call.shared.plans[job.place];
-    const uint32_t lost = plan.lost, at = job.chunk * Codec::kPiecesAChunk + warp::lane();
-    KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i) {
-      if ((lost >> i & 1) == 0) put_back(plan.share[i].staged + at);
+  each_chunk(params, [&](uint32_t chunk, const PieceOfRows&) {
+    if (!Codec::has_piece(params, chunk)) return;
+    const uint32_t at = chunk * Codec::kPiecesAChunk + warp::lane();
+    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+      const TokenPlan& plan = call.shared.plans[place];
+      const uint32_t lost = plan.lost, shares = plan.shares;
+      KEEP_ROLLED for (uint32_t i = 0; i < shares; ++i) {
+        if ((lost >> i & 1) == 0) put_back(plan.share[i].staged + at);
+      }
     }
-  }
+  });
 }
 
 /// By a warp that plans: shares of ranks that the block does not speak with.

@@ -20,11 +20,25 @@ struct Dispatch {
   const Call& call;
 };
 
-DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t pick) {
-  const size_t index = size_t{token} * params.topk + pick;
-  if (params.idx_is_int64) return load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
-  return load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
-}
+/// An id on its way here, of either width. Who makes one number of both at once waits for it: what
+/// is loaded is not asked for until it is needed.
+struct LoadedId {
+  int64_t wide = -1;
+  int32_t narrow = -1;
+
+  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t pick) {
+    const size_t index = size_t{token} * params.topk + pick;
+    LoadedId id;
+    if (params.idx_is_int64)
+      id.wide = load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
+    else
+      id.narrow = load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
+    return id;
+  }
+  DEVICE int64_t value(const DispatchParams& params) const {
+    return params.idx_is_int64 ? wide : narrow;
+  }
+};
 
 DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
   return static_cast<uint64_t>(id) < params.experts;
@@ -45,7 +59,7 @@ struct AskedIds {
   static constexpr uint32_t kLanes = PackedIds::kIds, kAWarp = kWarpLanes / kLanes;
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
   uint32_t index;  ///< of the word, as IdsPlace has it
-  int32_t expert;  ///< of this lane's pick, or one of these
+  LoadedId id;     ///< of this lane's pick
 
   DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
 
@@ -53,27 +67,26 @@ struct AskedIds {
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
     const uint32_t pick = first + lane();
-    if (token >= params.tokens || pick >= params.topk) return {index, kNothing};
-    const int64_t id = load_id(params, token, pick);
-    return {index, is_expert(params, id) ? static_cast<int32_t>(id)
-                   : id == -1            ? kNothing
-                                         : kNoExpert};
+    if (token >= params.tokens || pick >= params.topk) return {index, {}};
+    return {index, LoadedId::load(params, token, pick)};
   }
-  /// By all lanes: the expert of the word's pick at `place`.
-  DEVICE int32_t at(uint32_t place) const {
-    return warp::shuffle(expert, warp::lane() - lane() + place);
+  /// This lane's pick: an expert, kNothing or kNoExpert.
+  DEVICE int32_t expert(const DispatchParams& params) const {
+    const int64_t value = id.value(params);
+    if (is_expert(params, value)) return static_cast<int32_t>(value);
+    return value == -1 ? kNothing : kNoExpert;
   }
 };
 
 /// This lane's pick, as combine must know it, and what is wrong with it.
-DEVICE void note_pick(const Dispatch& call, const AskedIds& asked) {
+DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t expert) {
   const DispatchParams& params = call.params;
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
   const uint32_t pick = first + AskedIds::lane();
   if (pick >= params.topk) return;
-  params.out.picks[size_t{token} * params.topk + pick] = asked.expert >= 0 ? asked.expert : -1;
-  if (asked.expert == AskedIds::kNoExpert) [[unlikely]]
-    complain(call, token, load_id(params, token, pick));
+  params.out.picks[size_t{token} * params.topk + pick] = expert >= 0 ? expert : -1;
+  if (expert == AskedIds::kNoExpert) [[unlikely]]
+    complain(call, token, asked.id.value(params));
 }
 
 /// By one lane: what the destination must know of eight picks.
@@ -117,16 +130,17 @@ DEVICE void send_all_ids(const Dispatch& call, const IdsShare& share, AskedIds a
   const CallParams& common = call.params.call;
   KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
     const AskedIds asked = base == share.first ? ahead : share.load(call.params, base);
+    const int32_t expert = asked.expert(call.params);
     int32_t experts[PackedIds::kIds];
     UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts[place] =
-        asked.at(place);
+        warp::shuffle(expert, warp::lane() - AskedIds::lane() + place);
     if (asked.index >= share.count) continue;
     KEEP_ROLLED for (uint32_t turn = AskedIds::lane(); turn < common.ranks;
                      turn += AskedIds::kLanes) {
       const uint32_t destination = rank_after(common, 1 + turn);
       if (call.call.open(destination)) send_ids(call, destination, asked.index, experts);
     }
-    if (call.call.open(common.rank)) note_pick(call, asked);
+    if (call.call.open(common.rank)) note_pick(call, asked, expert);
   }
 }
 
@@ -162,8 +176,8 @@ DEVICE void each_destination(const Dispatch& call, int64_t id, Send send) {
   }
 }
 
-DEVICE int64_t pick_of_lane(const DispatchParams& params, uint32_t token) {
-  return warp::lane() < params.topk ? load_id(params, token, warp::lane()) : -1;
+DEVICE LoadedId pick_of_lane(const DispatchParams& params, uint32_t token) {
+  return warp::lane() < params.topk ? LoadedId::load(params, token, warp::lane()) : LoadedId{};
 }
 
 /// By all lanes: a unit's pieces to every destination. `id` is this lane's pick.
@@ -188,10 +202,10 @@ DEVICE void send_unit(const Dispatch& call, SendPosition at, int64_t id, const C
 struct LoadedUnit {
   SendPosition at;
   RawUnit raw;
-  int64_t id;  ///< this lane's pick
+  LoadedId id;  ///< of this lane's pick
 
   DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
-    if (at.token >= params.tokens) return {at, {}, -1};
+    if (at.token >= params.tokens) return {at, {}, {}};
     return {at, load_unit(params, at.token, at.unit), pick_of_lane(params, at.token)};
   }
 };
@@ -221,7 +235,7 @@ DEVICE void send_dispatch(const Dispatch& call) {
     next.at.advance(params);
     next = LoadedUnit::load(params, next.at);
     const CastUnit cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
-    send_unit(call, now.at, now.id, cast);
+    send_unit(call, now.at, now.id.value(params), cast);
   }
 }
 

@@ -137,7 +137,7 @@ struct TokenGroup {
     const CallParams& common = params.call;
     PlannedRow& row = planned.row[population(lives & lanes_below())];
     const bool ends = (lives & of_token(params) & lanes_above()) == 0;
-    row.slot = static_cast<uint32_t>(slot) | (ends ? PlannedRow::kEnds : 0);
+    row.slot = slot | (ends ? PlannedRow::kEnds : 0);
     if (ends)
       row.home = common.windows.partial(of.source, call.call.parity(), common.rank, of.token);
   }
@@ -201,17 +201,18 @@ class RowsInHand {
   /// By all lanes: they are on their way.
   DEVICE void load() {
     const PlannedGroup& group = call_.shared.groups[group_];
-    const bool has_piece = piece() < call_.params.pieces;
+    const uint32_t count = group.rows;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first_ + i >= group.rows || !has_piece) continue;
+      if (first_ + i >= count || !y_.there_is()) continue;
       rows_[i] = y_.load(group.row[first_ + i].slot & ~PlannedRow::kEnds);
     }
   }
   /// By all lanes: adds them, in their order, and sends the sums that are complete.
   DEVICE void add() {
     const PlannedGroup& group = call_.shared.groups[group_];
+    const uint32_t count = group.rows;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first_ + i >= group.rows) continue;
+      if (first_ + i >= count) continue;
       const PlannedRow row = group.row[first_ + i];
       sums_.add(rows_[i], row.weight);
       if ((row.slot & PlannedRow::kEnds) != 0) send(row.home);

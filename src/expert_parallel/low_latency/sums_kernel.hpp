@@ -29,8 +29,8 @@ struct TokenPlan {
 
 /// A row of y that goes into the sum of another rank's token.
 struct alignas(16) PlannedRow {
-  static constexpr uint32_t kEnds = uint32_t{1} << 31;
-  uint32_t slot;  ///< with kEnds: the last of its token
+  static constexpr int32_t kEnds = INT32_MIN;
+  int32_t slot;  ///< with kEnds: the last of its token
   float weight;
   Peer<Bytes16> home;  ///< of the last: where the token's sums are staged; null: nobody wants them
 };
@@ -101,30 +101,31 @@ class PieceOfRows {
  public:
   DEVICE PieceOfRows(const CombineParams& params, uint32_t piece)
       : of_slot_0_(settled(params.y + size_t{piece} * sizeof(Bytes16))),
-        row_bytes_(params.pieces * static_cast<uint32_t>(sizeof(Bytes16))) {}
-  DEVICE Bytes16 load(uint32_t slot) const {
-    return load_vector<Cache::read_only>(
-        reinterpret_cast<const Bytes16*>(of_slot_0_ + uint64_t{slot} * row_bytes_));
+        row_bytes_(params.pieces * static_cast<uint32_t>(sizeof(Bytes16))),
+        there_is_(piece < params.pieces) {}
+  DEVICE bool there_is() const { return there_is_; }
+  DEVICE Bytes16 load(int32_t slot) const {
+    return load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(
+        of_slot_0_ + uint64_t{static_cast<uint32_t>(slot)} * row_bytes_));
   }
 
  private:
   const std::byte* of_slot_0_;
   uint32_t row_bytes_;
+  bool there_is_;
 };
 
-/// The rows of a plan, added in their order.
-DEVICE void add_rows(const Combine& call, LaneSums& sums, const TokenPlan& plan, uint32_t piece) {
+/// The rows of a plan, this lane's piece of each, added in their order.
+DEVICE void add_rows(const PieceOfRows& y, LaneSums& sums, const TokenPlan& plan) {
   constexpr uint32_t kAtOnce = 4;
-  const bool has_piece = piece < call.params.pieces;
-  const PieceOfRows y(call.params, piece);
-  KEEP_ROLLED for (uint32_t first = 0; first < plan.rows; first += kAtOnce) {
+  const uint32_t count = plan.rows;
+  KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
     Bytes16 rows[kAtOnce] = {};
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i >= plan.rows || !has_piece) continue;
-      rows[i] = y.load(static_cast<uint32_t>(plan.row[first + i].slot));
+      if (first + i < count && y.there_is()) rows[i] = y.load(plan.row[first + i].slot);
     }
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i < plan.rows) sums.add(rows[i], plan.row[first + i].weight);
+      if (first + i < count) sums.add(rows[i], plan.row[first + i].weight);
     }
   }
 }
