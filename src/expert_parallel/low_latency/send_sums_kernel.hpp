@@ -174,9 +174,14 @@ struct Round {
   DEVICE Round next(const CombineParams& params) const {
     return {first + planners() * stride(params)};
   }
-  /// By all lanes of a warp that plans.
+  /// Whether this warp has a group to plan.
+  DEVICE bool has_group(const CombineParams& params) const {
+    return warp_plans() && position_of_warp(params) < OthersToken::count(params);
+  }
+  /// By all lanes.
   DEVICE TokenGroup group_of_warp(const CombineParams& params) const {
-    return TokenGroup::at(params, first + warp::index() * stride(params));
+    return has_group(params) ? TokenGroup::at(params, position_of_warp(params))
+                             : TokenGroup{{0, 0}, -1};
   }
   /// Groups that hold a token.
   DEVICE uint32_t groups(const CombineParams& params) const {
@@ -184,6 +189,11 @@ struct Round {
     KEEP_ROLLED for (uint32_t at = first; groups < planners() && at < OthersToken::count(params);
                      at += stride(params))++ groups;
     return groups;
+  }
+
+ private:
+  DEVICE uint32_t position_of_warp(const CombineParams& params) const {
+    return first + warp::index() * stride(params);
   }
 };
 
@@ -254,20 +264,19 @@ template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
   const WeightsAhead weights = WeightsAhead::load(params);
-  const bool plans = warp_plans();
   PlannedGroup& planned = call.shared.groups[warp::index()];
   Round round{block::index()};
-  TokenGroup group = plans ? round.group_of_warp(params) : TokenGroup{{0, 0}, -1};
-  if (plans) group.plan(call, planned);
+  TokenGroup group = round.group_of_warp(params);
+  if (round.has_group(params)) group.plan(call, planned);
   open_call(call.call, true, [&] { send_first_weights(call, weights.first); });
   send_other_weights(call, weights.rest);
   KEEP_ROLLED while (round.there_is(params)) {
     RowsInHand<Codec> rows(call, round.groups(params));
     if (rows.there_are()) rows.load();
-    if (plans) group.weigh(call, planned);
+    if (round.has_group(params)) group.weigh(call, planned);
     block::sync();
     round = round.next(params);
-    if (plans && round.there_is(params)) group = round.group_of_warp(params);
+    group = round.group_of_warp(params);
     KEEP_ROLLED while (rows.there_are()) {
       rows.add();
       rows.advance();
@@ -275,7 +284,7 @@ DEVICE void send_combine(const Combine& call) {
     }
     if (!round.there_is(params)) break;
     block::sync();  // All have read what the round before was.
-    if (plans) group.plan(call, planned);
+    if (round.has_group(params)) group.plan(call, planned);
     block::sync();
   }
 }
