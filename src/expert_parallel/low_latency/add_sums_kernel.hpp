@@ -129,15 +129,15 @@ class Shares {
   uint32_t place_ = 0;             ///< this lane's in a staged row
 };
 
-/// Of this rank's tokens those that a block finishes: a plan each, some at a time.
+/// Of this rank's tokens those that a block finishes, some at a time: a warp plans each.
 struct OwnTokens {
   uint32_t first, stride;
 
   DEVICE bool there_are(const CombineParams& params) const { return first < params.tokens; }
-  DEVICE OwnTokens next() const { return {first + planners() * stride, stride}; }
+  DEVICE OwnTokens next() const { return {first + warp::count() * stride, stride}; }
   DEVICE uint32_t at(uint32_t place) const { return first + place * stride; }
   DEVICE bool has(const CombineParams& params, uint32_t place) const {
-    return place < planners() && at(place) < params.tokens;
+    return place < warp::count() && at(place) < params.tokens;
   }
 };
 
@@ -237,7 +237,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
   });
 }
 
-/// By a warp that plans: shares of ranks that the block does not speak with.
+/// By the warp that planned: shares of ranks that the block does not speak with.
 DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
   const bool closed = warp::lane() < plan.shares && !call.call.open(plan.share[warp::lane()].rank);
   const uint32_t lost = warp::ballot(closed);
@@ -262,8 +262,7 @@ DEVICE void tell_lost(const Combine& call, const OwnTokens& tokens) {
 template <class Codec>
 DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
   if (some_closed) {
-    if (warp_plans() && tokens.has(call.params, warp::index()))
-      lose_closed(call, call.shared.plans[warp::index()]);
+    if (tokens.has(call.params, warp::index())) lose_closed(call, call.shared.plans[warp::index()]);
     block::sync();
   }
   const bool complete = finish_tokens<Codec>(call, tokens);
@@ -281,7 +280,7 @@ DEVICE void receive_combine(const Combine& call) {
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
   OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
   const auto plan = [&] {
-    if (!warp_plans() || !tokens.has(params, warp::index())) return;
+    if (!tokens.has(params, warp::index())) return;
     const uint32_t token = tokens.at(warp::index());
     plan_token(call, token, OwnPick::load(call, token), shared.plans[warp::index()]);
   };

@@ -15,14 +15,13 @@ constexpr uint32_t kCombineSendersShare = 2;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids; 28 hold a
 // row of sums, a chunk each.
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
-// On the host few, so that even small tests give a warp several chunks; of a combine two plan.
-constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 3, kBlocksHost = 3;
+// On the host few, so that even small tests give a warp several chunks.
+constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
 constexpr uint32_t kPollsALookGpu = 64;  // Some 50 us of polling L2.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
-static_assert(kCombineWarpsHost > 1 && kCombineWarpsGpu > 1, "one looks, the others plan");
 
 Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
   const uint32_t most_receivers = most.blocks - most.send_blocks;

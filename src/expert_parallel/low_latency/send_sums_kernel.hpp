@@ -160,7 +160,8 @@ struct TokenGroup {
   DEVICE static uint32_t lanes_above() { return ~lanes_below() << 1; }
 };
 
-/// The tokens that a block sums, some of them at a time: a group for each warp that plans.
+/// The tokens that a block sums, some of them at a time: a group for each warp. The last warp,
+/// which looks at ranks meanwhile, has one only where there are many.
 struct Round {
   uint32_t first;  ///< position of the first token
 
@@ -172,11 +173,11 @@ struct Round {
     return first < OthersToken::count(params);
   }
   DEVICE Round next(const CombineParams& params) const {
-    return {first + planners() * stride(params)};
+    return {first + warp::count() * stride(params)};
   }
   /// Whether this warp has a group to plan.
   DEVICE bool has_group(const CombineParams& params) const {
-    return warp_plans() && position_of_warp(params) < OthersToken::count(params);
+    return position_of_warp(params) < OthersToken::count(params);
   }
   /// By all lanes.
   DEVICE TokenGroup group_of_warp(const CombineParams& params) const {
@@ -186,7 +187,7 @@ struct Round {
   /// Groups that hold a token.
   DEVICE uint32_t groups(const CombineParams& params) const {
     uint32_t groups = 0;
-    KEEP_ROLLED for (uint32_t at = first; groups < planners() && at < OthersToken::count(params);
+    KEEP_ROLLED for (uint32_t at = first; groups < warp::count() && at < OthersToken::count(params);
                      at += stride(params))++ groups;
     return groups;
   }

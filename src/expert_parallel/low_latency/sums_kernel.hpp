@@ -48,14 +48,6 @@ struct CombineShared {
   uint64_t waited[kRanksMax];                            ///< cycles that the first thread waited
 };
 
-/// Warps that plan for their block: all but the last, which looks at ranks meanwhile.
-DEVICE uint32_t planners() {
-  return warp::count() - 1;
-}
-DEVICE bool warp_plans() {
-  return warp::index() < planners();
-}
-
 struct Combine {
   const CombineParams& params;
   CombineShared& shared;
