@@ -31,7 +31,8 @@
 /// 7. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
 ///    must agree whether a source took part: the first block that knows decides, by one
 ///    compare-and-exchange a source. A row of sums counts whole or not at all: the block that
-///    finishes a token votes before it adds.
+///    finishes a token votes before it empties the row's places, and adds anew, without the row,
+///    if some warp lacks a part of it.
 #pragma once
 
 #include <cstddef>
