@@ -1,9 +1,12 @@
 /// Ranks that do not take part, are late, or come back: masks, and how they are cleared.
+#include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "fabric/arena.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -189,6 +192,62 @@ TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
       batch.combine(false);
     }
   }));
+}
+
+/// The pieces of rank 0's staging that hold `word` eight times, in order.
+std::vector<std::byte*> staged_pieces(World& world, uint16_t word) {
+  std::vector<uint16_t> piece(8, word);
+  std::vector<std::byte*> found;
+  std::byte* const base = world.arena().base_of(0);
+  for (size_t at = 0; at + 16 <= world.arena().capacity(); at += 16)
+    if (std::memcmp(base + at, piece.data(), 16) == 0) found.push_back(base + at);
+  return found;
+}
+
+/// A row of sums that lacks a chunk when it is received: the token's owner counts none of it.
+void receive_without(uint32_t chunk) {
+  constexpr uint32_t kHidden = 1024, kPiecesAChunk = 32;
+  constexpr uint16_t kHalf = 0x3f00, kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kThree = 0x4040;
+  const auto all = World::in_process(2, "host", {.arena_bytes = size_t{1} << 20});
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    const bool owner = world.rank() == 0;
+    LowLatency exchange(world, {.experts = 2, .hidden = kHidden, .topk = 2, .tokens_max = 1});
+    const std::vector<uint16_t> x(kHidden, kOne);
+    const std::vector<int32_t> ids{0, 1};
+    const std::vector<float> weights{0.5f, 0.5f};
+    const LowLatencyReceived received = exchange.dispatch({.x = x.data(),
+                                                           .topk_idx = ids.data(),
+                                                           .idx_is_int64 = false,
+                                                           .tokens = owner ? 1u : 0u,
+                                                           .rows = LowLatencyRows::bf16},
+                                                          {});
+    auto* const y = static_cast<uint16_t*>(exchange.combine_buffer(received.handle));
+    std::fill_n(y, kHidden, owner ? kOne : kThree);
+    std::vector<uint16_t> out(kHidden);
+    int32_t lost = -1;
+    LowLatencyCall call{.hook = true};
+    call.timeout = std::chrono::milliseconds(100);
+    exchange.combine({.y = y, .weights = weights.data(), .out = out.data(), .lost = &lost},
+                     received.handle, call);
+    world.barrier("sums are on their way");
+    if (owner) {
+      while (staged_pieces(world, kOneAndAHalf).size() < kHidden / 8) std::this_thread::yield();
+      const std::vector<std::byte*> pieces = staged_pieces(world, kOneAndAHalf);
+      ASSERT_EQ(pieces.size(), kHidden / 8);
+      for (uint32_t i = 0; i < kPiecesAChunk; ++i)
+        std::memset(pieces[chunk * kPiecesAChunk + i], 0xff, 16);
+    }
+    exchange.receive(received.handle);
+    exchange.wait();
+    if (!owner) return;
+    EXPECT_EQ(lost, 1);
+    for (uint32_t channel = 0; channel < kHidden; ++channel)
+      ASSERT_EQ(out[channel], kHalf) << "channel " << channel << " without chunk " << chunk;
+  }));
+}
+
+TEST(LowLatencyVotes, ARowOfSumsOfWhichAPartIsMissingCountsInNoChannel) {
+  for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk);
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyMasks);

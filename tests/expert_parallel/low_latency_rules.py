@@ -104,12 +104,6 @@ RULES = (
         "differs |= proposal.verdict() == Verdict::open;",
     ),
     Rule(
-        "a warp leaves out of a sum what it lacks itself",
-        "add_sums_kernel.hpp",
-        "if (block::any(!complete)) finish_without_lost<Codec>(call, tokens);",
-        "static_cast<void>(block::any(!complete));",
-    ),
-    Rule(
         "places are emptied before the vote",
         "add_sums_kernel.hpp",
         "const bool complete = finish_tokens<Codec>(call, tokens);",
