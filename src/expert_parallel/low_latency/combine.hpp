@@ -6,9 +6,9 @@
 ///     await a token's weights, sum, round,
 ///     ---- a row of sums ------------------------>      own experts' rows straight from y, in
 ///     fp32;
-///                                                       every rank's sums; adds, rounds; the block
-///                                                       votes: a rank's row counts whole or is left
-///                                                       out of a second sum
+///                                                       every rank's sums; adds, rounds;
+///                                                       the block votes: a row counts whole or is
+///                                                       left out of a second sum
 ///
 /// Two roundings to BF16 a contribution from another rank, one of the result for this rank's own.
 /// The order of sums is that of the token's picks: the same bits for every grid and timing. Remote
