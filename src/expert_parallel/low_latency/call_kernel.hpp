@@ -20,10 +20,12 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
   grid::wait_for_previous();
   if (params.whole_gpu) grid::let_next_start();
   const uint64_t start_ns = now_ns();
-  // Nobody else writes this block's word while the kernel runs. Relaxed all the same: a compiler
-  // takes a weak load of a block's word for uniform, and waits for it before it goes on.
+  // Nobody else writes this block's word while the kernel runs. Relaxed all the same, and of an
+  // address that each thread makes itself: a compiler that takes the word for the block's, and not
+  // for a thread's, keeps it elsewhere, and waits for it before the kernel goes on.
+  const uint32_t block = block::index() + (thread::index() < block::threads() ? 0 : 1);
   const auto before = load<Order::relaxed, Scope::gpu>(
-      &params.workspace->progress[static_cast<uint32_t>(kind)][block::index()]);
+      &params.workspace->progress[static_cast<uint32_t>(kind)][block]);
   return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
