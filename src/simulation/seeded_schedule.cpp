@@ -53,6 +53,9 @@ size_t SeededSchedule::pick(std::span<const ThreadName* const> runnable) {
         most = next;
         highest = index;
       }
+      // Who has been the last of all twice has none left, and where nobody has, anybody is next:
+      // else the first of them would be, for ever.
+      if (most == 0) return random_.below(count);
       // From now on the last of all: its priority is below every fresh one.
       if (change) priority(*runnable[highest]) >>= 32;
       return highest;
