@@ -6,15 +6,17 @@
 
 namespace tokenyard::megakernel {
 
-/// By one thread of the rank, before an iteration: whether the run has failed, or is cancelled.
-/// Waits look for themselves, but only when they last, and those of short iterations do not.
-/// Rarely, since a look takes a microsecond.
-DEVICE bool cancelled(const Working& working, uint64_t iteration) {
+/// By one thread of a block, before an iteration: whether the run has failed, or is cancelled.
+/// Waits look for themselves, but only when they last, and those of short iterations do not; a
+/// worker without tasks may not wait for anything. Rarely, since a look takes a microsecond, and
+/// `listens`, one block of the rank, to the host: all others hear of its cancel by the failure.
+DEVICE bool cancelled(const Working& working, uint64_t iteration, bool listens) {
   constexpr uint64_t kIterationsBetweenLooks = 32;
   if (iteration % kIterationsBetweenLooks != 0) return false;
+  const Deadline deadline(working.deadline());
   const Awaited what{.phase = phase_of(working.params, RunPhase::host),
                      .rank = working.params.rank};
-  return Deadline(working.deadline()).heed_alarm(what);
+  return listens ? deadline.heed_alarm(what) : deadline.failed();
 }
 
 /// By one thread of the rank: tells the host that `done` iterations of the run have ended, and

@@ -55,7 +55,7 @@ class Feeder {
     const RunParams& params = working_.params;
     const uint32_t begin = params.queues[block::index()], end = params.queues[block::index() + 1];
     for (uint64_t iteration = params.first; more(iteration); ++iteration) {
-      if (block::index() == 0 && cancelled(working_, iteration)) return;
+      if (cancelled(working_, iteration, block::index() == 0)) return;
       for (uint32_t position = begin; position < end; ++position)
         if (!push_task(position, iteration)) return;
       if (!push({.iteration = iteration, .kind = NoteKind::turn})) return;

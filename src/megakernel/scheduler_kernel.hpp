@@ -144,7 +144,7 @@ class Scheduler {
   DEVICE Orders begin(uint64_t iteration) {
     const RunParams& params = working_.params;
     const auto done = static_cast<uint32_t>(iteration - params.first);
-    if (cancelled(working_, iteration)) return leave();
+    if (cancelled(working_, iteration, true)) return leave();
     if (params.fed) {
       const Turn turn = ask_host(working_, done);
       if (turn.allowed() <= done) return turn.all() ? stop_all() : leave();

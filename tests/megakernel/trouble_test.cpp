@@ -4,12 +4,15 @@
 
 #include "fabric/alarm_bell.hpp"
 #include "megakernel/counter_graph.hpp"
+#include "megakernel/device_tables.hpp"
 #include "megakernel/hold_kernel_body.hpp"
+#include "megakernel/look_kernel_body.hpp"
 #include "megakernel/stall_report.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
 
+using testing::Each;
 using testing::HasSubstr;
 
 /// On a GPU the deadlines of both may pass at once.
@@ -125,6 +128,44 @@ TEST_P(RunTrouble, CancelEndsARunThatWouldNotEnd) {
   world->cancel();
   EXPECT_THROW(kernel.stop(), Cancelled);
   EXPECT_EQ(kernel.finished_iterations(), 1u);
+}
+
+/// It waits for nothing, not even for the host, which has allowed all iterations at once.
+TEST_P(RunTrouble, CancelEndsAWorkerWithoutTasks) {
+  const auto world = alone();
+  TensorMemory memory(*world);
+  Graph graph(steps(), {});
+  Step::Args args = adds(1);
+  args.value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+  args.to = Peer<uint64_t>(args.value);
+  graph.add<Step>(args, {.name = "one", .worker = 0});
+  Megakernel kernel(*world, graph, {.workers = 2});
+  kernel.start();
+  kernel.feed(1'000'000'000);
+  kernel.await(3);
+  world->cancel();
+  EXPECT_THROW(kernel.stop(), Cancelled);
+}
+
+TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
+  const auto world = alone();
+  Accelerator& accelerator = world->accelerator();
+  accelerator.prepare(look_kernel.entry);
+  const FailureCell cell(accelerator, world->alarm());
+  constexpr uint32_t kBlocks = 3;
+  const DeviceMemory answers(accelerator, kBlocks * sizeof(uint32_t), DeviceMemory::Kind::shared);
+  const auto look = [&](uint64_t iteration) {
+    LookParams params{.run = {}, .iteration = iteration, .cancelled = answers.as<uint32_t>()};
+    params.run.patience = cell.patience(world->timeout());
+    launch(accelerator, look_kernel, {.blocks = kBlocks, .warps = 1}, {}, params);
+    await_stream(*world, {}, "a look");
+    return std::vector<uint32_t>(params.cancelled, params.cancelled + kBlocks);
+  };
+  EXPECT_THAT(look(64), Each(0u));
+  world->alarm().cancel();
+  EXPECT_THAT(look(65), Each(0u));  // Not at every iteration.
+  EXPECT_EQ(look(64)[0], 1u);
+  EXPECT_THAT(look(64), Each(1u));
 }
 
 TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {

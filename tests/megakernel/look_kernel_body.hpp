@@ -1,0 +1,18 @@
+#pragma once
+
+#include "megakernel/host_feed_kernel.hpp"
+#include "megakernel/look_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+DEVICE void look_before_iteration(const LookParams& params) {
+  if (thread::index() != 0) return;
+  auto& shared = block::shared<WorkerShared>();
+  const Patience idle = idle_patience(params.run);
+  const Working working{.params = params.run, .shared = shared, .idle = idle, .began_ns = now_ns()};
+  params.cancelled[block::index()] = cancelled(working, params.iteration, block::index() == 0);
+}
+
+DEFINE_KERNEL(look_kernel, look_before_iteration, LookParams, WorkerShared, 32)
+
+}  // namespace tokenyard::megakernel
