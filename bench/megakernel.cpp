@@ -115,6 +115,7 @@ void run(const Settings& settings) {
   std::vector<Case> cases = {{"hop one to one", 1, 0},
                              {"hop grid-wide", all, 0},
                              {"hop one to one, dynamic", 1, 1},
+                             {"hop of pairs, dynamic", 2, 1},
                              {"hop grid-wide, dynamic", all - (host ? 0 : 1), 1}};
   if (settings.ranks > 1) cases = {{"hop to a peer", 1, 0, true}};
   Report report("megakernel", *worlds[0]);

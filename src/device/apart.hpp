@@ -18,6 +18,23 @@ namespace tokenyard {
 /// again at every use, and for one in shared memory asks the hardware each time.
 template <class T>
 DEVICE T* settled(T* pointer);
+/// The same of a number that a compiler would work out again.
+DEVICE uint32_t settled(uint32_t number);
+
+/// A word in the block's shared memory, whose address is settled.
+class SettledWord {
+ public:
+  DEVICE explicit SettledWord(const uint32_t& word);
+  /// Relaxed.
+  DEVICE uint32_t load() const;
+
+ private:
+#if TOKENYARD_DEVICE_BODY
+  uint32_t address_;
+#else
+  const uint32_t* address_;
+#endif
+};
 
 /// A Deadline whose waits share the code that looks at the clock and at the alarm.
 class DeadlineApart {

@@ -43,6 +43,7 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   head.args_at = static_cast<uint32_t>(sizeof(Packet) + head.waits * sizeof(WaitRecord) +
                                        head.signals * sizeof(SignalRecord));
   head.bytes = rounded(head.args_at + node.args.size());
+  head.counted = compiled.launches.counts(rank, task);
   if (head.bytes > kPacketBytes)
     throw InvalidGraph(
         GraphFault::packet,
@@ -76,6 +77,21 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
   bytes.insert(bytes.end(), node.args.begin(), node.args.end());
   bytes.resize(head.bytes);
   return bytes;
+}
+
+/// Signals that launch a follower say where its packet lies.
+void name_followers(Program& program, const Launches& launches, uint32_t rank) {
+  for (size_t task = 0; task + 1 < program.positions.size(); ++task) {
+    std::byte* const packet = program.packets.data() + program.positions[task] * kPacketAlignment;
+    const auto& head = *reinterpret_cast<const Packet*>(packet);
+    program.counted += head.counted;
+    auto* const signals =
+        reinterpret_cast<SignalRecord*>(packet + sizeof(Packet) + head.waits * sizeof(WaitRecord));
+    for (uint32_t i = 0; i < head.signals; ++i)
+      if (signals[i].launch == Launch::follower)
+        signals[i].triggers =
+            program.dependents[launches.begin_of(rank, signals[i].event)].place.bits;
+  }
 }
 
 /// A dynamic run needs schedulers on all ranks, whose queues all ranks know alike.
@@ -167,6 +183,7 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
   for (Dependent& task : program.dependents)  // A dynamic run's packets lie in the order of tasks.
     task.place =
         PacketPlace::of(program.positions[task.position], program.positions[task.position + 1]);
+  name_followers(program, compiled.launches, rank);
   for (uint32_t event = 0; event <= graph.events().size(); ++event) {
     EventRecord& record = program.events.emplace_back();
     record.tasks_at = compiled.launches.begin_of(rank, event);

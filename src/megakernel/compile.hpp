@@ -46,6 +46,7 @@ struct Program {
   std::vector<uint32_t> queues;       ///< [workers + 1]
   std::vector<EventRecord> events;    ///< [events + 1]
   std::vector<Dependent> dependents;  ///< by event, then those of an iteration's begin
+  uint32_t counted = 0;               ///< tasks whose end an iteration awaits, in dynamic runs
   uint32_t event_slots = 0;           ///< of each scheduler's queue, in dynamic runs
   uint32_t scratch_bytes = 0;
   uint32_t ahead_bytes = 0;

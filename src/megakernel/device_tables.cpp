@@ -67,6 +67,7 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       progress_(world.accelerator(), shape.blocks() * sizeof(uint64_t),
                 DeviceMemory::Kind::shared) {
   if (shape.schedulers > 0) {
+    counted_ = program.counted;
     begin_at_ = program.events.back().tasks_at;
     begin_end_ = static_cast<uint32_t>(program.dependents.size());
     dependents_ = upload(program.dependents);
@@ -116,6 +117,7 @@ void DeviceTables::describe(RunParams& params) const {
   if (shape_.schedulers > 0)
     params.dynamic = {.schedulers = shape_.schedulers,
                       .task_slots = QueueLayout::of(shape_.task_slots).slots,
+                      .counted = counted_,
                       .dependents = dependents_->as<const Dependent>(),
                       .begin_at = begin_at_,
                       .begin_end = begin_end_,

@@ -27,6 +27,26 @@ std::vector<bool> signalled_here(const Graph& graph) {
   return here;
 }
 
+/// [event] How many signals of tasks, on whatever rank, an event of this rank has.
+std::vector<uint32_t> signals_of_events(std::span<const Graph> graphs, uint32_t rank) {
+  std::vector<uint32_t> signals(graphs[rank].events().size(), 0);
+  for (const Graph& graph : graphs)
+    for (const Graph::TaskNode& task : graph.tasks())
+      for (const Signal& signal : task.signals)
+        if (signal.rank == rank) ++signals[signal.event.id];
+  return signals;
+}
+
+/// [event] How many tasks look at its counter themselves: in a later iteration, or at its end.
+std::vector<uint32_t> lookers_of_events(const Graph& graph) {
+  std::vector<uint32_t> lookers(graph.events().size(), 0);
+  for (const Graph::TaskNode& task : graph.tasks())
+    for (const Wait& wait : task.waits)
+      if (wait.lag > 0) ++lookers[wait.event.id];
+  if (graph.loop()) ++lookers[graph.loop()->id];
+  return lookers;
+}
+
 void check_dynamic_signals(const Graph& graph) {
   for (uint32_t task = 0; task < graph.tasks().size(); ++task)
     for (const Signal& signal : graph.tasks()[task].signals)
@@ -67,6 +87,14 @@ Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers, 
       if (!begins_here) of_event[events].push_back(dependent);
     }
     Launches::OfRank& of_rank = launches.ranks_.emplace_back();
+    for (const Graph::TaskNode& node : graph.tasks()) {
+      const bool leads_on = node.signals.size() == 1 && node.expects.empty() &&
+                            !node.signals[0].dynamic && node.signals[0].rank == rank &&
+                            !of_event[node.signals[0].event.id].empty();
+      of_rank.counted.push_back(!leads_on);
+    }
+    const std::vector<uint32_t> signals = signals_of_events(graphs, rank);
+    const std::vector<uint32_t> lookers = lookers_of_events(graph);
     std::vector<uint32_t> queued(schedulers, kOthers);
     for (uint32_t event = 0; event <= events; ++event) {
       const auto count = static_cast<uint32_t>(of_event[event].size());
@@ -80,10 +108,14 @@ Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers, 
       else if (count > 0)  // The last scheduler serves what other ranks signal.
         launch =
             static_cast<Launch>(triggers[rank][event].remote ? schedulers - 1 : event % schedulers);
-      of_rank.launch.push_back(launch);
       for (uint32_t scheduler = 0; scheduler < schedulers; ++scheduler)
         if (launch == Launch::every || launch == static_cast<Launch>(scheduler))
           ++queued[scheduler];
+      // (Another rank's signal, or one of a task's body, makes it `sys`.)
+      if (count == 1 && of_event[event][0].waits == 1 && of_event[event][0].worker == kAnyWorker &&
+          signals[event] == 1 && !triggers[rank][event].sys && lookers[event] == 0)
+        launch = Launch::follower;
+      of_rank.launch.push_back(launch);
     }
     const uint32_t most = *std::max_element(queued.begin(), queued.end());
     if (most > fullest) fullest_rank = rank;

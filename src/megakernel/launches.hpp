@@ -25,6 +25,11 @@ class Launches {
   std::vector<Dependent> dependents_of(uint32_t rank) const {
     return ranks_.empty() ? std::vector<Dependent>{} : ranks_[rank].dependents;
   }
+  /// Whether an iteration awaits the end of a task by itself. Not if all that the task signals is
+  /// one event of this rank that another task of the iteration awaits: its end says as much.
+  bool counts(uint32_t rank, uint32_t task) const {
+    return !ranks_.empty() && ranks_[rank].counted[task];
+  }
   uint32_t event_slots() const { return event_slots_; }  ///< of each scheduler's queue
 
   friend Launches plan_launches(std::span<const Graph> graphs, const Triggers& triggers,
@@ -35,6 +40,7 @@ class Launches {
     std::vector<Launch> launch;   ///< [events]
     std::vector<uint32_t> begin;  ///< [events + 1]
     std::vector<Dependent> dependents;
+    std::vector<bool> counted;  ///< [tasks]
   };
   std::vector<OfRank> ranks_;
   uint32_t event_slots_ = 0;

@@ -74,7 +74,10 @@ class Feeder {
     for (uint32_t from = 0;;) {
       if (!await_place_ahead()) return;
       uint32_t value = 0;
+      bool follower = false;
       if (!loader_waits(working_, RunPhase::packet, [&] {
+            follower = take_follower(value);
+            if (follower) return true;
             from = from + 1 < schedulers ? from + 1 : 0;
             return dynamic.task_queue(worker, from).peek<Scope::gpu>(heads[from], value);
           }))
@@ -82,10 +85,21 @@ class Feeder {
       // The packet's way begins before the slot is freed, which is a fence.
       const bool goes_on =
           value == kStop ? push({.iteration = 0, .kind = NoteKind::end}) : push_taken({value});
-      dynamic.task_queue(worker, from).free<Scope::gpu>(heads[from]);
-      kept[from] = ++heads[from];
+      if (!follower) {
+        dynamic.task_queue(worker, from).free<Scope::gpu>(heads[from]);
+        kept[from] = ++heads[from];
+      }
       if (value == kStop || !goes_on) return;
     }
+  }
+
+  DEVICE bool take_follower(uint32_t& place) {
+    uint32_t* const follower = &working_.shared.follower;
+    // Relaxed: see bring_follower.
+    place = load<Order::relaxed, Scope::block>(follower);
+    if (place == 0) return false;
+    store<Order::relaxed, Scope::block>(follower, 0);
+    return true;
   }
 
   /// Until the packet before the last has been read by all.

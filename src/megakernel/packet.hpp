@@ -26,7 +26,10 @@ struct WaitRecord {
 enum class Launch : uint16_t {
   nobody = 0xffff,  ///< no task waits for it
   every = 0xfffe,   ///< a massive launch: each launches its share of the tasks
-};                  // Else one, by its index.
+  /// The one task that waits for it, and for nothing else, runs where the one task was that signals
+  /// it, right after. A scheduler hears only where that worker has one such task to run already.
+  follower = 0xfffd,
+};  // Else one, by its index.
 
 struct SignalRecord {
   uint32_t event;
@@ -34,7 +37,7 @@ struct SignalRecord {
   Launch launch;      ///< of dynamic runs
   uint16_t count;     ///< how many signals at once
   uint16_t sys;       ///< whether other ranks, or bodies of tasks, signal it as well
-  uint32_t triggers;  ///< of that event
+  uint32_t triggers;  ///< of that event; of a follower's, the PacketPlace of the follower
 };
 
 struct Packet {
@@ -43,7 +46,8 @@ struct Packet {
   uint32_t type;   ///< in the kernel's table
   uint32_t waits, signals;
   uint32_t args_at;  ///< from the packet's begin
-  uint32_t unused[2];
+  uint32_t counted;  ///< of dynamic runs: whether the iteration awaits its end (Launches)
+  uint32_t unused;
 
   HOST_DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(this + 1);

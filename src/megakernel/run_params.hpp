@@ -15,6 +15,9 @@
 ///         run the task                                                      -- meet --
 ///         signal its events (a thread an event, release)
 ///
+/// The first meeting is left out before a task that awaits no events, if all have learned at the
+/// meeting before that its packet has come.
+///
 /// An event is one 64-bit counter in the window of its rank's arena that only grows: it is complete
 /// in iteration i once it has reached triggers * (i + 1). Iterations are numbered through all runs
 /// of the object, so nobody clears a counter, and a wait asks for `>=`: whoever runs ahead harms
@@ -43,9 +46,12 @@
 /// nobody who adds to it waits, workers always come back to their queues, and all goes on. What the
 /// tasks before it have done comes to a task through these queues, so it looks at no counter of its
 /// own iteration again. A massive launch, of many tasks by one event, is shared by all schedulers
-/// of the rank; the last scheduler serves events that other ranks signal. A worker whose task was
-/// the last of the iteration tells scheduler 0, which ends the run or begins the next iteration: it
-/// is an event to tasks that would else wait for nothing of this rank.
+/// of the rank; the last scheduler serves events that other ranks signal. A task that alone awaits
+/// the event which one task alone signals goes through no scheduler: the worker of the one runs the
+/// other next. A worker whose task was the last of the iteration tells scheduler 0, which ends the
+/// run or begins the next iteration: it is an event to tasks that would else wait for nothing of
+/// this rank. Tasks are not counted whose one signal another task of the iteration awaits: it ends
+/// later.
 ///
 /// Waits have a deadline counted from the beginning of their iteration. The first to fail fails the
 /// run on its rank; each worker then leaves a StallRecord of what it was waiting for. Peers find
@@ -115,15 +121,18 @@ struct Windows {
     return Peer<uint64_t>(
         reinterpret_cast<uint64_t*>(own_counters + size_t{WindowLayout::kLine} * event));
   }
+  DEVICE Peer<std::byte> event_queue_at(uint32_t rank, uint32_t scheduler) const {
+    return base(rank) + layout.queue_at(scheduler);
+  }
   DEVICE Queue event_queue(uint32_t rank, uint32_t scheduler) const {
-    return {base(rank) + layout.queue_at(scheduler), layout.event_slots};
+    return {event_queue_at(rank, scheduler), layout.event_slots};
   }
 };
 
 /// Words of a rank's own memory.
 struct Workspace {
   uint64_t iteration;    ///< dynamic runs: that tasks taken from queues belong to
-  uint64_t tasks_ended;  ///< dynamic runs: of all iterations
+  uint64_t tasks_ended;  ///< dynamic runs: of those that are counted, of all iterations
   uint64_t ended;        ///< iterations that workers have ended, of all runs, added up
   uint64_t turn;         ///< of a fed run, a Turn
   Alarm never;           ///< for waits that others' waits end: kNoAlarm
@@ -190,6 +199,7 @@ inline constexpr uint32_t kScheduledMax = 448;  ///< workers, where there are sc
 struct DynamicParams {
   uint32_t schedulers = 0;                ///< blocks after the workers; 0: the run is static
   uint32_t task_slots = 0;                ///< of a worker's queues
+  uint32_t counted = 0;                   ///< tasks of an iteration whose end is counted
   const Dependent* dependents = nullptr;  ///< of event e: from events[e].tasks_at to the next's
   uint32_t begin_at = 0, begin_end = 0;   ///< those of an iteration's begin
   uint64_t* arrived = nullptr;       ///< [positions] events that have come, over all iterations

@@ -89,6 +89,9 @@ class Scheduler {
                  .expected = params.tasks};
     const bool shared = params.ranks > 1;
     free_taken();
+    // Late, as above: a GPU has no instruction that divides.
+    next_worker_ = (next_worker_ + given_) % params.workers;
+    given_ = 0;
     const auto came = [&] {
       return shared ? queue.peek<Scope::sys>(head_, value) : queue.peek<Scope::gpu>(head_, value);
     };
@@ -200,9 +203,7 @@ class Scheduler {
     orders.to = begins ? dynamic.begin_end : events[event + 1].tasks_at;
     orders.step = shared ? dynamic.schedulers : 1;
     orders.worker = next_worker_;
-    if (orders.to > orders.from)
-      next_worker_ = (next_worker_ + (orders.to - orders.from + orders.step - 1) / orders.step) %
-                     working_.params.workers;
+    if (orders.to > orders.from) given_ = (orders.to - orders.from + orders.step - 1) / orders.step;
     return orders;
   }
 
@@ -211,8 +212,10 @@ class Scheduler {
     const uint32_t workers = working_.params.workers;
     uint32_t worker = orders.worker + thread::index();
     for (uint32_t i = orders.from + thread::index() * orders.step; i < orders.to;
-         i += block::threads() * orders.step, worker += block::threads())
-      arrive(working_.params.dynamic.dependents[i], worker % workers);
+         i += block::threads() * orders.step, worker += block::threads()) {
+      while (worker >= workers) worker -= workers;
+      arrive(working_.params.dynamic.dependents[i], worker);
+    }
   }
 
   /// One more of the task's events has come; it runs with the last. Acquire and release: the last
@@ -247,7 +250,8 @@ class Scheduler {
   uint32_t mine_;
   // Of the first thread.
   uint64_t head_;
-  uint32_t next_worker_;  ///< that gets the next task which may go to any
+  uint32_t next_worker_;  ///< that gets the next task which may go to any,
+  uint32_t given_ = 0;    ///< once these are counted, which are under way
   uint64_t iteration_ = 0, done_ = 0;
   bool heard_ = false, stopped_ = false;
   bool taken_ = false;  ///< the event before `head_`, whose slot has not been freed

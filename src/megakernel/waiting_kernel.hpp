@@ -1,6 +1,7 @@
 /// How a worker's threads wait, and how they come to agree that the run has failed.
 #pragma once
 
+#include "device/unroll.hpp"
 #include "megakernel/worker_shared.hpp"
 
 namespace tokenyard::megakernel {
@@ -13,12 +14,13 @@ struct Working {
   /// host's alarm, end it. They poll without a pause, and the alarm lies across PCIe: were all
   /// blocks to read it that often, each read would take a hundred times as long.
   const Patience& idle;
-  uint64_t began_ns;      ///< the iteration, or the run
+  uint64_t began_ns;  ///< the iteration, or the run
+  const SettledWord failed = SettledWord(shared.failed);
+  const uint32_t compute_threads = settled(params.compute_warps * kWarpLanes);
   uint32_t meetings = 0;  ///< that this thread has come to
 
   DEVICE DeadlineApart deadline() const { return DeadlineApart(params.patience, began_ns); }
   DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
-  DEVICE uint32_t compute_threads() const { return params.compute_warps * kWarpLanes; }
 };
 
 /// Patience for Working::idle.
@@ -58,9 +60,9 @@ DEVICE void stall(const Working& working, const StallRecord& record) {
 /// The compute warps meet; false once a wait of any of their threads has failed. All of them get
 /// the same answer.
 DEVICE bool meet(Working& working) {
-  NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads());
+  NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads);
   ++working.meetings;
-  const uint32_t failed_at = load<Order::relaxed, Scope::block>(&working.shared.failed);
+  const uint32_t failed_at = working.failed.load();
   return failed_at == 0 || failed_at > working.meetings;
 }
 
@@ -76,10 +78,16 @@ DEVICE bool ended(const Working& working) {
 /// the signals is visible from here on, to the whole block once it has met.
 DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what, Peer<uint64_t> counter,
                           bool remote) {
+  // Some polls come back to back: whoever waits here is alone of its block.
+  constexpr uint32_t kPolls = 4;
   return wait_until(deadline, what, [&] {
-    what.seen = remote ? load<Order::acquire, Scope::sys>(counter)
-                       : load<Order::acquire, Scope::gpu>(counter);
-    return what.seen >= what.expected;
+    KEEP_ROLLED
+    for (uint32_t poll = 0; poll < kPolls; ++poll) {
+      what.seen = remote ? load<Order::acquire, Scope::sys>(counter)
+                         : load<Order::acquire, Scope::gpu>(counter);
+      if (what.seen >= what.expected) return true;
+    }
+    return false;
   });
 }
 

@@ -12,6 +12,7 @@ DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   if (self == 0) {
     shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
     shared.begun = 0;
+    shared.follower = 0;
     shared.ahead_full.init(1);
     shared.ahead_empty.init(1);
   }
@@ -37,6 +38,7 @@ struct Taken {
   Packet head;           ///< of a task
   const std::byte* at;   ///< in shared memory
   CountedSignal signal;  ///< of this thread, in a static run
+  bool follows = false;  ///< in a dynamic run: what this thread will signal has its task on its way
 
   DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
@@ -55,6 +57,10 @@ class Worker {
   DEVICE Worker(Working& working)
       : working_(working),
         context_(working),
+        dynamic_(working.params.dynamic.schedulers > 0),
+        waiter_(settled((thread::index() < kWarpLanes ? working.compute_threads : 0) +
+                        thread::index() - kWarpLanes)),
+        traces_(settled(working.params.trace != nullptr && thread::index() == 0 ? 1u : 0u)),
         packet_full_(settled(working.shared.packet_full)),
         packet_empty_(settled(working.shared.packet_empty)) {}
 
@@ -68,12 +74,8 @@ class Worker {
   DEVICE void run_one() {
     grid::wait_for_previous();
     const RingCursor first;
-    Taken taken{};
-    if (await_packet(first))
-      taken = take(first.slot);
-    else
-      fail_worker(working_);
-    if (meet(working_) && run_task(taken)) release(first.slot);
+    if (await_packet(first) && run_task(first, working_.shared.notes[first.slot]))
+      release(first.slot);
     if (first_thread()) store<Order::release, Scope::block>(&working_.shared.ended, 1);
   }
 
@@ -99,42 +101,68 @@ class Worker {
   DEVICE void work() {
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       taken_ns_ = trace_time();
-      Taken taken{};
-      if (await_packet(packets))
-        taken = take(packets.slot);
-      else
-        fail_worker(working_);
-      // Threads whose wait has failed have taken nothing, and leave here with all others.
-      if (!meet(working_)) return;
-      if (taken.note.kind == NoteKind::end) return;
-      if (!(taken.note.kind == NoteKind::task ? run_task(taken) : turn(taken.note))) return;
+      if (!here_ && !await_packet(packets)) return;
+      const Note note = working_.shared.notes[packets.slot];
+      if (note.kind == NoteKind::task) {
+        if (!run_task(packets, note)) return;
+      } else {
+        // Not without those whose wait for this packet has failed.
+        if (!meet(working_) || note.kind == NoteKind::end || !turn(note)) return;
+        here_ = false;
+      }
       release(packets.slot);
     }
   }
 
+  /// By all threads. Lanes of a warp go the same way from here to where they next meet.
   DEVICE bool await_packet(const RingCursor& packets) {
     Awaited what{.phase = phase_of(params(), RunPhase::packet), .rank = params().rank};
     Completion& full = packet_full_[packets.slot];
-    return wait_until(working_.idle_deadline(), what, [&] { return full.done(packets.parity()); });
+    const bool came =
+        wait_until(working_.idle_deadline(), what, [&] { return full.done(packets.parity()); });
+    if (warp::all(came)) return true;
+    fail_worker(working_);
+    meet(working_);
+    return false;
   }
 
-  /// Reads all it will need of the packet, and waits for what the task awaits.
-  DEVICE Taken take(uint32_t slot) {
-    Taken taken{.note = working_.shared.notes[slot], .head = {}, .at = nullptr, .signal = {}};
-    if (taken.note.kind != NoteKind::task) return taken;
-    taken.at = working_.shared.packets[slot];
+  /// Reads all it will need of the packet, before it waits for anything.
+  DEVICE Taken take(const RingCursor& packets, const Note& note) {
+    Taken taken{
+        .note = note, .head = {}, .at = working_.shared.packets[packets.slot], .signal = {}};
+    if (first_thread()) {
+      RingCursor next = packets;
+      next.next(kPacketSlots);
+      working_.shared.next_here[packets.slot] = packet_full_[next.slot].done_now(next.parity());
+    }
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
-    begin_iteration(taken.note.iteration);
-    // What schedulers count need not be looked at: the task came with it.
-    const bool counted = params().dynamic.schedulers > 0;
-    if (!counted && thread::index() < taken.head.signals)
-      taken.signal = CountedSignal::of(params(), taken.signal_records()[thread::index()]);
-    for (uint32_t i = thread::index(); i < taken.head.waits; i += context_.threads()) {
-      const WaitRecord& wait = taken.wait_records()[i];
-      if (!counted || wait.lag > 0)
-        await_event(working_, taken.head.task, wait, taken.note.iteration);
+    begin_iteration(note.iteration);
+    context_.begin(taken.head.task, note.iteration);
+    if (thread::index() < taken.head.signals) {
+      const SignalRecord& record = taken.signal_records()[thread::index()];
+      if (!dynamic_)
+        taken.signal = CountedSignal::of(params(), record);
+      else if (record.launch == Launch::follower)
+        taken.follows = bring_follower(working_, record);
     }
     return taken;
+  }
+
+  /// A thread an event, but not of the warp that signals: while that one fences what the task
+  /// before has done, these look out already.
+  DEVICE void await_events(const Taken& taken) {
+    const uint32_t threads = context_.threads();
+    if (waiter_ >= taken.head.waits) return;
+    // The first ones last: only a packet of more events than there are threads has others.
+    uint32_t i = waiter_;
+    while (i + threads < taken.head.waits) i += threads;
+    for (;; i -= threads) {
+      const WaitRecord& wait = taken.wait_records()[i];
+      // What schedulers count need not be looked at: the task came with it.
+      if (!dynamic_ || wait.lag > 0)
+        await_event(working_, taken.head.task, wait, taken.note.iteration);
+      if (i == waiter_) return;
+    }
   }
 
   /// The iteration's deadline begins with its first task.
@@ -148,35 +176,76 @@ class Worker {
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
   }
 
-  DEVICE bool run_task(const Taken& taken) {
-    const uint64_t begun_ns = trace_time();
-    context_.begin(taken.head.task, taken.note.iteration);
-    List::run(taken.head.type, taken.args(), context_);
+  DEVICE bool run_task(const RingCursor& packets, const Note& note) {
+    const Taken taken = take(packets, note);
+    bool held = false;
+    uint64_t begun_ns = 0;
+    if constexpr (List::kOwnPaths)
+      List::with_type(taken.head.type, [&]<class Task>() {
+        held = run_between(packets, taken, begun_ns, [&] { run_as<Task>(taken); });
+        if (held && LoadsAhead<Task>) context_.release_ahead();
+      });
+    else
+      held = run_between(packets, taken, begun_ns, [&] {
+        List::with_type(taken.head.type, [&]<class Task>() { run_as<Task>(taken); });
+      });
+    if (!held) return false;
+    if (!List::kOwnPaths && List::loads_ahead(taken.head.type)) context_.release_ahead();
+    signal_rest(taken);
+    trace(taken.head.task, note.iteration, begun_ns);
+    return true;
+  }
+  template <class Task>
+  DEVICE void run_as(const Taken& taken) {
+    Task::run(context_, List::template args_of<Task>(taken.args()));
+  }
+
+  /// Runs a task once all that it awaits has come, and sends each thread's first signal.
+  template <class Run>
+  DEVICE bool run_between(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns,
+                          Run run) {
+    // Nothing to agree on, where all know since they met last that the packet is here, and that is
+    // all there is to wait for.
+    if (!here_ || taken.head.waits > 0) {
+      await_events(taken);
+      if (!meet(working_)) return false;
+    }
+    begun_ns = trace_time();
+    run();
+    const bool sends = !dynamic_ && thread::index() < taken.head.signals;
     if (!meet(working_)) return false;
-    if (List::loads_ahead(taken.head.type)) context_.release_ahead();
-    signal(taken);
-    trace(taken.head.task, taken.note.iteration, begun_ns);
+    if (sends) taken.signal.send();
+    here_ = working_.shared.next_here[packets.slot] != 0;
     return true;
   }
 
   /// What the whole block did before it met is what the signals are about.
-  DEVICE void signal(const Taken& taken) {
-    const bool dynamic = params().dynamic.schedulers > 0;
-    if (!dynamic) {
-      if (thread::index() < taken.head.signals) taken.signal.send();
+  DEVICE void signal_rest(const Taken& taken) {
+    if (!dynamic_) {
+      KEEP_ROLLED
       for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
            i += context_.threads())
         CountedSignal::of(params(), taken.signal_records()[i]).send();
       return;
     }
-    if (thread::index() < taken.head.signals || first_thread()) fence_for_events(params());
-    for (uint32_t i = thread::index(); i < taken.head.signals; i += context_.threads())
-      signal_record(working_, taken.signal_records()[i]);
-    if (!first_thread()) return;
+    const uint32_t threads = context_.threads();
+    uint32_t i = thread::index();
+    if (taken.follows) {
+      // Relaxed: nobody looks at it but reports.
+      add<Order::relaxed, Scope::gpu>(params().windows.own_counter(taken.signal_records()[i].event),
+                                      taken.signal_records()[i].count);
+      i += threads;
+    }
+    const bool counts = first_thread() && taken.head.counted != 0;
+    if (i < taken.head.signals || counts) fence_for_events(params());
+    KEEP_ROLLED
+    for (; i < taken.head.signals; i += threads)
+      signal_record(working_, taken.signal_records()[i], taken.note.iteration);
+    if (!counts) return;
     // Relaxed: between fences.
     const uint64_t ended =
         fetch_add<Order::relaxed, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
-    if (ended % params().tasks != 0) return;
+    if (ended != params().dynamic.counted * (taken.note.iteration + 1)) return;
     // The last task of the iteration passes on what all others did.
     fence_for_events(params());
     push_event(working_, params().rank, 0, kEnded);
@@ -227,12 +296,10 @@ class Worker {
     store<Order::release, Scope::block>(&working_.shared.ended, 1);
   }
 
-  DEVICE uint64_t trace_time() const {
-    return params().trace != nullptr && first_thread() ? now_ns() : 0;
-  }
+  DEVICE uint64_t trace_time() const { return traces_ != 0 ? now_ns() : 0; }
   /// The newest records stay: a ring.
   DEVICE void trace(uint32_t task, uint64_t iteration, uint64_t begun_ns) {
-    if (params().trace == nullptr || !first_thread()) return;
+    if (traces_ == 0) return;
     params().trace[block::index() * params().trace_records + traced_ % params().trace_records] = {
         .task = task,
         .unused = 0,
@@ -245,7 +312,11 @@ class Worker {
 
   Working& working_;
   Context context_;
+  const bool dynamic_;
+  const uint32_t waiter_;  ///< which of a task's events this thread awaits
+  const uint32_t traces_;  ///< whether this thread does
   Completion *packet_full_, *packet_empty_;
+  bool here_ = false;  ///< the packet that comes next has come, as all threads know alike
   bool begun_ = false;
   uint64_t iteration_ = 0;
   uint64_t done_ = 0;

@@ -36,7 +36,9 @@ struct WorkerShared {
   uint32_t ended;    ///< the compute warps need no more packets
   uint32_t stalled;  ///< somebody writes the StallRecord
   uint32_t loop_ends;
+  uint32_t next_here[kPacketSlots];  ///< whether the packet after this one had come by then
   uint64_t heads[kSchedulersMax];  ///< the feeder's, in dynamic runs
+  uint32_t follower;  ///< likewise: the PacketPlace of a task for the feeder to take, or 0
   alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
 
   DEVICE const Packet& packet(uint32_t slot) const {

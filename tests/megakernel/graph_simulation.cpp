@@ -103,6 +103,7 @@ constexpr const char* kTasksEnded =
     "no task awaits would need it";
 constexpr const char* kNoneAhead = "is for tasks that load ahead, which the suite decoder has";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
+constexpr const char* kOnlyReported = "is the counter of a follower, which only reports look at";
 constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
 
 const bool registered = simulation::add_suite(
@@ -111,15 +112,16 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "worker_kernel.hpp:95", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:95", kOwnHost},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:148", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:148", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:189", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:189", kNotFed},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:97", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:97", kOwnHost},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:176", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:176", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:235", kOnlyReported},
+                   {Fault::store_dropped, "worker_kernel.hpp:258", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:258", kNotFed},
                    {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:227", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:72", kOnlyStops}},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:296", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:74", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/apart.hpp"
+#include "device/cuda/ptx.hpp"
 
 namespace tokenyard {
 
@@ -8,6 +9,20 @@ template <class T>
 DEVICE T* settled(T* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
+}
+DEVICE uint32_t settled(uint32_t number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+DEVICE SettledWord::SettledWord(const uint32_t& word)
+    : address_(settled(ptx::shared_address(&word))) {}
+
+// ld.relaxed.cta.shared::cta.u32 d, [a];
+DEVICE uint32_t SettledWord::load() const {
+  uint32_t value;
+  asm volatile("ld.relaxed.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(address_) : "memory");
+  return value;
 }
 
 namespace cuda_body {

@@ -8,6 +8,14 @@ template <class T>
 DEVICE T* settled(T* pointer) {
   return pointer;
 }
+DEVICE uint32_t settled(uint32_t number) {
+  return number;
+}
+
+DEVICE SettledWord::SettledWord(const uint32_t& word) : address_(&word) {}
+DEVICE uint32_t SettledWord::load() const {
+  return tokenyard::load<Order::relaxed, Scope::block>(address_);
+}
 
 DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
   Deadline(patience_, start_ns_).fail(failure, what);

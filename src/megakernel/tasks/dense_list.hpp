@@ -12,8 +12,10 @@ namespace tokenyard::megakernel {
 
 /// Kernels of their own: their code is what they fetch, and all else would lie in between.
 template <class Kind, class... Others>
-using DenseTaskList = TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
-                               ProjectDown<Kind>, ProjectLogits<Kind>, Others...>;
+struct DenseTaskList : TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
+                                ProjectDown<Kind>, ProjectLogits<Kind>, Others...> {
+  static constexpr bool kOwnPaths = false;
+};
 using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
 using SharedDenseTasks = DenseTaskList<Together, SendBest, NextToken>;
 template <uint32_t sequences>

@@ -1,0 +1,137 @@
+// Who launches which task of a dynamic run, and whose end an iteration awaits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megakernel/compile.hpp"
+#include "megakernel/task_kinds.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using testing::ElementsAre;
+
+/// One rank's graph, whose tasks touch nothing: only events order them.
+struct Sketch {
+  explicit Sketch(Graph::Place place = {.rank = 0, .ranks = 1}) : graph(kinds(), place) {}
+  Event event(uint32_t dynamic_max = 0) {
+    return graph.event({.name = "event", .dynamic_max = dynamic_max});
+  }
+  void add(std::vector<Wait> waits, std::vector<Signal> signals,
+           std::optional<uint32_t> worker = std::nullopt) {
+    graph.add<Nothing>(
+        {}, {.waits = std::move(waits), .signals = std::move(signals), .worker = worker});
+  }
+  Graph graph;
+};
+
+Compiled compile_dynamic(const std::vector<Graph>& graphs, uint32_t schedulers = 1) {
+  const std::vector<Shape> shapes(graphs.size(),
+                                  {.workers = 2, .schedulers = schedulers, .task_slots = 4});
+  return compile(graphs, shapes);
+}
+Launch launch_of(const Sketch& sketch, Event event) {
+  return compile_dynamic({sketch.graph}).launches.of(0, event.id);
+}
+constexpr Launch kFirstScheduler{};
+
+TEST(Launches, ATaskFollowsTheOneThatItAloneAwaits) {
+  Sketch s;
+  const Event a = s.event();
+  s.add({}, {{a}});
+  s.add({{a}}, {});
+  EXPECT_EQ(launch_of(s, a), Launch::follower);
+}
+
+TEST(Launches, ASchedulerHearsOfAllOthers) {
+  {
+    Sketch two_signal;
+    const Event a = two_signal.event();
+    two_signal.add({}, {{a}});
+    two_signal.add({}, {{a}});
+    two_signal.add({{a}}, {});
+    EXPECT_EQ(launch_of(two_signal, a), kFirstScheduler);
+  }
+  {
+    Sketch two_wait;
+    const Event a = two_wait.event();
+    two_wait.add({}, {{a}});
+    two_wait.add({{a}}, {});
+    two_wait.add({{a}}, {});
+    EXPECT_EQ(launch_of(two_wait, a), kFirstScheduler);
+  }
+  {
+    Sketch waits_for_two;
+    const Event a = waits_for_two.event(), b = waits_for_two.event();
+    waits_for_two.add({}, {{a}});
+    waits_for_two.add({}, {{b}});
+    waits_for_two.add({{a}, {b}}, {});
+    EXPECT_EQ(launch_of(waits_for_two, a), kFirstScheduler);
+  }
+  {
+    Sketch has_a_worker;
+    const Event a = has_a_worker.event();
+    has_a_worker.add({}, {{a}});
+    has_a_worker.add({{a}}, {}, 1);
+    EXPECT_EQ(launch_of(has_a_worker, a), kFirstScheduler);
+  }
+  {
+    // The counter is looked at by who waits for the iteration before, and by the loop.
+    Sketch looked_at;
+    const Event a = looked_at.event(), b = looked_at.event();
+    looked_at.add({{a, 1}}, {{a}});
+    looked_at.add({{a}}, {{b}});
+    looked_at.add({{b}}, {});
+    looked_at.graph.loop_on(b);
+    EXPECT_EQ(launch_of(looked_at, a), kFirstScheduler);
+    EXPECT_EQ(launch_of(looked_at, b), kFirstScheduler);
+  }
+}
+
+TEST(Launches, AnotherRanksTaskIsNotFollowed) {
+  std::vector<Graph> graphs;
+  Event a{};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Sketch s({.rank = rank, .ranks = 2});
+    a = s.event();
+    if (rank == 0)
+      s.add({}, {{.event = a, .rank = 1}});
+    else
+      s.add({{a}}, {});
+    s.graph.once();
+    graphs.push_back(s.graph);
+  }
+  EXPECT_EQ(compile_dynamic(graphs).launches.of(1, a.id), kFirstScheduler);
+}
+
+TEST(Launches, AnIterationAwaitsTheEndOfWhatNothingFollows) {
+  Sketch s;
+  const Event a = s.event(), b = s.event(), c = s.event(), of_nobody = s.event();
+  const Event of_later = s.event();
+  s.add({}, {{a}});          // The next ends later.
+  s.add({{a}}, {{b}, {c}});  // Who waits for one of its signals knows nothing of the other.
+  s.add({{b}}, {});
+  s.add({{c}}, {{of_nobody}});
+  s.add({{of_later, 1}}, {{of_later}});  // Awaited in the next iteration only.
+  const Compiled compiled = compile_dynamic({s.graph});
+  std::vector<bool> counted;
+  for (uint32_t task = 0; task < 5; ++task) counted.push_back(compiled.launches.counts(0, task));
+  EXPECT_THAT(counted, ElementsAre(false, true, true, true, true));
+}
+
+TEST(Launches, AFollowersPacketIsNamedByTheSignal) {
+  Sketch s;
+  const Event a = s.event();
+  s.add({}, {{a}});
+  s.add({{a}}, {});
+  const std::vector<Graph> graphs{s.graph};
+  const Compiled compiled = compile_dynamic(graphs);
+  const Program program = make_program(graphs, 0, {.workers = 2, .schedulers = 1}, compiled);
+  const auto& packet = *reinterpret_cast<const Packet*>(program.packets.data());
+  const PacketPlace place{packet.signal_records()[0].triggers};
+  EXPECT_EQ(place.from(), program.positions[1] * kPacketAlignment);
+  EXPECT_EQ(place.bytes(), (program.positions[2] - program.positions[1]) * kPacketAlignment);
+  EXPECT_EQ(program.counted, 1u);
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel
