@@ -46,6 +46,9 @@ struct TaskList {
   /// Whether each type has code of its own for all from the task's events to its signals: less to
   /// do between them, and more code. Not worth it where words order tasks (H200: 4 us a token).
   static constexpr bool kOwnPaths = true;
+  /// Whether registers keep what the begin and the end of every task need. Not where tasks need
+  /// more of them than there are.
+  static constexpr bool kSettles = true;
   template <size_t index>
   using Type = std::tuple_element_t<index, std::tuple<Tasks...>>;
 
@@ -65,6 +68,10 @@ struct TaskList {
   template <class T>
   static DEVICE const typename T::Args& args_of(const std::byte* args) {
     return *reinterpret_cast<const typename T::Args*>(args);
+  }
+  /// Runs a task.
+  static DEVICE void run(uint32_t type, const std::byte* args, Context& context) {
+    with_type(type, [&]<class T>() { T::run(context, args_of<T>(args)); });
   }
   /// What a warp of the task streams.
   static DEVICE StreamedRows stream(const Packet& packet, uint32_t warp, uint32_t warps) {

@@ -14,11 +14,14 @@ struct Working {
   /// host's alarm, end it. They poll without a pause, and the alarm lies across PCIe: were all
   /// blocks to read it that often, each read would take a hundred times as long.
   const Patience& idle;
-  uint64_t began_ns;  ///< the iteration, or the run
+  uint64_t began_ns;    ///< the iteration, or the run
+  bool settles = true;  ///< TaskList::kSettles
   const SettledWord failed = SettledWord(shared.failed);
-  const uint32_t compute_threads = settled(params.compute_warps * kWarpLanes);
+  const uint32_t compute_threads = keep(params.compute_warps * kWarpLanes);
   uint32_t meetings = 0;  ///< that this thread has come to
 
+  /// `number` in a register, or worked out again where it is asked for.
+  DEVICE uint32_t keep(uint32_t number) const { return settles ? settled(number) : number; }
   DEVICE DeadlineApart deadline() const { return DeadlineApart(params.patience, began_ns); }
   DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
 };
@@ -62,7 +65,9 @@ DEVICE void stall(const Working& working, const StallRecord& record) {
 DEVICE bool meet(Working& working) {
   NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads);
   ++working.meetings;
-  const uint32_t failed_at = working.failed.load();
+  const uint32_t failed_at = working.settles
+                                 ? working.failed.load()
+                                 : load<Order::relaxed, Scope::block>(&working.shared.failed);
   return failed_at == 0 || failed_at > working.meetings;
 }
 

@@ -58,9 +58,9 @@ class Worker {
       : working_(working),
         context_(working),
         dynamic_(working.params.dynamic.schedulers > 0),
-        waiter_(settled((thread::index() < kWarpLanes ? working.compute_threads : 0) +
-                        thread::index() - kWarpLanes)),
-        traces_(settled(working.params.trace != nullptr && thread::index() == 0 ? 1u : 0u)),
+        waiter_(working.keep((thread::index() < kWarpLanes ? working.compute_threads : 0) +
+                             thread::index() - kWarpLanes)),
+        traces_(working.keep(working.params.trace != nullptr && thread::index() == 0 ? 1u : 0u)),
         packet_full_(settled(working.shared.packet_full)),
         packet_empty_(settled(working.shared.packet_empty)) {}
 
@@ -177,33 +177,39 @@ class Worker {
   }
 
   DEVICE bool run_task(const RingCursor& packets, const Note& note) {
-    const Taken taken = take(packets, note);
+    Taken taken = take(packets, note);
     bool held = false;
     uint64_t begun_ns = 0;
-    if constexpr (List::kOwnPaths)
+    if constexpr (List::kOwnPaths) {
       List::with_type(taken.head.type, [&]<class Task>() {
-        held = run_between(packets, taken, begun_ns, [&] { run_as<Task>(taken); });
+        held = begin(taken, begun_ns);
+        if (held) Task::run(context_, List::template args_of<Task>(taken.args()));
+        held = held && end(packets, taken);
         if (held && LoadsAhead<Task>) context_.release_ahead();
       });
-    else
-      held = run_between(packets, taken, begun_ns, [&] {
-        List::with_type(taken.head.type, [&]<class Task>() { run_as<Task>(taken); });
-      });
+    } else if (begin(taken, begun_ns)) {
+      // No lambda with all of this in it: one so large would be called, and its captures' addresses
+      // taken: the worker would lie in memory.
+      List::run(taken.head.type, taken.args(), context_);
+      if constexpr (!List::kSettles) read_again(packets.slot, taken);
+      held = end(packets, taken);
+    }
     if (!held) return false;
     if (!List::kOwnPaths && List::loads_ahead(taken.head.type)) context_.release_ahead();
     signal_rest(taken);
-    trace(taken.head.task, note.iteration, begun_ns);
+    trace(taken.head.task, taken.note.iteration, begun_ns);
     return true;
   }
-  template <class Task>
-  DEVICE void run_as(const Taken& taken) {
-    Task::run(context_, List::template args_of<Task>(taken.args()));
+
+  /// What registers need not keep while a task runs: its packet lies where it was.
+  DEVICE void read_again(uint32_t slot, Taken& taken) {
+    taken.note = working_.shared.notes[slot];
+    taken.at = working_.shared.packets[slot];
+    taken.head = *reinterpret_cast<const Packet*>(taken.at);
   }
 
-  /// Runs a task once all that it awaits has come, and sends each thread's first signal.
-  template <class Run>
-  DEVICE bool run_between(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns,
-                          Run run) {
+  /// Until all that the task awaits has come.
+  DEVICE bool begin(const Taken& taken, uint64_t& begun_ns) {
     // Nothing to agree on, where all know since they met last that the packet is here, and that is
     // all there is to wait for.
     if (!here_ || taken.head.waits > 0) {
@@ -211,7 +217,11 @@ class Worker {
       if (!meet(working_)) return false;
     }
     begun_ns = trace_time();
-    run();
+    return true;
+  }
+
+  /// Of a task that has run; sends each thread's first signal.
+  DEVICE bool end(const RingCursor& packets, const Taken& taken) {
     const bool sends = !dynamic_ && thread::index() < taken.head.signals;
     if (!meet(working_)) return false;
     if (sends) taken.signal.send();
@@ -330,7 +340,11 @@ DEVICE void run_graph(const RunParams& params) {
   ready_shared_memory(params, shared);
   block::sync();
   const Patience idle = idle_patience(params);
-  Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
+  Working working{.params = params,
+                  .shared = shared,
+                  .idle = idle,
+                  .began_ns = now_ns(),
+                  .settles = List::kSettles};
   if (block::index() >= params.workers) {
     Scheduler(working).run();
   } else if (warp::index() < params.compute_warps) {

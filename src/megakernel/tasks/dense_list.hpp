@@ -15,6 +15,7 @@ template <class Kind, class... Others>
 struct DenseTaskList : TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<Kind>, GateUp<Kind>,
                                 ProjectDown<Kind>, ProjectLogits<Kind>, Others...> {
   static constexpr bool kOwnPaths = false;
+  static constexpr bool kSettles = Kind::kSequences == 1;
 };
 using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
 using SharedDenseTasks = DenseTaskList<Together, SendBest, NextToken>;
