@@ -274,6 +274,7 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
 TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   const auto begin = [&](Slot slot) {
     ControlOptions own = options(slot, 4);
+    own.membership.silence = 500ms;
     own.membership.witness = false;
     auto rank = std::make_unique<Rank>(own);
     rank->found();
