@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <future>
 #include <random>
@@ -274,7 +275,6 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
 TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   const auto begin = [&](Slot slot) {
     ControlOptions own = options(slot, 4);
-    own.membership.silence = 500ms;
     own.membership.witness = false;
     auto rank = std::make_unique<Rank>(own);
     rank->found();
@@ -283,11 +283,13 @@ TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   std::unique_ptr<Rank> leaves, stays;
   {
     // Killed at the end of this block.
-    const RankProcesses two(2, [&](uint32_t index) {
+    RankProcesses two(2, [&](uint32_t index) {
       const auto rank = begin(index + 2);
       ::pause();
     });
     on_every_rank(2, [&](uint32_t slot) { (slot == 0 ? leaves : stays) = begin(slot); });
+    // Both at once: while one was still there, three could agree to go on without the other.
+    for (const uint32_t index : {0u, 1u}) two.signal(index, SIGSTOP);
   }
   ASSERT_TRUE(leaves->recorder.wait_for_missing_quorum());
   const auto start = steady_clock::now();
