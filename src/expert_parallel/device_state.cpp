@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/await_stream.hpp"
 #include "expert_parallel/exchange.hpp"
 #include "expert_parallel/expert_major/dispatch_by_expert.hpp"
 #include "expert_parallel/expert_major/expand_rows.hpp"
@@ -123,7 +124,8 @@ void ExpertParallel::Parts::open_windows() {
 
 void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {
   // Kernels end at their own deadline; what else the caller has enqueued has as long again.
-  tokenyard::await_stream(world, stream, 2 * world.timeout(), "ExpertParallel: " + what);
+  tokenyard::await_stream(accelerator_, world.rank(), stream, 2 * world.timeout(),
+                          "ExpertParallel: " + what);
 }
 
 void ExpertParallel::Parts::wait(Stream stream) {

@@ -2,14 +2,9 @@
 /// whatever their streams.
 #pragma once
 
-#include <chrono>
-#include <string>
-
 #include "device/accelerator.hpp"
 
 namespace tokenyard {
-
-class World;
 
 class LastStream {
  public:
@@ -29,10 +24,5 @@ class LastStream {
   Stream stream_;
   bool in_use_ = false;
 };
-
-/// Until all that was enqueued on `stream` has ended. Throws PeerTimeout, with `phase` and this
-/// rank, once `patience` has passed.
-void await_stream(World& world, Stream stream, std::chrono::nanoseconds patience,
-                  const std::string& phase);
 
 }  // namespace tokenyard

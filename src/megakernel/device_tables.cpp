@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/await_stream.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -22,18 +23,8 @@ DeviceMemory::~DeviceMemory() {
 }
 
 void await_stream(World& world, Stream stream, const std::string& what) {
-  Accelerator& accelerator = world.accelerator();
-  const tokenyard::Event event = accelerator.record(stream);
-  const bool ended = accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
-                                            [&] { return accelerator.done(event); });
-  accelerator.free_event(event);
-  if (!ended)
-    throw PeerTimeout(
-        WaitFacts{.rank = world.rank(),
-                  .phase = "megakernel: " + what,
-                  .expected = 1,
-                  .seen = 0,
-                  .waited_s = 2 * std::chrono::duration<double>(world.timeout()).count()});
+  tokenyard::await_stream(world.accelerator(), world.rank(), stream, 2 * world.timeout(),
+                          "megakernel: " + what);
 }
 
 template <class T>

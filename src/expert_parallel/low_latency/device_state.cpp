@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "device/await_stream.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
 
 namespace tokenyard {
@@ -88,7 +89,7 @@ void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {
   // A call ends at the latest when kTimesLate timeouts have passed; what else the caller has
   // enqueued has another.
   const auto patience = (low_latency::kTimesLate + 1) * std::max(longest_timeout_, world.timeout());
-  tokenyard::await_stream(world, stream, patience, "LowLatency: " + what);
+  tokenyard::await_stream(accelerator_, world.rank(), stream, patience, "LowLatency: " + what);
 }
 
 void LowLatency::Parts::wait(Stream stream) {

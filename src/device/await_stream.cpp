@@ -1,0 +1,21 @@
+#include "device/await_stream.hpp"
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+void await_stream(Accelerator& accelerator, uint32_t rank, Stream stream,
+                  std::chrono::nanoseconds patience, const std::string& phase) {
+  const Event event = accelerator.record(stream);
+  const bool ended =
+      accelerator.wait_until(accelerator.now() + patience, [&] { return accelerator.done(event); });
+  accelerator.free_event(event);
+  if (ended) return;
+  throw PeerTimeout(WaitFacts{.rank = rank,
+                              .phase = phase,
+                              .expected = 1,
+                              .seen = 0,
+                              .waited_s = std::chrono::duration<double>(patience).count()});
+}
+
+}  // namespace tokenyard
