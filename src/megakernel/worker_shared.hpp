@@ -37,7 +37,7 @@ struct WorkerShared {
   uint32_t stalled;  ///< somebody writes the StallRecord
   uint32_t loop_ends;
   uint32_t next_here[kPacketSlots];  ///< whether the packet after this one had come by then
-  uint64_t heads[kSchedulersMax];  ///< the feeder's, in dynamic runs
+  uint64_t heads[kSchedulersMax];    ///< the feeder's, in dynamic runs
   uint32_t follower;  ///< likewise: the PacketPlace of a task for the feeder to take, or 0
   alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
 
