@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,14 @@ def configurations(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def deep_ep_checkout(request: pytest.FixtureRequest) -> Path | None:
     return request.config.getoption("--deep-ep")
+
+
+@pytest.fixture(params=["host", "cuda"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Runs a program on the ranks of the deep_ep tests."""
+    from deep_ep_batch import run_on
+
+    return partial(run_on, request.param)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,9 @@ needs_torch = pytest.mark.skipif(torch is None, reason="needs torch")
 
 RANKS, EXPERTS, TOPK, HIDDEN = 3, 12, 4, 256
 LOCAL = EXPERTS // RANKS
+NVL_BYTES = 32 << 20
+LARGEST = 40
+"""Tokens of a low-latency call."""
 
 
 def inputs(rank: int) -> tuple[Any, Any, Any]:
@@ -78,6 +81,14 @@ def run_on(device: str, program: Callable[[tokenyard.World], Any], ranks: int = 
             program(world)
 
     tokenyard.launch(rank_main, ranks=ranks, device=device, arena_bytes=128 << 20, timeout=60)
+
+
+def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:
+    """For low-latency calls."""
+    from deep_ep import Buffer
+
+    size = Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, world.size, EXPERTS)
+    return Buffer(world, 0, size, low_latency_mode=True, num_qps_per_rank=LOCAL, **options)
 
 
 def device_of(world: tokenyard.World) -> str:

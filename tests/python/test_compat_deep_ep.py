@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 from deep_ep_batch import (
     EXPERTS,
     HIDDEN,
-    LOCAL,
+    LARGEST,
+    NVL_BYTES,
     PACKAGE,
     RANKS,
     equal,
@@ -24,7 +24,7 @@ from deep_ep_batch import (
     in_ranks,
     inputs,
     needs_torch,
-    run_on,
+    serving_buffer_of,
     torch,
 )
 from programs import run_python
@@ -40,23 +40,9 @@ if torch is not None:
 
 pytestmark = needs_torch
 
-NVL_BYTES = 32 << 20
-LARGEST = 40
-"""Tokens of a low-latency call."""
-
-
-@pytest.fixture(params=["host", "cuda"])
-def run(request: pytest.FixtureRequest) -> Callable[..., None]:
-    return partial(run_on, request.param)
-
 
 def buffer_of(world: tokenyard.World, **options: Any) -> Any:
     return deep_ep.Buffer(world, NVL_BYTES, explicitly_destroy=True, **options)
-
-
-def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:
-    size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, world.size, EXPERTS)
-    return deep_ep.Buffer(world, 0, size, low_latency_mode=True, num_qps_per_rank=LOCAL, **options)
 
 
 def test_the_sequence_of_vllm(run: Callable[..., None]) -> None:
@@ -226,120 +212,6 @@ def test_places_without_ids_and_with_padding(run: Callable[..., None]) -> None:
         home, home_weights, _ = buffer.combine(rows, handle, topk_weights=weights)
         assert equal(home, expected_sum(x, topk_idx))
         assert equal(home_weights, topk_weights.where(topk_idx >= 0, 0))
-
-    run(layer)
-
-
-def low_latency_rows(world: tokenyard.World, expert: int) -> tuple[Any, Any]:
-    """What an expert of this rank receives, and where each source's rows begin and how many."""
-    number = world.rank * LOCAL + expert
-    parts = [inputs(source)[0][(inputs(source)[1] == number).any(1)] for source in range(RANKS)]
-    counts = torch.tensor([len(part) for part in parts])
-    return torch.cat(parts), torch.stack([counts.cumsum(0) - counts, counts], 1)
-
-
-@pytest.mark.parametrize("hooks", [False, True])
-@pytest.mark.parametrize("fp8", [False, True])
-def test_low_latency_sequences(run: Callable[..., None], hooks: bool, fp8: bool) -> None:
-    def layer(world: tokenyard.World) -> None:
-        buffer = serving_buffer_of(world)
-        x, topk_idx, topk_weights = given(world)
-        total = torch.zeros(LOCAL, dtype=torch.int32)
-        waited = torch.zeros(RANKS, dtype=torch.int64)
-        how = dict(async_finish=not hooks, return_recv_hook=hooks)
-        rows, counts, handle, event, hook = buffer.low_latency_dispatch(
-            x,
-            topk_idx,
-            LARGEST,
-            EXPERTS,
-            use_fp8=fp8,
-            cumulative_local_expert_recv_stats=total,
-            dispatch_wait_recv_cost_stats=waited,
-            **how,
-        )
-        hook() if hooks else event.current_stream_wait()
-        _, ranges, *sizes = handle
-        assert sizes == [LARGEST, HIDDEN, EXPERTS]
-        assert equal(total, counts)
-        values = rows
-        if fp8:
-            values = per_token_cast_back(
-                rows[0].view(-1, HIDDEN), rows[1].reshape(-1, HIDDEN // 128)
-            )
-            values = values.view(rows[0].shape)
-        for expert in range(LOCAL):
-            wanted, places = low_latency_rows(world, expert)
-            assert counts[expert] == len(wanted)
-            seen = values[expert, : len(wanted)]
-            assert torch.allclose(seen.float().cpu(), wanted.float(), rtol=0.07)
-            assert equal(ranges[expert] & 0xFFFFFFFF, places[:, 1])
-            some = places[:, 1] > 0
-            assert equal((ranges[expert] >> 32)[some], places[some, 0])
-        results = torch.nan_to_num(values)
-
-        expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
-        out = torch.empty_like(x)
-        home, event, hook = buffer.low_latency_combine(
-            results, topk_idx, topk_weights, handle, out=out, **how
-        )
-        hook() if hooks else event.current_stream_wait()
-        assert home is out
-        assert torch.allclose(home.float(), expected, rtol=0.1, atol=0.1)
-        # DeepEP combines a batch again if asked to, also from the buffer's own memory.
-        buffer.get_next_low_latency_combine_buffer(handle)[:] = results
-        again, event, hook = buffer.low_latency_combine(
-            results, topk_idx, topk_weights, handle, zero_copy=True, **how
-        )
-        hook() if hooks else event.current_stream_wait()
-        assert equal(again, home)
-
-    run(layer)
-
-
-def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
-    def layer(world: tokenyard.World) -> None:
-        size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, RANKS, EXPERTS)
-        buffer = deep_ep.Buffer(world, NVL_BYTES, size, low_latency_mode=True)
-        x, topk_idx, topk_weights = given(world)
-        for _ in range(2):
-            layout = buffer.get_dispatch_layout(topk_idx, EXPERTS)
-            rows, *_, handle, _ = buffer.dispatch(
-                x, topk_idx=topk_idx, topk_weights=topk_weights, num_tokens_per_expert=layout[2]
-            )
-            assert equal(buffer.combine(rows, handle)[0], expected_sum(x, topk_idx))
-            buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
-            served, _, handle, _, _ = buffer.low_latency_dispatch(
-                x, topk_idx, LARGEST, EXPERTS, use_fp8=False
-            )
-            home, _, _ = buffer.low_latency_combine(served, topk_idx, topk_weights, handle)
-            expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
-            assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
-
-    run(layer)
-
-
-def test_masks(run: Callable[..., None], request: pytest.FixtureRequest) -> None:
-    if "cuda" in request.node.name and torch.cuda.device_count() < RANKS:
-        pytest.skip("ranks that share a GPU launch together, so none can stay away")
-
-    def layer(world: tokenyard.World) -> None:
-        buffer = serving_buffer_of(world, enable_shrink=True)
-        x, topk_idx, _ = given(world)
-        buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
-        status = torch.full((RANKS,), 7, dtype=torch.int32)
-        buffer.low_latency_query_mask_buffer(status)
-        assert status.tolist() == [0, 0, 0]
-        world.barrier()
-        if world.rank == 2:
-            return
-        buffer.low_latency_update_mask_buffer(2, True)
-        _, counts, *_ = buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
-        buffer.low_latency_query_mask_buffer(status)
-        assert status.tolist() == [0, 0, 1]
-        ids = torch.cat([inputs(source)[1].flatten() for source in range(2)])
-        assert counts.tolist() == [(ids == world.rank * LOCAL + e).sum() for e in range(LOCAL)]
-        assert buffer.get_local_buffer_tensor(torch.int8, use_rdma_buffer=True).numel() == 0
-        buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
 
     run(layer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from deep_ep_batch import (
     in_ranks,
     inputs,
     needs_torch,
-    run_on,
     torch,
 )
 
@@ -34,11 +32,6 @@ pytestmark = needs_torch
 
 TOKENS_MAX = 32
 ALIGNMENT = 8
-
-
-@pytest.fixture(params=["host", "cuda"])
-def run(request: pytest.FixtureRequest) -> Callable[..., None]:
-    return partial(run_on, request.param)
 
 
 def buffer_of(world: tokenyard.World, **options: Any) -> Any:
