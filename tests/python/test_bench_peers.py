@@ -142,3 +142,60 @@ def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
     assert (tmp_path / "against_deep_ep.svg").stat().st_size > 1000
     write_page(tmp_path, tmp_path)
     assert page.read_text() == text
+
+
+def test_torchs_decoder_finds_the_tokens_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from decoder.config import Config
+    from decoder.reference import Reference
+    from decoder.weights import BF16, Layer, Weights
+    from torch_decoder import Decoder, Shape, random_weights
+
+    config = Config()
+    heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    hidden = config.hidden_size
+    shape = Shape(
+        vocabulary=config.vocab_size,
+        hidden=hidden,
+        layers=config.num_hidden_layers,
+        query_heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        inner=config.intermediate_size,
+        rope_base=config.rope_theta,
+    )
+    drawn = random_weights(shape, "cpu")
+
+    def in_numpy(tensor: Any) -> Any:
+        return tensor.contiguous().view(torch.uint16).numpy().view(BF16)
+
+    def layer_in_numpy(layer: Any) -> Layer:
+        q, k, v = layer.qkv.view(-1, dim, hidden).split([heads, kv_heads, kv_heads])
+        gate, up = layer.gate_up.chunk(2)
+        return Layer(
+            attention_norm=in_numpy(layer.attention_norm),
+            q=in_numpy(q),
+            k=in_numpy(k),
+            v=in_numpy(v),
+            out=in_numpy(layer.out.view(hidden, heads, dim)),
+            mlp_norm=in_numpy(layer.mlp_norm),
+            router=None,
+            gate=in_numpy(gate[None]),
+            up=in_numpy(up[None]),
+            down=in_numpy(layer.down[None]),
+        )
+
+    weights = Weights(
+        embedding=in_numpy(drawn.embedding),
+        layers=[layer_in_numpy(layer) for layer in drawn.layers],
+        final_norm=in_numpy(drawn.final_norm),
+        head=in_numpy(drawn.head),
+    )
+    decoder = Decoder(shape, drawn.to(torch.float32), positions_max=32)
+    decoder.rewind(token=77, position=0)
+    tokens = [77]
+    for _ in range(16):
+        decoder.step()
+        tokens.append(int(decoder.token))
+    assert tokens == Reference(config, weights).decode([77], 16)

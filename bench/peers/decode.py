@@ -1,0 +1,158 @@
+"""A token of a Llama-3.2-1B-shaped model: by one kernel of ours, and by one CUDA graph of torch's.
+
+    python bench/peers/decode.py --ours build/cuda/bench/bench_megakernel_decode
+    python bench/peers/decode.py --ours ... --context 512,4000 --out bench/results
+
+Batch 1, BF16, random weights, greedy. torch's step keeps its cache, and all of it is one graph.
+Both are checked before they are timed: ours by its own program, which runs before torch's steps and
+after them; the captured graph by a step that is not, and such steps by the same model in float32.
+Figures are in us.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from environment import environment
+from torch_decoder import Decoder, Shape, Weights, random_weights
+
+FIRST_TOKEN = 77
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ours", type=Path, metavar="PROGRAM", help="none: torch alone")
+    parser.add_argument("--context", default="512", help="positions before the first token")
+    parser.add_argument("--tokens", type=int, default=24, help="a run")
+    parser.add_argument("--runs", type=int, default=7, help="measured runs")
+    parser.add_argument("--compile", action="store_true", help="torch.compile first")
+    parser.add_argument("--commit", default="", help="where this is no checkout")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write megakernel_torch.json")
+    chosen = parser.parse_args()
+    weights = random_weights(Shape(), "cuda")
+    in_float32 = weights.to(torch.float32)
+    rows = []
+    for context in [int(part) for part in chosen.context.split(",")]:
+        run = Run(context, chosen.tokens, chosen.runs)
+        before = by_ours(chosen.ours, run) if chosen.ours else None
+        largest, worst = difference(weights, in_float32, run)
+        # Sums and the vector between layers are rounded to BF16 otherwise than in float32.
+        if not worst < 2**-4 * largest:
+            print(f"torch's logits are off by {worst} of {largest}", file=sys.stderr)
+            return 1
+        theirs = by_torch(weights, run, chosen.compile)
+        after = by_ours(chosen.ours, run) if chosen.ours else None
+        how = "compiled, CUDA graph" if chosen.compile else "CUDA graph"
+        theirs["name"] = f"torch {torch.__version__}, {how}"
+        rows.append(row_of(run, before, theirs, after))
+        print(line_of(rows[-1]), flush=True)
+    if chosen.out is not None:
+        facts = environment(1, chosen.commit)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dict(environment=facts, rows=rows), indent=1)
+        (chosen.out / "megakernel_torch.json").write_text(text + "\n")
+    return 0
+
+
+class Run:
+    def __init__(self, context: int, tokens: int, runs: int) -> None:
+        self.context, self.tokens, self.runs = context, tokens, runs
+
+    def decoder(self, weights: Weights) -> Decoder:
+        """At the context's end, with a cache of random numbers."""
+        # Kernels of attention like rows of masks that begin at whole vectors.
+        positions_max = (self.context + self.tokens + 16) // 16 * 16
+        decoder = Decoder(Shape(), weights, positions_max)
+        drawing = torch.Generator("cuda").manual_seed(5)
+        for cache in (decoder.keys, decoder.values):
+            cache.copy_(torch.randn(cache.shape, generator=drawing, device="cuda").bfloat16())
+        decoder.rewind(FIRST_TOKEN, self.context)
+        return decoder
+
+
+def by_ours(program: Path, run: Run) -> dict[str, Any]:
+    """The row of the megakernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ours.json"
+        asked = dict(context=run.context, tokens=run.tokens, runs=run.runs, output=path)
+        words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+        subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL)
+        return json.loads(path.read_text())["rows"][0]
+
+
+def difference(weights: Weights, in_float32: Weights, run: Run) -> tuple[float, float]:
+    """Of a few steps' logits, fed the same tokens: the largest, and by how much they differ."""
+    rounding, exact = run.decoder(weights), run.decoder(in_float32)
+    largest = worst = 0.0
+    for _ in range(4):
+        rounding.step()
+        exact.step()
+        worst = max(worst, float((rounding.logits.float() - exact.logits).abs().max()))
+        largest = max(largest, float(exact.logits.abs().max()))
+        exact.token.copy_(rounding.token)
+    return largest, worst
+
+
+def by_torch(weights: Weights, run: Run, compiled: bool) -> dict[str, Any]:
+    decoder = run.decoder(weights)
+    decoder.step()
+    expected = decoder.logits.float()
+    decoder.capture(compiled)
+    decoder.rewind(FIRST_TOKEN, run.context)
+    decoder.replay()
+    off = float((decoder.logits.float() - expected).abs().max())
+    if not off < 2**-5 * float(expected.abs().max()):
+        raise RuntimeError(f"the captured graph's logits are off by {off} from a single step's")
+    times = []
+    for repetition in range(run.runs + 1):
+        decoder.rewind(FIRST_TOKEN, run.context)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(run.tokens):
+            decoder.replay()
+        end.record()
+        torch.cuda.synchronize()
+        if int(decoder.position) != run.context + run.tokens:
+            raise RuntimeError("the graph did not take every step")
+        if repetition > 0:  # The first run warms up.
+            times.append(begin.elapsed_time(end) * 1e3 / run.tokens)
+    ordered = sorted(times)
+    return dict(median=ordered[len(ordered) // 2], min=ordered[0], max=ordered[-1])
+
+
+def row_of(
+    run: Run,
+    before: dict[str, Any] | None,
+    theirs: dict[str, Any],
+    after: dict[str, Any] | None,
+) -> dict[str, Any]:
+    row: dict[str, Any] = dict(case=f"decode, batch 1, context {run.context}", gpus=1, ranks=1)
+    row |= dict(tokens=run.tokens, hidden=Shape().hidden, unit="us")
+    if before is not None and after is not None:
+        row |= dict(sms=before["sms"], ours=before["ours"], ours_again=after["ours"])
+        row |= dict(floor=before["floor"])
+    row["peer"] = theirs
+    return row
+
+
+def line_of(row: dict[str, Any]) -> str:
+    peer = row["peer"]
+    text = f"{row['case']}: {peer['name']} {peer['median']:.1f}"
+    text += f" ({peer['min']:.1f} to {peer['max']:.1f})"
+    if "ours" not in row:
+        return text
+    ours, again = row["ours"]["median"], row["ours_again"]["median"]
+    return f"{text}, ours {ours:.1f}, again {again:.1f}: {peer['median'] / ours:.2f}x"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
