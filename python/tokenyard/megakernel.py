@@ -248,8 +248,8 @@ class DenseDecoder:
         embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
             vocabulary, hidden]; BF16.
         layers: this rank's part of the layers' weights.
-        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; of ranks that
-            share a model, of one.
+        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
+            ranks.
         stop: the token that ends a sequence, if any. The loop ends when all have ended.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
 

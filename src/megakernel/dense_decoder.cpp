@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "megakernel/rotary_table.hpp"
 #include "megakernel/tasks/dense.hpp"
@@ -15,10 +16,8 @@ namespace {
 
 const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& options) {
   const size_t sequences = options.prompts.size();
-  const bool one = sequences == 1, several = sequences == 2 || sequences == 4 || sequences == 8;
-  if (!one && !(several && options.place.ranks == 1))
-    throw InvalidArgument("prompts", options.place.ranks == 1 ? "1, 2, 4 or 8" : "1",
-                          fmt::format("{}", sequences));
+  if (sequences == 0 || sequences > kSequencesMax || !std::has_single_bit(sequences))
+    throw InvalidArgument("prompts", "1, 2, 4 or 8", fmt::format("{}", sequences));
   shape.check(options.blocks, options.place.ranks);
   const uint32_t head_blocks = options.blocks / (shape.kv_heads / options.place.ranks);
   if (head_blocks < sequences)
@@ -32,16 +31,16 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
 }
 
 const TaskSet& tasks_of(const DecoderOptions& options) {
-  if (options.place.ranks > 1) return shared_dense_tasks();
+  const bool alone = options.place.ranks == 1;
   switch (options.prompts.size()) {
     case 2:
-      return batch_2_tasks();
+      return alone ? batch_2_tasks() : shared_batch_2_tasks();
     case 4:
-      return batch_4_tasks();
+      return alone ? batch_4_tasks() : shared_batch_4_tasks();
     case 8:
-      return batch_8_tasks();
+      return alone ? batch_8_tasks() : shared_batch_8_tasks();
     default:
-      return dense_tasks();
+      return alone ? dense_tasks() : shared_dense_tasks();
   }
 }
 
@@ -62,7 +61,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
       sequences_(static_cast<uint32_t>(options.prompts.size())),
       blocks_(options.blocks),
       head_blocks_(options.blocks / shape_.kv_heads),
-      splits_(std::min(head_blocks_, kSplitsMax) / sequences_),
+      splits_(std::bit_floor(std::min(head_blocks_, kSplitsMax) / sequences_)),
       parts_(shape_.inner_parts()),
       columns_(shape_.inner / parts_),
       part_blocks_(options.blocks / parts_),
@@ -70,7 +69,7 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
       stop_token_(options.stop_token),
       prompt_stride_(0) {
   // The last split has the new token as well.
-  rows_max_ = (shape.positions_max + splits_ - 1) / splits_ + 1;
+  rows_max_ = kSections / splits_ * ((shape.positions_max + kSections - 1) / kSections) + 1;
   if (rows_max_ * shape.group() > kScoresMax)
     throw InvalidArgument("positions_max",
                           fmt::format("at most {} a block", kScoresMax / shape.group() - 1),
@@ -111,7 +110,7 @@ void DenseDecoder::make_sums() {
   }
   for (void* const piece : memory_.shared(count * sizeof(uint64_t)))
     sums_.push_back(static_cast<uint64_t*>(piece));
-  best_of_ranks_ = memory_.shared(place_.ranks * sizeof(Best));
+  best_of_ranks_ = memory_.shared(size_t{place_.ranks} * sequences_ * sizeof(Best));
 }
 
 void DenseDecoder::make_prompts(const DecoderOptions& options) {
@@ -178,7 +177,8 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   position_t_ = tensor("position", sequences_ * sizeof(uint32_t), Given::always, false);
   broken_t_ = tensor("broken", sizeof(uint32_t), Given::always, true);
   best_t_ = tensor("best of blocks", blocks_ * size_t{sequences_} * sizeof(Best), Given::no, false);
-  best_of_ranks_t_ = tensor("best of ranks", place_.ranks * sizeof(Best), Given::no, false);
+  best_of_ranks_t_ =
+      tensor("best of ranks", place_.ranks * size_t{sequences_} * sizeof(Best), Given::no, false);
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
     for (const char* stage : {"attention", "feed-forward"})
       sums_t_.push_back(tensor(fmt::format("sums after {} {}", stage, layer),

@@ -17,6 +17,8 @@
 
 namespace tokenyard::megakernel {
 
+struct Best;
+
 /// In this rank's memory; they must stay as long as the graph runs. All BF16. KV heads, inner
 /// elements and the head's tokens are this rank's: of rank r of R, the r-th R-th of all.
 struct DecoderWeights {
@@ -37,7 +39,7 @@ struct DecoderWeights {
 struct DecoderOptions {
   uint32_t blocks = 1;  ///< workers of the megakernel
   /// A sequence each, of at least one token: 1, 2, 4 or 8 of them, which share each weight that is
-  /// read; of ranks that share a model, one.
+  /// read; alike on all ranks.
   std::vector<std::vector<uint32_t>> prompts;
   uint32_t stop_token = UINT32_MAX;
   Graph::Place place = {};  ///< among the ranks that share the model
@@ -92,6 +94,15 @@ class DenseDecoder {
   void project_down(uint32_t layer, uint32_t block);
   void project_logits(uint32_t block);
   void send_best();
+  struct LastStage {
+    const Best* parts;
+    uint32_t part_count;
+    uint64_t* sums;
+    uint32_t sum_count;
+    const uint32_t* broken;
+    TaskOptions options;
+  };
+  LastStage last_stage();
   void next_token();
   void next_tokens();
 
@@ -134,7 +145,7 @@ class DenseDecoder {
   void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
   void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight
   void* best_ = nullptr;              ///< [blocks][sequences] Best
-  std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks] Best
+  std::vector<void*> best_of_ranks_;  ///< [ranks] each [ranks][sequences] Best
   uint32_t* pages_ = nullptr;
   float* rotation_ = nullptr;          ///< [positions_max][cosines, sines][dim / 2]
   uint32_t* prompt_ = nullptr;         ///< [sequences][prompt_stride]

@@ -32,9 +32,9 @@ void DenseDecoder::add_of_kind(Fill fill, TaskOptions options) {
     fill(args);
     graph_.add<Type<Kind>>(args, std::move(options));
   };
-  // Arguments of a rank alone are the same, however many sequences it has.
+  // Arguments are the same, however many sequences there are.
   if (place_.ranks > 1)
-    add.template operator()<Together>();
+    add.template operator()<Together<>>();
   else
     add.template operator()<Alone<>>();
 }
@@ -263,83 +263,89 @@ void DenseDecoder::project_logits(uint32_t block) {
 
 void DenseDecoder::send_best() {
   const uint32_t stage = 2 * shape_.layers - 1, rank = place_.rank;
-  SendBest::Args args{.parts = static_cast<const Best*>(best_),
-                      .to = {},
-                      .sums = sums_of(stage),
-                      .broken = broken_,
-                      .part_count = blocks_,
-                      .sum_count = shape_.hidden,
-                      .ranks = place_.ranks};
+  const size_t bytes = sequences_ * sizeof(Best);
+  using Send = SendBest<Together<>>;
+  Send::Args args{.parts = static_cast<const Best*>(best_),
+                  .to = {},
+                  .sums = sums_of(stage),
+                  .broken = broken_,
+                  .part_count = blocks_,
+                  .sum_count = sequences_ * shape_.hidden,
+                  .ranks = place_.ranks};
   for (uint32_t to = 0; to < place_.ranks; ++to)
-    args.to[to] = Peer<Best>(static_cast<Best*>(best_of_ranks_[to]) + rank);
-  TaskOptions options{
-      .name = "best of a rank",
-      .reads = {best_t_.all(), broken_t_.all()},
-      .writes = everywhere(best_of_ranks_t_.part(rank * sizeof(Best), (rank + 1) * sizeof(Best))),
-      // Else the one before might still be read.
-      .waits = {{logits_ready_}, {best_taken_, 1}},
-      .signals = to_everybody(all_ranks_best_),
-      .worker = 0};
+    args.to[to] = Peer<Best>(static_cast<Best*>(best_of_ranks_[to]) + size_t{rank} * sequences_);
+  TaskOptions options{.name = "best of a rank",
+                      .reads = {best_t_.all(), broken_t_.all()},
+                      .writes = everywhere(best_of_ranks_t_.part(rank * bytes, (rank + 1) * bytes)),
+                      // Else the one before might still be read.
+                      .waits = {{logits_ready_}, {best_taken_, 1}},
+                      .signals = to_everybody(all_ranks_best_),
+                      .worker = 0};
   options.writes.push_back(sums_t_[stage].all());
-  graph_.add<SendBest>(args, std::move(options));
+  graph_.add<Send>(args, std::move(options));
+}
+
+/// Where the best of all logits is, and who clears the last stage's sums if nobody has.
+DenseDecoder::LastStage DenseDecoder::last_stage() {
+  const uint32_t stage = 2 * shape_.layers - 1;
+  const bool alone = place_.ranks == 1;
+  LastStage last{.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]),
+                 .part_count = alone ? blocks_ : place_.ranks,
+                 .sums = alone ? sums_of(stage) : nullptr,
+                 .sum_count = alone ? sequences_ * shape_.hidden : 0,
+                 .broken = alone ? broken_ : nullptr,
+                 .options = {.name = sequences_ > 1 ? "next tokens" : "next token",
+                             .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(),
+                                       token_t_.all(), position_t_.all()},
+                             .writes = {token_t_.all(), position_t_.all()},
+                             .waits = {{alone ? logits_ready_ : all_ranks_best_}},
+                             .signals = {{step_ended_}},
+                             .worker = 0}};
+  if (alone) {
+    last.options.reads.push_back(broken_t_.all());
+    last.options.writes.push_back(sums_t_[stage].all());
+  } else {
+    for (const Signal& taken : to_everybody(best_taken_)) last.options.signals.push_back(taken);
+  }
+  return last;
 }
 
 void DenseDecoder::next_token() {
-  const uint32_t stage = 2 * shape_.layers - 1;
-  const bool alone = place_.ranks == 1;
-  TaskOptions options{
-      .name = "next token",
-      .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(), token_t_.all(), position_t_.all()},
-      .writes = {token_t_.all(), position_t_.all()},
-      .waits = {{alone ? logits_ready_ : all_ranks_best_}},
-      .signals = {{step_ended_}},
-      .worker = 0};
-  if (alone) {
-    options.reads.push_back(broken_t_.all());
-    options.writes.push_back(sums_t_[stage].all());
-  } else {
-    for (const Signal& taken : to_everybody(best_taken_)) options.signals.push_back(taken);
-  }
-  graph_.add<NextToken>({.parts = static_cast<Best*>(alone ? best_ : best_of_ranks_[place_.rank]),
+  LastStage last = last_stage();
+  graph_.add<NextToken>({.parts = last.parts,
                          .token = token,
                          .position = position,
                          .tokens = tokens,
                          .prompt = prompt_,
                          .status = status,
-                         .sums = alone ? sums_of(stage) : nullptr,
-                         .broken = alone ? broken_ : nullptr,
-                         .sum_count = alone ? shape_.hidden : 0,
-                         .part_count = alone ? blocks_ : place_.ranks,
+                         .sums = last.sums,
+                         .broken = last.broken,
+                         .sum_count = last.sum_count,
+                         .part_count = last.part_count,
                          .positions_max = shape_.positions_max,
                          .prompt_tokens = prompt_stride_,
                          .stop_token = stop_token_},
-                        std::move(options));
+                        std::move(last.options));
 }
 
 void DenseDecoder::next_tokens() {
-  const uint32_t stage = 2 * shape_.layers - 1;
-  // Arguments are the same for any number of sequences.
-  graph_.add<NextTokens<Alone<>>>(
-      {.parts = static_cast<const Best*>(best_),
-       .token = token,
-       .position = position,
-       .tokens = tokens,
-       .prompt = prompt_,
-       .prompt_tokens = prompt_tokens_,
-       .status = status,
-       .sums = sums_of(stage),
-       .broken = broken_,
-       .sum_count = sequences_ * shape_.hidden,
-       .part_count = blocks_,
-       .positions_max = shape_.positions_max,
-       .prompt_stride = prompt_stride_,
-       .stop_token = stop_token_},
-      {.name = "next tokens",
-       .reads = {best_t_.all(), token_t_.all(), position_t_.all(), broken_t_.all()},
-       .writes = {token_t_.all(), position_t_.all(), sums_t_[stage].all()},
-       .waits = {{logits_ready_}},
-       .signals = {{step_ended_}},
-       .worker = 0});
+  LastStage last = last_stage();
+  // Arguments are the same for any number of sequences, and of ranks.
+  graph_.add<NextTokens<Alone<>>>({.parts = last.parts,
+                                   .token = token,
+                                   .position = position,
+                                   .tokens = tokens,
+                                   .prompt = prompt_,
+                                   .prompt_tokens = prompt_tokens_,
+                                   .status = status,
+                                   .sums = last.sums,
+                                   .broken = last.broken,
+                                   .sum_count = last.sum_count,
+                                   .part_count = last.part_count,
+                                   .positions_max = shape_.positions_max,
+                                   .prompt_stride = prompt_stride_,
+                                   .stop_token = stop_token_},
+                                  std::move(last.options));
 }
 
 }  // namespace tokenyard::megakernel

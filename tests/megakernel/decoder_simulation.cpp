@@ -25,7 +25,7 @@ Drawn draw(SeedRun& run) {
   const uint32_t heads = run.option("kv_heads of a rank", ranks == 1 ? random.between(1, 2) : 1u);
   const uint32_t side_by_side = random.chance(256) ? random.chance(256) ? 8u : 4u : 2u;
   const uint32_t sequences =
-      run.option("sequences", ranks > 1 || random.chance(512) ? 1u : side_by_side);
+      run.option("sequences", random.chance(ranks > 1 ? 768 : 512) ? 1u : side_by_side);
   const uint32_t splits =
       run.option("splits", sequences * random.between(1, sequences == 1 ? 2 : 1));
   const uint32_t group = run.option("group", random.between(1, 2));

@@ -82,6 +82,64 @@ TEST_P(DenseDecoding, OfAGpusShape) {
   compare(shape, 128, 4, 5e-2f);
 }
 
+/// From the middle of a cache that was filled with random numbers, to its end.
+void compare_at(const std::string& device, const DecoderShape& shape, uint32_t blocks,
+                uint32_t position, float tolerance) {
+  const Model model(shape);
+  const auto worlds = World::in_process(
+      1, device, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
+  TensorMemory memory(*worlds[0]);
+  std::vector<uint32_t> prompt(shape.positions_max + 1);
+  for (uint32_t i = 0; i < prompt.size(); ++i) prompt[i] = (i * 7 + 3) % shape.vocabulary;
+  const DenseDecoder decoder(memory, shape, model.placed(memory),
+                             {.blocks = blocks, .prompts = {prompt}});
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  const size_t heads = size_t{shape.layers} * shape.kv_heads;
+  const size_t row = size_t{position} * shape.head_dim;
+  Matrix keys(heads * row), values(keys.size());
+  for (uint16_t& key : keys) key = rounded(normal(random));
+  for (uint16_t& value : values) value = rounded(normal(random));
+  for (size_t head = 0; head < heads; ++head) {
+    const size_t to = head * shape.positions_max * shape.head_dim;
+    memory.write(decoder.k_cache + to, keys.data() + head * row, row * sizeof(uint16_t));
+    memory.write(decoder.v_cache + to, values.data() + head * row, row * sizeof(uint16_t));
+  }
+  memory.write(decoder.position, &position, sizeof(position));
+  memory.write(decoder.token, &prompt[position], sizeof(uint32_t));
+  Plain plain(model);
+  plain.begin(position, keys, values);
+  Megakernel kernel(*worlds[0], decoder.graph(),
+                    {.workers = blocks, .unit_bytes = decoder.unit_bytes()});
+  Vector logits(shape.vocabulary);
+  for (uint32_t at = position; at < shape.positions_max; ++at) {
+    ASSERT_EQ(kernel.run(1), 1u);
+    memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+    const Vector expected = plain.logits(prompt[at]);
+    for (size_t i = 0; i < logits.size(); ++i)
+      ASSERT_LT(std::abs(logits[i] - expected[i]), tolerance)
+          << "token " << i << " at position " << at;
+  }
+  uint32_t status = 99;
+  memory.read(&status, decoder.status, sizeof(status));
+  EXPECT_EQ(status, 2u) << "the cache is full";
+}
+
+TEST_P(DenseDecoding, AtTheEndOfALongContext) {
+  DecoderShape shape = kSmall;
+  shape.kv_heads = 2;
+  shape.query_heads = 4;
+  shape.positions_max = 4096;
+  compare_at(GetParam(), shape, 16, 4094, 2e-2f);
+}
+
+TEST_P(DenseDecoding, OfAGpusShapeAtTheEndOfALongContext) {
+  if (on_host()) GTEST_SKIP() << "too much for the executor";
+  DecoderShape shape = gpus_shape();
+  shape.positions_max = 4096;
+  compare_at(GetParam(), shape, 128, 4090, 5e-2f);
+}
+
 /// Logits of each step, of all the vocabulary, by ranks that share the model. Fed the same tokens.
 std::vector<Vector> logits_of_ranks(const std::string& device, const Model& model, uint32_t ranks,
                                     uint32_t blocks, uint32_t steps) {

@@ -94,6 +94,19 @@ class Plain {
  public:
   explicit Plain(const Model& model) : model_(model), keys_(model.layers.size()), values_(keys_) {}
 
+  /// As if so many tokens had been before: `keys` and `values` [layers][kv heads][positions][dim].
+  void begin(uint32_t positions, const Matrix& keys, const Matrix& values) {
+    const size_t heads = model_.shape.kv_heads, dim = model_.shape.head_dim;
+    position_ = positions;
+    for (size_t layer = 0; layer < keys_.size(); ++layer)
+      for (size_t row = 0; row < positions * heads; ++row)
+        for (size_t d = 0; d < dim; ++d) {
+          const size_t at = ((layer * heads + row % heads) * positions + row / heads) * dim + d;
+          keys_[layer].push_back(number(keys[at]));
+          values_[layer].push_back(number(values[at]));
+        }
+  }
+
   Vector logits(uint32_t token) {
     const DecoderShape& shape = model_.shape;
     Vector x(shape.hidden);

@@ -12,5 +12,9 @@ const TaskSet& shared_dense_tasks();
 const TaskSet& batch_2_tasks();
 const TaskSet& batch_4_tasks();
 const TaskSet& batch_8_tasks();
+/// Of both.
+const TaskSet& shared_batch_2_tasks();
+const TaskSet& shared_batch_4_tasks();
+const TaskSet& shared_batch_8_tasks();
 
 }  // namespace tokenyard::megakernel

@@ -19,7 +19,8 @@ struct DenseKind {
 };
 template <uint32_t sequences = 1>
 using Alone = DenseKind<true, sequences>;
-using Together = DenseKind<false, 1>;
+template <uint32_t sequences = 1>
+using Together = DenseKind<false, sequences>;
 inline constexpr uint32_t kSequencesMax = 8;
 
 /// Of an element for each sequence, in registers: an index that is not known beforehand would make

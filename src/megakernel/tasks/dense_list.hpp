@@ -18,8 +18,11 @@ struct DenseTaskList : TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<
   static constexpr bool kSettles = Kind::kSequences == 1;
 };
 using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
-using SharedDenseTasks = DenseTaskList<Together, SendBest, NextToken>;
+using SharedDenseTasks = DenseTaskList<Together<1>, SendBest<Together<1>>, NextToken>;
 template <uint32_t sequences>
 using BatchedDenseTasks = DenseTaskList<Alone<sequences>, NextTokens<Alone<sequences>>>;
+template <uint32_t sequences>
+using SharedBatchedDenseTasks = DenseTaskList<Together<sequences>, SendBest<Together<sequences>>,
+                                              NextTokens<Together<sequences>>>;
 
 }  // namespace tokenyard::megakernel

@@ -91,23 +91,42 @@ class RegisterInput {
   float values_[kHeldChunks][kChunk];
 };
 
+/// Of the products of a chunk with one row: as many sums as let multiply-adds follow one another
+/// without waiting. One number for all kernels, since it decides how a product is rounded.
+inline constexpr uint32_t kPartialSums = 2;
+
+DEVICE float total_of_row(const float (&sums)[kPartialSums]) {
+  float all = sums[0];
+  UNROLL
+  for (uint32_t i = 1; i < kPartialSums; ++i) all += sums[i];
+  return all;
+}
+/// Adds the products of a chunk of weights with one of the vector.
+DEVICE void add_chunk(const float (&weights)[kChunk], const float (&x)[kChunk],
+                      float (&sums)[kPartialSums]) {
+  UNROLL
+  for (uint32_t e = 0; e < kChunk; ++e) sums[e % kPartialSums] += weights[e] * x[e];
+}
+
 /// Products of the stream's next `kRows` units with a vector of so many chunks, in every lane.
 template <uint32_t kRows, class Vector>
 DEVICE void held_products(Context& context, const Vector& vector, uint32_t chunks,
                           float (&products)[kRows]) {
   const std::byte* units[kRows];
   const bool come = context.next_units(units);
-  float sums[kRows][4] = {};
+  float sums[kRows][kPartialSums] = {};
   if (come)
     vector.for_each_chunk(chunks, [&](uint32_t chunk, const float(&x)[kChunk]) {
       UNROLL
-      for (uint32_t row = 0; row < kRows; ++row)
-        add_products(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), x,
-                     sums[row]);
+      for (uint32_t row = 0; row < kRows; ++row) {
+        float weights[kChunk];
+        unpack(load_vector(reinterpret_cast<const Bytes16*>(units[row]) + chunk), weights);
+        add_chunk(weights, x, sums[row]);
+      }
     });
   context.release_units<kRows>();
   UNROLL
-  for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total(sums[row]));
+  for (uint32_t row = 0; row < kRows; ++row) products[row] = warp_sum(total_of_row(sums[row]));
 }
 
 /// A product that a lane has, as `sharers` lanes have it: of them it is number `share`.
@@ -125,7 +144,7 @@ DEVICE LaneProduct batched_product(Context& context, const HeldInput (&vectors)[
   constexpr uint32_t kSharers = kWarpLanes / (kRows * kSequences);
   const std::byte* units[kRows];
   const bool come = context.next_units(units);
-  float sums[kRows * kSequences] = {};
+  float sums[kRows * kSequences][kPartialSums] = {};
   KEEP_ROLLED
   for (uint32_t chunk = warp::lane(); come && chunk < chunks; chunk += kWarpLanes) {
     float weights[kRows][kChunk];
@@ -137,17 +156,18 @@ DEVICE LaneProduct batched_product(Context& context, const HeldInput (&vectors)[
       float x[kChunk];
       vectors[s].get(chunk, x);
       UNROLL
-      for (uint32_t row = 0; row < kRows; ++row) {
-        UNROLL
-        for (uint32_t e = 0; e < kChunk; ++e) sums[row * kSequences + s] += weights[row][e] * x[e];
-      }
+      for (uint32_t row = 0; row < kRows; ++row)
+        add_chunk(weights[row], x, sums[row * kSequences + s]);
     }
   }
   context.release_units<kRows>();
+  float products[kRows * kSequences];
+  UNROLL
+  for (uint32_t i = 0; i < kRows * kSequences; ++i) products[i] = total_of_row(sums[i]);
   const uint32_t index = warp::lane() / kSharers;
   return {.row = first_row + index / kSequences,
           .sequence = index % kSequences,
-          .value = scattered_sum(sums),
+          .value = scattered_sum(products),
           .share = warp::lane() % kSharers,
           .sharers = kSharers};
 }

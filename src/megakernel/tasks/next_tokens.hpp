@@ -7,7 +7,8 @@
 namespace tokenyard::megakernel {
 
 /// As NextToken, for each sequence. One that has ended stands still: its last step is taken again
-/// until all have ended, or a value is no number; then the loop ends. Clears the last stage's sums.
+/// until all have ended, or a value is no number; then the loop ends. Of a rank alone, it clears
+/// the last stage's sums.
 template <class Kind>
 struct NextTokens {
   static constexpr const char* kName = "next_tokens";
@@ -20,8 +21,8 @@ struct NextTokens {
     const uint32_t* prompt;         ///< [sequences][prompt_stride] decided beforehand
     const uint32_t* prompt_tokens;  ///< [sequences]
     uint32_t* status;               ///< [sequences] a Status
-    uint64_t* sums;                 ///< [sum_count] to be cleared
-    const uint32_t* broken;         ///< 1 if a value could not be added to sums
+    uint64_t* sums;                 ///< [sum_count] to be cleared, or null
+    const uint32_t* broken;         ///< 1 if a value could not be added to sums; or null
     uint32_t sum_count, part_count, positions_max, prompt_stride;
     uint32_t stop_token;  ///< kNoToken: none
   };
@@ -57,7 +58,9 @@ struct NextTokens {
         told ? args.prompt[sequence * args.prompt_stride + position] : best.token;
     Status status = Status::goes_on;
     // Relaxed: written before the events that this task has awaited.
-    if (best.token == kNoToken || load<Order::relaxed, Scope::gpu>(args.broken) != 0)
+    const bool broken =
+        args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
+    if (best.token == kNoToken || broken)
       status = Status::not_a_number;
     else if (!told && token == args.stop_token)
       status = Status::stopped;

@@ -5,7 +5,7 @@
 
 namespace tokenyard::megakernel {
 
-inline constexpr uint32_t kSplitsMax = 16;
+inline constexpr uint32_t kSplitsMax = kSections;
 inline constexpr uint32_t kUnitRows = 8;  ///< of the output projection
 
 /// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
@@ -152,23 +152,23 @@ struct ProjectAttention {
                                     const Stamped (&parts)[kSplits]) {
     // Without a branch, so that all of them are under way at once. Splits that there are not say
     // what the first says, and count for nothing.
-    float highest_of[kSplits], total_of[kSplits];
-    float highest = -1e30f, total = 0, sum = 0;
+    int32_t exponents[kSplits], highest = INT32_MIN / 2;
+    float totals[kSplits], sums[kSplits];
     UNROLL
     for (uint32_t split = 0; split < kSplits; ++split) {
       const SplitWeight& weight = weights[(split < args.splits ? split : 0) * args.heads];
-      highest_of[split] = weight.highest;
-      total_of[split] = weight.total;
-      highest = highest_of[split] > highest ? highest_of[split] : highest;
+      exponents[split] = weight.exponent;
+      totals[split] = weight.total;
+      highest = exponents[split] > highest ? exponents[split] : highest;
     }
     UNROLL
     for (uint32_t split = 0; split < kSplits; ++split) {
-      const float fade = exponential(highest_of[split] - highest);
+      const float fade = power_of_two(exponents[split] - highest);
       const float counted = split < args.splits ? fade : 0;
-      total += total_of[split] * counted;
-      sum += std::bit_cast<float>(parts[split].value) * counted;
+      totals[split] *= counted;
+      sums[split] = std::bit_cast<float>(parts[split].value) * counted;
     }
-    return sum / total;
+    return pairwise_sum(sums) / pairwise_sum(totals);
   }
 
   static DEVICE float chunk_product(const Bytes16& weights, const float* x) {

@@ -6,29 +6,38 @@
 
 namespace tokenyard::megakernel {
 
-/// The best of this rank's blocks, to a slot of its own on every rank: no number, if one of its
-/// values could not be added to sums, so that all ranks end alike. Whoever is here knows that all
-/// logits of the rank are done: it clears the last stage's sums.
+/// Of each sequence the best of this rank's blocks, to slots of its own on every rank: no number,
+/// if one of its values could not be added to sums, so that all ranks end alike. Whoever is here
+/// knows that all logits of the rank are done: it clears the last stage's sums.
+template <class Kind>
 struct SendBest {
   static constexpr const char* kName = "send_best";
   struct Args {
-    const Best* parts;  ///< [part_count]
-    Peer<Best> to[kSumRanksMax];
-    uint64_t* sums;  ///< [sum_count] to be cleared
+    const Best* parts;            ///< [part_count][sequences]
+    Peer<Best> to[kSumRanksMax];  ///< each [sequences]
+    uint64_t* sums;               ///< [sum_count] to be cleared
     const uint32_t* broken;
     uint32_t part_count, sum_count, ranks;
   };
-  using Shared = BestShared;
+  struct Shared {
+    BestShared best[Kind::kSequences];
+  };
 
   static DEVICE void run(Context& context, const Args& args) {
-    Best best = best_of_share(context, args.parts, args.part_count);
+    constexpr uint32_t kSequences = Kind::kSequences;
+    Shared& shared = context.shared<Shared>();
     clear_sums<Scope::sys>(context, args.sums, args.sum_count);
-    best = best_of_block(context, context.shared<Shared>(), best);
-    if (context.thread() != 0) return;
-    // Relaxed: written before the events that this task has awaited.
-    if (load<Order::relaxed, Scope::gpu>(args.broken) != 0) best = {0, kNoToken};
-    for (uint32_t rank = 0; rank < args.ranks; ++rank)
-      store<Order::weak, Scope::sys>(args.to[rank], best);
+    KEEP_ROLLED
+    for (uint32_t s = 0; s < kSequences; ++s) {
+      Best best =
+          best_of_block(context, shared.best[s],
+                        best_of_share(context, args.parts + s, args.part_count, kSequences));
+      if (context.thread() != 0) continue;
+      // Relaxed: written before the events that this task has awaited.
+      if (load<Order::relaxed, Scope::gpu>(args.broken) != 0) best = {0, kNoToken};
+      for (uint32_t rank = 0; rank < args.ranks; ++rank)
+        store<Order::weak, Scope::sys>(args.to[rank] + s, best);
+    }
   }
 };
 

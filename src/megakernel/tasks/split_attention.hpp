@@ -1,8 +1,14 @@
 /// Attention of one token over a paged cache, the positions of a KV head split over several blocks.
 /// project_attention.hpp puts the parts together.
+///
+/// Positions always make as many sections, of which a split has some neighbours, and sums of
+/// sections are added by pairs of neighbours. What a section's weights share is a power of two,
+/// which rounds nothing when sections come to share another. So results have the same bits however
+/// many splits there are.
 #pragma once
 
 #include "megakernel/tasks/attention.hpp"
+#include "megakernel/tasks/pairwise_sum.hpp"
 #include "megakernel/tasks/residual.hpp"
 
 namespace tokenyard::megakernel {
@@ -10,13 +16,21 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kSplitHeadsMax = 8;      ///< query heads of a KV head
 inline constexpr uint32_t kGroupColumnsMax = 256;  ///< their elements together
 inline constexpr uint32_t kScoresMax = 2048;       ///< of a block
+inline constexpr uint32_t kSections = 16;          ///< of the positions; a power of two
 
 /// What a split says of a head beside its part of the weighted sum: one word that carries its news,
 /// as wide as a GPU reads at once.
 struct alignas(16) SplitWeight {
-  float highest, total;
+  int32_t exponent;  ///< of the power of two in which the part and the total are told
+  float total;
   uint32_t epoch, unused;
 };
+
+/// 2^exponent, of an exponent that is not above 0; 0 where that would be no normal number.
+DEVICE float power_of_two(int32_t exponent) {
+  return std::bit_cast<float>(static_cast<uint32_t>(127 + (exponent > -127 ? exponent : -127))
+                              << 23);
+}
 
 struct AttendSplit {
   static constexpr const char* kName = "attend_split";
@@ -29,8 +43,8 @@ struct AttendSplit {
     const float* rotation;     ///< [positions][cosines, sines][dim / 2]
     Stamped* part;             ///< [heads * dim] of this split, flagged
     SplitWeight* weights;      ///< [heads] of this split
-    uint32_t heads, dim, page_tokens, split, splits;
-    uint32_t rows_max;  ///< positions that a split may have
+    uint32_t heads, dim, page_tokens, split, splits;  ///< splits: a power of two up to kSections
+    uint32_t rows_max;                                ///< positions that a split may have
     uint32_t qkv_event;
   };
   struct Shared {
@@ -39,14 +53,23 @@ struct AttendSplit {
     float scores[kScoresMax];  ///< [heads][rows_max]; then weights
   };
 
-  /// Positions of earlier tokens that belong to a split. The new one belongs to the last.
+  /// Positions of earlier tokens that belong to a split. The new one belongs to the last section of
+  /// the last.
   struct Rows {
-    uint32_t first, count;
+    uint32_t first, old, count;  ///< count: with the new one, if it is there
+    uint32_t of_section, sections;
+    /// Of these, those before a section; before the one after the last, all of them.
+    DEVICE uint32_t before(uint32_t section) const {
+      if (section == sections) return count;
+      return of_section * section < old ? of_section * section : old;
+    }
   };
   static DEVICE Rows rows_of(const Args& args, uint32_t position) {
-    const uint32_t each = (position + args.splits - 1) / args.splits;
+    const uint32_t of_section = (position + kSections - 1) / kSections;
+    const uint32_t sections = kSections / args.splits, each = of_section * sections;
     const uint32_t first = each * args.split < position ? each * args.split : position;
-    return {first, each < position - first ? each : position - first};
+    const uint32_t old = each < position - first ? each : position - first;
+    return {first, old, old, of_section, sections};
   }
   static DEVICE size_t place_of(const Args& args, uint32_t position) {
     const size_t page = args.pages[position / args.page_tokens];
@@ -91,21 +114,23 @@ struct AttendSplit {
       shared.q[at.head * args.dim + at.d] =
           scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
     const bool has_new = come && args.split + 1 == args.splits;
-    const uint32_t old = come ? rows_of(args, position).count : 0;
-    const uint32_t count = old + (has_new ? 1 : 0);
+    Rows rows = rows_of(args, position);
+    const uint32_t old = come ? rows.old : 0;
+    rows.old = old;
+    rows.count = old + (has_new ? 1 : 0);
     if (has_new)
       add_new(context, args, shared, rotation, keys + old * args.dim, values + old * args.dim);
     context.sync();
-    score(args, shared, keys, count, scoring);
+    score(args, shared, keys, rows, scoring);
     context.sync();
-    weigh(context, args, shared, count);
+    weigh(context, args, shared, rows);
     context.sync();
     const uint32_t epoch = epoch_of(context);
     KEEP_ROLLED
     for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
       store_flagged(
           args.part + at.head * args.dim + at.d,
-          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, count), epoch);
+          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, rows), epoch);
     if (has_new) append(context, args, position, keys + old * args.dim, values + old * args.dim);
   }
 
@@ -177,18 +202,18 @@ struct AttendSplit {
     return {head, context.thread() % of_head / 2, of_head / 2};
   }
 
-  /// Neighbouring lanes each make half a product; rows begin at pieces of their own, so that
+  /// Neighbouring lanes each make half a product; positions begin at pieces of their own, so that
   /// neighbours meet few banks twice. All lanes go round as often.
-  static DEVICE void score(const Args& args, Shared& shared, const BFloat16* keys, uint32_t count,
+  static DEVICE void score(const Args& args, Shared& shared, const BFloat16* keys, const Rows& rows,
                            const Scoring& mine) {
     const uint32_t pieces = args.dim / 2 / kChunk, half = thread::index() % 2;
     KEEP_ROLLED
-    for (uint32_t first = 0; first < count; first += mine.pairs) {
+    for (uint32_t first = 0; first < rows.count; first += mine.pairs) {
       const uint32_t row = first + mine.pair;
-      const bool there = row < count && mine.head < args.heads;
+      const bool there = row < rows.count && mine.head < args.heads;
       float sums[4] = {};
       if (there) {
-        uint32_t piece = row % pieces;
+        uint32_t piece = (rows.first + row) % pieces;
         for (uint32_t n = 0; n < pieces; ++n) {
           const uint32_t at = half * args.dim / 2 + piece * kChunk;
           add_products(load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at)),
@@ -203,37 +228,85 @@ struct AttendSplit {
   }
 
   /// A head a warp: scores become weights.
-  static DEVICE void weigh(Context& context, const Args& args, Shared& shared, uint32_t count) {
+  static DEVICE void weigh(Context& context, const Args& args, Shared& shared, const Rows& rows) {
     KEEP_ROLLED
     for (uint32_t head = context.warp(); head < args.heads; head += context.warps()) {
       float* const scores = shared.scores + head * args.rows_max;
-      float highest = -1e30f, total = 0;
-      for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
-        highest = scores[i] > highest ? scores[i] : highest;
-      for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
-        const float other = warp::shuffle_xor(highest, mask);
-        highest = other > highest ? other : highest;
+      // A section a lane.
+      int32_t exponent = INT32_MIN / 2;
+      KEEP_ROLLED
+      for (uint32_t section = 0; section < rows.sections; ++section) {
+        const int32_t found = exponent_of(scores, rows.before(section), rows.before(section + 1));
+        exponent = warp::lane() == section ? found : exponent;
       }
-      for (uint32_t i = warp::lane(); i < count; i += kWarpLanes) {
-        scores[i] = exponential(scores[i] - highest);
-        total += scores[i];
-      }
-      total = warp_sum(total);
+      const int32_t highest = warp_highest(exponent);
+      // A product of its own, whatever is subtracted from: a GPU might make one operation of both.
+      const float shift = static_cast<float>(exponent) * kLogOf2;
+      const float fade = power_of_two(exponent - highest);
+      float total = 0;
+      PairwiseSum totals;
+      KEEP_ROLLED
+      for (uint32_t section = 0; section < rows.sections; ++section)
+        total = totals.with(
+            section, weigh_section(scores, rows.before(section), rows.before(section + 1),
+                                   warp::shuffle(shift, section), warp::shuffle(fade, section)));
       // Relaxed: the word is all there is to know.
       if (warp::elect())
         store<Order::relaxed, Scope::gpu>(
             args.weights + head,
             SplitWeight{
-                .highest = highest, .total = total, .epoch = epoch_of(context), .unused = 0});
+                .exponent = highest, .total = total, .epoch = epoch_of(context), .unused = 0});
     }
   }
 
+  /// By a warp: such that the largest weight of the rows is near 1.
+  static DEVICE int32_t exponent_of(const float* scores, uint32_t begin, uint32_t end) {
+    // Bounds that no number comes near, for what is none.
+    constexpr float kLowest = -1e6f, kHighest = 1e6f;
+    float highest = kLowest;
+    for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes)
+      highest = scores[i] > highest ? scores[i] : highest;
+    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      const float other = warp::shuffle_xor(highest, mask);
+      highest = other > highest ? other : highest;
+    }
+    return static_cast<int32_t>((highest < kHighest ? highest : kHighest) * (1 / kLogOf2));
+  }
+  static DEVICE int32_t warp_highest(int32_t value) {
+    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+      const int32_t other = warp::shuffle_xor(value, mask);
+      value = other > value ? other : value;
+    }
+    return value;
+  }
+
+  /// By a warp: returns the sum of the weights.
+  static DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end, float shift,
+                                    float fade) {
+    float total = 0;
+    for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes) {
+      scores[i] = exponential(scores[i] - shift) * fade;
+      total += scores[i];
+    }
+    return warp_sum(total);
+  }
+
   static DEVICE float weighted(const float* weights, const BFloat16* values, uint32_t dim,
-                               uint32_t count) {
+                               const Rows& rows) {
     float sum = 0;
-    for (uint32_t i = 0; i < count; ++i) sum += weights[i] * to_float(values[i * dim]);
+    PairwiseSum sums;
+    uint32_t row = 0;
+    KEEP_ROLLED
+    for (uint32_t section = 0; section < rows.sections; ++section) {
+      const uint32_t end = rows.before(section + 1);
+      sum = 0;
+      for (; row < end; ++row) sum += weights[row] * to_float(values[row * dim]);
+      sum = sums.with(section, sum);
+    }
     return sum;
   }
+
+  static constexpr float kLogOf2 = 0.693147180559945f;
 };
 
 }  // namespace tokenyard::megakernel

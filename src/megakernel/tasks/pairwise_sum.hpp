@@ -1,0 +1,44 @@
+/// Sums whose bits do not tell who has added what.
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.hpp"
+#include "device/unroll.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Of 2^n terms, as they come: halves are added first, and so in each half. So the sum of sums over
+/// 2^m neighbours each has the same bits as that over all of them.
+class PairwiseSum {
+ public:
+  static constexpr uint32_t kTermsMax = 16;
+
+  /// After the last of 2^n terms: their sum. `index`: of the term, from 0 on.
+  DEVICE float with(uint32_t index, float term) {
+    if (index % 2 == 0) return one_ = term;
+    term = one_ + term;
+    if (index % 4 < 2) return two_ = term;
+    term = two_ + term;
+    if (index % 8 < 4) return four_ = term;
+    term = four_ + term;
+    if (index % 16 < 8) return eight_ = term;
+    return eight_ + term;
+  }
+
+ private:
+  float one_ = 0, two_ = 0, four_ = 0, eight_ = 0;  ///< the last so many terms, with no partner yet
+};
+
+/// The same of terms that are all there.
+template <uint32_t kTerms>
+DEVICE float pairwise_sum(float (&terms)[kTerms]) {
+  UNROLL
+  for (uint32_t width = 1; width < kTerms; width *= 2) {
+    UNROLL
+    for (uint32_t i = 0; i < kTerms; i += 2 * width) terms[i] += terms[i + width];
+  }
+  return terms[0];
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,1 @@
+#include "megakernel/tasks/shared_batch_2_kernel.hpp"

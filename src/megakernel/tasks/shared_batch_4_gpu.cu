@@ -1,0 +1,1 @@
+#include "megakernel/tasks/shared_batch_4_kernel.hpp"

@@ -1,0 +1,11 @@
+#include "megakernel/tasks/dense.hpp"
+#include "megakernel/tasks/shared_batch_8_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+const TaskSet& shared_batch_8_tasks() {
+  static const TaskSet set = task_set<SharedBatchOf8>(shared_batch_8_kernel.entry);
+  return set;
+}
+
+}  // namespace tokenyard::megakernel
