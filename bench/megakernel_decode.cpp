@@ -1,13 +1,13 @@
 // A token of a Llama-3.2-1B-shaped model, batch 1: through the megakernel, with its checks and its
 // watchdog; by the same bodies of tasks as kernels of their own in a CUDA graph with programmatic
-// dependent launch; and through the megakernels of several ranks that share the model. All begin
-// from the same token and cache, and must find the same tokens before anything is timed. Several
-// sequences side by side must find the same tokens as one another; they round otherwise than one
-// alone, and how many of its tokens they find is told.
+// dependent launch; through the megakernels of several ranks that share the model; and with several
+// sequences side by side. All begin from the same cache, a sequence from a token of its own, and
+// must find the same tokens, sequences those that each finds alone.
 //
 //   ./run bench megakernel_decode                          # on a GPU
 //   ./run bench megakernel_decode --ranks 2,4              # and shared by 2 and by 4
 //   ./run bench megakernel_decode --sequences 2,4,8        # and so many sequences side by side
+//   ./run bench megakernel_decode --ranks 2 --sequences 4  # each, and both
 //   ./run bench megakernel_decode --device host --smoke    # small, to see that it works
 //
 // The floor is the time to read the weights and the cache once at 4.67 TB/s, which plain streaming
@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <numeric>
 
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
@@ -41,17 +42,26 @@ struct Settings {
 };
 constexpr double kStreamedBytesPerUs = 4.67e6;
 
-std::vector<uint32_t> tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
-                                const Settings& settings, size_t at = 0) {
-  std::vector<uint32_t> all(settings.context + settings.tokens + 1);
-  memory.read(all.data(), decoder.tokens + at, all.size() * sizeof(uint32_t));
+using Tokens = std::vector<uint32_t>;
+
+/// Of a sequence, what it has decided.
+Tokens tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
+                 const Settings& settings, uint32_t positions_max, uint32_t sequence = 0) {
+  Tokens all(settings.context + settings.tokens + 1);
+  memory.read(all.data(), decoder.tokens + size_t{sequence} * (positions_max + 1),
+              all.size() * sizeof(uint32_t));
   return {all.end() - settings.tokens, all.end()};
 }
 
-/// Back to the first token at the context's end. Rows of the cache beyond it are written again.
+constexpr uint32_t kFirstToken = 77;
+
+/// Back to the first tokens, neighbours from `first` on, at the context's end. Rows of the cache
+/// beyond it are written again.
 void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Settings& settings,
-            uint32_t sequences = 1) {
-  const std::vector<uint32_t> tokens(sequences, 77), positions(sequences, settings.context);
+            uint32_t sequences = 1, uint32_t first = kFirstToken) {
+  Tokens tokens(sequences);
+  std::iota(tokens.begin(), tokens.end(), first);
+  const std::vector<uint32_t> positions(sequences, settings.context);
   memory.write(decoder.token, tokens.data(), sequences * sizeof(uint32_t));
   memory.write(decoder.position, positions.data(), sequences * sizeof(uint32_t));
 }
@@ -61,9 +71,9 @@ mk::DecoderShape shape_of(const Settings& settings) {
   return settings.device == "host" ? tiny(positions) : llama_1b(positions);
 }
 
-uint32_t blocks_of(const World& world, const mk::DecoderShape& shape) {
+uint32_t blocks_of(const World& world, const mk::DecoderShape& shape, uint32_t sequences = 1) {
   return world.accelerator().kind() != AcceleratorKind::gpu
-             ? 4
+             ? std::max(4u, shape.kv_heads / world.size() * sequences)
              : shape.blocks_of(world.accelerator().capacity().multiprocessors, world.size());
 }
 
@@ -76,80 +86,89 @@ mk::MegakernelOptions options_of(const Settings& settings, uint32_t blocks,
           .trace_records = settings.trace ? 4096u : 0u};
 }
 
-/// us a token of each run of several ranks, by the slowest. Throws unless all of them find the
-/// tokens that one alone has found.
+mk::DecoderOptions decoder_options(uint32_t blocks, uint32_t sequences,
+                                   const mk::Graph::Place& place = {}) {
+  return {.blocks = blocks,
+          .prompts = std::vector<Tokens>(sequences, Tokens{kFirstToken}),
+          .place = place};
+}
+
+/// us a step of each run. Throws unless each sequence finds the tokens that it finds alone.
+std::vector<double> timed_runs(World& world, mk::TensorMemory& memory,
+                               const mk::DenseDecoder& decoder, const Settings& settings,
+                               uint32_t blocks, const std::vector<Tokens>& expected) {
+  const auto sequences = static_cast<uint32_t>(expected.size());
+  const uint32_t positions_max = shape_of(settings).positions_max;
+  mk::Megakernel kernel(world, decoder.graph(), options_of(settings, blocks, decoder));
+  std::vector<double> samples;
+  for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
+    rewind(memory, decoder, settings, sequences);
+    world.barrier("all are at the context's end");
+    const uint32_t ran = kernel.run(settings.tokens);
+    if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
+    for (uint32_t s = 0; s < sequences; ++s)
+      if (tokens_of(memory, decoder, settings, positions_max, s) != expected[s])
+        throw InternalError(
+            fmt::format("sequence {} of {} on rank {} of {} finds other tokens "
+                        "than alone on one",
+                        s, sequences, world.rank(), world.size()));
+    if (repetition > 0)  // The first run warms up.
+      samples.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
+  }
+  if (settings.trace && world.rank() == 0) {
+    const mk::Trace trace = kernel.trace();
+    fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
+  }
+  world.barrier("all have run");
+  return samples;
+}
+
+/// us a step of each run of several ranks, by the slowest.
 std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
-                             const std::vector<uint32_t>& expected) {
+                             const std::vector<Tokens>& expected) {
   const mk::DecoderShape shape = shape_of(settings);
+  const auto sequences = static_cast<uint32_t>(expected.size());
   const auto worlds = World::in_process(ranks, settings.device);
-  const uint32_t blocks = blocks_of(*worlds[0], shape);
-  std::vector<double> samples(settings.runs);
+  const uint32_t blocks = blocks_of(*worlds[0], shape, sequences);
+  std::vector<double> slowest(settings.runs);
   std::mutex mutex;
   on_each_rank(worlds, [&](World& world) {
     const mk::Graph::Place place{.rank = world.rank(), .ranks = ranks};
     mk::TensorMemory memory(world);
     const mk::DecoderWeights weights = random_weights(memory, shape, place);
     const mk::DenseDecoder decoder(memory, shape, weights,
-                                   {.blocks = blocks, .prompts = {{77}}, .place = place});
-    fill_cache(memory, decoder, shape, place);
-    mk::Megakernel kernel(world, decoder.graph(), options_of(settings, blocks, decoder));
-    for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
-      rewind(memory, decoder, settings);
-      world.barrier("all are at the context's end");
-      const uint32_t ran = kernel.run(settings.tokens);
-      if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
-      if (tokens_of(memory, decoder, settings) != expected)
-        throw InternalError(
-            fmt::format("rank {} of {} finds other tokens than one alone", place.rank, ranks));
-      if (repetition == 0) continue;  // The first run warms up.
-      const std::lock_guard lock(mutex);
-      double& slowest = samples[repetition - 1];
-      slowest = std::max(slowest, kernel.last_run_ms() * 1e3 / settings.tokens);
-    }
-    if (settings.trace && place.rank == 0) {
-      const mk::Trace trace = kernel.trace();
-      fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
-    }
-    world.barrier("all have run");
+                                   decoder_options(blocks, sequences, place));
+    fill_cache(memory, decoder, shape, place, sequences);
+    const std::vector<double> mine = timed_runs(world, memory, decoder, settings, blocks, expected);
+    const std::lock_guard lock(mutex);
+    for (uint32_t i = 0; i < settings.runs; ++i) slowest[i] = std::max(slowest[i], mine[i]);
   });
-  return samples;
+  return slowest;
 }
 
-/// us a step of each run of several sequences, each from the same token and cache.
+/// us a step of each run of several sequences on one rank.
 std::vector<double> by_sequences(World& world, mk::TensorMemory& memory,
                                  const mk::DecoderWeights& weights, const Settings& settings,
-                                 uint32_t sequences, const std::vector<uint32_t>& expected) {
+                                 const std::vector<Tokens>& expected) {
   const mk::DecoderShape shape = shape_of(settings);
-  const uint32_t blocks = settings.device == "host" ? 4 * sequences : blocks_of(world, shape);
-  const mk::DenseDecoder decoder(
-      memory, shape, weights,
-      {.blocks = blocks, .prompts = std::vector<std::vector<uint32_t>>(sequences, {77})});
+  const auto sequences = static_cast<uint32_t>(expected.size());
+  const uint32_t blocks = blocks_of(world, shape, sequences);
+  const mk::DenseDecoder decoder(memory, shape, weights, decoder_options(blocks, sequences));
   fill_cache(memory, decoder, shape, {}, sequences);
-  mk::Megakernel kernel(world, decoder.graph(), options_of(settings, blocks, decoder));
-  std::vector<double> samples;
-  for (uint32_t repetition = 0; repetition <= settings.runs; ++repetition) {
-    rewind(memory, decoder, settings, sequences);
-    const uint32_t ran = kernel.run(settings.tokens);
-    if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
-    const std::vector<uint32_t> first = tokens_of(memory, decoder, settings);
-    for (uint32_t s = 1; s < sequences; ++s)
-      if (tokens_of(memory, decoder, settings, s * (shape.positions_max + 1)) != first)
-        throw InternalError(
-            fmt::format("sequence {} of {} alike finds other tokens", s, sequences));
-    if (repetition > 0) {
-      samples.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
-      continue;
-    }
-    const auto differ = std::mismatch(first.begin(), first.end(), expected.begin()).first;
-    fmt::print("{} sequences find the tokens of one for {} of {} steps\n", sequences,
-               differ - first.begin(), first.size());
-    if (differ == first.begin()) throw InternalError("they differ from the first token on");
+  return timed_runs(world, memory, decoder, settings, blocks, expected);
+}
+
+/// What sequences find that begin with neighbouring tokens, each alone.
+std::vector<Tokens> tokens_alone(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
+                                 mk::Megakernel& kernel, const Settings& settings,
+                                 uint32_t sequences) {
+  std::vector<Tokens> found;
+  for (uint32_t s = 0; s < sequences; ++s) {
+    rewind(memory, decoder, settings, 1, kFirstToken + s);
+    kernel.run(settings.tokens);
+    found.push_back(tokens_of(memory, decoder, settings, shape_of(settings).positions_max));
   }
-  if (settings.trace) {
-    const mk::Trace trace = kernel.trace();
-    fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
-  }
-  return samples;
+  return found;
 }
 
 void run(const Settings& settings) {
@@ -159,7 +178,7 @@ void run(const Settings& settings) {
   mk::TensorMemory memory(*world);
   const mk::DecoderWeights weights = random_weights(memory, shape);
   const uint32_t blocks = blocks_of(*world, shape);
-  const mk::DecoderOptions options{.blocks = blocks, .prompts = {{77}}};
+  const mk::DecoderOptions options = decoder_options(blocks, 1);
   const mk::DenseDecoder decoder(memory, shape, weights, options);
   const mk::DenseDecoder apart(memory, shape, weights, options);
   fill_cache(memory, decoder, shape);
@@ -175,7 +194,8 @@ void run(const Settings& settings) {
     if (ran != settings.tokens) throw InternalError(fmt::format("the loop ended after {}", ran));
     rewind(memory, apart, settings);
     const double apart_ms = stages.run_ms();
-    if (tokens_of(memory, decoder, settings) != tokens_of(memory, apart, settings))
+    if (tokens_of(memory, decoder, settings, shape.positions_max) !=
+        tokens_of(memory, apart, settings, shape.positions_max))
       throw InternalError("the megakernel and separate kernels find different tokens");
     if (repetition == 0) continue;  // The first run warms up.
     in_one.push_back(kernel.last_run_ms() * 1e3 / settings.tokens);
@@ -186,8 +206,8 @@ void run(const Settings& settings) {
     fmt::print("{}", trace.summary().text(trace.spans, trace.tasks));
   }
   Report report("megakernel", *world);
-  const auto add = [&](const char* name, const std::vector<double>& samples, uint32_t ranks = 1,
-                       uint32_t sequences = 1) {
+  const auto add = [&](const std::string& name, const std::vector<double>& samples,
+                       uint32_t ranks = 1, uint32_t sequences = 1) {
     report.add({.name = name,
                 .gpus = host ? 0u : ranks,
                 .ranks = ranks,
@@ -198,16 +218,22 @@ void run(const Settings& settings) {
                 .floor = bytes_of_step(shape, settings.context + settings.tokens / 2, sequences) /
                          kStreamedBytesPerUs / ranks});
   };
+  const std::string shared = "decode, megakernels that share a model";
+  const auto side_by_side = [](uint32_t sequences) {
+    return fmt::format(", {} sequences side by side", sequences);
+  };
   add("decode, megakernel", in_one);
   add("decode, kernels in a graph with PDL", in_many);
   for (const uint32_t ranks : settings.ranks)
-    add("decode, megakernels that share a model",
-        by_ranks(settings, ranks, tokens_of(memory, decoder, settings)), ranks);
-  for (const uint32_t sequences : settings.sequences)
-    add(fmt::format("decode, {} sequences side by side", sequences).c_str(),
-        by_sequences(*world, memory, weights, settings, sequences,
-                     tokens_of(memory, decoder, settings)),
-        1, sequences);
+    add(shared, by_ranks(settings, ranks, tokens_alone(memory, decoder, kernel, settings, 1)),
+        ranks);
+  for (const uint32_t sequences : settings.sequences) {
+    const std::vector<Tokens> expected = tokens_alone(memory, decoder, kernel, settings, sequences);
+    add("decode" + side_by_side(sequences),
+        by_sequences(*world, memory, weights, settings, expected), 1, sequences);
+    for (const uint32_t ranks : settings.ranks)
+      add(shared + side_by_side(sequences), by_ranks(settings, ranks, expected), ranks, sequences);
+  }
   report.finish(settings.output);
 }
 

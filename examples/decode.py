@@ -54,7 +54,11 @@ class Job:
         return max(len(prompt) for prompt in self.prompts) + self.count - 1
 
     def hands_on_words(self, ranks: int) -> bool:
-        """Whether the graph of `DenseDecoder` can do it: a dense model, static places."""
+        """Whether the graph of `DenseDecoder` can do it: a dense model, static places.
+
+        Raises:
+            tokenyard.InvalidArgument: it cannot, and no other graph has several sequences.
+        """
         if self.counters or self.config.num_local_experts or self.schedulers:
             return False
         try:
@@ -62,6 +66,8 @@ class Job:
             blocks = self.workers or shape.blocks_of(2 * self.config.num_key_value_heads, ranks)
             shape.check(blocks, ranks)
         except tokenyard.InvalidArgument:
+            if len(self.prompts) > 1:
+                raise
             return False
         return True
 
@@ -177,9 +183,16 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
         help="token numbers (1,2,3); given 2, 4 or 8 times, sequences are decoded side by side",
     )
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="to decode (32)")
+    parser.add_argument(
+        "--positions", type=int, metavar="N", help="that the cache has (64, or the config's)"
+    )
     parser.add_argument("--stop", type=int, metavar="TOKEN", help="ends at this token")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="blocks a rank (4; a KV head and sequence each)"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="blocks a rank; more of them for a longer cache (host: 4, or a KV head and sequence "
+        "each; cuda: as many as there is room for)",
     )
     parser.add_argument(
         "--schedulers", type=int, default=0, metavar="N", help="give tasks out as they run (0: no)"
@@ -196,27 +209,31 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
         prompts = [
             [int(token) for token in prompt.split(",")] for prompt in chosen.prompt or ["1,2,3"]
         ]
-        if chosen.config is not None:
-            config = read_config(chosen.config, num_local_experts=chosen.experts)
-        else:
-            config = Config(num_local_experts=chosen.experts)
+        others = dict(num_local_experts=chosen.experts)
+        if chosen.positions is not None:
+            others["positions_max"] = chosen.positions
+        config = (
+            read_config(chosen.config, **others) if chosen.config is not None else Config(**others)
+        )
         config.check(chosen.ranks)
         if not all(0 <= token < config.vocab_size for prompt in prompts for token in prompt):
             raise ValueError(f"--prompt: tokens are from 0 to {config.vocab_size - 1}")
         if chosen.tokens < 1:
             raise ValueError("--tokens must be at least 1")
         one = len(prompts) == 1
-        if not one and (chosen.ranks > 1 or chosen.counters or chosen.experts or chosen.schedulers):
-            raise ValueError(
-                "several sequences go with one rank and a dense model of static places"
-            )
+        if not one and (chosen.counters or chosen.experts or chosen.schedulers):
+            raise ValueError("several sequences go with a dense model of static places")
         if len(prompts) not in (1, 2, 4, 8):
             raise ValueError("--prompt is given 1, 2, 4 or 8 times")
     except (OSError, ValueError) as error:
         parser.error(str(error))
     workers = chosen.workers
     if workers is None:
-        workers = 4 if one else config.num_key_value_heads * len(prompts)
+        dense = not (chosen.experts or chosen.counters or chosen.schedulers)
+        heads = config.num_key_value_heads // chosen.ranks * len(prompts)
+        workers = max(4, heads) if dense else 4
+        if dense and chosen.device == "cuda":
+            workers = 0
     job = Job(
         config=config,
         weights=chosen.weights,

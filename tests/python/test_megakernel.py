@@ -90,6 +90,20 @@ def test_sequences_side_by_side_find_the_tokens_of_numpy(sequences, capsys):
     assert "NumPy finds the same" in said
 
 
+@pytest.mark.parametrize(("ranks", "sequences"), [(2, 2), (4, 2), (2, 8)])
+def test_sequences_side_by_side_of_ranks_that_share_a_model(ranks, sequences, capsys):
+    prompts = [word for prompt in PROMPTS[:sequences] for word in ("--prompt", prompt)]
+    assert decode.main([*prompts, "--ranks", str(ranks), "--tokens", "4"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("tokens: ") == sequences
+    assert "NumPy finds the same" in said
+
+
+def test_several_sequences_are_refused_where_the_graph_cannot_have_them():
+    with pytest.raises(tokenyard.InvalidArgument, match="blocks"):
+        decode.main(["--prompt", "1", "--prompt", "2", "--workers", "5"])
+
+
 def test_a_sequence_that_has_stopped_waits_for_the_others(capsys):
     both = ["--prompt", "1,2,3", "--prompt", "7", "--tokens", "12"]
     assert decode.main(both) == 0
