@@ -116,12 +116,12 @@ const bool registered = simulation::add_suite(
                    {Fault::store_dropped, "worker_kernel.hpp:97", kOwnHost},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:176", kNoneAhead},
                    {Fault::store_dropped, "worker_kernel.hpp:176", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:235", kOnlyReported},
-                   {Fault::store_dropped, "worker_kernel.hpp:258", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:258", kNotFed},
+                   {Fault::store_dropped, "worker_kernel.hpp:245", kOnlyReported},
+                   {Fault::store_dropped, "worker_kernel.hpp:268", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:268", kNotFed},
                    {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:296", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:74", kOnlyStops}},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:306", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:79", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace
