@@ -104,6 +104,9 @@ constexpr const char* kTasksEnded =
 constexpr const char* kNoneAhead = "is for tasks that load ahead, which the suite decoder has";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
 constexpr const char* kOnlyReported = "is the counter of a follower, which only reports look at";
+constexpr const char* kSlotsStores =
+    "orders two stores to a queue's slot, which the simulator has in the order in which they ran";
+constexpr const char* kOnlySaves = "saves other threads a look at the queue's own word";
 constexpr const char* kOnlyStops = "lets loaders stop, and nothing is read on its strength";
 
 const bool registered = simulation::add_suite(
@@ -120,6 +123,9 @@ const bool registered = simulation::add_suite(
                    {Fault::store_dropped, "worker_kernel.hpp:268", kNotFed},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:268", kNotFed},
                    {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
+                   {Fault::acquire_made_relaxed, "scheduler_kernel.hpp:239", kSlotsStores},
+                   {Fault::release_made_relaxed, "scheduler_kernel.hpp:245", kSlotsStores},
+                   {Fault::store_dropped, "scheduler_kernel.hpp:245", kOnlySaves},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:306", kOnlyStops},
                    {Fault::acquire_made_relaxed, "waiting_kernel.hpp:79", kOnlyStops}},
      .seeds = 2000});

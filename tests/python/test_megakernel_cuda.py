@@ -120,8 +120,8 @@ class Reference:
 
 
 def logits_by_graph(world, weights, fed):
-    """[steps] what the megakernel finds: this rank's part of the vocabulary."""
-    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=[fed], stop=None, blocks=0)
+    """[steps, sequences] what the megakernel finds: this rank's part of the vocabulary."""
+    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stop=None, blocks=0)
     kernel = Megakernel(
         world, model.graph, workers=model.decoder.blocks, unit_bytes=model.decoder.unit_bytes
     )
@@ -129,25 +129,30 @@ def logits_by_graph(world, weights, fed):
     for _ in range(STEPS):
         assert kernel.run(1) == 1
         mine = LLAMA_1B.vocab_size // world.size
-        found.append(model.memory.read(model.logits.piece, np.float32, mine))
+        logits = model.memory.read(model.logits.piece, np.float32, len(fed) * mine)
+        found.append(logits.reshape(len(fed), mine))
     world.barrier("all have their logits")
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "sequences"), [(1, 1), (2, 1), (4, 1), (1, 4), (2, 2)])
 @torch.no_grad()
-def test_logits_are_those_of_torch(ranks):
+def test_logits_are_those_of_torch(ranks, sequences):
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"{ranks} GPUs are needed")
     torch.backends.cuda.matmul.allow_tf32 = False
     weights = drawn(LLAMA_1B)
-    fed = [(i * 7919 + 11) % LLAMA_1B.vocab_size for i in range(STEPS + 1)]
+    fed = [
+        [(i * 7919 + 11 + 5003 * s) % LLAMA_1B.vocab_size for i in range(STEPS + 1)]
+        for s in range(sequences)
+    ]
     parts = tokenyard.launch(logits_by_graph, ranks=ranks, device="cuda", args=(weights, fed))
-    found = [np.concatenate(step) for step in zip(*parts, strict=True)]
-    reference = Reference(LLAMA_1B, weights)
-    for step, logits in enumerate(found):
-        expected = reference.logits(fed[step], step).cpu().numpy()
-        largest = np.abs(expected).max()
-        worst = np.abs(logits - expected).max()
-        # A rounding of an inner element that falls the other way grows over the layers.
-        assert worst < 2**-6 * largest, f"step {step}: {worst} of {largest}"
+    found = [np.concatenate(step, axis=1) for step in zip(*parts, strict=True)]
+    for s, tokens in enumerate(fed):
+        reference = Reference(LLAMA_1B, weights)
+        for step, logits in enumerate(found):
+            expected = reference.logits(tokens[step], step).cpu().numpy()
+            largest = np.abs(expected).max()
+            worst = np.abs(logits[s] - expected).max()
+            # A rounding of an inner element that falls the other way grows over the layers.
+            assert worst < 2**-6 * largest, f"sequence {s}, step {step}: {worst} of {largest}"
