@@ -11,6 +11,9 @@ from typing_extensions import CapsuleType
 
 version: str = ...
 
+def warn_of_leaks(warn: bool) -> None:
+    """Whether objects that live when the program has ended are told of."""
+
 class PeerReach:
     """How one rank is reached from this one."""
 

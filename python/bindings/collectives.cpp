@@ -21,14 +21,20 @@ namespace tokenyard::python {
 CollectivesHandle::CollectivesHandle(std::unique_ptr<Collectives> collectives)
     : collectives_(shared_and_destroyed_unlocked(std::move(collectives))) {}
 
+void refuse_fork() {
+  throw InvalidArgument("collectives", "a call in the process that made it",
+                        "one in a fork of that");
+}
+
 std::shared_ptr<Collectives> CollectivesHandle::get() const {
+  if (collectives_ && made_.since()) refuse_fork();
   if (!collectives_) throw InvalidArgument("collectives", "an open Collectives", "a closed one");
   return collectives_;
 }
 
 void CollectivesHandle::close() {
   const std::shared_ptr<Collectives> last = std::exchange(collectives_, nullptr);
-  if (!last) return;
+  if (!last || made_.since()) return;
   const nb::gil_scoped_release unlocked;
   last->cancel();
 }

@@ -12,9 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "forks.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard::python {
+
+/// Throws InvalidArgument: no thread of the library's runs in this process.
+[[noreturn]] void refuse_fork();
 
 /// Shared by calls under way, so that `close` on one thread does not take it from another.
 class CollectivesHandle {
@@ -24,7 +28,7 @@ class CollectivesHandle {
   CollectivesHandle(const CollectivesHandle&) = delete;
   CollectivesHandle& operator=(const CollectivesHandle&) = delete;
 
-  /// Throws InvalidArgument once closed.
+  /// Throws InvalidArgument once closed, and in a fork of the process that made it.
   std::shared_ptr<Collectives> get() const;
   bool closed() const { return collectives_ == nullptr; }
   /// Ends everything that waits; the last call under way is the end of the job's threads.
@@ -32,15 +36,21 @@ class CollectivesHandle {
 
  private:
   std::shared_ptr<Collectives> collectives_;
+  Forks made_;
 };
 
 class GroupHandle {
  public:
   explicit GroupHandle(Group group) : group_(std::move(group)) {}
-  const Group& group() const { return group_; }
+  /// Throws InvalidArgument in a fork of the process that made it.
+  const Group& group() const {
+    if (made_.since()) refuse_fork();
+    return group_;
+  }
 
  private:
   Group group_;
+  Forks made_;
 };
 
 /// The bytes of an array, whatever it is of; ml_dtypes' types are unknown to nanobind.
@@ -59,14 +69,21 @@ class WorkHandle {
   WorkHandle(Work work, Arrays arrays) : work_(std::move(work)), arrays_(std::move(arrays)) {}
   ~WorkHandle();
   WorkHandle(WorkHandle&& other) noexcept
-      : work_(std::exchange(other.work_, std::nullopt)), arrays_(std::move(other.arrays_)) {}
+      : work_(std::exchange(other.work_, std::nullopt)),
+        arrays_(std::move(other.arrays_)),
+        made_(other.made_) {}
   WorkHandle& operator=(WorkHandle&&) = delete;
 
-  Work& work() { return *work_; }
+  /// Throws InvalidArgument in a fork of the process that made it.
+  Work& work() {
+    if (made_.since()) refuse_fork();
+    return *work_;
+  }
 
  private:
   std::optional<Work> work_;
   Arrays arrays_;
+  Forks made_;
 };
 
 }  // namespace tokenyard::python

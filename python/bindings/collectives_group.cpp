@@ -16,6 +16,11 @@ namespace tokenyard::python {
 
 WorkHandle::~WorkHandle() {
   if (!work_) return;  // Moved from.
+  if (made_.since()) {
+    // A lock of the library's may be held for ever here: what it has is left alone.
+    new Work(std::move(*work_));
+    return;
+  }
   bool done = false;
   {
     const nb::gil_scoped_release unlocked;

@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <system_error>
+
 #include "registration.hpp"
 #include "tokenyard/error.hpp"
 
@@ -16,7 +18,7 @@ namespace tokenyard::python {
 namespace {
 
 template <class... Fields>
-void set_error(const char* name, const Error& error, Fields&&... fields) {
+void set_error(const char* name, const std::exception& error, Fields&&... fields) {
   const nb::object type = nb::module_::import_("tokenyard.errors").attr(name);
   const nb::object value = type(nb::str(error.what()), std::forward<Fields>(fields)...);
   PyErr_SetObject(type.ptr(), value.ptr());
@@ -54,6 +56,9 @@ void translate(const std::exception_ptr& thrown, void*) {
     set_error("InternalError", error);
   } catch (const Error& error) {
     set_error("Error", error);
+  } catch (const std::system_error& error) {
+    // What the standard library asked of the system: a thread, most likely.
+    set_error("OsError", error, "call"_a = "the C++ library", "code"_a = error.code().value());
   }
 }
 

@@ -41,10 +41,11 @@ class ExchangeHandle {
  public:
   ExchangeHandle(const WorldHandle& world, const ExpertParallelOptions& options) {
     const std::shared_ptr<World> shared = world.get();
+    const Callers::Turn turn = world.turn();
     std::unique_ptr<Exchange> made;
     {
       nb::gil_scoped_release unlocked;
-      made = std::make_unique<Exchange>(shared, options);
+      made = std::make_unique<Exchange>(shared, world.callers(), options);
     }
     exchange_ = shared_and_destroyed_unlocked(std::move(made));
   }
@@ -97,6 +98,7 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids&
                            const CastToFp8* cast, uint32_t received_tokens_max,
                            std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
   nb::gil_scoped_release unlocked;
@@ -109,6 +111,7 @@ std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
     const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment, uint32_t rows_max,
     uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
   nb::gil_scoped_release unlocked;
@@ -123,6 +126,7 @@ HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Rows& x, cons
                                  ScaleOrder scale_order, const CastToFp8* cast,
                                  std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   const DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   nb::gil_scoped_release unlocked;
   return {exchange, exchange->expert_parallel.dispatch(input, route.route, stream)};
@@ -136,6 +140,7 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
                   const HeldExpertRows* by_expert, bool weighted, uint32_t sms, uint32_t local_sms,
                   uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   const CombineInput input{.y = y.data(),
                            .type = type,
                            .by_expert = by_expert == nullptr ? nullptr : &by_expert->rows,
@@ -154,6 +159,7 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
 HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, uint32_t alignment,
                       uint32_t rows_max, ScaleOrder scale_order, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
   return {
       exchange,
@@ -166,6 +172,7 @@ HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, 
 nb::object rows_output_buffer(const ExchangeHandle& self, const HeldRoute& route, ElementType type,
                               uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   std::shared_ptr<void> memory;
   {
     nb::gil_scoped_release unlocked;
@@ -190,12 +197,14 @@ nb::dict memory_of(const ExchangeHandle& self, ElementType type, uint32_t row_by
 
 void wait_for_exchange(const ExchangeHandle& self, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
   exchange->expert_parallel.wait(stream);
 }
 
 void place(const ExchangeHandle& self, const std::vector<int32_t>& expert_at) {
   const std::shared_ptr<Exchange> exchange = self.get();
+  const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
   exchange->expert_parallel.place(expert_at);
 }

@@ -33,9 +33,12 @@ using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
 /// A rank's LowLatency with the World it needs: in this order, since members die in the reverse
 /// order and the exchange must go first.
 struct Serving {
-  Serving(std::shared_ptr<World> of, const LowLatencyOptions& options)
-      : world(std::move(of)), exchange(*world, options) {}
+  Serving(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
+          const LowLatencyOptions& options)
+      : world(std::move(of)), callers(std::move(callers)), exchange(*world, options) {}
+  Callers::Turn turn() const { return Callers::turn(callers); }
   std::shared_ptr<World> world;
+  std::shared_ptr<Callers> callers;
   LowLatency exchange;
 };
 
@@ -88,10 +91,11 @@ class ServingHandle {
  public:
   ServingHandle(const WorldHandle& world, const LowLatencyOptions& options) {
     const std::shared_ptr<World> shared = world.get();
+    const Callers::Turn turn = world.turn();
     std::unique_ptr<Serving> made;
     {
       nb::gil_scoped_release unlocked;
-      made = std::make_unique<Serving>(shared, options);
+      made = std::make_unique<Serving>(shared, world.callers(), options);
     }
     serving_ = shared_and_destroyed_unlocked(std::move(made));
   }
@@ -108,6 +112,7 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                    uint32_t sms, bool hook, const std::optional<Row<int32_t>>& rows_total,
                    const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
   LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
   if (rows_total) call.rows_total = rows_total->data();
   const LowLatencyInput input{.x = x.data(),
@@ -137,6 +142,7 @@ void combine(const ServingHandle& self, const Cube& y, const Matrix<const float>
              uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
              uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
   const LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
   const LowLatencyCombine what{.y = y.data(),
                                .weights = topk_weights.data(),
@@ -149,6 +155,7 @@ void combine(const ServingHandle& self, const Cube& y, const Matrix<const float>
 
 void receive(const ServingHandle& self, const HeldBatch& batch, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
   nb::gil_scoped_release unlocked;
   serving->exchange.receive(batch.received.handle, stream);
 }
@@ -162,10 +169,19 @@ nb::object combine_buffer(const ServingHandle& self, const HeldBatch& batch) {
   return batch_array<uint16_t>(batch, memory, {batch.local_experts, batch.slots, batch.hidden});
 }
 
-/// A member function of LowLatency, called without the interpreter's lock.
+/// A member function of LowLatency that only looks, whoever is in a call meanwhile.
+template <auto function>
+auto look(const ServingHandle& self) {
+  const std::shared_ptr<Serving> serving = self.get();
+  nb::gil_scoped_release release;
+  return (serving->exchange.*function)();
+}
+
+/// One that does something, called without the interpreter's lock.
 template <auto function, class... Arguments>
 auto unlocked(const ServingHandle& self, Arguments... arguments) {
   const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
   nb::gil_scoped_release release;
   return (serving->exchange.*function)(arguments...);
 }
@@ -246,12 +262,12 @@ void register_low_latency(nb::module_& m) {
            "stream"_a)
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
       .def("combine_buffer", &combine_buffer, "batch"_a)
-      .def("masked", &unlocked<&LowLatency::masked>)
+      .def("masked", &look<&LowLatency::masked>)
       .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)
       .def("clear_mask", &unlocked<&LowLatency::clear_mask>)
       .def("epoch", &unlocked<&LowLatency::epoch>)
       .def("restart", &unlocked<&LowLatency::restart, uint32_t>, "epoch"_a)
-      .def("check", &unlocked<&LowLatency::check>)
+      .def("check", &look<&LowLatency::check>)
       .def("wait", &unlocked<&LowLatency::wait, uint64_t>, "stream"_a)
       .def("close", &unlocked<&LowLatency::close>);
 }

@@ -1,5 +1,6 @@
 /// The module `_tokenyard`. It translates and does nothing else: what users see, and its
 /// documentation, is the package `tokenyard`.
+#include "forks.hpp"
 #include "registration.hpp"
 
 namespace nb = nanobind;
@@ -7,6 +8,9 @@ namespace nb = nanobind;
 NB_MODULE(_tokenyard, m) {
   m.doc() = "The C++ side of the package tokenyard; not meant to be used directly.";
   m.attr("version") = TOKENYARD_VERSION;
+  tokenyard::python::Forks::count();
+  m.def("warn_of_leaks", &nb::set_leak_warnings, nb::arg("warn"),
+        "Whether objects that live when the program has ended are told of.");
   tokenyard::python::register_errors(m);
   tokenyard::python::register_topology(m);
   tokenyard::python::register_world(m);

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "callers.hpp"
 #include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::python {
@@ -12,9 +13,12 @@ namespace tokenyard::python {
 /// A rank's ExpertParallel with the World it needs: in this order, since members die in the reverse
 /// order and the exchange must go first.
 struct Exchange {
-  Exchange(std::shared_ptr<World> of, const ExpertParallelOptions& options)
-      : world(std::move(of)), expert_parallel(*world, options) {}
+  Exchange(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
+           const ExpertParallelOptions& options)
+      : world(std::move(of)), callers(std::move(callers)), expert_parallel(*world, options) {}
+  Callers::Turn turn() const { return Callers::turn(callers); }
   std::shared_ptr<World> world;
+  std::shared_ptr<Callers> callers;
   ExpertParallel expert_parallel;
 };
 

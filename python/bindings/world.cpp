@@ -59,6 +59,7 @@ std::vector<std::unique_ptr<WorldHandle>> in_process(uint32_t ranks, const std::
 std::vector<nb::bytes> all_gather(const WorldHandle& self, const nb::bytes& mine,
                                   const std::string& what) {
   const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
   std::vector<std::vector<std::byte>> gathered;
   {
     const std::span bytes(reinterpret_cast<const std::byte*>(mine.c_str()), mine.size());
@@ -72,6 +73,7 @@ std::vector<nb::bytes> all_gather(const WorldHandle& self, const nb::bytes& mine
 
 void barrier(const WorldHandle& self, const std::string& what) {
   const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
   nb::gil_scoped_release unlocked;
   world->barrier(what);
 }
@@ -79,6 +81,7 @@ void barrier(const WorldHandle& self, const std::string& what) {
 std::unique_ptr<WorldHandle> rebuild(WorldHandle& self, const std::vector<uint32_t>& without,
                                      size_t arena_bytes) {
   const std::shared_ptr<World> world = self.get();
+  const Callers::Turn turn = self.turn();
   std::unique_ptr<WorldHandle> rebuilt;
   {
     nb::gil_scoped_release unlocked;

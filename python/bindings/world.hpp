@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "callers.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::python {
@@ -14,12 +15,16 @@ class WorldHandle {
   explicit WorldHandle(std::unique_ptr<World> world);
   /// Throws InvalidArgument once closed.
   const std::shared_ptr<World>& get() const;
+  /// For a call that may wait, or that launches; see Callers.
+  Callers::Turn turn() const { return Callers::turn(callers_); }
+  const std::shared_ptr<Callers>& callers() const { return callers_; }
   bool closed() const { return world_ == nullptr; }
   /// Gives up this handle's share.
   void close() { world_.reset(); }
 
  private:
   std::shared_ptr<World> world_;
+  std::shared_ptr<Callers> callers_ = std::make_shared<Callers>();
 };
 
 }  // namespace tokenyard::python

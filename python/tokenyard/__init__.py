@@ -14,6 +14,7 @@ what works on this machine.
 from _tokenyard import CollectivesCounters, PeerReach, Topology
 from _tokenyard import version as __version__
 
+from . import at_exit as at_exit
 from .collectives import Collectives
 from .errors import (
     Cancelled,

@@ -44,6 +44,10 @@ def launch(
     >>> launch(lambda world, greeting: f"{greeting} {world.rank}", ranks=2, args=("hello",))
     ['hello 0', 'hello 1']
     """
+    if not callable(fn):
+        raise invalid("fn", "a function", type(fn).__name__)
+    if not isinstance(args, Sequence):
+        raise invalid("args", "a sequence of arguments", type(args).__name__)
     count = size_of("ranks", ranks, smallest=1)
     settings = dict(
         device=check_device(device),

@@ -8,21 +8,24 @@ import os
 import pickle
 import secrets
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from .errors import Error, ProcessDied
+from .errors import Error, OsError, ProcessDied, invalid
 from .outcomes import LISTEN_S, Outcomes
 from .rendezvous import HeldPort
 from .world import World
 
 GRACE_S = 0.5
 """Between asking a process to end and killing it."""
+POLL_S = 0.005
+"""Between looks whether a process has ended."""
 LEAVING_S = 5.0
 """For a process that has sent its result home to leave its interpreter."""
 ENDING_S = 10.0
@@ -41,7 +44,7 @@ def run_processes(
     outcomes = Outcomes(ranks)
     try:
         for rank in range(ranks):
-            ours, theirs = context.Pipe(duplex=False)
+            ours, theirs = _pipe(context, rank)
             place = dict(
                 host="127.0.0.1", port=port.number, rank=rank, size=ranks, local_rank=rank, job=job
             )
@@ -52,15 +55,16 @@ def run_processes(
                 daemon=True,
             )
             children[ours] = (rank, child)
-            child.start()
+            _start(child, rank)
             theirs.close()
         while outcomes.running and outcomes.failure is None:
             running = [pipe for pipe, (rank, _) in children.items() if rank in outcomes.running]
             wait(running, LISTEN_S)
             # Looked at again, since a first look that finds a failure may just have missed its
             # cause, which was sent before.
-            endings = [_hear(*children[pipe], pipe) for pipe in wait(running, timeout=0)]
-            for ending in sorted(endings, key=lambda ending: ending.at_ns):
+            endings = [_ending(*children[pipe], pipe) for pipe in running]
+            heard = [ending for ending in endings if ending is not None]
+            for ending in sorted(heard, key=lambda ending: ending.at_ns):
                 _take(outcomes, ending)
     finally:
         port.release()
@@ -69,6 +73,29 @@ def run_processes(
         for pipe in children:
             pipe.close()
     return outcomes.results()
+
+
+def _pipe(context: SpawnContext, rank: int) -> tuple[Connection, Connection]:
+    try:
+        return context.Pipe(duplex=False)
+    except OSError as error:
+        raise _os_error(f"make a pipe for rank {rank}", error) from error
+
+
+def _start(child: SpawnProcess, rank: int) -> None:
+    try:
+        child.start()
+    except OSError as error:
+        raise _os_error(f"start a process for rank {rank}", error) from error
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise invalid(
+            "fn", "with its args, what pickle can send to a process", str(error)
+        ) from error
+
+
+def _os_error(call: str, error: OSError) -> OsError:
+    told = f"{call} failed with {error.errno}: {error.strerror}"
+    return OsError(told, call=call, code=error.errno)
 
 
 @dataclass(frozen=True)
@@ -83,21 +110,46 @@ class Ending:
     """What it returned, or the exception."""
 
 
+def _ending(rank: int, child: SpawnProcess, pipe: Any) -> Ending | None:
+    """None while the rank is at work."""
+    # In this order: what a process has sent before it ended is in the pipe by now. The pipe itself
+    # may stay open, where a process that it forked lives on.
+    ended = child.exitcode is not None
+    if pipe.poll():
+        return _hear(rank, child, pipe)
+    return _died(rank, child) if ended else None
+
+
 def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Ending:
     """What a rank sent home, or the silence in which its process ended."""
     try:
-        at_ns, returned, value = pickle.loads(pipe.recv_bytes())
+        message = pipe.recv_bytes()
     except EOFError:
-        child.join(ENDING_S)
-        code = child.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        died = ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code)
-        return Ending(rank, 0, False, died)
+        return _died(rank, child)
+    try:
+        at_ns, returned, value = pickle.loads(message)
+    except Exception as error:
+        error.add_note(f"while reading what rank {rank} returned")
+        return Ending(rank, 0, False, error)
     if returned:
         return Ending(rank, at_ns, True, value)
     error, trace = value
     error.add_note(f"in its process:\n{trace}")
     return Ending(rank, at_ns, False, error)
+
+
+def _died(rank: int, child: SpawnProcess) -> Ending:
+    """Of a process that has ended without a word, or closed its pipe."""
+    _await_ends([child], ENDING_S)
+    code = child.exitcode
+    if code is None:  # It is killed in the end, which is what the code says.
+        how, code = "closed its pipe and does not end", -signal.SIGKILL
+    elif code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exited with {code}"
+    died = ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code)
+    return Ending(rank, 0, False, died)
 
 
 def _take(outcomes: Outcomes, ending: Ending) -> None:
@@ -117,10 +169,18 @@ def _end(children: list[SpawnProcess], patience_s: float) -> None:
     ):
         for child in running:
             act(child)
-        deadline = time.monotonic() + wait_s
-        for child in running:
-            child.join(max(0.0, deadline - time.monotonic()))
-        running = [child for child in running if child.exitcode is None]
+        running = _await_ends(running, wait_s)
+
+
+def _await_ends(children: list[SpawnProcess], seconds: float) -> list[SpawnProcess]:
+    """Those that have not ended by then. (`join` with a timeout believes that a process which has
+    closed its files is at its end, and then waits for that without one.)"""
+    deadline = time.monotonic() + seconds
+    while running := [child for child in children if child.exitcode is None]:
+        if time.monotonic() >= deadline:
+            return running
+        time.sleep(POLL_S)
+    return []
 
 
 def _rank_main(
@@ -133,6 +193,8 @@ def _rank_main(
 ) -> None:
     """The whole life of a rank's process."""
     _die_with(parent)
+    # It is one for its parent, which ends it. It may have children of its own: a DataLoader's.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends us.
     signal.signal(signal.SIGTERM, _leave)
     try:
@@ -148,11 +210,23 @@ def _message_of_end(fn: Callable[..., Any], world: World, args: tuple[Any, ...])
     try:
         result = fn(world, *args)
         return pickle.dumps((time.monotonic_ns(), True, result))
-    except Exception as error:
+    except SystemExit as ended:
+        return _message_of(_exited(world.rank, ended))
+    except BaseException as error:
         return _message_of(error)
 
 
-def _message_of(error: Exception) -> bytes:
+def _exited(rank: int, ended: SystemExit) -> ProcessDied:
+    """sys.exit in the middle of a world, whose other ranks must not be heard first."""
+    code = ended.code
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)  # As Python itself would.
+        code = 1
+    how = f"the process of rank {rank} exited with {code or 0}"
+    return ProcessDied(how, rank=rank, exit_code=code or 0)
+
+
+def _message_of(error: BaseException) -> bytes:
     """The exception with its trace, as text where it is of a kind that cannot travel."""
     at_ns = time.monotonic_ns()
     trace = traceback.format_exc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import _tokenyard
 
+from .errors import OsError
 from .outcomes import LISTEN_S, Outcomes
 from .world import World
 
@@ -50,10 +52,9 @@ def run_threads(
         threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
         for rank in range(ranks)
     ]
-    for thread in threads:
-        thread.start()
     outcomes = Outcomes(ranks)
     try:
+        _start(threads, outcomes)
         while outcomes.running and outcomes.failure is None:
             with suppress(queue.Empty):
                 _take(outcomes, ended.get(timeout=LISTEN_S))
@@ -67,6 +68,17 @@ def run_threads(
             for world in worlds:
                 world.close()
     return outcomes.results()
+
+
+def _start(threads: list[threading.Thread], outcomes: Outcomes) -> None:
+    for rank, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError as error:  # The system has no more of them.
+            call = f"start a thread for rank {rank}"
+            for missing in range(rank, len(threads)):
+                outcomes.raised(missing, OsError(f"{call}: {error}", call=call, code=errno.EAGAIN))
+            return
 
 
 def _take(outcomes: Outcomes, end: tuple[int, bool, Any]) -> None:

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "fabric/host/in_process_fabric.hpp"
@@ -45,15 +47,22 @@ std::vector<std::unique_ptr<World>> join_all(
   {
     // Joining is collective, so each rank needs a thread of its own while it lasts.
     std::vector<std::jthread> threads;
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          worlds[rank] =
-              join(std::move(ends[rank]), accelerators[rank], fabric, options, run_aside);
-        } catch (...) {
-          failures[rank] = std::current_exception();
-        }
-      });
+    const auto join_one = [&](uint32_t rank) {
+      try {
+        worlds[rank] = join(std::move(ends[rank]), accelerators[rank], fabric, options, run_aside);
+      } catch (...) {
+        failures[rank] = std::current_exception();
+      }
+    };
+    try {
+      for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(join_one, rank);
+    } catch (const std::system_error& error) {
+      // The others hear that these have left, and do not wait for them until the deadline.
+      const auto started = threads.size();
+      std::fill(ends.begin() + static_cast<ptrdiff_t>(started), ends.end(), nullptr);
+      threads.clear();
+      throw OsError(fmt::format("start a thread for rank {} of {}", started, ranks),
+                    error.code().value(), error.code().message());
     }
   }
   for (const std::exception_ptr& failure : failures) {

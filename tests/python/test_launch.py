@@ -5,9 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
+from programs import run_python
 
 import tokenyard
 
@@ -50,6 +53,17 @@ def sleep_on_rank_0(world: tokenyard.World) -> None:
 
 def refuse_wrong_x(world: tokenyard.World) -> None:
     tokenyard.ExpertParallel(world, experts=world.size, hidden=7, topk=1, tokens_max=4)
+
+
+def exit_on_rank_1(world: tokenyard.World) -> None:
+    if world.rank == 1:
+        sys.exit("that is enough")
+    world.barrier("for a rank that has left")
+
+
+def count_in_a_pool(world: tokenyard.World) -> list[int]:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.map(abs, [-1, 2])
 
 
 BOTH = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
@@ -99,6 +113,71 @@ def test_a_killed_process_is_named() -> None:
         tokenyard.launch(die_on_rank_1, ranks=2, processes=True)
     assert (caught.value.rank, caught.value.exit_code) == (1, -signal.SIGKILL)
     assert not multiprocessing.active_children()
+
+
+def test_a_process_that_exits_is_named_before_those_it_has_left() -> None:
+    with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 1"):
+        tokenyard.launch(exit_on_rank_1, ranks=2, processes=True)
+
+
+@BOTH
+def test_ranks_may_have_processes_of_their_own(processes: bool) -> None:
+    assert tokenyard.launch(count_in_a_pool, ranks=2, processes=processes) == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (dict(fn=lambda world: None, processes=True), "fn"),
+        (dict(fn="describe"), "fn"),
+        (dict(fn=describe, args=5), "args"),
+        (dict(fn=describe, timeout="soon"), "timeout"),
+    ],
+)
+def test_wrong_arguments_are_named(given: dict, argument: str) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(ranks=2, **given)
+    assert caught.value.argument == argument
+
+
+SCARCE = """
+import resource
+import tokenyard
+
+def limit(kind, more):
+    now = dict(as_=lambda: 1024 * int(open("/proc/self/status").read().split("VmSize:")[1].split()[0]),
+               nofile=lambda: len(__import__("os").listdir("/proc/self/fd")))
+    value = now[kind]() + more
+    resource.setrlimit(dict(as_=resource.RLIMIT_AS, nofile=resource.RLIMIT_NOFILE)[kind], (value, value))
+
+def nothing(world):
+    pass
+
+if __name__ == "__main__":
+    {limit}
+    try:
+        tokenyard.launch(nothing, ranks={ranks}, arena_bytes=4096, timeout=600, processes={processes})
+    except tokenyard.OsError as error:
+        print(error.call)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "ranks", "processes", "call"),
+    [
+        ('limit("as_", 300 << 20)', 200, False, "start a thread for rank"),
+        ('limit("nofile", 9)', 8, True, "for rank"),
+    ],
+    ids=["threads", "descriptors"],
+)
+def test_what_the_system_has_no_more_of_is_named(
+    tmp_path: Path, limit: str, ranks: int, processes: bool, call: str
+) -> None:
+    program = tmp_path / "program.py"
+    text = SCARCE.replace("{limit}", limit).replace("{ranks}", str(ranks))
+    program.write_text(text.replace("{processes}", str(processes)))
+    done = run_python(program)  # In less time than the ranks would wait for one another.
+    assert call in done.stdout, done.stderr
 
 
 def test_simulated_hosts_are_for_threads() -> None:
