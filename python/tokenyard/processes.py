@@ -88,9 +88,8 @@ def _start(child: SpawnProcess, rank: int) -> None:
     except OSError as error:
         raise _os_error(f"start a process for rank {rank}", error) from error
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise invalid(
-            "fn", "with its args, what pickle can send to a process", str(error)
-        ) from error
+        sendable = "a function and args that pickle can send to a process"
+        raise invalid("fn", sendable, str(error)) from error
 
 
 def _os_error(call: str, error: OSError) -> OsError:

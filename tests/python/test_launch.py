@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,23 +142,30 @@ def test_wrong_arguments_are_named(given: dict, argument: str) -> None:
     assert caught.value.argument == argument
 
 
+STACK_BYTES = 256 << 20
 SCARCE = """
+import os
 import resource
 import tokenyard
 
-def limit(kind, more):
-    now = dict(as_=lambda: 1024 * int(open("/proc/self/status").read().split("VmSize:")[1].split()[0]),
-               nofile=lambda: len(__import__("os").listdir("/proc/self/fd")))
-    value = now[kind]() + more
-    resource.setrlimit(dict(as_=resource.RLIMIT_AS, nofile=resource.RLIMIT_NOFILE)[kind], (value, value))
+def limit(kind, most):
+    resource.setrlimit(kind, (most, most))
+
+def limit_memory(more):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit(resource.RLIMIT_AS, pages * resource.getpagesize() + more)
+
+def limit_files(more):
+    limit(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + more)
 
 def nothing(world):
     pass
 
 if __name__ == "__main__":
     {limit}
+    many = dict(ranks={ranks}, processes={processes})
     try:
-        tokenyard.launch(nothing, ranks={ranks}, arena_bytes=4096, timeout=600, processes={processes})
+        tokenyard.launch(nothing, arena_bytes=4096, timeout=600, **many)
     except tokenyard.OsError as error:
         print(error.call)
 """
@@ -165,8 +174,13 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("limit", "ranks", "processes", "call"),
     [
-        ('limit("as_", 300 << 20)', 200, False, "start a thread for rank"),
-        ('limit("nofile", 9)', 8, True, "for rank"),
+        (
+            f"limit_memory({4 * STACK_BYTES + STACK_BYTES // 2})",
+            200,
+            False,
+            "start a thread for rank",
+        ),
+        ("limit_files(9)", 8, True, "for rank"),
     ],
     ids=["threads", "descriptors"],
 )
@@ -176,7 +190,10 @@ def test_what_the_system_has_no_more_of_is_named(
     program = tmp_path / "program.py"
     text = SCARCE.replace("{limit}", limit).replace("{ranks}", str(ranks))
     program.write_text(text.replace("{processes}", str(processes)))
-    done = run_python(program)  # In less time than the ranks would wait for one another.
+    # In less time than the ranks would wait for one another. With large stacks, so that memory is
+    # short for a thread and not for the little that glibc cannot do without.
+    large = partial(resource.setrlimit, resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
+    done = run_python(program, preexec_fn=large, env=os.environ | {"MALLOC_ARENA_MAX": "1"})
     assert call in done.stdout, done.stderr
 
 
