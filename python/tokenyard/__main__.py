@@ -11,7 +11,7 @@ from typing import Any
 
 import _tokenyard
 
-from .errors import OsError
+from .errors import Error
 from .store_server import StoreServer
 
 
@@ -52,7 +52,7 @@ def _serve(host: str, port: int, secret_file: str) -> int:
     try:
         text = sys.stdin.readline() if secret_file == "-" else Path(secret_file).read_text()
         server = StoreServer(secret=text.strip(), host=host, port=port)
-    except (OSError, OsError) as error:
+    except (OSError, Error) as error:
         print(f"python -m tokenyard store: {error}", file=sys.stderr)
         return 1
     with server:

@@ -7,6 +7,7 @@ with their memory and nothing else: BF16 as the integers of its bits. Nothing is
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ class Arrays(Protocol):
     def shape(self, array: Any) -> tuple[int, ...]: ...
     def device(self, array: Any) -> str: ...
     def contiguous(self, array: Any) -> bool: ...
+    def writable(self, array: Any) -> bool: ...
     def to_native(self, array: Any) -> Any:
         """The same memory as the module takes it, once."""
 
@@ -44,7 +46,8 @@ class Arrays(Protocol):
 
 @functools.cache
 def _name_of(dtype: np.dtype) -> str:
-    return dtype.name  # NumPy puts it together anew every time.
+    # NumPy puts it together anew every time, and says "float32" of either byte order.
+    return dtype.name if dtype.isnative else dtype.str
 
 
 class NumpyArrays:
@@ -63,6 +66,9 @@ class NumpyArrays:
 
     def contiguous(self, array: np.ndarray) -> bool:
         return array.flags.c_contiguous
+
+    def writable(self, array: np.ndarray) -> bool:
+        return array.flags.writeable
 
     def to_native(self, array: np.ndarray) -> np.ndarray:
         # By name: NumPy takes long to compare a dtype with a type that is not its own.
@@ -98,7 +104,8 @@ def _library_of(kind: type) -> Arrays | None:
     """The library that arrays of this type are of."""
     if issubclass(kind, np.ndarray):
         return NUMPY
-    if kind.__module__.partition(".")[0] == "torch":
+    torch = sys.modules.get("torch")  # Whoever has a tensor has imported it.
+    if torch is not None and issubclass(kind, torch.Tensor):
         from .torch_arrays import TORCH
 
         return TORCH
@@ -145,6 +152,21 @@ def check_array(
         raise invalid(argument, f"device {device}", f"device {arrays.device(array)}")
     if not arrays.contiguous(array):
         raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
+
+
+def check_written(
+    argument: str,
+    array: Any,
+    *,
+    arrays: Arrays,
+    dtypes: tuple[str, ...],
+    shape: tuple[int | str, ...],
+    device: str,
+) -> None:
+    """As `check_array`, of an array that is written to."""
+    check_array(argument, array, arrays=arrays, dtypes=dtypes, shape=shape, device=device)
+    if not arrays.writable(array):
+        raise invalid(argument, "an array that can be written to", "a read-only one")
 
 
 def current_stream(device_index: int | None) -> Callable[[], int]:

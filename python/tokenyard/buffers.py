@@ -56,6 +56,7 @@ def parts_of(argument: str, parts: Sequence[np.ndarray] | np.ndarray, ranks: int
         if not parts.flags.c_contiguous:  # Or its rows would be copies.
             raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
         return list(parts.reshape(ranks, -1))
-    if len(parts) != ranks:
-        raise invalid(argument, f"{ranks} arrays, one for each rank", f"{len(parts)}")
+    if not isinstance(parts, Sequence) or len(parts) != ranks:
+        seen = f"{len(parts)}" if isinstance(parts, Sequence) else type(parts).__name__
+        raise invalid(argument, f"{ranks} arrays, one for each rank", seen)
     return list(parts)

@@ -11,7 +11,7 @@ from typing import Any
 import _tokenyard
 
 from .group import Group
-from .sizes import size_of
+from .sizes import size_of, text_of
 from .world import DEFAULT_TIMEOUT, check_timeout
 
 DEFAULT_SILENCE = 5.0
@@ -110,11 +110,11 @@ class Collectives:
         most = ranks if size_max is None else size_of("size_max", size_max, smallest=ranks)
         native = _tokenyard.Collectives.meet(
             join=join,
-            store=store,
+            store=store if own_store is not None else text_of("store", store),
             own_store=own_store,
             host_store=host_store,
-            job=job,
-            secret=secret,
+            job=text_of("job", job),
+            secret=text_of("secret", secret),
             rank=size_of("rank", rank, largest=most - 1),
             size=ranks,
             size_max=most,
@@ -122,7 +122,7 @@ class Collectives:
             host=host,
             interconnect=interconnect,
             timeout_s=check_timeout(timeout),
-            silence_s=check_timeout(silence),
+            silence_s=check_timeout(silence, "silence"),
             on_failure=on_failure,
             witness=witness,
         )
@@ -151,6 +151,7 @@ class Collectives:
             timeout: seconds that an operation may take, unless told; the job's if None.
         """
         members = [size_of("ranks", rank) for rank in ranks]
+        text_of("name", name)
         limit = None if timeout is None else check_timeout(timeout)
         return Group(self._native.group(members, name, timeout_s=limit))
 

@@ -103,7 +103,8 @@ class ExpertParallel(GivenRows, Observation):
             scale_channels: of a group of as_fp8: 16, 32, ... 512, a divisor of hidden.
             received_tokens_max: not 0: the results have places for this many rows. Places that no
                 row comes to have -1 in topk_idx and source_token. More rows than that, on any
-                rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call.
+                rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call; the
+                object has failed then.
             watcher: a torch stream whose kernels may start on rows as they arrive: the result then
                 has `sources_ready` and `experts_ready`. The stream is made to come after these have
                 been cleared, and not after the call. (On the host, where a call has ended when it
@@ -210,6 +211,8 @@ class ExpertParallel(GivenRows, Observation):
             InvalidArgument: too few places (where the host does not know the counts: later), and
                 as `dispatch`.
         """
+        if not isinstance(received, Received):
+            raise invalid("received", "what a dispatch brought", type(received).__name__)
         arrays, form = received._arrays, received._form
         if scales_by_columns and form.scale_dtype == "uint8":
             raise invalid("received", "scales of float32 or int32, to lie by columns", "of uint8")
@@ -280,7 +283,7 @@ class ExpertParallel(GivenRows, Observation):
                 first.
             route: of the dispatch that the rows came with.
             weights: [rows received, topk] float32, to be brought home beside the rows.
-            out: [tokens, hidden] of y's dtype to write to; made anew if None.
+            out: [tokens, hidden] of y's dtype to write to, apart from y; made anew if None.
             bias: [tokens, hidden] of y's dtype, or two of them: the sums begin with them.
             rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each of
                 them once; None: as they are numbered.
@@ -303,6 +306,8 @@ class ExpertParallel(GivenRows, Observation):
         arrays = arrays_of("y", y)
         rows, tokens = route.rows_received, route.tokens
         if by_expert is not None:
+            if not isinstance(by_expert, ExpertRows):
+                raise invalid("by_expert", "ExpertRows", type(by_expert).__name__)
             rows = arrays.shape(by_expert.x)[0]
         self._check("y", y, arrays, SUMMED, (rows, self.hidden))
         dtype = arrays.dtype(y)
@@ -310,7 +315,8 @@ class ExpertParallel(GivenRows, Observation):
             self._check("weights", weights, arrays, FP32, (route.rows_received, self.topk))
         if out is None:
             out = arrays.empty((tokens, self.hidden), dtype, y)
-        self._check("out", out, arrays, (dtype,), (tokens, self.hidden))
+        else:
+            self._check_written("out", out, arrays, (dtype,), (tokens, self.hidden))
         biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
         if len(biases) > 2:
             raise invalid("bias", "one array or two", f"{len(biases)}")
@@ -365,7 +371,9 @@ class ExpertParallel(GivenRows, Observation):
         Raises:
             InvalidArgument: an expert without a place, or ranks that say different things.
         """
-        self._native.place(list(expert_at))
+        last = self.experts - 1
+        places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
+        self._native.place(places)
 
     def close(self) -> None:
         """Lets go of the exchange. Arrays received stay valid until they die."""

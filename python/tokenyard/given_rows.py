@@ -6,7 +6,7 @@ from typing import Any
 
 import _tokenyard
 
-from .arrays import Arrays, check_array
+from .arrays import Arrays, check_array, check_written
 from .errors import invalid
 from .exchange import Exchange
 from .row_formats import ROWS, SCALES, cast_of, scale_order
@@ -66,3 +66,8 @@ class GivenRows(Exchange):
         self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
     ) -> None:
         check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
+
+    def _check_written(
+        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
+    ) -> None:
+        check_written(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)

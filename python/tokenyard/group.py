@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class Group:
             array: [...] any type, reduced in place; or a list of arrays, whose types may differ,
                 reduced one by one in one operation.
         """
-        arrays = [array] if isinstance(array, np.ndarray) else list(array)
+        given = isinstance(array, np.ndarray) or not isinstance(array, Iterable)
+        arrays = [array] if given else list(array)
         out = [written_buffer_of("array", one) for one in arrays]
         return self._submit(Kind.all_reduce, out=out, op=op, **call)
 
@@ -224,7 +226,7 @@ class Group:
         timeout: float | None = None,
         algorithm: str = "automatic",
     ) -> Work:
-        if timeout is not None and not 0 <= timeout < 1e9:
+        if timeout is not None and not (isinstance(timeout, Real) and 0 <= timeout < 1e9):
             raise invalid("timeout", "seconds, from 0 to 1e9", repr(timeout))
         native = self._native.submit(
             kind,
@@ -232,7 +234,7 @@ class Group:
             out=out,
             op=_member("op", ReduceOp, op),
             peer=peer,
-            tag=tag,
+            tag=size_of("tag", tag, largest=2**64 - 1),
             timeout_s=timeout,
             algorithm=_member("algorithm", Algorithm, algorithm),
         )
@@ -245,5 +247,5 @@ class Group:
 def _member(argument: str, kind: Any, name: str) -> Any:
     try:
         return kind[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise invalid(argument, " or ".join(map(repr, kind.__members__)), repr(name)) from None

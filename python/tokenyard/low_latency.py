@@ -9,11 +9,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import _tokenyard
 from _tokenyard import MaskedRank
 
-from .arrays import Arrays, arrays_of, check_array
+from .arrays import Arrays, arrays_of, check_array, check_written
 from .errors import invalid
 from .exchange import Exchange
 from .sizes import size_of
-from .world import World
+from .world import World, check_timeout
 
 A = TypeVar("A")
 """A NumPy array, or a torch tensor: results are of the kind that came in."""
@@ -206,7 +206,7 @@ class LowLatency(Exchange):
             self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
         if rows_total is not None:
             shape = (self._local_experts,)
-            self._check("rows_total", rows_total, arrays, ("int32",), shape)
+            self._check_written("rows_total", rows_total, arrays, ("int32",), shape)
         batch = self._native.dispatch(
             arrays.to_native(x),
             arrays.to_native(topk_idx),
@@ -252,7 +252,7 @@ class LowLatency(Exchange):
                 place, whatever memory it is in; see `combine_buffer`.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing.
             received: of the dispatch.
-            out: [tokens, hidden] bfloat16 to write to; made anew if None.
+            out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
             use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
                 of up to 2.2 % of each rank's part.
             active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
@@ -260,8 +260,7 @@ class LowLatency(Exchange):
         Raises:
             InvalidArgument, Cancelled: as `dispatch`.
         """
-        if not isinstance(received, LowLatencyReceived):
-            raise invalid("received", "what a dispatch gave", type(received).__name__)
+        self._check_received(received)
         arrays = arrays_of("y", y)
         self._check("y", y, arrays, BF16, (self._local_experts, self._slots, self.hidden))
         self._check("topk_weights", topk_weights, arrays, FP32, ("tokens", self.topk))
@@ -270,7 +269,8 @@ class LowLatency(Exchange):
             raise invalid("topk_weights", f"{received._batch.tokens} tokens", f"{tokens}")
         if out is None:
             out = arrays.empty((tokens, self.hidden), "bfloat16", y)
-        self._check("out", out, arrays, BF16, (tokens, self.hidden))
+        else:
+            self._check_written("out", out, arrays, BF16, (tokens, self.hidden))
         lost = arrays.empty((tokens,), "int32", y)
         self._native.combine(
             arrays.to_native(y),
@@ -287,6 +287,7 @@ class LowLatency(Exchange):
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
         """[local experts, slots, hidden] bfloat16 of the exchange's own memory, for `y`."""
+        self._check_received(received)
         native = self._native.combine_buffer(received._batch)
         return received._arrays.from_native(native, "bfloat16")
 
@@ -337,17 +338,23 @@ class LowLatency(Exchange):
         waited_cycles: Any,
     ) -> dict[str, Any]:
         if waited_cycles is not None:
-            self._check("waited_cycles", waited_cycles, arrays, ("int64",), (self.world.size,))
+            shape = (self.world.size,)
+            self._check_written("waited_cycles", waited_cycles, arrays, ("int64",), shape)
         active = [] if active_ranks is None else [bool(active) for active in active_ranks]
         if active_ranks is not None and not active:
             raise invalid("active_ranks", f"{self.world.size} ranks", "none")
         return dict(
             active=active,
-            timeout_s=None if timeout is None else float(timeout),
+            timeout_s=None if timeout is None else check_timeout(timeout),
             sms=size_of("sms", sms),
             waited_cycles=None if waited_cycles is None else arrays.to_native(waited_cycles),
             stream=self._stream(),
         )
+
+    @staticmethod
+    def _check_received(received: Any) -> None:
+        if not isinstance(received, LowLatencyReceived):
+            raise invalid("received", "what a dispatch gave", type(received).__name__)
 
     @staticmethod
     def _scales(arrays: Arrays, native: Any, rows: str) -> Any:
@@ -360,3 +367,8 @@ class LowLatency(Exchange):
         self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
     ) -> None:
         check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
+
+    def _check_written(
+        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
+    ) -> None:
+        check_written(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)

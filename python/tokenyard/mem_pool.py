@@ -8,17 +8,12 @@ import torch
 
 import _tokenyard
 
-from .errors import Unsupported
-
 if TYPE_CHECKING:
     from .world import World
 
 
 def over_arena(world: World) -> Any:
     """See `World.mem_pool`."""
-    if world.device_index is None:
-        asked, why = "mem_pool", "torch has pools for GPUs only; NumPy's arrays may be copied"
-        raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
     _tokenyard.lend_arena(world._native)
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         _tokenyard.__file__, "tokenyard_allocate", "tokenyard_free"

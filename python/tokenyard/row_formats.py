@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import _tokenyard
@@ -33,7 +34,7 @@ def cast_of(as_fp8: bool | str, channels: int) -> Any:
     """None if rows travel as they are."""
     if as_fp8 is False and channels == 128:
         return None  # What nearly every call says.
-    if as_fp8 not in CASTS:
+    if not isinstance(as_fp8, Hashable) or as_fp8 not in CASTS:
         raise invalid("as_fp8", 'True, "float32", "ue8m0" or False', repr(as_fp8))
     return _tokenyard.CastToFp8(CASTS[as_fp8], size_of("scale_channels", channels))
 

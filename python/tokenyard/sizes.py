@@ -1,4 +1,4 @@
-"""Sizes, as they are taken from callers: any integer type, in the range that C++ holds."""
+"""Sizes, as they are taken from callers: any integer type that C++ can hold; and names."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ def size_of(argument: str, value: Any, *, smallest: int = 0, largest: int = 2**3
     if not smallest <= size <= largest:
         raise invalid(argument, f"an integer from {smallest} to {largest}", str(size))
     return size
+
+
+def text_of(argument: str, value: Any) -> str:
+    """`value` itself; raises InvalidArgument if it is no text, or empty."""
+    if not isinstance(value, str) or not value:
+        raise invalid(argument, "a text that is not empty", repr(value))
+    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _tokenyard
 
 from .closing import Closing
-from .sizes import size_of
+from .sizes import size_of, text_of
 
 
 class StoreServer(Closing):
@@ -29,10 +29,13 @@ class StoreServer(Closing):
 
         Raises:
             OsError: it cannot listen there.
+            InvalidArgument: an empty secret, or a port that cannot be.
         """
         self._host = host
         self._native = _tokenyard.StoreServer(
-            host=host, port=size_of("port", port, largest=65535), secret=secret
+            host=text_of("host", host),
+            port=size_of("port", port, largest=65535),
+            secret=text_of("secret", secret),
         )
 
     @property

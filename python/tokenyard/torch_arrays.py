@@ -40,6 +40,9 @@ class TorchArrays:
     def contiguous(self, array: torch.Tensor) -> bool:
         return array.is_contiguous()
 
+    def writable(self, array: torch.Tensor) -> bool:
+        return True
+
     def to_native(self, array: torch.Tensor) -> Any:
         # A capsule, since __dlpack__ takes twenty times as long. Gradients do not pass through an
         # exchange by themselves, so nobody asks for them.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
-from .errors import Error
+from .errors import Error, invalid
 
 
 class Work:
@@ -38,6 +39,8 @@ class Work:
 
     def wait_for(self, seconds: float) -> bool:
         """Whether it is done within `seconds`; raises as `wait` does if it went wrong."""
+        if not isinstance(seconds, Real) or seconds != seconds:
+            raise invalid("seconds", "a number of seconds", repr(seconds))
         return self._native.wait_for(seconds)
 
     def done(self) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import _tokenyard
 
 from . import rendezvous
 from .closing import Closing
-from .errors import invalid
+from .errors import Unsupported, invalid
 from .rendezvous import Place
-from .sizes import size_of
+from .sizes import size_of, text_of
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that any wait may take, unless told."""
@@ -22,7 +23,8 @@ RELEASED_ARENA_BYTES = 1 << 16
 
 
 class World(Closing):
-    """One rank's end of a world. Made by all its ranks together, used by one thread at a time.
+    """One rank's end of a world. Made by all its ranks together; it, and what is made upon it, is
+    used by one thread at a time, and by the process that made it, not by forks of that.
 
     `launch` makes one for each rank; `from_env`, `from_torch` and `connect` are for programs that
     already run as one process a rank. A world is a context manager, which closes it.
@@ -72,12 +74,12 @@ class World(Closing):
         ranks = size_of("size", size, smallest=1)
         number = size_of("rank", rank, largest=ranks - 1)
         native = _tokenyard.World.connect(
-            host=host,
+            host=text_of("host", host),
             port=size_of("port", port, largest=65535),
             rank=number,
             size=ranks,
             local_rank=number if local_rank is None else size_of("local_rank", local_rank),
-            job=job,
+            job=text_of("job", job),
             device=check_device(device),
             timeout_s=check_timeout(timeout),
             arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
@@ -263,12 +265,16 @@ class World(Closing):
         Raises:
             Unsupported: the world is on the host.
         """
+        if self.device_index is None:
+            asked, why = "mem_pool", "torch has pools for GPUs only; NumPy's arrays may be copied"
+            raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
         from . import mem_pool
 
         return mem_pool.over_arena(self)
 
     def close(self) -> None:
-        """Leaves the world. Arrays that lie in its arena stay valid until they die."""
+        """Leaves the world as soon as its exchanges are closed and arrays in its arena have died,
+        which stay as they are until then."""
         self._native.close()
 
     def __repr__(self) -> str:
@@ -284,8 +290,8 @@ def check_device(device: str) -> str:
     return device
 
 
-def check_timeout(timeout: float) -> float:
+def check_timeout(timeout: float, argument: str = "timeout") -> float:
     """Raises InvalidArgument for a time that no wait could take."""
-    if not 0 < timeout < 1e9:
-        raise invalid("timeout", "seconds, more than 0 and less than 1e9", repr(timeout))
+    if not isinstance(timeout, Real) or not 0 < timeout < 1e9:
+        raise invalid(argument, "seconds, more than 0 and less than 1e9", repr(timeout))
     return float(timeout)

@@ -4,21 +4,11 @@
 #include <algorithm>
 
 #include "expert_parallel/exchange.hpp"
+#include "expert_parallel/given_memory.hpp"
 
 namespace tokenyard {
 
 namespace {
-
-void require_pointer(const void* pointer, const char* argument, uint64_t elements,
-                     uint64_t alignment) {
-  if (elements == 0) return;
-  if (pointer == nullptr)
-    throw InvalidArgument(argument, fmt::format("{} elements", elements), "a null pointer");
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (address % alignment != 0)
-    throw InvalidArgument(argument, fmt::format("an address aligned to {} bytes", alignment),
-                          fmt::format("{:#x}", address));
-}
 
 constexpr uint64_t kRowAlignment = 16;  // Of bulk copies and vector accesses.
 constexpr uint64_t kRowBytesMax = uint64_t{1} << 28;
@@ -125,6 +115,7 @@ void ExpertParallel::Parts::check_combine(const CombineInput& input, const Route
   const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
   require_pointer(input.y, "y", rows * bytes, kRowAlignment);
   require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);
+  require_apart("out", output.x, route.tokens * bytes, "y", input.y, rows * bytes);
   for (const void* const bias : input.biases)
     if (bias != nullptr) require_pointer(bias, "biases", route.tokens * bytes, kRowAlignment);
   if (input.rank_order != nullptr)

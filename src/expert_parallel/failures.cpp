@@ -27,12 +27,12 @@ std::string name_of(CallKind kind) {
   return fmt::format("call {}", static_cast<uint32_t>(kind));
 }
 
-const char* argument_of(HelloWord differing) {
+const char* argument_of(HelloWord differing, uint32_t phase) {
   switch (differing) {
     case HelloWord::route:
       return "route";
     case HelloWord::format:
-      return "x";
+      return phase < static_cast<uint32_t>(throughput::Phase::combine_hello) ? "x" : "y";
     case HelloWord::scales:
       return "scales";
     default:
@@ -77,13 +77,13 @@ void ExpertParallel::Parts::check() {
     throw_mismatch();
   }
   if (health_->interrupted)
-    throw InternalError("ExpertParallel: a call of this object was interrupted; make a new one");
+    throw Cancelled("ExpertParallel: an earlier call, which was interrupted; make a new one");
 }
 
 /// The ranks did not make the same call.
 void ExpertParallel::Parts::throw_mismatch() const {
   const WaitReport& report = health_->cell.report();
-  throw InvalidArgument(argument_of(static_cast<HelloWord>(report.expected >> 32)),
+  throw InvalidArgument(argument_of(static_cast<HelloWord>(report.expected >> 32), report.phase),
                         fmt::format("{} as on rank {}", describe(report.expected), world.rank()),
                         describe(report.seen), report.rank);
 }

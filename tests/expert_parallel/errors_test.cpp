@@ -167,6 +167,11 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
                 exchange.combine(received.x, *received.route, out.data(), received.topk_weights);
               }),
               "out_weights");
+    // Rows are read while sums are written.
+    DeviceArray<uint16_t> both(world.accelerator(), 5 * 16);
+    EXPECT_EQ(
+        argument_of([&] { exchange.combine(both.data(), *received.route, both.data() + 16); }),
+        "out");
     // None of this has done any harm.
     exchange.combine(received.x, *received.route, out.data());
     exchange.wait();

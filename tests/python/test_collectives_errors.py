@@ -38,6 +38,10 @@ def alone(tmp_path: Path) -> Any:
         (lambda group: group.all_reduce(np.zeros(3, np.complex64), "min"), "op"),
         (lambda group: group.all_reduce(np.zeros(3), timeout=-1), "timeout"),
         (lambda group: group.all_reduce(np.zeros(3), algorithm="magic"), "algorithm"),
+        (lambda group: group.all_reduce(np.zeros(3), timeout="soon"), "timeout"),
+        (lambda group: group.all_reduce(3), "array"),
+        (lambda group: group.all_gather(np.zeros(3), None), "out"),
+        (lambda group: group.send(np.zeros(3), 0, tag=-1), "tag"),
         (lambda group: group.broadcast(np.zeros(3), root=1), "root"),
         (lambda group: group.all_gather(np.zeros(3), np.zeros((2, 3))), "out"),
         (lambda group: group.all_gather(np.zeros(3), []), "out"),
@@ -62,6 +66,16 @@ def test_what_is_closed_stays_closed(tmp_path: Path) -> None:
         job.active_ranks()
     with pytest.raises(tokenyard.Error):
         world.barrier().wait()
+    with pytest.raises(tokenyard.Cancelled):
+        world.choice("all_reduce", 1 << 20)
+
+
+@pytest.mark.parametrize("secret", ["", None])
+def test_a_secret_that_everybody_knows(tmp_path: Path, secret: Any) -> None:
+    with pytest.raises(tokenyard.InvalidArgument, match="secret"):
+        tokenyard.Collectives.connect(file_store(tmp_path), secret=secret, rank=0, size=1)
+    with pytest.raises(tokenyard.InvalidArgument, match="secret"):
+        tokenyard.StoreServer(secret=secret)
 
 
 def test_ranks_are_checked_before_anybody_is_waited_for(tmp_path: Path) -> None:

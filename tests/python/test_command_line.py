@@ -59,6 +59,16 @@ def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
         assert server.wait(20) == 0
 
 
+def test_a_store_with_wrong_arguments_says_so_in_a_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    for wrong, complaint in ((["--port", "99999"], "port"), ([], "secret")):
+        secret.write_text("s" if wrong else "\n")
+        done = run("store", "--secret-file", str(secret), *wrong)
+        assert done.returncode == 1
+        assert complaint in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_store_without_a_secret_is_refused(tmp_path: Path) -> None:
     done = run("store", "--secret-file", str(tmp_path / "nowhere"))
     assert done.returncode == 1

@@ -45,6 +45,17 @@ def buffer_of(world: tokenyard.World, **options: Any) -> Any:
     return deep_ep.Buffer(world, NVL_BYTES, explicitly_destroy=True, **options)
 
 
+def test_a_layout_of_experts_that_do_not_exist() -> None:
+    """An index out of range would be the end of a GPU; the dispatch names the id."""
+    from deep_ep.routing import layout_of
+
+    layout = layout_of(torch.tensor([[0, 3], [4, 1 << 40]]), experts=4, ranks=2)
+    assert layout.num_tokens_per_rank.tolist() == [1, 1]
+    assert layout.num_tokens_per_expert.tolist() == [1, 0, 0, 1]
+    with pytest.raises(tokenyard.InvalidArgument, match="num_experts"):
+        layout_of(torch.tensor([[0, 3]]), experts=1, ranks=2)
+
+
 def test_the_sequence_of_vllm(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         deep_ep.Buffer.set_num_sms(4)

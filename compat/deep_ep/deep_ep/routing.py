@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from tokenyard.errors import invalid
+
 
 class Layout(NamedTuple):
     """What `Buffer.get_dispatch_layout` computes of the experts that tokens were given."""
@@ -24,9 +26,12 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
     >>> layout_of(torch.tensor([[0, 3], [2, -1]]), experts=4, ranks=2)[0].tolist()
     [1, 2]
     """
+    if experts <= 0 or experts % ranks:
+        raise invalid("num_experts", f"a multiple of {ranks} ranks", str(experts))
     ids = topk_idx.to(torch.int64)
-    # Those of nobody are counted for one expert more, which no rank has.
-    somebody = ids.masked_fill(ids < 0, experts)
+    # Those of nobody are counted for one expert more, which no rank has. So are experts that do not
+    # exist, which the dispatch names: an index out of range would be the end of a GPU.
+    somebody = ids.masked_fill((ids < 0) | (ids >= experts), experts)
     counts = torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
     counts.scatter_add_(
         0, somebody.flatten(), torch.ones_like(somebody, dtype=torch.int32).flatten()

@@ -281,6 +281,7 @@ CollectivesCounters Engine::counters() const {
 
 std::string Engine::choice(GroupId group, OperationKind kind, size_t bytes) const {
   const std::lock_guard lock(mutex_);
+  if (ended_) std::rethrow_exception(ended_);  // The transport that it would ask may be gone.
   return queue(group).choice(kind, bytes);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "expert_parallel/given_memory.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
 
 namespace tokenyard {
@@ -10,17 +11,6 @@ namespace tokenyard {
 namespace {
 
 constexpr uint64_t kPieceAlignment = 16;
-
-void require_pointer(const void* pointer, const char* argument, uint64_t elements,
-                     uint64_t alignment) {
-  if (elements == 0) return;
-  if (pointer == nullptr)
-    throw InvalidArgument(argument, fmt::format("{} elements", elements), "a null pointer");
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  if (address % alignment != 0)
-    throw InvalidArgument(argument, fmt::format("an address aligned to {} bytes", alignment),
-                          fmt::format("{:#x}", address));
-}
 
 const char* name_of(LowLatencyHandle::Stage stage) {
   switch (stage) {
@@ -60,6 +50,8 @@ void LowLatency::Parts::check_combine(const LowLatencyCombine& what,
   require_pointer(what.y, "y", rows * options.hidden, kPieceAlignment);
   require_pointer(what.weights, "weights", uint64_t{handle.tokens} * options.topk, 4);
   require_pointer(what.out, "out", uint64_t{handle.tokens} * options.hidden, kPieceAlignment);
+  const uint64_t row_bytes = uint64_t{options.hidden} * 2;
+  require_apart("out", what.out, handle.tokens * row_bytes, "y", what.y, rows * row_bytes);
   if (what.lost != nullptr) require_pointer(what.lost, "lost", handle.tokens, 4);
 }
 

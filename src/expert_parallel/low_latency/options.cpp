@@ -21,7 +21,7 @@ struct Proposal {
 }  // namespace
 
 void check_options(const LowLatencyOptions& options, uint32_t ranks) {
-  require(ranks <= kRanksMax, "ranks", fmt::format("at most {}", kRanksMax), ranks);
+  require(ranks > 0 && ranks <= kRanksMax, "ranks", fmt::format("1 to {}", kRanksMax), ranks);
   require(options.experts > 0 && options.experts % ranks == 0, "experts",
           fmt::format("a multiple of {} ranks", ranks), options.experts);
   require(options.experts / ranks <= kLocalExpertsMax, "experts",
