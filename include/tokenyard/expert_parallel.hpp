@@ -124,7 +124,7 @@ struct CombineInput {
 
 /// Where a combine writes, in memory of this rank.
 struct CombineOutput {
-  void* x = nullptr;              ///< [tokens, hidden] of the input's type
+  void* x = nullptr;              ///< [tokens, hidden] of the input's type, apart from y
   float* topk_weights = nullptr;  ///< [tokens, topk]; given if and only if weights are
 };
 

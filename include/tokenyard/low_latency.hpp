@@ -83,7 +83,7 @@ struct LowLatencyReceived {
 struct LowLatencyCombine {
   const void* y = nullptr;         ///< [local experts, slots, hidden] bf16, read in place
   const float* weights = nullptr;  ///< [tokens, topk]
-  void* out = nullptr;             ///< [tokens, hidden] bf16
+  void* out = nullptr;             ///< [tokens, hidden] bf16, apart from y
   bool logfmt = false;      ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's
                             ///< bytes, at an error of up to 2.2 % of each rank's part
   int32_t* lost = nullptr;  ///< [tokens], may be null: picks whose experts are on masked ranks, so

@@ -4,6 +4,7 @@ What it computes is judged by test_reference.py."""
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -268,6 +269,25 @@ def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
         assert caught.value.rank == 1
         assert "dispatch" in caught.value.phase
         assert caught.value.waited_s >= 2
+
+    tokenyard.launch(layer, ranks=2, timeout=2)
+
+
+def test_who_comes_after_the_others_gave_up_gets_an_error_and_no_rows() -> None:
+    """Their counts may be there, told before they gave up, and their rows never will be."""
+    given_up = threading.Event()
+
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        if world.rank == 1:
+            assert given_up.wait(60)
+        with pytest.raises(tokenyard.PeerTimeout) as caught:
+            exchange.dispatch(*inputs(world.rank))
+        given_up.set()
+        assert caught.value.rank == 1 - world.rank
+        if world.rank == 0:
+            with pytest.raises(tokenyard.PeerTimeout):
+                world.barrier("so that it is still there")
 
     tokenyard.launch(layer, ranks=2, timeout=2)
 
