@@ -34,6 +34,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"The example needs {missing.name}: pip install torch 'tokenyard[demo]'")
 
 SHIPPED_TEXT = Path(__file__).parent / "data" / "alice.txt"
+COMPARED = 50
 TOLERANCE = 1e-5
 """Largest relative difference of losses that rounding explains: sums run in another order."""
 
@@ -44,13 +45,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (4)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="(200)")
-    parser.add_argument("--compared", type=int, default=50, metavar="N", help="alone too (50)")
+    parser.add_argument("--compared", type=int, metavar="N", help="alone too (50, or all)")
     parser.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     parser.add_argument("--text", type=Path, default=SHIPPED_TEXT, metavar="FILE", help="any text")
     parser.add_argument("--out", type=Path, default=Path("out/train_moe"), metavar="FOLDER")
     chosen = parser.parse_args(arguments)
     if chosen.ranks not in (1, 2, 4, 8, 16):
         parser.error("--ranks must be 1, 2, 4, 8 or 16, to share 16 experts and 16 windows")
+    if chosen.compared is None:
+        chosen.compared = min(COMPARED, chosen.steps)
     if chosen.steps < 1 or not 0 <= chosen.compared <= chosen.steps:
         parser.error("--steps must be at least 1, and --compared no more than that")
     return chosen

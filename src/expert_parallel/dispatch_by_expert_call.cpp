@@ -17,8 +17,7 @@ using expert_major::ExpertRowsLayout;
 void ExpertParallel::Parts::check_by_expert(const DispatchInput& input,
                                             const ExpandOptions& expand) const {
   check_dispatch(input);
-  if (expand.alignment == 0)
-    throw InvalidArgument("alignment", "at least 1", std::to_string(expand.alignment));
+  check_grouping(expand);
   if (input.watcher)
     throw InvalidArgument("watcher", "none where rows are grouped as they come", "a stream");
   if (input.format.scale_order != ScaleOrder::rows)

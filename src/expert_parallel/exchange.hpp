@@ -164,6 +164,8 @@ struct ExpertParallel::Parts {
                        Route::State& route, std::shared_ptr<CallMemory>& made);
   int64_t given_id(int64_t id) const;
   void check_expand(const Received& received, const ExpandOptions& expand) const;
+  /// That no row's number is past those of 32 bits, however tokens choose their experts.
+  void check_grouping(const ExpandOptions& expand) const;
   void check_by_expert(const DispatchInput& input, const ExpandOptions& expand) const;
   /// Places for all rows that may come by expert, padding included, if the caller has not said.
   uint32_t most_rows_by_expert(uint32_t received, const ExpandOptions& expand) const;

@@ -66,13 +66,23 @@ DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const thro
   return as_fp8;
 }
 
+void ExpertParallel::Parts::check_grouping(const ExpandOptions& expand) const {
+  // Half of the numbers for rows, half for padding.
+  const uint32_t alignment_max = INT32_MAX / 2 / control_.local_experts;
+  if (expand.alignment == 0 || expand.alignment > alignment_max)
+    throw InvalidArgument("alignment", fmt::format("1 to {}", alignment_max),
+                          std::to_string(expand.alignment));
+  if (expand.rows_max > INT32_MAX)
+    throw InvalidArgument("rows_max", fmt::format("at most {}", INT32_MAX),
+                          std::to_string(expand.rows_max));
+}
+
 void ExpertParallel::Parts::check_expand(const Received& received,
                                          const ExpandOptions& expand) const {
   if (!received.route)
     throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
   check_route(*received.route);
-  if (expand.alignment == 0)
-    throw InvalidArgument("alignment", "at least 1", std::to_string(expand.alignment));
+  check_grouping(expand);
   if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
     throw InvalidArgument("received", "scales by rows", "scales by columns");
   if (received.route->state()->places != 0 && expand.rows_max == 0)
@@ -132,10 +142,15 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
 ExpertRows ExpertParallel::Parts::count_rows(const Route::State& route,
                                              const ExpandOptions& expand) {
   ExpertRows rows;
-  for (const uint32_t tokens : route.tokens_per_expert) {
-    rows.first_rows.push_back(rows.rows);
-    rows.rows += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
+  uint64_t all = 0;
+  for (const uint64_t tokens : route.tokens_per_expert) {
+    rows.first_rows.push_back(static_cast<uint32_t>(all));
+    all += (tokens + expand.alignment - 1) / expand.alignment * expand.alignment;
+    if (all > INT32_MAX)
+      throw InvalidArgument("alignment", fmt::format("{} rows in all at most", INT32_MAX),
+                            std::to_string(all));
   }
+  rows.rows = static_cast<uint32_t>(all);
   if (route.places == 0) rows.first_rows.push_back(rows.rows);
   if (expand.rows_max != 0 && rows.rows > expand.rows_max)
     throw InvalidArgument("rows_max", fmt::format("places for {} rows", rows.rows),

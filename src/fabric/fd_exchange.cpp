@@ -96,7 +96,7 @@ bool send_to(const Address& peer, const Label& label, int descriptor) {
 
 struct Parcel {
   Label label;
-  FileDescriptor descriptor;
+  FileDescriptor descriptor;  ///< none if this process may have no more of them
 };
 
 /// Nothing if it has not arrived yet, or is no parcel.
@@ -118,7 +118,8 @@ std::optional<Parcel> receive_from(const FileDescriptor& connection) {
     std::memcpy(&descriptor, CMSG_DATA(part), sizeof descriptor);
     parcel.descriptor = FileDescriptor(descriptor);
   }
-  if (bytes != sizeof parcel.label || !parcel.descriptor) return std::nullopt;
+  const bool whole = parcel.descriptor || (message.msg_flags & MSG_CTRUNC) != 0;
+  if (bytes != sizeof parcel.label || !whole) return std::nullopt;
   return parcel;
 }
 
@@ -163,6 +164,8 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
     for (;;) {
       FileDescriptor connection(
           accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      // What nobody has sent yet can be waited for, descriptors cannot.
+      if (!connection && (errno == EMFILE || errno == ENFILE)) fail("accept4");
       if (!connection) break;
       connections.push_back(std::move(connection));
     }
@@ -170,6 +173,8 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       auto parcel = receive_from(connection);
       if (!parcel || parcel->label.secret != me.secret || parcel->label.rank >= ranks) continue;
       if (!trusted(connection, peers, parcel->label.rank)) continue;
+      if (!parcel->descriptor)
+        throw OsError("recvmsg of a descriptor", EMFILE, std::strerror(EMFILE));
       received[parcel->label.rank] = std::move(parcel->descriptor);
     }
   };

@@ -66,6 +66,20 @@ CALLS: dict[str, tuple[Callable[[Case], Any], str]] = {
     "out over y": (lambda case: case.combine_over_itself(), "out"),
     "by_expert of another kind": (lambda case: case.combine(by_expert=case.received), "by_expert"),
     "expand of another kind": (lambda case: case.exchange.expand(case.received.x), "received"),
+    "an alignment past all numbers": (
+        lambda case: case.exchange.expand(case.received, alignment=1 << 31),
+        "alignment",
+    ),
+    "an alignment past all numbers, as they come": (
+        lambda case: case.exchange.dispatch_by_expert(
+            case.x, case.ids, case.weights, alignment=1 << 31, rows_max=8
+        ),
+        "alignment",
+    ),
+    "places past all numbers": (
+        lambda case: case.exchange.expand(case.received, rows_max=1 << 31),
+        "rows_max",
+    ),
     "a place that is text": (lambda case: case.exchange.place(["a"] * EXPERTS), "expert_at"),
     "a place too large": (lambda case: case.exchange.place([EXPERTS] * EXPERTS), "expert_at"),
     "a place below -1": (lambda case: case.exchange.place([-2] * EXPERTS), "expert_at"),
