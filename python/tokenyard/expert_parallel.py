@@ -14,7 +14,7 @@ from .observation import Observation
 from .received import A, Combined, ExpertRows, Received, Route
 from .row_formats import SUMMED, form_of, scale_order
 from .sizes import size_of
-from .world import World
+from .world import World, native_of
 
 
 class ExpertParallel(GivenRows, Observation):
@@ -58,7 +58,7 @@ class ExpertParallel(GivenRows, Observation):
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.ExpertParallel.make(
-            world._native,
+            native_of(world),
             **{name: size_of(name, size) for name, size in shape.items()},
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),

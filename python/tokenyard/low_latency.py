@@ -13,7 +13,7 @@ from .arrays import Arrays, arrays_of, check_array, check_written
 from .errors import invalid
 from .exchange import Exchange
 from .sizes import size_of
-from .world import World, check_timeout
+from .world import World, check_timeout, native_of
 
 A = TypeVar("A")
 """A NumPy array, or a torch tensor: results are of the kind that came in."""
@@ -122,7 +122,7 @@ class LowLatency(Exchange):
     ) -> None:
         shape = dict(experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max)
         native = _tokenyard.LowLatency.make(
-            world._native,
+            native_of(world),
             **{name: size_of(name, size) for name, size in shape.items()},
             sms=size_of("sms", sms),
             bf16_rows=bool(bf16_rows),
@@ -320,7 +320,11 @@ class LowLatency(Exchange):
         self._native.restart(size_of("epoch", epoch))
 
     def close(self) -> None:
-        """Gives the arena memory back. Collective; no call may follow."""
+        """Gives the arena memory back. Collective; no call may follow.
+
+        What is dropped without it keeps its arena memory out of use as long as the world lives:
+        peers may still write there.
+        """
         self._native.close()
 
     def _hook(self, batch: Any, *kept: Any) -> Hook:

@@ -283,6 +283,13 @@ class World(Closing):
         return f"World(rank={self.rank}, size={self.size}, device={self._device!r})"
 
 
+def native_of(world: Any) -> Any:
+    """A World as the module takes it; raises InvalidArgument for anything else."""
+    if not isinstance(world, World):
+        raise invalid("world", "a World", type(world).__name__)
+    return world._native
+
+
 def check_device(device: str) -> str:
     """Raises InvalidArgument for a device that has no name here."""
     if device not in ("host", "cuda"):

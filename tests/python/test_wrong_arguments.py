@@ -151,6 +151,13 @@ def test_memory_of_no_ranks() -> None:
     assert caught.value.argument == "ranks"
 
 
+@pytest.mark.parametrize("kind", [tokenyard.ExpertParallel, tokenyard.LowLatency])
+def test_a_world_that_is_none(kind: Any) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        kind(None, experts=8, hidden=64, topk=2, tokens_max=4)
+    assert caught.value.argument == "world"
+
+
 @pytest.mark.parametrize("argument", ["host", "job"])
 @pytest.mark.parametrize("value", [None, 5, ""])
 def test_names_that_a_world_cannot_have(argument: str, value: Any) -> None:
