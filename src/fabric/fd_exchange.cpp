@@ -156,6 +156,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   if (!received[bootstrap.rank()]) fail("fcntl(F_DUPFD_CLOEXEC)");
   std::vector<bool> sent(ranks, false);
   std::vector<FileDescriptor> connections;
+  bool out_of_descriptors = false;
   const auto exchange = [&] {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       if (rank == bootstrap.rank() || sent[rank]) continue;
@@ -164,24 +165,32 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
     for (;;) {
       FileDescriptor connection(
           accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      // What nobody has sent yet can be waited for, descriptors cannot.
-      if (!connection && (errno == EMFILE || errno == ENFILE)) fail("accept4");
+      out_of_descriptors = !connection && (errno == EMFILE || errno == ENFILE);
       if (!connection) break;
       connections.push_back(std::move(connection));
     }
-    for (const FileDescriptor& connection : connections) {
+    // A connection brings one parcel; what it brings and what it takes would add up.
+    std::erase_if(connections, [&](const FileDescriptor& connection) {
       auto parcel = receive_from(connection);
-      if (!parcel || parcel->label.secret != me.secret || parcel->label.rank >= ranks) continue;
-      if (!trusted(connection, peers, parcel->label.rank)) continue;
+      if (!parcel) return false;
+      if (parcel->label.secret != me.secret || parcel->label.rank >= ranks) return true;
+      if (!trusted(connection, peers, parcel->label.rank)) return true;
       if (!parcel->descriptor)
         throw OsError("recvmsg of a descriptor", EMFILE, std::strerror(EMFILE));
       received[parcel->label.rank] = std::move(parcel->descriptor);
-    }
+      return true;
+    });
   };
-  bootstrap.await_each(what, until, [&](uint32_t rank) {
-    exchange();
-    return sent[rank] && received[rank];
-  });
+  try {
+    bootstrap.await_each(what, until, [&](uint32_t rank) {
+      exchange();
+      return sent[rank] && received[rank];
+    });
+  } catch (const PeerTimeout&) {
+    // Others may have given some back in time; they have not, and it is not the rank's fault.
+    if (out_of_descriptors) throw OsError("accept4", EMFILE, std::strerror(EMFILE));
+    throw;
+  }
   return received;
 }
 
