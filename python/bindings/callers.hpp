@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 
 #include "forks.hpp"
 #include "tokenyard/error.hpp"
@@ -15,27 +14,23 @@ class Callers {
   /// A call, from its begin to its end.
   class Turn {
    public:
-    explicit Turn(std::shared_ptr<Callers> callers) : callers_(std::move(callers)) {}
-    ~Turn() {
-      if (callers_) callers_->busy_.store(false, std::memory_order_release);
+    /// Throws InvalidArgument where another thread is in a call, and in a fork of the process that
+    /// made the World.
+    explicit Turn(Callers& callers) : callers_(callers) {
+      if (callers.forks_.since())
+        throw InvalidArgument("world", "a call in the process that made it",
+                              "one in a fork of that");
+      if (callers.busy_.exchange(true, std::memory_order_acquire))
+        throw InvalidArgument("world", "one call at a time, of whatever is made upon it",
+                              "one while another thread's is under way");
     }
-    Turn(Turn&&) noexcept = default;
-    Turn& operator=(Turn&&) = delete;
+    ~Turn() { callers_.busy_.store(false, std::memory_order_release); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
 
    private:
-    std::shared_ptr<Callers> callers_;
+    Callers& callers_;
   };
-
-  /// Throws InvalidArgument where another thread is in a call, and in a fork of the process that
-  /// made the World.
-  static Turn turn(const std::shared_ptr<Callers>& callers) {
-    if (callers->forks_.since())
-      throw InvalidArgument("world", "a call in the process that made it", "one in a fork of that");
-    if (callers->busy_.exchange(true, std::memory_order_acquire))
-      throw InvalidArgument("world", "one call at a time, of whatever is made upon it",
-                            "one while another thread's is under way");
-    return Turn(callers);
-  }
 
  private:
   const Forks forks_;

@@ -36,7 +36,7 @@ struct Serving {
   Serving(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
           const LowLatencyOptions& options)
       : world(std::move(of)), callers(std::move(callers)), exchange(*world, options) {}
-  Callers::Turn turn() const { return Callers::turn(callers); }
+  Callers::Turn turn() const { return Callers::Turn(*callers); }
   std::shared_ptr<World> world;
   std::shared_ptr<Callers> callers;
   LowLatency exchange;

@@ -16,7 +16,7 @@ struct Exchange {
   Exchange(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
            const ExpertParallelOptions& options)
       : world(std::move(of)), callers(std::move(callers)), expert_parallel(*world, options) {}
-  Callers::Turn turn() const { return Callers::turn(callers); }
+  Callers::Turn turn() const { return Callers::Turn(*callers); }
   std::shared_ptr<World> world;
   std::shared_ptr<Callers> callers;
   ExpertParallel expert_parallel;

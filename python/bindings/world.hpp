@@ -16,7 +16,7 @@ class WorldHandle {
   /// Throws InvalidArgument once closed.
   const std::shared_ptr<World>& get() const;
   /// For a call that may wait, or that launches; see Callers.
-  Callers::Turn turn() const { return Callers::turn(callers_); }
+  Callers::Turn turn() const { return Callers::Turn(*callers_); }
   const std::shared_ptr<Callers>& callers() const { return callers_; }
   bool closed() const { return world_ == nullptr; }
   /// Gives up this handle's share.
