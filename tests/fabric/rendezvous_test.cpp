@@ -250,6 +250,20 @@ TEST(TcpRendezvous, OneWorldAfterTheOtherOnOnePort) {
   });
 }
 
+TEST(TcpRendezvous, AnotherJobAfterTheFirstOnOnePort) {
+  const uint16_t port = free_port();
+  on_every_rank(2, [&](uint32_t rank) {
+    Attendee first;
+    first.attend(place(port, rank, 2));
+    Attendee second;
+    Rendezvous where = place(port, rank, 2);
+    where.job = "night shift";
+    second.attend(where);
+    second.mesh->send(1 - rank, {.generation = 1, .sequence = 7, .what = "here"});
+    EXPECT_TRUE(receive(second, 1 - rank, 7));
+  });
+}
+
 TEST(TcpMesh, GoodbyeIsNotDeath) {
   const uint16_t port = free_port();
   Attendee stays;

@@ -156,22 +156,26 @@ awaitable<void> Door::close_later() {
 
 std::optional<Refusal> Door::judge(const Frame& frame, const Hello& hello) const {
   const uint32_t rank = frame.header.rank;
+  // Once everybody is here, whoever knocks may have come for the next world at this port.
+  const bool too_early = directory_.has_value();
   if (hello.job != self_.where.job) {
-    return Refusal{"job", fmt::format("'{}'", self_.where.job), fmt::format("'{}'", hello.job)};
+    return Refusal{"job", fmt::format("'{}'", self_.where.job), fmt::format("'{}'", hello.job),
+                   too_early};
   }
   if (frame.header.size != self_.where.size) {
     return Refusal{"size", fmt::format("{} as on rank 0", self_.where.size),
-                   fmt::format("{}", frame.header.size)};
+                   fmt::format("{}", frame.header.size), too_early};
   }
   if (rank >= self_.where.size) {
-    return Refusal{"rank", fmt::format("below {}", self_.where.size), fmt::format("{}", rank)};
+    return Refusal{"rank", fmt::format("below {}", self_.where.size), fmt::format("{}", rank),
+                   too_early};
   }
   const auto twin = guests_.find(rank);
   if (rank != self_.where.rank && twin == guests_.end()) return std::nullopt;
   const std::string first =
       rank == self_.where.rank ? "this one" : twin->second.stream->remote_text();
   return Refusal{"rank", "one that nobody else has", fmt::format("{}, which {} has", rank, first),
-                 directory_.has_value()};
+                 too_early};
 }
 
 std::vector<uint32_t> Door::missing() const {
