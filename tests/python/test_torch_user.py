@@ -141,8 +141,8 @@ import os, sys, torch, torch.distributed as dist, tokenyard.torch
 rank = int(sys.argv[1])
 store = dist.FileStore(sys.argv[2], -1)
 dist.init_process_group("tokenyard", store=store, rank=rank, world_size=2)
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     if rank == 0:
         dist.all_reduce(torch.ones(3))
     else:
