@@ -99,8 +99,7 @@ class NumpyArrays:
 NUMPY = NumpyArrays()
 
 
-@functools.cache
-def _library_of(kind: type) -> Arrays | None:
+def _find_library(kind: type) -> Arrays | None:
     """The library that arrays of this type are of."""
     if issubclass(kind, np.ndarray):
         return NUMPY
@@ -110,6 +109,9 @@ def _library_of(kind: type) -> Arrays | None:
 
         return TORCH
     return None
+
+
+_library_of: Callable[[type], Arrays | None] = functools.cache(_find_library)
 
 
 def arrays_of(argument: str, array: Any) -> Arrays:
