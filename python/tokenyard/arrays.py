@@ -99,7 +99,8 @@ class NumpyArrays:
 NUMPY = NumpyArrays()
 
 
-def _find_library(kind: type) -> Arrays | None:
+@functools.cache
+def _library_of(kind: type) -> Arrays | None:
     """The library that arrays of this type are of."""
     if issubclass(kind, np.ndarray):
         return NUMPY
@@ -109,9 +110,6 @@ def _find_library(kind: type) -> Arrays | None:
 
         return TORCH
     return None
-
-
-_library_of: Callable[[type], Arrays | None] = functools.cache(_find_library)
 
 
 def arrays_of(argument: str, array: Any) -> Arrays:

@@ -75,8 +75,8 @@ class Group:
             array: [...] any type, reduced in place; or a list of arrays, whose types may differ,
                 reduced one by one in one operation.
         """
-        several = isinstance(array, Iterable) and not isinstance(array, np.ndarray)
-        arrays: list[Any] = list(array) if several else [array]
+        given = isinstance(array, np.ndarray) or not isinstance(array, Iterable)
+        arrays = [array] if given else list(array)
         out = [written_buffer_of("array", one) for one in arrays]
         return self._submit(Kind.all_reduce, out=out, op=op, **call)
 

@@ -127,9 +127,9 @@ def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Ending:
         return _died(rank, child)
     try:
         at_ns, returned, value = pickle.loads(message)
-    except Exception as unread:
-        unread.add_note(f"while reading what rank {rank} returned")
-        return Ending(rank, 0, False, unread)
+    except Exception as error:
+        error.add_note(f"while reading what rank {rank} returned")
+        return Ending(rank, 0, False, error)
     if returned:
         return Ending(rank, at_ns, True, value)
     error, trace = value

@@ -102,7 +102,7 @@ ExpertParallel::Parts::~Parts() {
   accelerator_.free(statistics_.totals);
   accelerator_.free_shared(record_);
   accelerator_.free(workspace_);
-  accelerator_.free(windows_);
+  accelerator_.free(windows_table_);
 }
 
 /// Collective. A window is zeroed before anybody learns where it lies.
@@ -117,9 +117,12 @@ void ExpertParallel::Parts::open_windows() {
   for (uint32_t rank = 0; rank < offsets.size(); ++rank)
     addresses[rank] = arena_.base_of(rank) + offsets[rank];
   const size_t bytes = addresses.size() * sizeof(std::byte*);
-  windows_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
-  accelerator_.copy(windows_, addresses.data(), bytes, stream);
+  windows_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
+  accelerator_.copy(windows_table_, addresses.data(), bytes, stream);
   await_stream(stream, "the table of windows");
+  windows_ = throughput::Peers::of(addresses, world.rank(), windows_table_);
+  for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena_.base_of(rank);
+  arenas_ = throughput::Peers::of(addresses, world.rank(), arena_.bases().table);
 }
 
 void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {

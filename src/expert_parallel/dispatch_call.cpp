@@ -36,8 +36,8 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
           .rows_at = 0,
           .places = 0,
           .weights_at = 0,
-          .control = {.windows = {windows_, world.rank()}, .layout = control_},
-          .arenas = arena_.bases(),
+          .control = {.windows = windows_, .layout = control_},
+          .arenas = arenas_,
           .workspace = workspace_,
           .statistics = statistics_,
           .moments = traces_ ? moments_ : nullptr,
@@ -61,6 +61,7 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                         .local_experts = control_.local_experts,
                         .shares = throughput::share_tokens(input.tokens, options.topk, plan),
                         .movers = plan.movers,
+                        .tokens_held = 0,
                         .plan = plan.dispatch,
                         .table = table,
                         .route = table.rows(),
@@ -71,6 +72,8 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
   params.call.scales =
       throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order);
   params.call.places = route.places;
+  if (kind != CallKind::dispatch_again)
+    params.tokens_held = std::min(params.shares.tokens_kept, throughput::kHeldRows / world.size());
   return params;
 }
 

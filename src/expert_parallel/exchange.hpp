@@ -194,7 +194,8 @@ struct ExpertParallel::Parts {
   Arena& arena_;
   std::shared_ptr<Health> health_;
   ArenaBlock window_;              // ControlLayout.
-  std::byte** windows_ = nullptr;  // [ranks] device: everybody's window_.
+  throughput::Peers windows_{}, arenas_{};  // Everybody's.
+  std::byte** windows_table_ = nullptr;     // [ranks] device memory.
   throughput::ControlLayout control_{};
   throughput::Workspace* workspace_ = nullptr;
   throughput::CountsRecord* record_ = nullptr;

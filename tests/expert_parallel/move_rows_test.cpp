@@ -47,7 +47,7 @@ uint32_t lanes_that_moved(World& world) {
   MoverParams params{};
   params.moved = moved;
   params.dispatch.call.ranks = 1;
-  params.dispatch.call.arenas = {arenas.data(), 0};
+  params.dispatch.call.arenas = Peers::of(arenas, 0, arenas.data());
   params.dispatch.call.patience = failure.patience(world.timeout());
   params.dispatch.movers = 1;
   params.dispatch.plan = {

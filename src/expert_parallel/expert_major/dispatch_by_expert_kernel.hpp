@@ -47,7 +47,7 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
                        Sender& sender) {
   const bool sends = block::index() < params.senders;
   const bool sent = !sends || sender.move_all(call);
-  if (sends && thread::index() == 0) note(call.params.call, Moment::moved);
+  if (sends && thread::index() == 0) note(call.params.call, call.shared.call, Moment::moved);
   // Met after a failure, too: a warp that left early would hang the others.
   NamedBarrier(ByExpertBarrier::experts_known).sync(block::threads());
   if (!sent) return end_unmoved(call, sender);
@@ -69,7 +69,7 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
   }
   bulk::wait<0>();  // The padding's, if nothing else has been stored.
   warp::sync();
-  if (thread::index() == 0) note(call.params.call, Moment::spread);
+  if (thread::index() == 0) note(call.params.call, call.shared.call, Moment::spread);
   return going;
 }
 
@@ -97,18 +97,16 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   // The others meet the first warp's findings at the meetings below.
   NamedBarrier(ByExpertBarrier::experts_known).arrive(block::threads());
   if (group.tail.counts_lost() != 0) return false;
-  const bool reports = block::index() == 0 && warp::index() == first;
-  if (reports) report_counts(call);
+  if (call.params.awaited && block::index() == 0 && warp::index() == first) report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   throughput::mark_padding(call);
   NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size);
   tell_of_metadata(call);
-  if (crew.index == 0) note(call.params.call, Moment::told);
-  if (reports) keep_counts(call);
+  if (crew.index == 0) note(call.params.call, call.shared.call, Moment::told);
   if (group.too_many()) return true;
   if (!place_rows(call, group)) return false;
-  if (crew.index == 0) note(call.params.call, Moment::placed);
+  if (crew.index == 0) note(call.params.call, call.shared.call, Moment::placed);
   const uint32_t warp = warp::index() - first, warps = group.tail.placers;
   copy_scales(group, {group.tail.range()[0], group.tail.range()[1]}, warp, warps);
   mark_padding(group, warp, warps);
@@ -140,32 +138,34 @@ DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& cal
 
 DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   grid::wait_for_previous();
+  throughput::release_hello();
   const throughput::DispatchParams& dispatch = params.dispatch;
   auto& shared = block::shared<DispatchShared>();
   ByExpertTail tail = ByExpertTail::of(dispatch, block::threads() / kWarpLanes);
   tail.lie_at(block::shared_tail<DispatchShared>());
   const Deadline deadline = dispatch.call.patience.start();
-  if (thread::index() == 0) note(dispatch.call, Moment::begun);
   throughput::TokenPicks picks(dispatch, throughput::tokens_of_warp(dispatch));
-  const uint32_t epoch = read_epoch(dispatch.call);
-  const uint32_t route_epoch = read_route_epoch(dispatch.call);
   ready_shared_memory(dispatch, shared, tail.dispatch);
   ready_group(tail.group);
-  if (block::any(deadline.failed())) return;  // A call before this one has.
+  if (!begin_call(dispatch.call, shared.call, deadline)) return;
 
+  const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   Sender sender(dispatch, shared, tail.dispatch);
   const Dispatch call{dispatch, shared, tail.dispatch, deadline, epoch, route_epoch};
   const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, picks);
   const bool known = !block::any(!sound);
-  if (thread::index() == 0) note(dispatch.call, Moment::known);
+  if (thread::index() == 0) note(dispatch.call, shared.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(dispatch.call, epoch);
 
   const bool routed = known && find_routes(call, picks.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
-  finish_call(dispatch.call, call.hellos(), tail.dispatch.waits(), deadline, epoch,
-              throughput::Phase::dispatch_arrivals, throughput::Unwatched{});
+  finish_call(dispatch.call, shared.call, call.hellos(), tail.dispatch.waits(), deadline,
+              throughput::Phase::dispatch_arrivals, throughput::Unwatched{},
+              [&] {
+                if (routed) keep_counts(call);
+              });
   if (block::index() == 0 && thread::index() == 0) refuse_if_too_many(params, call, tail.group);
 }
 

@@ -38,10 +38,10 @@ DEVICE bool hear_from_all(const Dispatch& call) {
 template <class Mover>
 DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const CallParams& params = call.params.call;
-  if (block::index() == 0 && warp::index() == 0) say_hello(params, call.epoch, call.route_epoch);
+  if (says_hello()) say_hello(params, call.epoch, call.route_epoch);
   mover.load_own();
   const bool heard = warp::index() != 0 || hear_from_all(call);
-  if (thread::index() == 0) note(params, Moment::greeted);
+  if (thread::index() == 0) note(params, call.shared.call, Moment::greeted);
   NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
   // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
   fence_async();
@@ -53,7 +53,7 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
 DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
   count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
-  if (call.others().index == 0) note(call.params.call, Moment::counted);
+  if (call.others().index == 0) note(call.params.call, call.shared.call, Moment::counted);
   publish_counts(call);
   find_earlier_rows(call);
   return gather_counts(call);
@@ -72,7 +72,7 @@ DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
   }
   block::sync();
   if (call.refused()) return false;
-  if (thread::index() == 0) note(params, Moment::routed);
+  if (thread::index() == 0) note(params, call.shared.call, Moment::routed);
   if (!call.moves_rows() && call.others().index == 0 && !known_already) announce_routes(call);
   return true;
 }

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "device/memory.hpp"
-#include "device/peer.hpp"
 #include "device/wait.hpp"
 #include "expert_parallel/throughput/control.hpp"
 #include "expert_parallel/throughput/statistics.hpp"
@@ -33,12 +32,19 @@ struct CallParams {
   uint32_t rows_at;             ///< in kOffsetUnit: where rows may be stored, or are to be read
   uint32_t places;              ///< rows that there is room for; 0: for all that come
   uint32_t weights_at;          ///< in kOffsetUnit: weights to be read, or 0
-  Control control;              ///< everybody's windows
-  PeerArray<std::byte> arenas;  ///< everybody's arenas
+  Control control;  ///< everybody's windows
+  Peers arenas;     ///< everybody's arenas
   Workspace* workspace;
   Statistics statistics;
   uint64_t* moments;  ///< [blocks, kMoments] ns, in memory that the host reads; or null
   Patience patience;  ///< how long the call may take, who may end it, where it reports
+};
+
+/// What a block knows of the call, in shared memory.
+struct CallShared {
+  uint32_t epoch;
+  uint32_t route_epoch;        ///< of the route that is used again, or 0
+  uint64_t moments[kMoments];  ///< ns; 0: not reached
 };
 
 /// What the peers' hellos said, in shared memory.

@@ -1,12 +1,16 @@
 /// How a call begins and ends on the device.
 ///
-///     read_epoch .. pass_epoch     each block takes the epoch; the last one advances it
+///     begin_call .. pass_epoch     each block takes the epoch; the last one advances it
 ///     say_hello                    block 0 tells every rank which call this is and where its
 ///                                  buffer lies
 ///     await_hellos                 every block hears that from every rank, and compares
 ///     ...                          rows move
-///     finish_call                  every block tells every rank that it has done its part; block 0
-///                                  stays until every block of every rank has
+///     say_finished                 every block tells every rank that it has done its part
+///     await_finished               block 0 stays until every block of every rank has
+///
+/// A small call is a chain of round trips, so what need not be in that chain is beside it: a block
+/// asks for all that it must know in one place and at once, hellos are released before the epoch is
+/// known, and what nobody awaits is told once everybody has been told that the block has finished.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +24,52 @@
 
 namespace tokenyard::throughput {
 
-/// This call's epoch. By any thread, before its block passes it; nothing hangs on the order of the
-/// load, since the word changes only once every block has.
-DEVICE uint32_t read_epoch(const CallParams& params) {
-  return load<Order::relaxed, Scope::gpu>(&params.workspace->epoch) + 1;
+/// By one thread of a block.
+DEVICE void note(const CallParams& params, CallShared& shared, Moment moment) {
+  if (params.moments != nullptr) shared.moments[static_cast<uint32_t>(moment)] = now_ns();
 }
 
-/// By one thread of each block, all of whose threads have read the epoch. The last one readies the
-/// workspace for the next call: acq_rel, so that its stores come after the others' loads.
+/// By one thread of a block, after all others have noted what they had to. Relaxed: read by people,
+/// long after. Kept in shared memory until now, for a release would have to wait for each.
+DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
+  if (params.moments == nullptr) return;
+  uint64_t* const of_block = params.moments + size_t{block::index()} * kMoments;
+  for (uint32_t moment = 0; moment < kMoments; ++moment)
+    if (shared.moments[moment] != 0)
+      store<Order::relaxed, Scope::sys>(of_block + moment, shared.moments[moment]);
+}
+
+/// By the first thing that the warp does which will say hello. Releases whatever this rank did to
+/// its buffer before the call, and whatever lies in it to be read, to whoever hears that warp's
+/// hellos: those need not wait for it any more.
+DEVICE bool says_hello() {
+  return block::index() == 0 && warp::index() == 0;
+}
+DEVICE void release_hello() {
+  if (says_hello()) fence<Scope::sys>();
+}
+
+/// By the whole block, which meets: what it must know of the call, asked for by one thread, and by
+/// none that has to wait for the fence. False if a call before this one has failed. Relaxed: the
+/// epoch changes only once every block has passed it; the route was written by a kernel before this
+/// one.
+DEVICE bool begin_call(const CallParams& params, CallShared& shared, const Deadline& deadline) {
+  if (thread::index() == 0) {
+    for (uint64_t& moment : shared.moments) moment = 0;
+    note(params, shared, Moment::begun);
+  }
+  bool failed = false;
+  if (thread::index() + 1 == block::threads()) {
+    const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
+    shared.route_epoch = params.route == nullptr ? 0 : *params.route;
+    failed = deadline.failed();
+    shared.epoch = epoch + 1;
+  }
+  return !block::any(failed);
+}
+
+/// By one thread of each block, which has begun. The last one readies the workspace for the next
+/// call: acq_rel, so that its stores come after the others' loads.
 DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   Workspace& workspace = *params.workspace;
   const uint32_t before = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.readers, 1);
@@ -39,13 +81,6 @@ DEVICE void pass_epoch(const CallParams& params, uint32_t epoch) {
   store<Order::relaxed, Scope::gpu>(&workspace.placed[next], 0);
   store<Order::relaxed, Scope::gpu>(&workspace.readers, 0);
   store<Order::relaxed, Scope::gpu>(&workspace.epoch, epoch);
-}
-
-/// By one thread of a block. Relaxed: read by people, long after.
-DEVICE void note(const CallParams& params, Moment moment) {
-  if (params.moments == nullptr) return;
-  uint64_t* const of_block = params.moments + size_t{block::index()} * kMoments;
-  store<Order::relaxed, Scope::sys>(of_block + static_cast<uint32_t>(moment), now_ns());
 }
 
 /// By one thread of the grid at a time for each total.
@@ -66,12 +101,6 @@ DEVICE void note_wait(uint32_t& longest, uint64_t begun_ns) {
 
 DEVICE CallWord call_word(const CallParams& params) {
   return CallWord::of(params.kind, params.weights, params.comes_later, grid::blocks());
-}
-
-/// Of the route that is used again, or 0. It was written by a kernel before this one, and is asked
-/// for when the epoch is: who says hello should not have to wait for it.
-DEVICE uint32_t read_route_epoch(const CallParams& params) {
-  return params.route == nullptr ? 0 : *params.route;
 }
 
 /// What this rank says that it calls with.
@@ -95,13 +124,12 @@ DEVICE uint32_t hello_value(const CallParams& params, HelloWord word, uint32_t r
   return 0;
 }
 
-/// By one warp of block 0. Release: whatever this rank did to its buffer before, and whatever lies
-/// in it to be read, comes before the peers' accesses.
+/// By the warp that says hello. Relaxed: release_hello comes before.
 DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
   for (uint32_t i = warp::lane(); i < params.ranks * kHelloWords; i += kWarpLanes) {
     const uint32_t rank = i / kHelloWords;
     const auto word = static_cast<HelloWord>(i % kHelloWords);
-    store<Order::release, Scope::sys>(params.control.hello(rank, params.rank, word),
+    store<Order::relaxed, Scope::sys>(params.control.hello(rank, params.rank, word),
                                       Stamped{epoch, hello_value(params, word, route_epoch)});
   }
 }
@@ -168,18 +196,21 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const W
   return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads));
 }
 
-/// By the whole block, after it has met: all its stores are complete and all it needs has been
-/// read. Release: that is what the word says. Block 0 then waits for everybody's; acquire, for what
-/// runs after this kernel, and for the `watcher` that is told of each.
+/// By some threads of a block that has met: all its stores are complete and all it needs has been
+/// read. Release: that is what the word says.
+DEVICE void say_finished(const CallParams& params, uint32_t epoch, Crew crew) {
+  for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size)
+    store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
+                                      epoch);
+}
+
+/// By the whole of block 0: waits until every block of every rank has said that it has finished.
+/// Acquire: for what runs after this kernel, and for the `watcher` that is told of each.
 template <class Watcher>
-DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                        const Deadline& deadline, uint32_t epoch, Phase phase,
-                        const Watcher& watcher) {
+DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const Waits& waits,
+                           const Deadline& deadline, uint32_t epoch, Phase phase,
+                           const Watcher& watcher) {
   const Control& control = params.control;
-  for (uint32_t rank = thread::index(); rank < params.ranks; rank += block::threads())
-    store<Order::release, Scope::sys>(control.finished(rank, params.rank, block::index()), epoch);
-  if (thread::index() == 0) note(params, Moment::finished);
-  if (block::index() != 0) return;
   const uint64_t begun_ns = now_ns();
   // Asked for while the others finish: nobody else adds to it, and the answer takes a microsecond.
   const uint32_t of_rank = thread::index();
@@ -208,7 +239,22 @@ DEVICE void finish_call(const CallParams& params, const Hellos& hellos, const Wa
   if (of_rank < params.ranks) set_total(params.statistics, total, waited + waited_for(of_rank));
   for (uint32_t rank = of_rank + block::threads(); rank < params.ranks; rank += block::threads())
     count_up(params.statistics, params.statistics.waited_for(rank), waited_for(rank));
-  if (thread::index() == 0) note(params, Moment::ended);
+}
+
+/// By the whole block, after it has met: ends the call. Threads of block 0 do `meanwhile` before
+/// they wait for others.
+template <class Watcher, class Meanwhile>
+DEVICE void finish_call(const CallParams& params, CallShared& shared, const Hellos& hellos,
+                        const Waits& waits, const Deadline& deadline, Phase phase,
+                        const Watcher& watcher, Meanwhile meanwhile) {
+  say_finished(params, shared.epoch, Crew::of_block());
+  if (thread::index() == 0) note(params, shared, Moment::finished);
+  if (block::index() == 0) {
+    meanwhile();
+    await_finished(params, hellos, waits, deadline, shared.epoch, phase, watcher);
+    if (thread::index() == 0) note(params, shared, Moment::ended);
+  }
+  if (thread::index() == 0) show_moments(params, shared);
 }
 
 }  // namespace tokenyard::throughput

@@ -22,20 +22,20 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
 
 DEVICE void combine(const CombineParams& params) {
   grid::wait_for_previous();
+  release_hello();
   auto& shared = block::shared<CombineShared>();
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
   const Deadline deadline = params.call.patience.start();
-  if (thread::index() == 0) note(params.call, Moment::begun);
-  const uint32_t epoch = read_epoch(params.call), route_epoch = read_route_epoch(params.call);
   ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;
   if (block::index() >= pullers_of(params)) ready_preparation(params, shared, tail);
-  if (block::any(deadline.failed())) return;  // A call before this one has.
+  if (!begin_call(params.call, shared.call, deadline)) return;
 
+  const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   const Combine call{params, shared, tail, deadline, epoch, route_epoch};
-  if (block::index() == 0 && warp::index() == 0) say_hello(params.call, epoch, route_epoch);
+  if (says_hello()) say_hello(params.call, epoch, route_epoch);
   // The first look at the routes is under way while the others are heard.
   const CombineWarp mine = CombineWarp::mine(params);
   ComingRows coming(call, mine);
@@ -44,7 +44,7 @@ DEVICE void combine(const CombineParams& params) {
   if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch, route_epoch,
                     Phase::combine_hello))
     return;
-  if (thread::index() == 0) note(params.call, Moment::greeted);
+  if (thread::index() == 0) note(params.call, shared.call, Moment::greeted);
   if (mine.group == params.groups) {
     if (call.prepares()) tell_of_rows(call);
     combine_weights(call);
@@ -52,13 +52,13 @@ DEVICE void combine(const CombineParams& params) {
     prepare_rows(call, mine);
   } else if (mine.fetches()) {
     fetch_rows(call, mine.group, coming);
-    if (thread::index() == 0) note(params.call, Moment::moved);
+    if (thread::index() == 0) note(params.call, shared.call, Moment::moved);
   } else {
     sum_rows(call, mine);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::combine_pulls,
-              Unwatched{});
+  finish_call(params.call, shared.call, call.hellos(), tail.waits(), deadline, Phase::combine_pulls,
+              Unwatched{}, [] {});
 }
 
 DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)

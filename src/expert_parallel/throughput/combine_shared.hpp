@@ -9,6 +9,7 @@
 namespace tokenyard::throughput {
 
 struct CombineShared {
+  CallShared call;
   Completion full[kCombineStagesMax];   ///< [groups][stages]
   Completion empty[kCombineStagesMax];  ///< arrived at by every summing warp of the group
   /// Of a block that prepares: up to which place each warp has written rows, or its part of them.

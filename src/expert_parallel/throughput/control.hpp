@@ -30,6 +30,7 @@
 
 #include "device/memory.hpp"
 #include "device/peer.hpp"
+#include "expert_parallel/throughput/peers.hpp"
 #include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::throughput {
@@ -146,7 +147,7 @@ struct ControlLayout {
 
 /// The windows of all ranks, as a kernel of one of them addresses their words.
 struct Control {
-  PeerArray<std::byte> windows;
+  Peers windows;
   ControlLayout layout;
 
   DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source, HelloWord word) const {

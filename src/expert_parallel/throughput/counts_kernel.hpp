@@ -51,7 +51,7 @@ DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const HomeRank& hom
 }
 
 /// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
-/// route becomes "nowhere", or the row's number among those of this warp's tokens.
+/// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's tokens.
 DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
@@ -72,9 +72,15 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
       for (uint32_t i = 0; i < std::min(ranks - first_rank, uint32_t{kWarpLanes}); ++i) {
         const bool goes = (goes_to >> i & 1) != 0;
         const uint32_t going = warp::ballot(goes), earlier = warp::shuffle(count, i);
-        if (present)
-          params.route[size_t{token} * ranks + first_rank + i] =
-              goes ? static_cast<int32_t>(earlier + population(going & lanes_below())) : -1;
+        const int32_t row =
+            goes ? static_cast<int32_t>(earlier + population(going & lanes_below())) : -1;
+        if (!present) {
+          // No token of this warp's.
+        } else if (int32_t* const held = call.held_row(token, first_rank + i)) {
+          *held = row;
+        } else {
+          params.route[size_t{token} * ranks + first_rank + i] = row;
+        }
         if (warp::lane() == i) count += population(going);
       }
       if (mine < ranks) rows[mine] = count;

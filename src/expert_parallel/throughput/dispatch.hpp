@@ -44,6 +44,10 @@ inline constexpr uint32_t kTokensAClaim = 2;
 inline constexpr uint32_t kMoversMax = 8;
 inline constexpr uint32_t kDispatchStagesMax = 64;  ///< of all movers
 
+/// Rows of the first tokens that a block keeps, which are the first that move, are known to it from
+/// shared memory: so many words of it.
+inline constexpr uint32_t kHeldRows = 512;
+
 struct DispatchParams {
   CallParams call;            ///< kind dispatch_again on a known route; nothing is counted then
   const std::byte* x;         ///< [tokens, row_bytes]
@@ -55,7 +59,8 @@ struct DispatchParams {
   uint32_t experts, local_experts;
   Shares shares;
   uint32_t movers;
-  StagePlan plan;    ///< of each mover
+  uint32_t tokens_held;  ///< of each block: those of kHeldRows; none on a known route
+  StagePlan plan;        ///< of each mover
   RouteTable table;  ///< made, or used again
   int32_t* route;    ///< [tokens, ranks], in it: row on that rank, or -1
   bool awaited;      ///< by this rank's host, who asks the record whether the call is refused
@@ -121,13 +126,15 @@ struct DispatchTail {
   HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
   HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
   HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
-  /// From warp_rows to the end: words that begin as zero.
+  /// [tokens held][ranks]: as RouteTable::rows. Beyond the words that begin as zero.
+  HOST_DEVICE int32_t* held_rows() const { return reinterpret_cast<int32_t*>(words() + word_count()); }
+  /// From warp_rows to the hellos: words that begin as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
     return 2 * warps * ranks + experts + local_experts +
            (4 + kPlaces + kWaitWords + kHelloWords) * ranks;
   }
-  HOST_DEVICE uint32_t bytes() const { return stages_bytes + word_count() * 4; }
+  HOST_DEVICE uint32_t bytes() const { return stages_bytes + (word_count() + kHeldRows) * 4; }
 };
 
 inline constexpr uint32_t kDispatchThreadsMax = 512;

@@ -14,15 +14,16 @@ DEVICE void move_metadata(const Dispatch& call) {
     send_scales(call, call.params.table.rows_on());
     return;
   }
-  const bool reports = block::index() == 0 && warp::index() == call.first_other();
-  if (block::index() == 0) sum_experts(call);
-  // To tell the host takes some microseconds: what nobody awaits may come last.
-  if (reports && call.params.awaited) report_counts(call);
+  const bool sums = block::index() == 0, hurries = call.params.awaited;
+  if (sums && hurries) {
+    sum_experts(call);
+    if (warp::index() == call.first_other()) report_counts(call);
+  }
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
-  if (reports && !call.params.awaited) report_counts(call);
-  if (reports) keep_counts(call);
+  // Where no host waits, these come while rows and all the above are under way.
+  if (sums && !hurries) sum_experts(call);
 }
 
 /// By the whole block. Whether this warp, as far as it knows, has done its part.
@@ -30,28 +31,28 @@ DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   const CallParams& params = call.params.call;
   if (!call.moves_rows()) {
     if (routed) move_metadata(call);
-    if (call.others().index == 0) note(params, Moment::told);
+    if (call.others().index == 0) note(params, call.shared.call, Moment::told);
     return !call.deadline.failed();
   }
   const bool moved = routed && mover.move_all(call);
-  if (thread::index() == 0) note(params, Moment::moved);
+  if (thread::index() == 0) note(params, call.shared.call, Moment::moved);
   return moved || end_unmoved(call, mover);
 }
 
 DEVICE void dispatch(const DispatchParams& params) {
   grid::wait_for_previous();
+  release_hello();
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
   const Deadline deadline = params.call.patience.start();
-  if (thread::index() == 0) note(params.call, Moment::begun);
   const bool counts = params.call.kind != CallKind::dispatch_again;
   // The first looks at memory are made together: they take longer than all that is done meanwhile.
   TokenPicks picks(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
-  const uint32_t epoch = read_epoch(params.call), route_epoch = read_route_epoch(params.call);
   ready_shared_memory(params, shared, tail);
-  if (block::any(deadline.failed())) return;  // A call before this one has.
+  if (!begin_call(params.call, shared.call, deadline)) return;
 
+  const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   Mover mover(params, shared, tail);
   const Dispatch call{params, shared, tail, deadline, epoch, route_epoch};
   bool sound = true;
@@ -60,15 +61,17 @@ DEVICE void dispatch(const DispatchParams& params) {
   else if (counts)
     sound = count(call, picks);
   const bool known = !block::any(!sound);
-  if (thread::index() == 0) note(params.call, Moment::known);
+  if (thread::index() == 0) note(params.call, shared.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
 
   const bool routed = known && find_routes(call, picks.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!move(call, mover, routed))) return;
-  finish_call(params.call, call.hellos(), tail.waits(), deadline, epoch, Phase::dispatch_arrivals,
-              Watched(params.readiness, deadline, counts));
+  finish_call(params.call, shared.call, call.hellos(), tail.waits(), deadline,
+              Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts), [&] {
+                if (counts && routed) keep_counts(call);
+              });
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

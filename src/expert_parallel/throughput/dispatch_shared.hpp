@@ -19,6 +19,7 @@ enum class DispatchBarrier : uint32_t {
 };
 
 struct DispatchShared {
+  CallShared call;
   Completion full[kDispatchStagesMax];  ///< [movers][stages]
   uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
   uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
@@ -43,6 +44,12 @@ struct Dispatch {
   }
   DEVICE bool refused() const {
     return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused;
+  }
+
+  /// The row of a token of this block's, or of any token, on a rank: null if it is not held.
+  DEVICE int32_t* held_row(uint32_t token, uint32_t rank) const {
+    const uint32_t place = token - block::index() * params.shares.tokens_a_block;
+    return place < params.tokens_held ? tail.held_rows() + place * tail.ranks + rank : nullptr;
   }
 
   DEVICE void refuse(uint32_t token, RefusalKind kind) const {

@@ -45,7 +45,7 @@ class RowMover {
     bool more = true;
     while (more && loaded_ < params_.plan.stages) more = load_next(call);
     RingPosition at;
-    int32_t row = loaded_ > 0 ? row_on_first_rank(0) : -1;
+    int32_t row = loaded_ > 0 ? row_on_first_rank(call, 0) : -1;
     for (uint32_t stored = 0; stored < loaded_; ++stored) {
       const uint32_t stage = at.stage;
       if (!await_load(call, at)) break;
@@ -58,7 +58,7 @@ class RowMover {
         more = load_next(call);
       }
       // Ahead of its use: the next unit's row is on its way while its load is awaited.
-      if (stored + 1 < loaded_) row = row_on_first_rank(at.stage);
+      if (stored + 1 < loaded_) row = row_on_first_rank(call, at.stage);
     }
     // Asked before the last stores are complete, since the answer takes as long as they do.
     const bool failed = call.deadline.failed();
@@ -132,14 +132,15 @@ class RowMover {
     return params_.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank));
   }
 
-  DEVICE int32_t row_of(uint32_t token, uint32_t rank) const {
-    return params_.route[size_t{token} * params_.call.ranks + rank];
+  DEVICE int32_t row_of(const Dispatch& call, uint32_t token, uint32_t rank) const {
+    const int32_t* const held = call.held_row(token, rank);
+    return held != nullptr ? *held : params_.route[size_t{token} * params_.call.ranks + rank];
   }
 
   /// For the unit in a stage, this lane's row on the rank of its first turn, or -1.
-  DEVICE int32_t row_on_first_rank(uint32_t stage) const {
+  DEVICE int32_t row_on_first_rank(const Dispatch& call, uint32_t stage) const {
     const uint32_t token = warp::shuffle(held_token_, stage);
-    return warp::lane() < destinations() ? row_of(token, first_rank_) : -1;
+    return warp::lane() < destinations() ? row_of(call, token, first_rank_) : -1;
   }
 
   DEVICE void store_unit(const Dispatch& call, uint32_t stage, int32_t row) const {
@@ -155,7 +156,7 @@ class RowMover {
     store_to(first_rows_, row);
     for (uint32_t turn = warp::lane() + kWarpLanes; turn < destinations(); turn += kWarpLanes) {
       const uint32_t rank = rank_at(turn);
-      store_to(rows_on(call, rank), row_of(token, rank));
+      store_to(rows_on(call, rank), row_of(call, token, rank));
     }
     bulk::commit();
   }
@@ -180,7 +181,7 @@ class RowMover {
       if (token == kNoToken) continue;
       for (uint32_t turn = warp::lane(); turn < destinations(); turn += kWarpLanes) {
         const uint32_t rank = rank_at(turn);
-        const int32_t row = row_of(token, rank);
+        const int32_t row = row_of(call, token, rank);
         if (row < 0) continue;
         store<Order::relaxed, Scope::sys>(
             params_.call.control.arrived(rank, static_cast<uint32_t>(row)), call.epoch);

@@ -28,19 +28,20 @@ DEVICE void close_record(const Dispatch& call) {
     store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
 }
 
-/// By one warp: what later kernels must know of the route.
-DEVICE void fill_table(const Dispatch& call) {
+/// What later kernels must know of the route.
+DEVICE void fill_table(const Dispatch& call, Crew crew) {
   const RouteTable& table = call.params.table;
-  for (uint32_t rank = warp::lane(); rank < table.ranks; rank += kWarpLanes) {
+  for (uint32_t rank = crew.index; rank < table.ranks; rank += crew.size) {
     table.rows_on()[rank] = call.tail.rows_on()[rank];
     table.rows_from()[rank] = call.tail.rows_from()[rank];
   }
-  for (uint32_t expert = warp::lane(); expert < table.local_experts; expert += kWarpLanes)
+  for (uint32_t expert = crew.index; expert < table.local_experts; expert += crew.size)
     table.tokens_per_expert()[expert] = call.tail.expert_sums()[expert];
-  if (warp::lane() == 0) table.epoch() = call.epoch;
+  if (crew.index == 0) table.epoch() = call.epoch;
 }
 
-/// By one warp of block 0, after sum_experts: the host may be waiting.
+/// By one warp of block 0, after sum_experts: the host waits. (Where it does not, it asks for
+/// nothing in the record, and might take these counts for those of a later call.)
 DEVICE void report_counts(const Dispatch& call) {
   CountsRecord& record = *call.params.record;
   const uint32_t ranks = call.params.call.ranks;
@@ -53,11 +54,13 @@ DEVICE void report_counts(const Dispatch& call) {
   if (warp::lane() == 0) close_record(call);
 }
 
-/// By one warp of block 0, when nobody waits for it any more: what outlives the call.
+/// By block 0, when no rank waits for it any more: what outlives the call. Begins with the last
+/// thread, since the first ones wait for others.
 DEVICE void keep_counts(const Dispatch& call) {
-  fill_table(call);
+  const Crew crew{block::threads() - 1 - thread::index(), block::threads()};
+  fill_table(call, crew);
   const Statistics& statistics = call.params.call.statistics;
-  for (uint32_t expert = warp::lane(); expert < call.params.local_experts; expert += kWarpLanes)
+  for (uint32_t expert = crew.index; expert < call.params.local_experts; expert += crew.size)
     count_up(statistics, statistics.tokens_of(expert), call.tail.expert_sums()[expert]);
 }
 

@@ -16,7 +16,7 @@ DEVICE void find_earlier_rows(const Dispatch& call) {
 }
 
 /// By one warp, 1 and up, once the block has met after find_earlier_rows: what count_tokens has
-/// left in the routes of the warp's tokens become rows on their ranks.
+/// left in the routes of the warp's tokens, or of those held, become rows on their ranks.
 DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
   const uint32_t ranks = call.tail.ranks;
   const uint32_t* const first_rows = call.tail.first_rows();
@@ -24,8 +24,12 @@ DEVICE void assign_slots(const Dispatch& call, TokenRange tokens) {
   int32_t* const route = call.params.route + size_t{tokens.begin} * ranks;
   for (uint32_t i = warp::lane(); i < (tokens.end - tokens.begin) * ranks; i += kWarpLanes) {
     const uint32_t rank = i % ranks;
-    const int32_t row = route[i];
-    if (row >= 0) route[i] = row + static_cast<int32_t>(first_rows[rank] + earlier_rows[rank]);
+    int32_t* const held = call.held_row(tokens.begin + i / ranks, rank);
+    const int32_t place = held != nullptr ? *held : route[i];
+    const int32_t row =
+        place < 0 ? -1 : place + static_cast<int32_t>(first_rows[rank] + earlier_rows[rank]);
+    if (held != nullptr) *held = row;
+    if (held != nullptr || row >= 0) route[i] = row;
   }
 }
 

@@ -1,0 +1,33 @@
+/// Where all ranks keep something in their memory, as a rank's kernels address it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/peer.hpp"
+
+namespace tokenyard::throughput {
+
+/// By value as far as most worlds go: parameters are at hand where a table in memory would have to
+/// be read before the first word is sent.
+struct Peers {
+  static constexpr uint32_t kAtHand = 8;
+  std::byte* at_hand[kAtHand];
+  std::byte* here;          ///< this rank's
+  std::byte* const* table;  ///< [ranks] in memory that this rank's kernels read
+
+  static Peers of(std::span<std::byte* const> addresses, uint32_t self, std::byte* const* table) {
+    Peers peers{.at_hand = {}, .here = addresses[self], .table = table};
+    std::copy_n(addresses.begin(), std::min<size_t>(addresses.size(), kAtHand), peers.at_hand);
+    return peers;
+  }
+
+  DEVICE Peer<std::byte> of(uint32_t rank) const {
+    return Peer<std::byte>(rank < kAtHand ? at_hand[rank] : table[rank]);
+  }
+  DEVICE std::byte* mine() const { return here; }
+};
+
+}  // namespace tokenyard::throughput
