@@ -121,6 +121,8 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
                              .row_bytes = bytes,
                              .ranks_a_step = pulls.ranks_a_step,
                              .groups = plan.combine_groups,
+                             .tokens_kept = throughput::share_of_pulls(
+                                 state.tokens, pulls.pullers * plan.combine_groups, plan),
                              .plan = pulls.rings};
   guard([&] {
     launch(accelerator_, throughput::combine_kernel,

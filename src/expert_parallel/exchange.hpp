@@ -193,7 +193,7 @@ struct ExpertParallel::Parts {
   Accelerator& accelerator_;
   Arena& arena_;
   std::shared_ptr<Health> health_;
-  ArenaBlock window_;              // ControlLayout.
+  ArenaBlock window_;                       // ControlLayout.
   throughput::Peers windows_{}, arenas_{};  // Everybody's.
   std::byte** windows_table_ = nullptr;     // [ranks] device memory.
   throughput::ControlLayout control_{};

@@ -67,6 +67,27 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
   }));
 }
 
+// On a GPU the calls before it have hardly begun when the host begins to wait for its counts: what
+// they find must not be taken for those.
+TEST_P(FixedSize, ACallThatWaitsLearnsItsOwnCountsBehindCallsThatDoNot) {
+  const auto all = worlds(4);
+  ExchangeCase other = kCase;
+  other.tokens = {3, 5, 8, 1};
+  const std::vector<Tokens> many = kCase.draw(), few = other.draw();
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    const Expected expected = expected_on(kCase.shape, few, world.rank());
+    ExpertParallel exchange(world, kCase.options());
+    const TokensOnDevice before(world.accelerator(), many[world.rank()], true);
+    const TokensOnDevice tokens(world.accelerator(), few[world.rank()], true);
+    DispatchInput unwaited = before.input();
+    unwaited.received_tokens_max = kPlaces;
+    std::vector<Received> kept;
+    for (uint32_t call = 0; call < 8; ++call) kept.push_back(exchange.dispatch(unwaited));
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference(exchange, received, expected), "");
+  }));
+}
+
 TEST_P(FixedSize, EveryRankMayHaveItsOwnNumberOfPlaces) {
   const auto all = worlds(4);
   const std::vector<Tokens> tokens_of = kCase.draw();

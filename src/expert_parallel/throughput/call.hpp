@@ -24,16 +24,16 @@ struct Workspace {
 struct CallParams {
   uint32_t rank, ranks;
   CallKind kind;
-  Weights weights;              ///< of a combine
-  bool comes_later;             ///< of a combine: its rows, see combine.hpp
-  const uint32_t* route;        ///< epoch of the dispatch that made the route in use, or null
-  FormatWord format;            ///< of the rows
-  ScalesWord scales;            ///< beside them
-  uint32_t rows_at;             ///< in kOffsetUnit: where rows may be stored, or are to be read
-  uint32_t places;              ///< rows that there is room for; 0: for all that come
-  uint32_t weights_at;          ///< in kOffsetUnit: weights to be read, or 0
-  Control control;  ///< everybody's windows
-  Peers arenas;     ///< everybody's arenas
+  Weights weights;        ///< of a combine
+  bool comes_later;       ///< of a combine: its rows, see combine.hpp
+  const uint32_t* route;  ///< epoch of the dispatch that made the route in use, or null
+  FormatWord format;      ///< of the rows
+  ScalesWord scales;      ///< beside them
+  uint32_t rows_at;       ///< in kOffsetUnit: where rows may be stored, or are to be read
+  uint32_t places;        ///< rows that there is room for; 0: for all that come
+  uint32_t weights_at;    ///< in kOffsetUnit: weights to be read, or 0
+  Control control;        ///< everybody's windows
+  Peers arenas;           ///< everybody's arenas
   Workspace* workspace;
   Statistics statistics;
   uint64_t* moments;  ///< [blocks, kMoments] ns, in memory that the host reads; or null

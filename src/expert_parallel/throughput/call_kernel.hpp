@@ -196,12 +196,13 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const W
   return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads));
 }
 
-/// By some threads of a block that has met: all its stores are complete and all it needs has been
-/// read. Release: that is what the word says.
-DEVICE void say_finished(const CallParams& params, uint32_t epoch, Crew crew) {
+/// By some threads of a block, which know that all that it stores for other ranks is complete and
+/// all that it needs of theirs has been read. Release: that is what the word says.
+DEVICE void say_finished(const CallParams& params, CallShared& shared, Crew crew) {
   for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size)
     store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
-                                      epoch);
+                                      shared.epoch);
+  if (crew.index == 0) note(params, shared, Moment::finished);
 }
 
 /// By the whole of block 0: waits until every block of every rank has said that it has finished.
@@ -241,16 +242,13 @@ DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const
     count_up(params.statistics, params.statistics.waited_for(rank), waited_for(rank));
 }
 
-/// By the whole block, after it has met: ends the call. Threads of block 0 do `meanwhile` before
-/// they wait for others.
-template <class Watcher, class Meanwhile>
-DEVICE void finish_call(const CallParams& params, CallShared& shared, const Hellos& hellos,
-                        const Waits& waits, const Deadline& deadline, Phase phase,
-                        const Watcher& watcher, Meanwhile meanwhile) {
-  say_finished(params, shared.epoch, Crew::of_block());
-  if (thread::index() == 0) note(params, shared, Moment::finished);
+/// By the whole block, which has met since it has said that it has finished, or is about to: ends
+/// the call.
+template <class Watcher>
+DEVICE void end_call(const CallParams& params, CallShared& shared, const Hellos& hellos,
+                     const Waits& waits, const Deadline& deadline, Phase phase,
+                     const Watcher& watcher) {
   if (block::index() == 0) {
-    meanwhile();
     await_finished(params, hellos, waits, deadline, shared.epoch, phase, watcher);
     if (thread::index() == 0) note(params, shared, Moment::ended);
   }

@@ -57,6 +57,9 @@ struct Preparation {
   HOST_DEVICE bool copies() const { return results.slots == nullptr; }
 };
 
+/// Tokens that a group pulls, beyond its share, at once.
+inline constexpr uint32_t kTokensAPull = 2;
+
 struct CombineParams {
   CallParams call;  ///< rows_at and weights_at: of this rank's y and weights
   Preparation preparation;
@@ -68,7 +71,8 @@ struct CombineParams {
   uint32_t tokens, topk, row_bytes;
   uint32_t ranks_a_step;  ///< ranks fetched from at once: at most 32, and at most the stages
   uint32_t groups;
-  StagePlan plan;  ///< of each group that pulls
+  uint32_t tokens_kept;  ///< of each group that pulls; the rest is claimed
+  StagePlan plan;        ///< of each group that pulls
 
   /// Of a group's rings, those that pull and those that prepare, the longer one.
   HOST_DEVICE uint32_t stages_most() const {

@@ -16,8 +16,28 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
        i += block::threads()) {
     shared.full[i].init(1);
     shared.empty[i].init(summers);
+    shared.named[i].init(1);
   }
+  if (thread::index() == 0) shared.unread = 0;
   fence_async_shared();
+}
+
+/// Threads of a block that pulls which read what lies on other ranks.
+DEVICE uint32_t readers_of(const CombineParams& params) {
+  return (params.groups + 1) * kWarpLanes;
+}
+
+/// By a reader that has given up, before it meets the others. Relaxed: they ask after that.
+DEVICE void note_unread(const Combine& call) {
+  if (warp::lane() == 0) store<Order::relaxed, Scope::block>(&call.shared.unread, 1);
+}
+
+/// By the warp that brings weights home, once it has: when all rows are here, they may be
+/// overwritten, whether they have been summed or not. Nobody may believe it if they are not.
+DEVICE void say_all_read(const Combine& call) {
+  NamedBarrier(CombineBarrier::all_read).sync(readers_of(call.params));
+  if (load<Order::relaxed, Scope::block>(&call.shared.unread) == 0)
+    say_finished(call.params.call, call.shared.call, Crew::of_warp());
 }
 
 DEVICE void combine(const CombineParams& params) {
@@ -48,17 +68,23 @@ DEVICE void combine(const CombineParams& params) {
   if (mine.group == params.groups) {
     if (call.prepares()) tell_of_rows(call);
     combine_weights(call);
+    if (!call.prepares()) say_all_read(call);
   } else if (call.prepares()) {
     prepare_rows(call, mine);
   } else if (mine.fetches()) {
-    fetch_rows(call, mine.group, coming);
+    const CombineRing ring = CombineRing::of(call, mine.group);
+    RingPosition at;
+    if (!fetch_rows(call, ring, coming, at)) note_unread(call);
+    NamedBarrier(CombineBarrier::all_read).arrive(readers_of(params));
     if (thread::index() == 0) note(params.call, shared.call, Moment::moved);
+    say_over(call, ring, at);
   } else {
     sum_rows(call, mine);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  finish_call(params.call, shared.call, call.hellos(), tail.waits(), deadline, Phase::combine_pulls,
-              Unwatched{}, [] {});
+  if (call.prepares()) say_finished(params.call, shared.call, Crew::of_block());
+  end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline, Phase::combine_pulls,
+           Unwatched{});
 }
 
 DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)

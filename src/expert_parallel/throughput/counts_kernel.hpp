@@ -51,7 +51,8 @@ DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const HomeRank& hom
 }
 
 /// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
-/// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's tokens.
+/// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's
+/// tokens.
 DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());

@@ -61,9 +61,9 @@ struct DispatchParams {
   uint32_t movers;
   uint32_t tokens_held;  ///< of each block: those of kHeldRows; none on a known route
   StagePlan plan;        ///< of each mover
-  RouteTable table;  ///< made, or used again
-  int32_t* route;    ///< [tokens, ranks], in it: row on that rank, or -1
-  bool awaited;      ///< by this rank's host, who asks the record whether the call is refused
+  RouteTable table;      ///< made, or used again
+  int32_t* route;        ///< [tokens, ranks], in it: row on that rank, or -1
+  bool awaited;          ///< by this rank's host, who asks the record whether the call is refused
   CountsRecord* record;
   Readiness readiness;
 
@@ -127,7 +127,9 @@ struct DispatchTail {
   HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
   HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
   /// [tokens held][ranks]: as RouteTable::rows. Beyond the words that begin as zero.
-  HOST_DEVICE int32_t* held_rows() const { return reinterpret_cast<int32_t*>(words() + word_count()); }
+  HOST_DEVICE int32_t* held_rows() const {
+    return reinterpret_cast<int32_t*>(words() + word_count());
+  }
   /// From warp_rows to the hellos: words that begin as zero.
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {

@@ -68,10 +68,10 @@ DEVICE void dispatch(const DispatchParams& params) {
   const bool routed = known && find_routes(call, picks.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!move(call, mover, routed))) return;
-  finish_call(params.call, shared.call, call.hellos(), tail.waits(), deadline,
-              Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts), [&] {
-                if (counts && routed) keep_counts(call);
-              });
+  say_finished(params.call, shared.call, Crew::of_block());
+  if (block::index() == 0 && counts && routed) keep_counts(call);
+  end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline,
+           Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts));
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

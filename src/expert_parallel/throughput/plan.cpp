@@ -48,6 +48,9 @@ static_assert(kMoversHost < kWarpsHost && kMoversHost <= kMoversMax);
 constexpr uint32_t kKeptPercent = 30, kKeptPercentSlowBlocks = 70;
 constexpr uint32_t kBlocksForLinks = 8;
 
+// A claim of a combine is drawn well ahead, but a short one would still begin with a wait for it.
+constexpr uint32_t kPullsKeptPercentGpu = 75, kPullsKeptPercentHost = 50, kPullsKeptTokens = 8;
+
 // What links that serve loads should have under way, in bytes: with less or more of it they get
 // slower (4 H200, 16 to 32 blocks: 0.9 MB 514 to 562 us, 1.4 MB 510 to 519, 2 MB 509 to 516, three
 // quarters of the shared memory of 32 blocks 582), and all that crosses them waits longer.
@@ -218,7 +221,16 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   // So few are on their way here before it is known where they go; a claim takes a microsecond.
   if (gpu && input.tuning.kept_percent == 0)
     plan.kept_tokens = plan.movers * plan.dispatch.stages / plan.dispatch.segments;
+  plan.pulls_kept_percent = input.tuning.kept_percent != 0 ? input.tuning.kept_percent
+                            : gpu                          ? kPullsKeptPercentGpu
+                                                           : kPullsKeptPercentHost;
+  if (gpu && input.tuning.kept_percent == 0) plan.pulls_kept_tokens = kPullsKeptTokens;
   return plan;
+}
+
+uint32_t share_of_pulls(uint32_t tokens, uint32_t groups, const Plan& plan) {
+  const uint32_t of_group = ceil_divide(tokens, groups);
+  return of_group <= plan.pulls_kept_tokens ? of_group : of_group * plan.pulls_kept_percent / 100;
 }
 
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {

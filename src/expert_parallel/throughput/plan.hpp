@@ -22,7 +22,8 @@ struct Plan {
   StagePlan combine;        ///< of each group, in all of a block's shared memory
   uint32_t kept_percent;    ///< dispatch: of a block's tokens, that nobody else claims
   uint32_t kept_tokens;     ///< a block that has no more keeps all of them
-  std::string reason = {};  ///< for `blocks`, in a sentence
+  uint32_t pulls_kept_percent, pulls_kept_tokens;  ///< combine: the same of a group
+  std::string reason = {};                         ///< for `blocks`, in a sentence
 };
 
 /// What a plan depends on beside the device.
@@ -62,6 +63,8 @@ struct PullPlan {
   StagePlan rings;  ///< of each group
   uint32_t ranks_a_step;
 };
+/// Of a rank's tokens, so many of each group that pulls are pulled by nobody else.
+uint32_t share_of_pulls(uint32_t tokens, uint32_t groups, const Plan& plan);
 PullPlan plan_pulls(const Plan& plan, uint32_t ranks, uint32_t pullers, AcceleratorKind kind);
 
 /// What the other blocks of a combine do for each row that its rank has received: they sum so many

@@ -1,5 +1,6 @@
 /// The summing warps of a group: each holds its pieces of a token's segment in registers, begins
-/// with the biases, adds the ranks' rows in the order of the ranks, and rounds once.
+/// with the biases, adds the ranks' rows in the order of the ranks, and rounds once. Stages say
+/// whose rows they hold.
 #pragma once
 
 #include "expert_parallel/throughput/combine_shared.hpp"
@@ -16,29 +17,28 @@ DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
   SumLane lane{.first = mine.summer * kWarpLanes + warp::lane(),
                .stride = mine.summers * kWarpLanes,
                .pieces = 0};
-  RingPosition at;
   Sums<Piece> sums;
-  CombineStep step = CombineStep::first(params, mine.group);
-  for (StepRows step_rows(params, step); step.within(params); step.advance(params)) {
-    const uint32_t rows = step_rows.next();
-    lane.pieces = plan.bytes_of(step.segment, params.row_bytes) / sizeof(Bytes16);
-    const size_t piece_at =
-        size_t{step.token} * params.row_bytes + step.segment * plan.segment_bytes;
-    if (step.first_rank == 0) {
+  for (RingPosition at;; at.advance(1, plan.stages)) {
+    const auto await = [&](Completion& completion) {
+      return warp::all(call.await_stage(Phase::combine_load, completion, at.lap));
+    };
+    if (!await(ring.named[at.stage])) return;
+    const StagedRow row = ring.staged[at.stage];
+    if (row.over) return;
+    lane.pieces = plan.bytes_of(row.segment, params.row_bytes) / sizeof(Bytes16);
+    const size_t piece_at = size_t{row.token} * params.row_bytes + row.segment * plan.segment_bytes;
+    if (row.begins) {
       sums.clear();
       for (const std::byte* const bias : params.biases)
         if (bias != nullptr) sums.add_row(reinterpret_cast<const Bytes16*>(bias + piece_at), lane);
     }
-    for (uint32_t i = 0; i < rows; ++i) {
-      if (!warp::all(call.await_stage(Phase::combine_load, ring.full[at.stage], at.lap))) return;
+    if (!await(ring.full[at.stage])) return;
+    if (row.holds_row)
       sums.add_row(reinterpret_cast<const Bytes16*>(ring.stages + at.stage * plan.stage_bytes),
                    lane);
-      warp::sync();
-      if (warp::lane() == 0) ring.empty[at.stage].arrive();
-      at.advance(1, plan.stages);
-    }
-    if (!step.ends_segment(params)) continue;
-    sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), lane);
+    warp::sync();
+    if (warp::lane() == 0) ring.empty[at.stage].arrive();
+    if (row.ends) sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), lane);
   }
 }
 
