@@ -54,6 +54,26 @@ class DeadlineApart {
 template <class Condition>
 DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition);
 
+/// A Deadline of a call of its own, whose waits share that code, and listen to the alarm as a
+/// Deadline's do. Small calls pass through each instruction once, and fetch it from afar: what is
+/// between those that they need takes them as long as work.
+class CallDeadline {
+ public:
+  DEVICE explicit CallDeadline(const Patience& patience)
+      : patience_(patience), start_ns_(now_ns()) {}
+  DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
+  DEVICE bool failed() const { return Deadline(*this).failed(); }
+  DEVICE void fail(Failure failure, const Awaited& what) const;
+  DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
+
+ private:
+  const Patience& patience_;
+  uint64_t start_ns_;
+};
+
+template <class Condition>
+DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition);
+
 }  // namespace tokenyard
 
 #if TOKENYARD_DEVICE_BODY

@@ -23,7 +23,7 @@ void move_while_failing(const MoverParams& params) {
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params.dispatch, 2);
   tail.base = block::shared_tail<DispatchShared>();
-  const Deadline deadline = params.dispatch.call.patience.start();
+  const CallDeadline deadline(params.dispatch.call.patience);
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
   block::sync();

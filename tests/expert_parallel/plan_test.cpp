@@ -151,7 +151,9 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
                   .combine_groups = 1,
                   .combine = {},
                   .kept_percent = 30,
-                  .kept_tokens = 8};
+                  .kept_tokens = 8,
+                  .pulls_kept_percent = 75,
+                  .pulls_kept_tokens = 8};
   for (uint32_t tokens = 0; tokens < 200; ++tokens) {
     const Shares shares = share_tokens(tokens, 3, plan);
     EXPECT_EQ(shares.claims == 0, tokens <= plan.blocks * plan.kept_tokens);
@@ -173,6 +175,17 @@ TEST(Plan, SharesCoverEveryTokenOnce) {
     }
     EXPECT_EQ(moved, std::vector<uint32_t>(tokens, 1));
   }
+}
+
+/// A claim takes as long as a few rows do, so small calls leave nothing to be claimed.
+TEST(Plan, GroupsOfACombineKeepAllOfAFewTokens) {
+  Plan plan{};
+  plan.pulls_kept_percent = 75;
+  plan.pulls_kept_tokens = 8;
+  EXPECT_EQ(share_of_pulls(0, 32, plan), 0u);
+  EXPECT_EQ(share_of_pulls(128, 32, plan), 4u);
+  EXPECT_EQ(share_of_pulls(250, 32, plan), 8u);
+  EXPECT_EQ(share_of_pulls(4096, 32, plan), 96u);
 }
 
 /// No two words of a window overlap, and all lie within it.

@@ -74,7 +74,7 @@ DEVICE void send_rows(const ArrivalParams& params) {
 }
 
 /// Block 0, as at the end of a dispatch.
-DEVICE void see_arrivals(const ArrivalParams& params, const Deadline& deadline) {
+DEVICE void see_arrivals(const ArrivalParams& params, const CallDeadline& deadline) {
   for (uint32_t source = thread::index(); source < params.ranks; source += block::threads())
     throughput::note_named(params.readiness, source, source);
   if (warp::index() < kSenders) send_rows(params);
@@ -95,7 +95,7 @@ DEVICE void see_arrivals(const ArrivalParams& params, const Deadline& deadline) 
 }
 
 /// By one thread: the words of a source's rows, once `ready` says that they are here.
-DEVICE void take_rows(const ArrivalParams& params, const Deadline& deadline, ArrivalPhase phase,
+DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline, ArrivalPhase phase,
                       uint32_t source, const uint32_t& ready, uint32_t& taken) {
   Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = 1};
   const bool here = wait_until(deadline, what, [&] {
@@ -109,7 +109,7 @@ DEVICE void take_rows(const ArrivalParams& params, const Deadline& deadline, Arr
 }
 
 DEVICE void arrivals(const ArrivalParams& params) {
-  const Deadline deadline = params.patience.start();
+  const CallDeadline deadline(params.patience);
   if (block::index() == 0) return see_arrivals(params, deadline);
   const uint32_t source = thread::index() / 2;
   if (source >= params.ranks) return;

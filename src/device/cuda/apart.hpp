@@ -46,6 +46,11 @@ DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t 
   deadline.fail(late ? Failure::deadline : Failure::alarm, {phase, rank, expected, seen});
   return true;
 }
+// As Deadline::give_up.
+DEVICE_APART bool give_up_call(const Patience* patience, uint64_t start_ns, uint32_t polls,
+                               uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+  return Deadline(*patience, start_ns).give_up(polls, {phase, rank, expected, seen});
+}
 }  // namespace cuda_body
 
 DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
@@ -61,6 +66,25 @@ DEVICE bool DeadlineApart::give_up(uint32_t polls, const Awaited& what) const {
 
 template <class Condition>
 DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition) {
+  for (uint32_t polls = 1; !condition(); ++polls)
+    if (deadline.give_up(polls, what)) [[unlikely]]
+      return false;
+  return true;
+}
+
+DEVICE void CallDeadline::fail(Failure failure, const Awaited& what) const {
+  cuda_body::fail(&patience_, start_ns_, failure, what.phase, what.rank, what.expected, what.seen);
+}
+
+DEVICE bool CallDeadline::give_up(uint32_t polls, const Awaited& what) const {
+  if (polls % cuda_body::kLookEvery != 0) [[likely]]
+    return false;
+  return cuda_body::give_up_call(&patience_, start_ns_, polls, what.phase, what.rank, what.expected,
+                                 what.seen);
+}
+
+template <class Condition>
+DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls)
     if (deadline.give_up(polls, what)) [[unlikely]]
       return false;

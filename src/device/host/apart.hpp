@@ -30,4 +30,17 @@ DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition c
   return wait_until(Deadline(deadline), what, condition);
 }
 
+DEVICE void CallDeadline::fail(Failure failure, const Awaited& what) const {
+  Deadline(*this).fail(failure, what);
+}
+
+DEVICE bool CallDeadline::give_up(uint32_t polls, const Awaited& what) const {
+  return Deadline(*this).give_up(polls, what);
+}
+
+template <class Condition>
+DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition) {
+  return wait_until(Deadline(deadline), what, condition);
+}
+
 }  // namespace tokenyard

@@ -2,6 +2,7 @@
 /// how.
 #pragma once
 
+#include "device/apart.hpp"
 #include "expert_parallel/expert_major/arrived_rows_kernel.hpp"
 #include "expert_parallel/expert_major/place_received_kernel.hpp"
 #include "expert_parallel/throughput/begin_dispatch_kernel.hpp"
@@ -97,7 +98,8 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   // The others meet the first warp's findings at the meetings below.
   NamedBarrier(ByExpertBarrier::experts_known).arrive(block::threads());
   if (group.tail.counts_lost() != 0) return false;
-  if (call.params.awaited && block::index() == 0 && warp::index() == first) report_counts(call);
+  if (call.params.awaited && block::index() == 0 && warp::index() == call.last_other())
+    report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   throughput::mark_padding(call);
@@ -138,12 +140,11 @@ DEVICE void refuse_if_too_many(const ByExpertParams& params, const Dispatch& cal
 
 DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   grid::wait_for_previous();
-  throughput::release_hello();
   const throughput::DispatchParams& dispatch = params.dispatch;
   auto& shared = block::shared<DispatchShared>();
   ByExpertTail tail = ByExpertTail::of(dispatch, block::threads() / kWarpLanes);
   tail.lie_at(block::shared_tail<DispatchShared>());
-  const Deadline deadline = dispatch.call.patience.start();
+  const CallDeadline deadline(dispatch.call.patience);
   throughput::TokenPicks picks(dispatch, throughput::tokens_of_warp(dispatch));
   ready_shared_memory(dispatch, shared, tail.dispatch);
   ready_group(tail.group);
@@ -159,6 +160,8 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   if (thread::index() + 1 == block::threads()) pass_epoch(dispatch.call, epoch);
 
   const bool routed = known && find_routes(call, picks.tokens());
+  if (routed && warp::index() == 0) find_places(call);
+  block::sync();
   // Nobody may believe that a block has finished which has not.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
   say_finished(dispatch.call, shared.call, Crew::of_block());

@@ -1,6 +1,7 @@
 /// The kernel that groups received rows by expert; expand_rows.hpp tells how.
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/expert_major/expand_rows.hpp"
 #include "expert_parallel/expert_major/spread_rows_kernel.hpp"
@@ -45,7 +46,7 @@ DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const
 
 /// By each mover.
 DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, const Group& group,
-                              RowRange range, const Deadline& deadline) {
+                              RowRange range, const CallDeadline& deadline) {
   if (warp::lane() == 0) clear_padding(group, warp::index(), params.movers);
   warp::sync();
   const uint32_t first = warp::index() * params.plan.stages;
@@ -64,7 +65,7 @@ DEVICE void expand_rows(const ExpandParams& params) {
   ExpandTail tail =
       ExpandTail::of(warps, params.grouping.layout.local_experts, params.movers, params.plan);
   tail.group.base = block::shared_tail<ExpandShared>() + tail.stages_bytes;
-  const Deadline deadline = params.patience.start();
+  const CallDeadline deadline(params.patience);
   ready_expand(params, shared, tail.group);
   // After a dispatch that failed there are no ids that could be trusted.
   if (block::any(deadline.failed())) return;

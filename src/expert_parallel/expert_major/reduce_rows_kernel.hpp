@@ -1,6 +1,7 @@
 /// The kernel that sums a row's results; reduce_rows.hpp tells what for.
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/expert_major/reduce_rows.hpp"
 #include "expert_parallel/throughput/sum_results_kernel.hpp"
@@ -32,7 +33,7 @@ class EveryRow {
 
 DEVICE void reduce_rows(const ReduceParams& params) {
   auto& shared = block::shared<ReduceShared>();
-  const Deadline deadline = params.patience.start();
+  const CallDeadline deadline(params.patience);
   const throughput::ResultsParams& results = params.results;
   const uint32_t warps = block::threads() / kWarpLanes / results.groups;
   for (uint32_t i = thread::index(); i < results.groups * results.plan.stages;

@@ -2,6 +2,7 @@
 /// stores it from there to all its places, a lane a pick.
 #pragma once
 
+#include "device/apart.hpp"
 #include "expert_parallel/expert_major/grouping_kernel.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 #include "expert_parallel/throughput/ring.hpp"
@@ -28,7 +29,7 @@ struct RowToSpread {
 template <class Supply>
 class RowSpreader {
  public:
-  DEVICE RowSpreader(const Grouping& rows, const SpreadRing& ring, const Deadline& deadline,
+  DEVICE RowSpreader(const Grouping& rows, const SpreadRing& ring, const CallDeadline& deadline,
                      Supply& supply)
       : rows_(rows),
         ring_(ring),
@@ -116,7 +117,7 @@ class RowSpreader {
 
   const Grouping& rows_;
   const SpreadRing ring_;
-  const Deadline& deadline_;
+  const CallDeadline& deadline_;
   Supply& supply_;
   throughput::RingPosition loading_, storing_;  // The next ones.
   uint32_t loaded_ = 0;                         // Units so far.

@@ -64,12 +64,8 @@ DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
 DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
   const CallParams& params = call.params.call;
   const bool known_already = params.kind == CallKind::dispatch_again;
-  if (warp::index() == 0) {
-    if (!known_already) find_overflow(call);
-    find_places(call, known_already ? call.params.table.rows_on() : call.tail.rows_on());
-  } else if (!call.moves_rows() && !known_already) {
-    assign_slots(call, counted);
-  }
+  if (!known_already && warp::index() == 0) find_overflow(call);
+  if (!known_already && !call.moves_rows()) assign_slots(call, counted);
   block::sync();
   if (call.refused()) return false;
   if (thread::index() == 0) note(params, call.shared.call, Moment::routed);

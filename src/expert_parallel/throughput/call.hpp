@@ -40,8 +40,15 @@ struct CallParams {
   Patience patience;  ///< how long the call may take, who may end it, where it reports
 };
 
+/// Barriers that every call begins with, beside those of its kernel; 0 is block::sync()'s.
+enum class CallBarrier : uint32_t {
+  ready = 5,  ///< block 0: the others await that shared memory is ready, who says hello arrives
+  known = 6,  ///< block 0: who says hello awaits what the others know
+};
+
 /// What a block knows of the call, in shared memory.
 struct CallShared {
+  bool failed;  ///< a call before this one has
   uint32_t epoch;
   uint32_t route_epoch;        ///< of the route that is used again, or 0
   uint64_t moments[kMoments];  ///< ns; 0: not reached

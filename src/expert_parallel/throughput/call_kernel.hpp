@@ -15,6 +15,7 @@
 
 #include <algorithm>
 
+#include "device/apart.hpp"
 #include "device/dependent_launch.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/call.hpp"
@@ -39,33 +40,43 @@ DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
       store<Order::relaxed, Scope::sys>(of_block + moment, shared.moments[moment]);
 }
 
-/// By the first thing that the warp does which will say hello. Releases whatever this rank did to
-/// its buffer before the call, and whatever lies in it to be read, to whoever hears that warp's
-/// hellos: those need not wait for it any more.
+/// The warp that tells the other ranks of the call.
 DEVICE bool says_hello() {
   return block::index() == 0 && warp::index() == 0;
 }
-DEVICE void release_hello() {
-  if (says_hello()) fence<Scope::sys>();
+
+/// By one thread of each block: what the block must know of the call. Relaxed: the epoch changes
+/// only once every block has passed it; the route was written by a kernel before this one.
+DEVICE void look_at_call(const CallParams& params, CallShared& shared,
+                         const CallDeadline& deadline) {
+  const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
+  shared.route_epoch = params.route == nullptr ? 0 : *params.route;
+  shared.failed = deadline.failed();
+  shared.epoch = epoch + 1;
 }
 
-/// By the whole block, which meets: what it must know of the call, asked for by one thread, and by
-/// none that has to wait for the fence. False if a call before this one has failed. Relaxed: the
-/// epoch changes only once every block has passed it; the route was written by a kernel before this
-/// one.
-DEVICE bool begin_call(const CallParams& params, CallShared& shared, const Deadline& deadline) {
+/// By the whole block, which meets: false if a call before this one has failed. The warp that will
+/// say hello releases by a fence, while the others look and go on, whatever this rank did to its
+/// buffer before the call, and whatever lies in it to be read: a release together with the words,
+/// once they are known, would hold them up by a microsecond.
+DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallDeadline& deadline) {
   if (thread::index() == 0) {
     for (uint64_t& moment : shared.moments) moment = 0;
     note(params, shared, Moment::begun);
   }
-  bool failed = false;
-  if (thread::index() + 1 == block::threads()) {
-    const uint32_t epoch = load<Order::relaxed, Scope::gpu>(&params.workspace->epoch);
-    shared.route_epoch = params.route == nullptr ? 0 : *params.route;
-    failed = deadline.failed();
-    shared.epoch = epoch + 1;
+  if (thread::index() + 1 == block::threads()) look_at_call(params, shared, deadline);
+  const NamedBarrier ready(CallBarrier::ready), known(CallBarrier::known);
+  if (block::index() != 0) {
+    block::sync();
+  } else if (says_hello()) {
+    ready.arrive(block::threads());
+    fence<Scope::sys>();
+    known.sync(block::threads());
+  } else {
+    known.arrive(block::threads());
+    ready.sync(block::threads());
   }
-  return !block::any(failed);
+  return !shared.failed;
 }
 
 /// By one thread of each block, which has begun. The last one readies the workspace for the next
@@ -124,7 +135,7 @@ DEVICE uint32_t hello_value(const CallParams& params, HelloWord word, uint32_t r
   return 0;
 }
 
-/// By the warp that says hello. Relaxed: release_hello comes before.
+/// By the warp that says hello. Relaxed: begin_call has released all that they tell of.
 DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
   for (uint32_t i = warp::lane(); i < params.ranks * kHelloWords; i += kWarpLanes) {
     const uint32_t rank = i / kHelloWords;
@@ -137,8 +148,9 @@ DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_e
 /// By a crew that has met after hear_hellos: refuses the call if another rank has made a different
 /// one. That rank finds the same, and so does everybody else, since every rank compares itself with
 /// every other. Whether this thread has found nothing to refuse.
-DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos, const Deadline& deadline,
-                          uint32_t route_epoch, Phase phase, Crew crew) {
+DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos,
+                          const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
+                          Crew crew) {
   const CallWord mine = call_word(params);
   bool same = true;
   const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
@@ -166,7 +178,7 @@ DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos, const 
 /// By a crew, which then meets: whether all that this thread waited for has come. Acquire: the
 /// peers' buffers are free to be written, or hold what is to be read, from here on.
 DEVICE bool hear_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                        const Deadline& deadline, uint32_t epoch, Phase phase, Crew crew) {
+                        const CallDeadline& deadline, uint32_t epoch, Phase phase, Crew crew) {
   const uint64_t begun_ns = block::index() == 0 ? now_ns() : 0;
   bool all_here = true;
   for (uint32_t i = crew.index; i < params.ranks * kHelloWords; i += crew.size) {
@@ -188,7 +200,7 @@ DEVICE bool hear_hellos(const CallParams& params, const Hellos& hellos, const Wa
 
 /// By the whole block, which meets: false if the call has failed.
 DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                         const Deadline& deadline, uint32_t epoch, uint32_t route_epoch,
+                         const CallDeadline& deadline, uint32_t epoch, uint32_t route_epoch,
                          Phase phase) {
   const Crew threads = Crew::of_block();
   if (block::any(!hear_hellos(params, hellos, waits, deadline, epoch, phase, threads)))
@@ -209,7 +221,7 @@ DEVICE void say_finished(const CallParams& params, CallShared& shared, Crew crew
 /// Acquire: for what runs after this kernel, and for the `watcher` that is told of each.
 template <class Watcher>
 DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                           const Deadline& deadline, uint32_t epoch, Phase phase,
+                           const CallDeadline& deadline, uint32_t epoch, Phase phase,
                            const Watcher& watcher) {
   const Control& control = params.control;
   const uint64_t begun_ns = now_ns();
@@ -246,7 +258,7 @@ DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const
 /// the call.
 template <class Watcher>
 DEVICE void end_call(const CallParams& params, CallShared& shared, const Hellos& hellos,
-                     const Waits& waits, const Deadline& deadline, Phase phase,
+                     const Waits& waits, const CallDeadline& deadline, Phase phase,
                      const Watcher& watcher) {
   if (block::index() == 0) {
     await_finished(params, hellos, waits, deadline, shared.epoch, phase, watcher);

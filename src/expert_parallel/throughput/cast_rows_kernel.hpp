@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/cast_rows.hpp"
 
@@ -76,7 +77,7 @@ DEVICE void cast_row(const CastParams& params, uint32_t token) {
 }
 
 DEVICE void cast_rows(const CastParams& params) {
-  const Deadline deadline = params.patience.start();
+  const CallDeadline deadline(params.patience);
   if (block::any(deadline.failed())) return;  // A call before this one has.
   const uint32_t warps = block::threads() / kWarpLanes;
   for (uint32_t token = block::index() * warps + warp::index(); token < params.tokens;

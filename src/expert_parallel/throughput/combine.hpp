@@ -5,7 +5,11 @@
 ///     awaits hellos            <------------------------ say where their rows (y) lie
 ///     some warps fetch rows    <------ rows ------------ (only read)
 ///     the others add them to the biases, in the order of the ranks, in fp32, and round once
-///     ---- finished ----------------------------------> y may be overwritten
+///     ---- finished ----------------------------------> y may be overwritten, whether the last
+///                                                        rows have been summed or not
+///
+/// A group of warps pulls most of its share of the tokens, then claims what is left of everybody's,
+/// for the links serve blocks unequally to the end. Who sums learns from the ring whose rows come.
 ///
 /// Remote bytes: a row for each rank that a token went to. Pull is bound by the rate of loads from
 /// peers, which eight multiprocessors reach (H200), and reads each row once; push needs staging and

@@ -1,6 +1,7 @@
 /// The combine kernel; combine.hpp tells how it works.
 #pragma once
 
+#include "device/apart.hpp"
 #include "expert_parallel/throughput/call_kernel.hpp"
 #include "expert_parallel/throughput/combine_weights_kernel.hpp"
 #include "expert_parallel/throughput/fetch_rows_kernel.hpp"
@@ -42,11 +43,10 @@ DEVICE void say_all_read(const Combine& call) {
 
 DEVICE void combine(const CombineParams& params) {
   grid::wait_for_previous();
-  release_hello();
   auto& shared = block::shared<CombineShared>();
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
-  const Deadline deadline = params.call.patience.start();
+  const CallDeadline deadline(params.call.patience);
   ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;

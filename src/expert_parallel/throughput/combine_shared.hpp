@@ -2,6 +2,7 @@
 /// the ring through which rows pass.
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/combine.hpp"
 #include "expert_parallel/throughput/phase.hpp"
@@ -60,7 +61,7 @@ struct Combine {
   const CombineParams& params;
   CombineShared& shared;
   const CombineTail& tail;
-  const Deadline& deadline;
+  const CallDeadline& deadline;
   uint32_t epoch, route_epoch;
 
   DEVICE bool prepares() const { return block::index() >= pullers_of(params); }

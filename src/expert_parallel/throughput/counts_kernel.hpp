@@ -204,48 +204,60 @@ DEVICE bool gather_counts(const Dispatch& call) {
 /// By a crew that knows the hellos: `body(slot, expert, tokens)` for each of this rank's experts
 /// and each block of each rank that has tokens for it. A slot is a rank and a block. Several words
 /// are asked for at a time: an answer takes a microsecond, and one after the other a block would
-/// need more of them than small calls take in all.
-/// Whether all that this thread waited for has come.
+/// need more of them than small calls take in all. Whether all that this thread waited for has
+/// come.
 template <class Body>
 DEVICE bool for_each_expert_count(const Dispatch& call, Crew crew, Body body) {
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
-  const uint32_t words = params.ranks * blocks_max * local_experts;
-  struct Word {
-    uint32_t slot, expert;
-    Stamped seen;
-  };
+  // Threads beside one another read words beside one another, in as many lines as there are.
+  const uint32_t columns = std::min(local_experts, crew.size), lines = crew.size / columns;
+  const uint32_t line = crew.index / columns;
+  if (line >= lines) return true;
   constexpr uint32_t kAtOnce = 8;
+  struct {
+    Peer<Stamped> words;  // of the expert, a slot after the other
+    uint32_t slot;        // the first that is asked for
+    uint32_t exist;       // a bit for each that is
+  } asked{};
   bool all_here = true;
-  for (uint32_t first = crew.index; first < words; first += kAtOnce * crew.size) {
-    Word asked[kAtOnce] = {};
-    const auto word_of = [&](const Word& word) {
-      return params.control.expert(params.rank, word.slot / blocks_max, word.slot % blocks_max,
-                                   word.expert);
-    };
-    const auto exists = [&](uint32_t i) {
-      const uint32_t slot = asked[i].slot;
-      return first + i * crew.size < words &&
-             slot % blocks_max < call.hellos().blocks(slot / blocks_max);
-    };
-    UNROLL
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      const uint32_t index = std::min(first + i * crew.size, words - 1);
-      asked[i] = {.slot = index / local_experts, .expert = index % local_experts, .seen = {}};
-      // Relaxed: nothing but the word is read because of it.
-      if (exists(i)) asked[i].seen = load<Order::relaxed, Scope::sys>(word_of(asked[i]));
-    }
-    UNROLL
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (!exists(i)) continue;
-      Stamped tokens = asked[i].seen;
-      if (tokens.epoch != call.epoch)
-        tokens =
-            call.await_word(Phase::dispatch_experts, asked[i].slot / blocks_max, word_of(asked[i]));
-      const bool here = tokens.epoch == call.epoch;
+  for (uint32_t expert = crew.index - line * columns; expert < local_experts; expert += columns) {
+    asked.words = params.control.expert(params.rank, 0, 0, expert);
+    for (asked.slot = line; asked.slot < params.ranks * blocks_max; asked.slot += kAtOnce * lines) {
+      asked.exist = 0;
+      for (uint32_t i = 0; i < kAtOnce; ++i) {
+        const uint32_t slot = asked.slot + i * lines, source = slot / blocks_max;
+        if (source < params.ranks && slot - source * blocks_max < call.hellos().blocks(source))
+          asked.exist |= 1u << i;
+      }
+      Stamped seen[kAtOnce];
+      Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_experts),
+                   .rank = params.rank,
+                   .expected = call.epoch};
+      const bool here = wait_until(call.deadline, what, [&] {
+        uint32_t missing = 0;
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          if ((asked.exist >> i & 1) == 0) continue;
+          // Relaxed: nothing but the word is read because of it.
+          seen[i] = load<Order::relaxed, Scope::sys>(
+              asked.words + static_cast<std::ptrdiff_t>(asked.slot + i * lines) * local_experts);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          if ((asked.exist >> i & 1) == 0 || seen[i].epoch == call.epoch) continue;
+          missing = i + 1;
+          what.seen = seen[i].epoch;
+        }
+        if (missing != 0) what.rank = (asked.slot + (missing - 1) * lines) / blocks_max;
+        return missing == 0;
+      });
       all_here = all_here && here;
-      if (here && tokens.value != 0) body(asked[i].slot, asked[i].expert, tokens.value);
+      UNROLL
+      for (uint32_t i = 0; i < kAtOnce; ++i)
+        if (here && (asked.exist >> i & 1) != 0 && seen[i].value != 0)
+          body(asked.slot + i * lines, expert, seen[i].value);
     }
   }
   return all_here;

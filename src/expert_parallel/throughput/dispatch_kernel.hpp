@@ -1,6 +1,7 @@
 /// The dispatch kernel; dispatch.hpp tells how it works.
 #pragma once
 
+#include "device/apart.hpp"
 #include "expert_parallel/throughput/begin_dispatch_kernel.hpp"
 #include "expert_parallel/throughput/scales_kernel.hpp"
 
@@ -10,20 +11,20 @@ using Mover = RowMover<Arrivals::by_block>;
 
 /// By all warps that move no rows.
 DEVICE void move_metadata(const Dispatch& call) {
+  // Not before movers may begin: they need no places.
+  if (warp::index() == call.last_other()) find_places(call);
+  NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.params.call.kind == CallKind::dispatch_again) {
     send_scales(call, call.params.table.rows_on());
     return;
   }
-  const bool sums = block::index() == 0, hurries = call.params.awaited;
-  if (sums && hurries) {
+  if (block::index() == 0) {
     sum_experts(call);
-    if (warp::index() == call.first_other()) report_counts(call);
+    if (call.params.awaited && warp::index() == call.last_other()) report_counts(call);
   }
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
-  // Where no host waits, these come while rows and all the above are under way.
-  if (sums && !hurries) sum_experts(call);
 }
 
 /// By the whole block. Whether this warp, as far as it knows, has done its part.
@@ -41,11 +42,10 @@ DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
 
 DEVICE void dispatch(const DispatchParams& params) {
   grid::wait_for_previous();
-  release_hello();
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
-  const Deadline deadline = params.call.patience.start();
+  const CallDeadline deadline(params.call.patience);
   const bool counts = params.call.kind != CallKind::dispatch_again;
   // The first looks at memory are made together: they take longer than all that is done meanwhile.
   TokenPicks picks(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});

@@ -2,6 +2,7 @@
 /// it.
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/crew.hpp"
 #include "expert_parallel/throughput/dispatch.hpp"
@@ -14,7 +15,7 @@ inline constexpr uint32_t kNothingRefused = 0xffffffff;
 /// Barriers of the dispatch kernel; 0 is block::sync()'s.
 enum class DispatchBarrier : uint32_t {
   experts_summed = 1,  ///< among the warps of block 0 that move no rows
-  counted = 2,         ///< among the warps that move no rows
+  counted = 2,         ///< among the warps that move no rows; also when they know places
   greeted = 3,         ///< among the movers
 };
 
@@ -30,13 +31,15 @@ struct Dispatch {
   const DispatchParams& params;
   DispatchShared& shared;
   const DispatchTail& tail;
-  const Deadline& deadline;
+  const CallDeadline& deadline;
   uint32_t epoch, route_epoch;
 
   DEVICE Hellos hellos() const { return tail.hellos(); }
   DEVICE bool moves_rows() const { return warp::index() < params.movers; }
   /// Of the warps that move no rows, the first.
   DEVICE uint32_t first_other() const { return params.movers; }
+  /// Of them, the last, which has the fewest tokens: of small calls, none.
+  DEVICE uint32_t last_other() const { return block::threads() / kWarpLanes - 1; }
   /// Threads of the warps that move no rows; they alone ask.
   DEVICE Crew others() const {
     const uint32_t movers = params.movers * kWarpLanes;

@@ -5,9 +5,12 @@
 
 namespace tokenyard::throughput {
 
-/// By one warp of a block that then meets: where each rank wants what travels beside its rows, from
+/// By one warp, before those meet who ask: where each rank wants what travels beside its rows, from
 /// the number of rows that it has places for.
-DEVICE void find_places(const Dispatch& call, const uint32_t* rows_on) {
+DEVICE void find_places(const Dispatch& call) {
+  const uint32_t* const rows_on = call.params.call.kind == CallKind::dispatch_again
+                                      ? call.params.table.rows_on()
+                                      : call.tail.rows_on();
   const Places places = call.tail.places();
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const ReceivedLayout layout = call.params.received(call.hellos().places(rank, rows_on[rank]));

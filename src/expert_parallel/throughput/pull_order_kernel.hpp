@@ -48,7 +48,7 @@ class PullOrder {
     const uint32_t begin = groups_ * params_.tokens_kept + warp::shuffle(ticket_, 0) * kTokensAPull;
     if (begin >= params_.tokens) return {0, 0, 0};
     draw();
-    return {begin, 1, std::min(kTokensAPull, params_.tokens - begin)};
+    return {begin, 1, std::min(uint32_t{kTokensAPull}, params_.tokens - begin)};
   }
 
   DEVICE void draw() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 #include "expert_parallel/throughput/readiness.hpp"
@@ -19,7 +20,7 @@ struct Unwatched {
 class Watched {
  public:
   /// `knows_experts`: the counts came with this call, and `named` is filled in.
-  DEVICE Watched(const Readiness& readiness, const Deadline& deadline, bool knows_experts)
+  DEVICE Watched(const Readiness& readiness, const CallDeadline& deadline, bool knows_experts)
       : readiness_(readiness), deadline_(deadline), knows_experts_(knows_experts) {}
 
   /// By the thread of block 0 that has seen it, with acquire; each of a source's blocks once.
@@ -57,16 +58,15 @@ class Watched {
   }
 
   const Readiness& readiness_;
-  const Deadline& deadline_;
+  const CallDeadline& deadline_;
   bool knows_experts_;
 };
 
-/// By threads of block 0, before it meets and its blocks are waited for: rows of `source` name an
-/// expert.
+/// By threads of block 0 where somebody watches, before it meets and its blocks are waited for:
+/// rows of `source` name an expert.
 DEVICE void note_named(const Readiness& readiness, uint32_t source, uint32_t local_expert) {
   // Relaxed: several threads write the same.
-  if (readiness.words != nullptr)
-    store<Order::relaxed, Scope::gpu>(&readiness.named(source, local_expert), 1);
+  store<Order::relaxed, Scope::gpu>(&readiness.named(source, local_expert), 1);
 }
 
 }  // namespace tokenyard::throughput

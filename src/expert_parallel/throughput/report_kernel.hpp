@@ -11,7 +11,8 @@ DEVICE void sum_experts(const Dispatch& call) {
   const Crew crew = call.others();
   for_each_expert_count(call, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
     add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens);
-    note_named(call.params.readiness, slot / params.control.layout.blocks_max, expert);
+    if (call.params.readiness.words != nullptr)
+      note_named(call.params.readiness, slot / params.control.layout.blocks_max, expert);
   });
   NamedBarrier(DispatchBarrier::experts_summed).sync(crew.size);
 }

@@ -9,6 +9,7 @@
 ///     all_written()    by one lane of it: the same of all rows
 #pragma once
 
+#include "device/apart.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/phase.hpp"
 #include "expert_parallel/throughput/results.hpp"
@@ -19,7 +20,7 @@ namespace tokenyard::throughput {
 /// A warp's place in its group, and what the group shares.
 struct ResultsGroup {
   const ResultsParams& params;
-  const Deadline& deadline;
+  const CallDeadline& deadline;
   uint32_t summer, summers;  ///< summer: of the group's; `summers`: the warp that fetches
   Completion* full;          ///< [stages]
   Completion* empty;         ///< [stages] arrived at by every summing warp
