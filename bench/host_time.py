@@ -2,16 +2,21 @@
 
 python bench/host_time.py                 # two GPUs, a process each
 python bench/host_time.py --device host   # small, to see that it works
+python bench/host_time.py --output bench/results/host_time_2_gpus.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+from peers.environment import environment  # In this folder.
 
 import tokenyard
 
@@ -56,20 +61,58 @@ def rank(world: tokenyard.World, tokens: int, hidden: int, calls: int) -> dict[s
     return results
 
 
+def row(
+    name: str, times: list[float], shape: tuple[int, int, int], ranks: int, gpus: int
+) -> dict[str, Any]:
+    """A result as bench/harness writes them, and the ninth decile: a host is late now and then."""
+    tokens, hidden, _ = shape
+    return dict(
+        case=name,
+        gpus=gpus,
+        ranks=ranks,
+        tokens=tokens,
+        hidden=hidden,
+        unit="us",
+        ours=dict(
+            median=statistics.median(times),
+            min=times[0],
+            max=times[-1],
+            ninth_decile=times[len(times) * 9 // 10],
+        ),
+        peer=None,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--output", help="a JSON file, such as bench/results/host_time.json")
     arguments = parser.parse_args()
     small = arguments.device == "host"
     shape = (4, 64, 5) if small else (TOKENS, HIDDEN, CALLS)
     ranks = tokenyard.launch(
         rank, ranks=arguments.ranks, processes=True, device=arguments.device, args=shape
     )
+    gpus = 0 if small else arguments.ranks
+    rows = [
+        row(
+            name,
+            sorted(us for of_rank in ranks for us in of_rank[name]),
+            shape,
+            arguments.ranks,
+            gpus,
+        )
+        for name in ranks[0]
+    ]
     print(f"host time of a call in us, {arguments.ranks} ranks: median, ninth decile")
-    for name in ranks[0]:
-        times = sorted(us for of_rank in ranks for us in of_rank[name])
-        print(f"{name:24} {statistics.median(times):7.1f} {times[len(times) * 9 // 10]:7.1f}")
+    for of_call in rows:
+        ours = of_call["ours"]
+        print(f"{of_call['case']:24} {ours['median']:7.1f} {ours['ninth_decile']:7.1f}")
+    if arguments.output:
+        text = json.dumps(dict(environment=environment(gpus), rows=rows), indent=1)
+        Path(arguments.output).write_text(text + "\n")
+        print(f"written: {arguments.output}")
 
 
 if __name__ == "__main__":
