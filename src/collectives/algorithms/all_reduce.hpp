@@ -5,6 +5,7 @@
 ///     halving_doubling 2 log2 N            2 B (N-1)/N         N a power of two
 ///     ring             2 (N-1), pipelined  2 B (N-1)/N         many ranks, large
 ///     direct           2, pipelined        2 B (N-1)/N         within a host
+///     between two      1, pipelined        B                   two of a host
 ///
 /// All ranks end with the same bits: each element is either reduced by one rank and copied, or by
 /// all in the same order.
@@ -35,5 +36,7 @@ Task all_reduce_ring(Attempt& attempt, const Team& team, Array array, ReduceOp o
 /// In place, saving what it replaces; averages. Of all types: short floats are rounded once. Pieces
 /// are reduced where they lie in the ring, and go on their way while they are in the cache.
 Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp op);
+/// What `direct` is between two of a host: each sends the other all it has, and adds up all of it.
+Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, ReduceOp op);
 
 }  // namespace tokenyard::collectives

@@ -53,6 +53,12 @@ void for_each_block(uint64_t at, std::span<const std::byte> piece, Body body) {
 }  // namespace
 
 Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp op) {
+  const std::vector<uint32_t>& host_of = attempt.host_of;
+  if (team.size() == 2 && host_of[team.ranks[0]] == host_of[team.ranks[1]]) {
+    Task between_two = all_reduce_between_two(attempt, team, array, op);
+    co_await between_two;
+    co_return;
+  }
   Conversation& talk = attempt.talk;
   Undo& undo = attempt.undo;
   const uint32_t ranks = team.size();

@@ -6,6 +6,7 @@
 /// an algorithm posts all it can, then receives in the order its peers post.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -75,6 +76,11 @@ class Conversation {
   template <typename Consumer>
   ReceiveEach<Consumer> receive_each(uint32_t from, uint64_t bytes, size_t granule,
                                      Consumer consume);
+  /// The same, where `consume` changes what this rank has posted to that one as frame `posted` (of
+  /// as many bytes): it gets no byte before the one in its place is out.
+  template <typename Consumer>
+  ReceiveEach<Consumer> receive_in_exchange(uint32_t from, uint64_t posted, uint64_t bytes,
+                                            size_t granule, Consumer consume);
 
   /// True if nothing is left to be handed over.
   bool push();
@@ -203,8 +209,14 @@ class SentUntil : public Wait {
 template <typename Consumer>
 class ReceiveEach : public Wait {
  public:
-  ReceiveEach(Conversation& talk, uint32_t from, uint64_t bytes, size_t granule, Consumer consume)
-      : talk_(talk), from_(from), bytes_(bytes), granule_(granule), consume_(std::move(consume)) {}
+  ReceiveEach(Conversation& talk, uint32_t from, uint64_t bytes, size_t granule, Consumer consume,
+              std::optional<uint64_t> posted = std::nullopt)
+      : talk_(talk),
+        from_(from),
+        bytes_(bytes),
+        granule_(granule),
+        consume_(std::move(consume)),
+        posted_(posted) {}
 
   bool ready() override {
     Stream* stream = talk_.expect(from_, bytes_);
@@ -213,19 +225,24 @@ class ReceiveEach : public Wait {
       if (split_bytes_ == 0) {
         const std::span<const std::byte> piece = stream->arrived();
         if (piece.empty()) return false;
-        const size_t whole = piece.size() - piece.size() % granule_;
+        const uint64_t here = std::min<uint64_t>(piece.size(), free_now(*stream));
+        const size_t whole = static_cast<size_t>(here - here % granule_);
         if (whole > 0) {
           consume_(done_, piece.first(whole));
           stream->consume(whole);
           done_ += whole;
           continue;
         }
+        if (piece.size() >= granule_) return false;
       }
       // An element lies across the end of a piece: it is put together here.
-      const size_t got = stream->read({split_ + split_bytes_, granule_ - split_bytes_});
-      if (got == 0) return false;
-      split_bytes_ += got;
-      if (split_bytes_ < granule_) continue;
+      if (split_bytes_ < granule_) {
+        const size_t got = stream->read({split_ + split_bytes_, granule_ - split_bytes_});
+        if (got == 0) return false;
+        split_bytes_ += got;
+        continue;
+      }
+      if (free_now(*stream) < granule_) return false;
       consume_(done_, std::span<const std::byte>(split_, granule_));
       done_ += granule_;
       split_bytes_ = 0;
@@ -237,12 +254,22 @@ class ReceiveEach : public Wait {
   std::optional<uint32_t> awaited() const override { return from_; }
 
  private:
+  /// Bytes that `consume_` may have and change what lies in their place. Sends on, so that rings of
+  /// two that wait for one another do not both stay full.
+  uint64_t free_now(Stream& stream) const {
+    if (!posted_) return bytes_ - done_;
+    stream.push();
+    const uint64_t out = std::min(stream.payload_out(*posted_), bytes_);
+    return out > done_ ? out - done_ : 0;
+  }
+
   Conversation& talk_;
   uint32_t from_;
   uint64_t bytes_, done_ = 0;
   size_t granule_, split_bytes_ = 0;
   alignas(16) std::byte split_[16];
   Consumer consume_;
+  std::optional<uint64_t> posted_;
 };
 
 std::string describe_receive(uint32_t from, uint64_t got, uint64_t bytes);
@@ -256,6 +283,13 @@ template <typename Consumer>
 ReceiveEach<Consumer> Conversation::receive_each(uint32_t from, uint64_t bytes, size_t granule,
                                                  Consumer consume) {
   return ReceiveEach<Consumer>(*this, from, bytes, granule, std::move(consume));
+}
+
+template <typename Consumer>
+ReceiveEach<Consumer> Conversation::receive_in_exchange(uint32_t from, uint64_t posted,
+                                                        uint64_t bytes, size_t granule,
+                                                        Consumer consume) {
+  return ReceiveEach<Consumer>(*this, from, bytes, granule, std::move(consume), posted);
 }
 
 }  // namespace tokenyard::collectives

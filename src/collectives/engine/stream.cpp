@@ -60,6 +60,14 @@ bool Stream::push() {
   return true;
 }
 
+uint64_t Stream::payload_out(uint64_t frame) const {
+  constexpr uint64_t all = ~uint64_t{0};
+  if (frame < out_) return all;
+  const Outgoing& outgoing = queue_.at(first_ + (frame - out_));
+  if (outgoing.payload.empty()) return all;  // It was copied.
+  return outgoing.taken > outgoing.head_bytes ? outgoing.taken - outgoing.head_bytes : 0;
+}
+
 void Stream::drop_unbegun() {
   if (drained()) return;
   const bool begun = queue_[first_].taken > 0;

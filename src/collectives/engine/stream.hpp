@@ -29,6 +29,9 @@ class Stream {
   /// Frames that were posted since the beginning, and those of them that are out.
   uint64_t posted() const { return out_ + queue_.size() - first_; }
   uint64_t out() const { return out_; }
+  /// Bytes of a frame's payload whose memory is its owner's again. Frames are counted since the
+  /// beginning; this one has been posted.
+  uint64_t payload_out(uint64_t frame) const;
   /// Drops what has not been begun, and goes on with what has: the peer can read on.
   void drop_unbegun();
   /// Copies what is posted and not yet out, so that its owner may have its memory back.

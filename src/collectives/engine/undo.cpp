@@ -12,9 +12,13 @@ void Undo::reserve(size_t bytes) {
 }
 
 void Undo::save(const void* at, size_t bytes) {
-  if (bytes == 0 || !log_) return;
+  if (std::byte* const place = place_to_save(at, bytes)) copy_streaming(place, at, bytes);
+}
+
+std::byte* Undo::place_to_save(const void* at, size_t bytes) {
+  if (bytes == 0 || !log_) return nullptr;
   if (log_bytes_ + bytes > log_.capacity()) throw InternalError("more was saved than was reserved");
-  copy_streaming(log_.data() + log_bytes_, at, bytes);
+  std::byte* const saved = log_.data() + log_bytes_;
   log_bytes_ += bytes;
   auto* place = static_cast<std::byte*>(const_cast<void*>(at));
   if (!saved_.empty() && static_cast<std::byte*>(saved_.back().at) + saved_.back().bytes == place) {
@@ -22,6 +26,7 @@ void Undo::save(const void* at, size_t bytes) {
   } else {
     saved_.push_back({place, bytes});
   }
+  return saved;
 }
 
 std::byte* Undo::scratch(size_t bytes) {

@@ -16,4 +16,12 @@ inline void prefetch(const void* from, size_t bytes = kPrefetchBytes) {
   for (size_t offset = 0; offset < bytes; offset += cache_line) __builtin_prefetch(at + offset);
 }
 
+/// The same for what is read a little later: past the innermost cache, which has no room for it.
+inline void prefetch_outer(const void* from, size_t bytes) {
+  constexpr size_t cache_line = 64;
+  const auto* at = static_cast<const char*>(from);
+  for (size_t offset = 0; offset < bytes; offset += cache_line)
+    __builtin_prefetch(at + offset, 0, 2);
+}
+
 }  // namespace tokenyard::collectives

@@ -37,6 +37,8 @@ struct RingMemory {
 };
 
 class RingWriter {
+  static constexpr size_t kCacheLine = 64, kStepBytes = 4 * kCacheLine;
+
  public:
   explicit RingWriter(const RingMemory& ring) : ring_(ring) {}
 
@@ -56,11 +58,14 @@ class RingWriter {
  private:
   void copy_in(std::span<const std::byte> bytes, bool from_memory) {
     std::byte* into = ring_.memory + (written_ & (ring_.capacity - 1));
+    // Asks for a line for each that it copies: a page's lines at once would fill the queue of the
+    // innermost cache, and copies would wait behind it.
     while (from_memory && bytes.size() > kPrefetchBytes) {
-      prefetch(bytes.data() + kPrefetchBytes);
-      std::memcpy(into, bytes.data(), kPrefetchBytes);
-      into += kPrefetchBytes;
-      bytes = bytes.subspan(kPrefetchBytes);
+      prefetch(bytes.data() + kPrefetchBytes, kStepBytes);
+      for (size_t line = 0; line < kStepBytes; line += kCacheLine)
+        std::memcpy(into + line, bytes.data() + line, kCacheLine);
+      into += kStepBytes;
+      bytes = bytes.subspan(kStepBytes);
     }
     if (!bytes.empty()) std::memcpy(into, bytes.data(), bytes.size());
   }
