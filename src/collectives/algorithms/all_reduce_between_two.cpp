@@ -7,8 +7,12 @@
 // A sum goes where what was posted lies, so what arrives is used only as far as that is out.
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
 
 #include "collectives/algorithms/all_reduce.hpp"
+#include "collectives/algorithms/saving_sum.hpp"
 #include "collectives/engine/streaming_copy.hpp"
 #include "collectives/wire/prefetch.hpp"
 
@@ -16,21 +20,68 @@ namespace tokenyard::collectives {
 
 namespace {
 
-/// What is saved and what is added come from different places; in turns as short as this one's
-/// loads are under way while the other's stores drain. A whole number of elements of any type.
-constexpr size_t block_bytes = size_t{1} << 10;
+/// What is saved, added to and perhaps divided is read once from memory if all that happens within
+/// the innermost cache; where it is first saved and then added, the shorter the better, since loads
+/// of the one are under way while stores of the other drain. Whole numbers of elements of any type.
+constexpr size_t turn_bytes = size_t{1} << 10, saving_turn_bytes = size_t{8} << 10;
 
-/// The sum of a block, in place of this rank's part. Both ranks put the same one's part first.
-struct BlockSum {
+/// Sums of what both ranks have, in place of this one's. Both put the same one's part first, and
+/// each element goes the same way on both, however what arrives is cut into pieces: compilers
+/// exchange what is added, and of two NaNs the first one stays.
+struct PairSum {
   DataType type;
   ReduceOp op;
   bool mine_is_first;
-  std::byte* wide_sums;  ///< room for a block, where sums are rounded at their end
+  size_t ahead;          ///< bytes to what this rank sends next
+  std::byte* wide_sums;  ///< room for a turn's, where sums are rounded at their end
+  size_t width = bytes_of(type);
   Combine combine = combine_of(type, op), accumulate = accumulate_of(type, op);
+  SavingSum saving_sum = saving_sum_of(type, op);
 
-  void operator()(std::byte* mine, const std::byte* theirs, size_t elements) const {
+  void reduce(std::byte* saved, std::byte* mine, std::span<const std::byte> theirs) const {
+    const size_t most = saving_sum != nullptr ? saving_turn_bytes : turn_bytes;
+    size_t bytes = 0;
+    for (size_t at = 0; at < theirs.size(); at += bytes) {
+      const size_t to_line = (0 - reinterpret_cast<uintptr_t>(saved + at)) % saving_line_bytes;
+      bytes = std::min(most, theirs.size() - at);
+      if (saving_sum == nullptr) {
+        in_steps(saved + at, mine + at, theirs.data() + at, bytes);
+      } else if (to_line == 0 && bytes >= saving_line_bytes) {
+        bytes -= bytes % saving_line_bytes;
+        in_lines(saved + at, mine + at, theirs.data() + at, bytes);
+      } else {
+        bytes = std::min(bytes, to_line % width == 0 && to_line > 0 ? to_line : saving_line_bytes);
+        within_a_line(saved + at, mine + at, theirs.data() + at, bytes);
+      }
+    }
+  }
+
+ private:
+  void in_lines(std::byte* saved, std::byte* mine, const std::byte* theirs, size_t bytes) const {
+    if (mine_is_first) {
+      saving_sum(saved, mine, mine, theirs, bytes, ahead);
+    } else {
+      saving_sum(saved, mine, theirs, mine, bytes, ahead);
+    }
+    if (op == ReduceOp::average) divide(mine, type, bytes / width, 2);
+  }
+  void within_a_line(std::byte* saved, std::byte* mine, const std::byte* theirs,
+                     size_t bytes) const {
+    struct alignas(saving_line_bytes) Line {
+      std::byte bytes[saving_line_bytes] = {};
+    } old, sum, other;
+    std::memcpy(sum.bytes, mine, bytes);
+    std::memcpy(other.bytes, theirs, bytes);
+    in_lines(old.bytes, sum.bytes, other.bytes, saving_line_bytes);
+    std::memcpy(saved, old.bytes, bytes);
+    std::memcpy(mine, sum.bytes, bytes);
+  }
+  void in_steps(std::byte* saved, std::byte* mine, const std::byte* theirs, size_t bytes) const {
     const std::byte* const first = mine_is_first ? mine : theirs;
     const std::byte* const second = mine_is_first ? theirs : mine;
+    const size_t elements = bytes / width;
+    prefetch_outer(mine + ahead, bytes);
+    copy_streaming(saved, mine, bytes);
     if (wide_sums == nullptr) {
       combine(mine, first, second, elements);
       if (op == ReduceOp::average) divide(mine, type, elements, 2);
@@ -56,21 +107,14 @@ Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, Red
   const size_t few = std::max<size_t>(array.elements / 4, (size_t{16} << 10) / width);
   const size_t chunk = std::max<size_t>(std::min(attempt.chunk_bytes / width, few), 1);
   const size_t chunks = (array.elements + chunk - 1) / chunk;
-  const size_t ahead = 2 * chunk * width;  // to the chunk that is posted when this one is done
   std::byte* const wide_sums =
-      wide == array.type ? nullptr : undo.scratch(block_bytes / width * bytes_of(wide));
-  const BlockSum sum = {
-      .type = array.type, .op = op, .mine_is_first = team.me == 0, .wide_sums = wide_sums};
+      wide == array.type ? nullptr : undo.scratch(turn_bytes / width * bytes_of(wide));
+  const PairSum sums = {.type = array.type,
+                        .op = op,
+                        .mine_is_first = team.me == 0,
+                        .ahead = 2 * chunk * width,
+                        .wide_sums = wide_sums};
 
-  const auto reduce = [&](std::byte* mine, std::span<const std::byte> theirs) {
-    std::byte* const saved = undo.place_to_save(mine, theirs.size());
-    for (size_t at = 0; at < theirs.size(); at += block_bytes) {
-      const size_t bytes = std::min(block_bytes, theirs.size() - at);
-      prefetch_outer(mine + at + ahead, bytes);
-      if (saved != nullptr) copy_streaming(saved + at, mine + at, bytes);
-      sum(mine + at, theirs.data() + at, bytes / width);
-    }
-  };
   const auto chunk_of = [=](size_t index) {
     const Part part = piece_of({0, array.elements}, chunk, index);
     return std::span<std::byte>(data + part.begin * width, part.elements * width);
@@ -86,8 +130,10 @@ Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, Red
     if (index + 1 < chunks) post(index + 1);
     const std::span<std::byte> mine = chunk_of(index);
     auto theirs = talk.receive_in_exchange(
-        other, frames[index % 2], mine.size(), width,
-        [&, mine](uint64_t at, auto piece) { reduce(mine.data() + at, piece); });
+        other, frames[index % 2], mine.size(), width, [&, mine](uint64_t at, auto piece) {
+          std::byte* const place = mine.data() + at;
+          sums.reduce(undo.place_to_save(place, piece.size()), place, piece);
+        });
     co_await theirs;
   }
   Sent sent = talk.sent();

@@ -12,11 +12,10 @@ void Undo::reserve(size_t bytes) {
 }
 
 void Undo::save(const void* at, size_t bytes) {
-  if (std::byte* const place = place_to_save(at, bytes)) copy_streaming(place, at, bytes);
+  if (bytes > 0 && log_) copy_streaming(place_to_save(at, bytes), at, bytes);
 }
 
 std::byte* Undo::place_to_save(const void* at, size_t bytes) {
-  if (bytes == 0 || !log_) return nullptr;
   if (log_bytes_ + bytes > log_.capacity()) throw InternalError("more was saved than was reserved");
   std::byte* const saved = log_.data() + log_bytes_;
   log_bytes_ += bytes;

@@ -19,8 +19,7 @@ class Undo {
   void reserve(size_t bytes);
   /// Does nothing where nothing was reserved: not all that is written is an input.
   void save(const void* at, size_t bytes);
-  /// The same for who copies in parts, before it changes each: where to. Null if nothing was
-  /// reserved.
+  /// The same for who copies in parts, before it changes each: where to. Something was reserved.
   std::byte* place_to_save(const void* at, size_t bytes);
   /// Working memory until the operation ends.
   std::byte* scratch(size_t bytes);
