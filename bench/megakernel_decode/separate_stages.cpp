@@ -23,9 +23,11 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   const uint32_t depth = rings.ring_units != 0 ? rings.ring_units : host ? 3 : 6;
   shape_ = {.workers = blocks,
             .compute_warps = host ? 1u : 8u,
-            .streams = {.unit_bytes = decoder.unit_bytes(),
-                        .depth = depth,
-                        .in_flight = std::min(rings.in_flight, depth)}};
+            .streams = {.unit_bytes = decoder.unit_bytes(), .depth = depth, .in_flight = 0}};
+  // A long cache that is loaded ahead leaves less room.
+  if (rings.ring_units == 0)
+    shape_.streams.depth = mk::ring_units_that_fit(graph, shape_, world.accelerator().capacity());
+  shape_.streams.in_flight = std::min(rings.in_flight, shape_.streams.depth);
   const std::span graphs(&graph, 1);
   const std::span shapes(&shape_, 1);
   program_ = mk::make_program(graphs, 0, shape_, mk::compile(graphs, shapes));
