@@ -31,6 +31,7 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   const std::span graphs(&graph, 1);
   const std::span shapes(&shape_, 1);
   program_ = mk::make_program(graphs, 0, shape_, mk::compile(graphs, shapes));
+  mk::check_capacity(program_, shape_, graph, world.accelerator().capacity());
   tables_ = std::make_unique<mk::DeviceTables>(world, program_, graph, shape_, 0);
   lay_out_packets();
   tables_->describe(params_);
