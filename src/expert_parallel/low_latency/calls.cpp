@@ -51,7 +51,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
   const uint32_t warps = plan_.dispatch_warps(params, split);
-  params.divide(split.blocks - split.send_blocks, warps);
+  params.divide(split.blocks - split.send_blocks, warps, plan_.words_summed);
   last_stream_.begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,

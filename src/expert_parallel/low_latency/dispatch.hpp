@@ -56,6 +56,7 @@ struct DispatchOut {
 struct DispatchTail {
   uint32_t ranks, local_experts, topk, words;
   uint32_t rows_a_block;  ///< (source, token) pairs that a block spreads
+  bool counts;            ///< an expert's words are many: its rows of each source are counted once
   std::byte* base = nullptr;
 
   /// Bit t of a source's words: the expert gets that source's token t.
@@ -107,7 +108,8 @@ struct DispatchParams {
   uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2
 
   /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
-  void divide(uint32_t blocks_that_receive, uint32_t warps) {
+  /// `words_summed`: of an expert's words, as many as are counted anew for each slot.
+  void divide(uint32_t blocks_that_receive, uint32_t warps, uint32_t words_summed) {
     const uint32_t team = std::min(row.data_units(), warps - 1);  // One at least is for the ids.
     const uint32_t blocks = blocks_that_receive != 0 ? blocks_that_receive : 1;
     by = {.ranks = Divisor::of(call.ranks),
@@ -128,7 +130,8 @@ struct DispatchParams {
             .local_experts = local_experts,
             .topk = topk,
             .words = words(),
-            .rows_a_block = by.receive_blocks.quotient(slots() + blocks - 1)};
+            .rows_a_block = by.receive_blocks.quotient(slots() + blocks - 1),
+            .counts = call.ranks * words() > words_summed};
   }
 
   HOST_DEVICE uint32_t slots() const { return call.ranks * tokens_max; }

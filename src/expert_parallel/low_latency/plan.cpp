@@ -19,6 +19,7 @@ constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
 constexpr uint32_t kPollsALookGpu = 64;  // Some 50 us of polling L2.
+constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
@@ -98,6 +99,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
           .polls_a_look = gpu ? kPollsALookGpu : 1,
+          .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
           // Tests on hosts have few blocks anyway, and want them all.
           .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
           .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};

@@ -74,16 +74,17 @@ DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
   return call.shared.lacks[source] != 0 || !call.call.open(source);
 }
 
-/// By the whole block, which then has to meet: everybody's ids. `again`: after the verdict; what is
-/// read then another block has seen, so it comes, though the source is masked: waits are in this
-/// rank's own name then, which never is.
-DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
+/// By the whole block, which then has to meet: everybody's ids. Whether this thread lacks some.
+/// `again`: after the verdict; what is read then another block has seen, so it comes, though the
+/// source is masked: waits are in this rank's own name then, which never is.
+DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const DispatchParams& params = call.params;
   const CallParams& common = params.call;
   const auto begin = static_cast<uint32_t>(cycles());
   const Divisor& ids_a_source = params.by.ids_a_source;
   const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
   const uint32_t shift = params.ids_shift, shares = common.ranks * ids_a_source.divisor << shift;
+  bool lacking = false;
   KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
     const uint32_t i = at >> shift, source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
@@ -100,10 +101,12 @@ DEVICE void read_ids(const Dispatch& call, const OwnRows& own, bool again) {
       note_ids(call, own, {source, token}, first, packed, at - (i << shift));
     else
       store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
+    lacking |= !come;
     if (params.out.waited != nullptr && !again)
       fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
                                               static_cast<uint32_t>(cycles()) - begin);
   }
+  return lacking;
 }
 
 /// Whether this block has all ids of a source.
@@ -134,6 +137,21 @@ DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
   return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
 }
 
+/// By the whole block, which has met and meets: forgets tokens of sources that take no part. From
+/// then on the bitmap says all.
+DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                   i += block::threads()) {
+    const uint32_t expert = call.params.by.ranks.quotient(i);
+    const uint32_t source = call.params.by.ranks.remainder(i, expert);
+    if (takes_part(call, source, by_verdicts)) continue;
+    KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word)
+        tail.bits(expert, source)[word] = 0;
+  }
+  block::sync();
+}
+
 /// term(0) + ... + term(count - 1), looked up a few at a time.
 template <class Term>
 DEVICE uint32_t sum_of(uint32_t count, Term term) {
@@ -145,41 +163,56 @@ DEVICE uint32_t sum_of(uint32_t count, Term term) {
   return sum;
 }
 
-/// By the whole block: how many rows everybody has for each expert.
-DEVICE void count_rows(const Dispatch& call, bool by_verdicts) {
+/// The bits that are set in some of an expert's words.
+DEVICE uint32_t bits_of(const uint32_t* words, uint32_t count) {
+  return sum_of(count, [&](uint32_t word) { return population(words[word]); });
+}
+
+/// By the whole block, which then has to meet: how many rows everybody has for each expert. Of a
+/// world whose words are few, bits are counted where their number is asked for.
+DEVICE void count_rows(const Dispatch& call) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
                    i += block::threads()) {
     const uint32_t expert = call.params.by.ranks.quotient(i);
     const uint32_t source = call.params.by.ranks.remainder(i, expert);
-    const uint32_t words = takes_part(call, source, by_verdicts) ? tail.words : 0;
-    const uint32_t* const bits = tail.bits(expert, source);
-    tail.rows(expert)[source] =
-        sum_of(words, [&](uint32_t word) { return population(bits[word]); });
+    tail.rows(expert)[source] = bits_of(tail.bits(expert, source), tail.words);
   }
 }
 
-/// The slot of a source's token among an expert's rows.
-DEVICE uint32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
-  const uint32_t* const rows = call.tail.rows(expert);
-  const uint32_t* const bits = call.tail.bits(expert, of.source);
-  return population(bits[of.token / 32] & ((1u << of.token % 32) - 1)) +
-         sum_of(of.source, [&](uint32_t source) { return rows[source]; }) +
-         sum_of(of.token / 32, [&](uint32_t word) { return population(bits[word]); });
+/// How many rows a source has for an expert.
+DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
+  const DispatchTail& tail = call.tail;
+  return tail.counts ? tail.rows(expert)[source]
+                     : bits_of(tail.bits(expert, source), tail.words);
 }
 
-/// By the whole block, which has met since it counted: where its own rows go. Once for a row, and
-/// not by each of the warps that move its units.
-DEVICE void find_slots(const Dispatch& call, const OwnRows& own, bool by_verdicts) {
+/// The slot of a source's token among an expert's rows, or -1: it has none there.
+DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
+  const DispatchTail& tail = call.tail;
+  const uint32_t* const own = tail.bits(expert, of.source) + of.token / 32;
+  const uint32_t* from = tail.bits(expert, 0);
+  const uint32_t bits = *own, bit = 1u << of.token % 32;
+  if ((bits & bit) == 0) return -1;
+  uint32_t slot = population(bits & (bit - 1));
+  if (tail.counts) {
+    const uint32_t* const rows = tail.rows(expert);
+    slot += sum_of(of.source, [&](uint32_t source) { return rows[source]; });
+    from = tail.bits(expert, of.source);
+  }
+  slot += bits_of(from, static_cast<uint32_t>(own - from));
+  return static_cast<int32_t>(expert * call.params.slots() + slot);
+}
+
+/// By the whole block: where its own rows go. Once for a row, and not by each of the warps that
+/// move its units.
+DEVICE void find_slots(const Dispatch& call, const OwnRows& own) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {
     const uint32_t expert = tail.ids(0)[i];
     int32_t slot = -1;
-    if (expert != PackedIds::kNone) {
-      const SourceToken of = own.at(call.params, call.params.by.topk.quotient(i));
-      if (takes_part(call, of.source, by_verdicts))
-        slot = static_cast<int32_t>(expert * call.params.slots() + slot_of(call, expert, of));
-    }
+    if (expert != PackedIds::kNone)
+      slot = slot_of(call, expert, own.at(call.params, call.params.by.topk.quotient(i)));
     tail.slots(0)[i] = slot;
   }
 }

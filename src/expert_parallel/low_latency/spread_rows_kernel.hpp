@@ -21,10 +21,13 @@ struct SpreadJob {
     job.find(call, own);
     return job;
   }
-  DEVICE void advance(const Dispatch& call, const OwnRows& own) {
+  /// False: there is none left.
+  DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
     for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
+    if (row >= own.count) return false;
     find(call, own);
+    return true;
   }
   DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
   /// A look at the piece before it is known whether anybody wants it: what it takes from memory
@@ -100,11 +103,10 @@ DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, int32_t slot
 /// By one thread: where an expert's rows of each source lie, and how many there are.
 DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
   const DispatchParams& params = call.params;
-  const uint32_t* const rows = call.tail.rows(expert);
   RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
   int32_t begin = 0;
   KEEP_ROLLED for (uint32_t source = 0; source < params.call.ranks; ++source) {
-    const auto count = static_cast<int32_t>(rows[source]);
+    const auto count = static_cast<int32_t>(rows_of(call, expert, source));
     ranges[source] = {begin, count};
     begin += count;
   }
@@ -149,29 +151,30 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   SpreadJob job = SpreadJob::first(call, own);
   empty_tables(call);
   open_call(call.call, false, [] {});
-  Bytes16 seen = empty_piece();
   for (bool again = false;; again = true) {
-    read_ids(call, own, again);
-    block::sync();
+    const bool lacking = read_ids(call, own, again);
+    if (block::any(lacking || again)) [[unlikely]] erase_absent(call, again);
     Proposal proposal{};
     if (!again && thread::index() < params.call.ranks)
       proposal = Proposal::make(call, thread::index());
-    count_rows(call, again);
-    block::sync();
-    if (!again) seen = job.glance();
-    find_slots(call, own, again);
+    if (call.tail.counts) {
+      count_rows(call);
+      block::sync();
+    }
+    find_slots(call, own);
     if (again) {
       block::sync();
       break;
     }
     if (!learn(call, proposal)) break;
   }
+  Bytes16 seen = job.glance();
   tell_counts(call, own);
-  while (job.row < own.count) {
+  for (bool more = job.row < own.count; more;) {
     const SpreadJob now = job;
     const Bytes16 seen_now = seen;
-    job.advance(call, own);
-    seen = job.glance();
+    more = job.advance(call, own);
+    if (more) seen = job.glance();
     const int32_t slot = picked_slot(call, now.row);
     if (now.notes(call))
       note_row(call, now.of, slot);
