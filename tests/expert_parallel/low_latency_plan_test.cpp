@@ -21,8 +21,8 @@ void expect_split(const Split& split, uint32_t blocks, uint32_t send_blocks) {
 
 TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
   const Plan plan = plan_of(128);
-  expect_split(plan.dispatch(Part::both, kAll), 132, 16);
-  expect_split(plan.dispatch(Part::send, kAll), 128, 128);
+  expect_split(plan.dispatch(Part::both, kAll), 132, 16 + 1);  // One tells ids.
+  expect_split(plan.dispatch(Part::send, kAll), 128 + 2, 128 + 2);
   expect_split(plan.dispatch(Part::receive, kAll), 132, 0);
   expect_split(plan.combine(Part::both, kAll), 132, 66);
   expect_split(plan.combine(Part::send, 48), 48, 48);
@@ -33,9 +33,26 @@ TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   const Plan one = plan_of(1);
   // The last block speaks for the rank.
   expect_split(one.dispatch(Part::both, kAll), 4 + 4 + 1, 4);  // Ids for four ranks, rows of four.
-  expect_split(one.combine(Part::both, kAll), 6 + 1 + 1, 6);   // Sums and weights for three.
+  // Parts of sums and weights for three.
+  expect_split(one.combine(Part::both, kAll), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
   expect_split(one.combine(Part::receive, kAll), 1 + 1, 0);
-  expect_split(plan_of(16).dispatch(Part::both, kAll), 16 + 64 + 1, 16);
+  expect_split(plan_of(16).dispatch(Part::both, kAll), 17 + 64 + 1, 16 + 1);
+}
+
+TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
+  const auto expect_roles = [](uint32_t tokens, Part part, uint32_t blocks,
+                               const SendRoles& expected) {
+    const Plan plan = plan_of(tokens);
+    const SendRoles roles = plan.send_roles(plan.dispatch(part, blocks), tokens);
+    EXPECT_EQ(roles.data_blocks, expected.data_blocks);
+    EXPECT_EQ(roles.tell_first, expected.tell_first);
+    EXPECT_EQ(roles.tell_blocks, expected.tell_blocks);
+  };
+  expect_roles(128, Part::both, kAll, {16, 16, 1});
+  expect_roles(128, Part::both, 48, {12, 0, 12});  // All that send.
+  expect_roles(128, Part::send, kAll, {128, 128, 1});  // The last of the 130 speaks for the rank.
+  expect_roles(1, Part::both, kAll, {1, 1, 3});
+  expect_roles(1, Part::send, kAll, {1, 1, 2});
 }
 
 /// A block of at least two: the caller's budget is never exceeded, and both roles are there.

@@ -50,6 +50,10 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
+  const low_latency::SendRoles roles = plan_.send_roles(split, params.tokens_max);
+  params.data_blocks = roles.data_blocks;
+  params.tell_first = roles.tell_first;
+  params.tell_blocks = roles.tell_blocks;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps, plan_.words_summed);
   last_stream_.begin_call(stream);
@@ -69,6 +73,7 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
+  params.divide();
   last_stream_.begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks,
@@ -101,6 +106,9 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .complaint = complaint_,
                         .tail = {},
                         .by = {},
+                        .data_blocks = 0,
+                        .tell_first = 0,
+                        .tell_blocks = 0,
                         .send_teams = 0,
                         .ids_shift = 0};
   params.out.rows_total = call.rows_total;
@@ -144,8 +152,9 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .topk = options.topk,
                              .local_experts = options.experts / world.size(),
                              .pieces = options.hidden / 8,
-                             .by = low_latency::CombineDivisors::of(
-                                 world.size(), options.topk, options.experts / world.size())};
+                             .by = {},
+                             .streams = 0,
+                             .parts = 0};
   if (call.hook) {
     handle->combine_left = params;
     handle->logfmt_left = what.logfmt;

@@ -16,6 +16,7 @@
 /// first hides behind the start.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,15 +27,14 @@
 namespace tokenyard::low_latency {
 
 inline constexpr uint32_t kCombineThreadsMax = 896;
+/// Of few tokens so many blocks share what is sent of each: one is bound by its instructions.
+inline constexpr uint32_t kSumPartsMax = 4;
 
 /// By what a combine divides.
 struct CombineDivisors {
   Divisor others;  ///< ranks but for this one
   Divisor topk, local_experts;
-
-  static CombineDivisors of(uint32_t ranks, uint32_t topk, uint32_t local_experts) {
-    return {Divisor::of(ranks > 1 ? ranks - 1 : 1), Divisor::of(topk), Divisor::of(local_experts)};
-  }
+  Divisor streams;
 };
 
 struct CombineParams {
@@ -48,7 +48,25 @@ struct CombineParams {
   uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
   uint32_t tokens, tokens_max, topk, local_experts;
   uint32_t pieces;  ///< of a row: hidden / 8
+  // By divide().
   CombineDivisors by;
+  /// Of the sending blocks, `streams` share the others' tokens, or `parts` times as many, a part of
+  /// each token's chunks each; the rest tells weights alone.
+  uint32_t streams, parts;
+
+  /// On the host, when all the rest is known.
+  void divide() {
+    const uint32_t others = call.ranks > 1 ? call.ranks - 1 : 1, tokens = others * tokens_max;
+    const uint32_t blocks = call.send_blocks != 0 ? call.send_blocks : 1;
+    const uint32_t turns = (tokens + blocks - 1) / blocks;
+    streams = (tokens + turns - 1) / turns;  // No more than it takes for as many turns.
+    const uint32_t spare = blocks > others ? blocks - others : 1;
+    parts = std::clamp(spare / streams, 1u, kSumPartsMax);
+    by = {.others = Divisor::of(others),
+          .topk = Divisor::of(topk),
+          .local_experts = Divisor::of(local_experts),
+          .streams = Divisor::of(streams)};
+  }
 
   HOST_DEVICE uint32_t chunks() const { return (pieces + 31) / 32; }
 };

@@ -9,8 +9,9 @@ namespace tokenyard::low_latency {
 namespace {
 
 // Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do; a
-// combine halves them.
-constexpr uint32_t kDispatchSendersMax = 16, kDispatchSendersShare = 4;
+// combine halves them. Where there are as many, one more tells ids.
+constexpr uint32_t kDataBlocksGpu = 16, kDispatchSendersShare = 4;
+constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids; 28 hold a
 // row of sums, a chunk each.
@@ -41,16 +42,17 @@ Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
   return {senders + receivers, senders};
 }
 
-/// A block sends a token or more, or tells a rank of ids or weights; a block receives a row or
+/// A block sends a token or more, or tells ids, or a rank of weights; a block receives a row or
 /// more. Of a few tokens all other blocks are in the way (on 4 H200s a dispatch of one took 6.0 us
 /// on 132 multiprocessors and 5.6 on 48), but for one, the last, which speaks for the rank: that
 /// takes it a microsecond, and the only receiver of a combine was late by as much.
 Split most_of_dispatch(const LowLatencyOptions& options, uint32_t ranks) {
-  const uint32_t senders = std::max(options.tokens_max, ranks);
+  const uint32_t senders = std::max(options.tokens_max + 2, ranks);
   return {senders + ranks * options.tokens_max + 1, senders};
 }
 Split most_of_combine(const LowLatencyOptions& options, uint32_t ranks) {
-  const uint32_t senders = std::max(1u, (ranks - 1) * (options.tokens_max + 1));
+  // Weights, which others wait for, have blocks of their own, and not the last of all.
+  const uint32_t senders = (ranks - 1) * (kSumPartsMax * options.tokens_max + 1) + 1;
   return {senders + options.tokens_max + 1, senders};
 }
 
@@ -65,8 +67,19 @@ uint32_t round_up_to_line(uint32_t pieces) {
 }  // namespace
 
 Split Plan::dispatch(Part part, uint32_t blocks) const {
-  return split(part, blocks, std::min(kDispatchSendersMax, blocks / kDispatchSendersShare),
+  return split(part, blocks, std::min(data_blocks_max + 1, blocks / kDispatchSendersShare),
                dispatch_most);
+}
+
+/// Ids are told apart from tokens where there are blocks enough. The last block of all speaks for
+/// the rank, so of a call that only sends it tells nothing where another can.
+SendRoles Plan::send_roles(Split split, uint32_t tokens_max) const {
+  const uint32_t senders = split.send_blocks;
+  uint32_t data = std::min(senders, tokens_max);
+  if (data == senders && senders > data_blocks_max) --data;
+  if (data == senders) return {data, 0, senders};
+  const bool last_speaks = split.blocks == senders && senders - data > 1;
+  return {data, data, senders - data - (last_speaks ? 1 : 0)};
 }
 
 Split Plan::combine(Part part, uint32_t blocks) const {
@@ -80,8 +93,11 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   uint32_t warps = kDispatchWarpsMin;
   constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // A lane a pick.
   if (split.send_blocks != 0) {
-    const uint32_t tokens = quotient_up(params.tokens_max, split.send_blocks);
-    warps = tokens * params.row.data_units() + quotient_up(ids, kIdsAWarp * split.send_blocks);
+    const SendRoles roles = send_roles(split, params.tokens_max);
+    const uint32_t tokens = quotient_up(params.tokens_max, roles.data_blocks);
+    const uint32_t of_data = tokens * params.row.data_units();
+    const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.tell_blocks);
+    warps = roles.apart() ? std::max(of_data + 1, of_ids) : of_data + of_ids;
   }
   if (receivers != 0)
     warps = std::max({warps, quotient_up(params.call.ranks * ids, kWarpLanes),
@@ -100,6 +116,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
           .polls_a_look = gpu ? kPollsALookGpu : 1,
           .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
+          .data_blocks_max = gpu ? kDataBlocksGpu : kDataBlocksHost,
           // Tests on hosts have few blocks anyway, and want them all.
           .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
           .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};

@@ -15,6 +15,13 @@ struct Split {
   uint32_t blocks, send_blocks;
 };
 
+/// Of a dispatch's sending blocks.
+struct SendRoles {
+  uint32_t data_blocks;              ///< the first ones move tokens
+  uint32_t tell_first, tell_blocks;  ///< these tell ids
+  bool apart() const { return tell_first >= data_blocks; }
+};
+
 struct Plan {
   AcceleratorKind kind;
   uint32_t multiprocessors;
@@ -22,11 +29,13 @@ struct Plan {
   uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;
   uint32_t words_summed;  ///< see DispatchParams::divide
+  uint32_t data_blocks_max;  ///< of a dispatch that also receives
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
   /// Of `blocks`, as many as have something to do.
   Split dispatch(Part part, uint32_t blocks) const;
   Split combine(Part part, uint32_t blocks) const;
+  SendRoles send_roles(Split split, uint32_t tokens_max) const;
 
   /// Of each block: no more than have something to do, since a block of few tokens takes about as
   /// long as its warps take to issue their instructions.

@@ -107,18 +107,22 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
       common.windows.ids(destination, call.call.parity(), common.rank) + index, packed.piece);
 }
 
-/// The words of ids that a warp tells: all sending blocks share them, since whoever receives waits
-/// for all, and a warp beside those that cast takes long for each.
+/// The words of ids that a warp tells. Blocks that move no tokens tell them, since whoever receives
+/// waits for all, and a warp beside those that cast takes long for each; with few multiprocessors
+/// all sending blocks share them.
 struct IdsShare {
   uint32_t first, stride, count;
 
   /// `begin`: the block's warps that move data.
   DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
+    const uint32_t place = block::index() - params.tell_first, blocks = params.tell_blocks;
+    if (place >= blocks) return {};
     const uint32_t warps = warp::count() - begin;
-    const uint32_t position = (warp::index() - begin) * params.call.send_blocks + block::index();
-    return {position * AskedIds::kAWarp, warps * params.call.send_blocks * AskedIds::kAWarp,
+    const uint32_t position = (warp::index() - begin) * blocks + place;
+    return {position * AskedIds::kAWarp, warps * blocks * AskedIds::kAWarp,
             params.tokens_max * packed_ids_of(params.topk)};
   }
+  DEVICE bool has_words() const { return first < count; }
   DEVICE AskedIds load(const DispatchParams& params, uint32_t base) const {
     return AskedIds::load(params, base + warp::lane() / AskedIds::kLanes);
   }
@@ -151,52 +155,77 @@ struct SendPosition {
   DEVICE static SendPosition first(const DispatchParams& params) {
     const Divisor& team = params.by.send_team;
     const uint32_t which = team.quotient(warp::index());
-    return {block::index() + which * params.call.send_blocks, team.remainder(warp::index(), which)};
+    return {block::index() + which * params.data_blocks, team.remainder(warp::index(), which)};
   }
   DEVICE void advance(const DispatchParams& params) {
     const Divisor& team = params.by.send_team;
     unit += team.divisor;
     if (unit < params.row.data_units()) return;
     unit = team.remainder(unit, team.quotient(unit));
-    token += params.send_teams * params.call.send_blocks;
+    token += params.send_teams * params.data_blocks;
   }
 };
 
-/// By all lanes: `send(rank)` for each rank that a token goes to. `id` is this lane's pick. (Lanes
-/// that find who holds the same rank take longer than the rest of a unit.)
-template <class Send>
-DEVICE void each_destination(const Dispatch& call, int64_t id, Send send) {
-  const bool valid = is_expert(call.params, id);
-  const uint32_t rank =
-      valid ? call.params.by.local_experts.quotient(static_cast<uint32_t>(id)) : 0;
-  const bool goes = valid && call.call.open(rank);
-  KEEP_ROLLED for (uint32_t first = 0; first < call.params.call.ranks; first += 32) {
-    uint32_t left = warp::bit_or(goes && rank - first < 32 ? 1u << rank % 32 : 0);
-    KEEP_ROLLED for (; left != 0; left &= left - 1) send(first + first_bit(left));
+/// The ranks that a token goes to, masked or not: known before the block knows with whom it speaks.
+/// (Lanes that find who holds the same rank take longer than the rest of a unit.)
+struct Destinations {
+  uint32_t rank;   ///< that holds this lane's pick, or kRanksMax
+  uint32_t first;  ///< of the first 32 ranks those that hold some lane's, as bits
+
+  /// By all lanes. `id` is this lane's pick.
+  DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
+    Destinations made{kRanksMax, 0};
+    if (is_expert(params, id))
+      made.rank = params.by.local_experts.quotient(static_cast<uint32_t>(id));
+    made.first = made.some(0);
+    return made;
   }
-}
+  /// By all lanes: `send(rank)` for each that the block speaks with.
+  template <class Send>
+  DEVICE void each(const Dispatch& call, Send send) const {
+    KEEP_ROLLED for (uint32_t from = 0; from < call.params.call.ranks; from += 32) {
+      KEEP_ROLLED for (uint32_t left = from == 0 ? first : some(from); left != 0;
+                       left &= left - 1) {
+        const uint32_t destination = from + first_bit(left);
+        if (call.call.open(destination)) send(destination);
+      }
+    }
+  }
+
+ private:
+  DEVICE uint32_t some(uint32_t from) const {
+    return warp::bit_or(rank - from < 32 ? 1u << rank % 32 : 0);
+  }
+};
 
 DEVICE LoadedId pick_of_lane(const DispatchParams& params, uint32_t token) {
   return warp::lane() < params.topk ? LoadedId::load(params, token, warp::lane()) : LoadedId{};
 }
 
-/// By all lanes: a unit's pieces to every destination. `id` is this lane's pick.
-DEVICE void send_unit(const Dispatch& call, SendPosition at, int64_t id, const CastUnit& cast) {
-  const DispatchParams& params = call.params;
-  const uint32_t piece = params.row.piece(at.unit, warp::lane());
-  const bool has_piece = piece < params.row.data_pieces();
-  const bool has_scales = params.row.is_fp8() && warp::lane() == 0;
-  const uint32_t parity = call.call.parity();
-  each_destination(call, id, [&](uint32_t destination) {
-    const Peer<Bytes16> row =
-        params.call.windows.row(destination, parity, params.call.rank, at.token);
-    // Relaxed: sixteen bytes are their own flag.
-    if (has_piece) store<Order::relaxed, Scope::sys>(row + piece, cast.data);
-    if (has_scales)
-      store<Order::relaxed, Scope::sys>(row + (params.row.first_scale_piece() + at.unit),
-                                        cast.scales);
-  });
-}
+/// What leaves of a unit, and for whom it is.
+struct ReadyUnit {
+  SendPosition at;
+  CastUnit cast;
+  Destinations to;
+
+  /// By all lanes: a unit's pieces to every destination.
+  DEVICE void send(const Dispatch& call) const {
+    const DispatchParams& params = call.params;
+    const uint32_t piece = params.row.piece(at.unit, warp::lane());
+    const bool has_piece = piece < params.row.data_pieces();
+    const bool has_scales = params.row.is_fp8() && warp::lane() == 0;
+    const uint32_t parity = call.call.parity();
+    to.each(call, [&](uint32_t destination) {
+      const Peer<Bytes16> row =
+          params.call.windows.row(destination, parity, params.call.rank, at.token);
+      // Relaxed: sixteen bytes are their own flag.
+      if (has_piece) store<Order::relaxed, Scope::sys>(row + piece, cast.data);
+      if (has_scales)
+        store<Order::relaxed, Scope::sys>(row + (params.row.first_scale_piece() + at.unit),
+                                          cast.scales);
+    });
+  }
+};
 
 /// What a warp that moves data has in hand of a unit to come.
 struct LoadedUnit {
@@ -208,35 +237,47 @@ struct LoadedUnit {
     if (at.token >= params.tokens) return {at, {}, {}};
     return {at, load_unit(params, at.token, at.unit), pick_of_lane(params, at.token)};
   }
+  DEVICE bool there_is(const DispatchParams& params) const { return at.token < params.tokens; }
+  DEVICE LoadedUnit next(const DispatchParams& params) const {
+    SendPosition then = at;
+    then.advance(params);
+    return load(params, then);
+  }
+  /// By all lanes.
+  DEVICE ReadyUnit ready(const DispatchParams& params) const {
+    return {at, prepare_unit(params, at.token, at.unit, raw),
+            Destinations::of(params, id.value(params))};
+  }
 };
 
 /// By a whole sending block: token after token, the next one's data on its way while this one's
-/// leaves. What is sent first is on its way here while the block learns whether it may send, but it
-/// is cast after that: ids must not wait for it, with which a receiver has more to do than with
-/// rows.
+/// leaves. What is sent first is made ready while the block learns whether it may send.
 DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
-  const uint32_t warps = params.send_teams * params.by.send_team.divisor;
+  const uint32_t warps =
+      block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
   const bool moves_data = warp::index() < warps;
-  const IdsShare share = IdsShare::of_warp(params, warps);
+  const IdsShare share = moves_data ? IdsShare{} : IdsShare::of_warp(params, warps);
   LoadedUnit next{};
   AskedIds ids{};
   if (moves_data)
     next = LoadedUnit::load(params, SendPosition::first(params));
-  else
+  else if (share.has_words())
     ids = share.load(params, share.first);
-  open_call(call.call, true, [] {});
-  if (!moves_data) {
-    send_all_ids(call, share, ids);
-    return;
-  }
-  KEEP_ROLLED while (next.at.token < params.tokens) {
-    const LoadedUnit now = next;
-    next.at.advance(params);
-    next = LoadedUnit::load(params, next.at);
-    const CastUnit cast = prepare_unit(params, now.at.token, now.at.unit, now.raw);
-    send_unit(call, now.at, now.id.value(params), cast);
-  }
+  bool opened = false, sends = moves_data && next.there_is(params);
+  KEEP_ROLLED do {
+    ReadyUnit ready{};
+    if (sends) {
+      ready = next.ready(params);
+      next = next.next(params);
+    }
+    if (!opened) open_call(call.call, true, [] {});
+    opened = true;
+    if (!sends) break;
+    ready.send(call);
+    sends = next.there_is(params);
+  } while (sends);
+  if (share.has_words()) send_all_ids(call, share, ids);
 }
 
 }  // namespace tokenyard::low_latency

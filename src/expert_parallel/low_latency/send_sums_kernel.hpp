@@ -87,7 +87,7 @@ struct OthersToken {
 };
 
 /// Tokens of other ranks whose rows a warp plans for the block, a lane a pick: as many as fit. They
-/// follow a grid's stride apart.
+/// follow one another as far apart as there are streams.
 struct TokenGroup {
   OthersToken of;  ///< of this lane's pick
   int32_t slot;    ///< of its row, or -1
@@ -103,7 +103,7 @@ struct TokenGroup {
   /// By all lanes. `base`: position of the first token. Nothing is asked of what is loaded.
   DEVICE static TokenGroup at(const CombineParams& params, uint32_t base) {
     const uint32_t which = token_of_lane(params);
-    const uint32_t position = base + which * params.call.send_blocks;
+    const uint32_t position = base + which * params.streams;
     if (which >= tokens(params) || position >= OthersToken::count(params)) return {{0, 0}, -1};
     const OthersToken of = OthersToken::at(params, position);
     const size_t at = size_t{of.source} * params.tokens_max + of.token;
@@ -165,9 +165,13 @@ struct TokenGroup {
 struct Round {
   uint32_t first;  ///< position of the first token
 
+  /// Of a block that has a part of each of a stream's tokens. None: it has no stream.
+  DEVICE static Round of_stream(const CombineParams& params, uint32_t stream, uint32_t part) {
+    return {part < params.parts ? stream : OthersToken::count(params)};
+  }
   /// From the first token of a group to that of the next.
   DEVICE static uint32_t stride(const CombineParams& params) {
-    return TokenGroup::tokens(params) * params.call.send_blocks;
+    return TokenGroup::tokens(params) * params.streams;
   }
   DEVICE bool there_is(const CombineParams& params) const {
     return first < OthersToken::count(params);
@@ -205,8 +209,11 @@ class RowsInHand {
  public:
   static constexpr uint32_t kAtOnce = Codec::kRowsAtOnce;
 
-  DEVICE RowsInHand(const Combine& call, uint32_t groups)
-      : call_(call), groups_(groups), chunk_(warp::index()), y_(call.params, piece()) {}
+  DEVICE RowsInHand(const Combine& call, uint32_t part, uint32_t groups)
+      : call_(call),
+        groups_(groups),
+        chunk_(warp::index() * call.params.parts + part),
+        y_(call.params, piece()) {}
   DEVICE bool there_are() const { return chunk_ < call_.params.chunks() && groups_ != 0; }
 
   /// By all lanes: they are on their way.
@@ -235,7 +242,7 @@ class RowsInHand {
     first_ = 0;
     if (++group_ < groups_) return;
     group_ = 0;
-    chunk_ += warp::count();
+    chunk_ += warp::count() * call_.params.parts;
     y_ = PieceOfRows(call_.params, piece());
   }
 
@@ -266,13 +273,15 @@ DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
   const WeightsAhead weights = WeightsAhead::load(params);
   PlannedGroup& planned = call.shared.groups[warp::index()];
-  Round round{block::index()};
+  const uint32_t part = params.by.streams.quotient(block::index());
+  Round round =
+      Round::of_stream(params, params.by.streams.remainder(block::index(), part), part);
   TokenGroup group = round.group_of_warp(params);
   if (round.has_group(params)) group.plan(call, planned);
   open_call(call.call, true, [&] { send_first_weights(call, weights.first); });
   send_other_weights(call, weights.rest);
   KEEP_ROLLED while (round.there_is(params)) {
-    RowsInHand<Codec> rows(call, round.groups(params));
+    RowsInHand<Codec> rows(call, part, round.groups(params));
     if (rows.there_are()) rows.load();
     if (round.has_group(params)) group.weigh(call, planned);
     block::sync();
