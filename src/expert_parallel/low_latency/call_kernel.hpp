@@ -14,6 +14,15 @@
 
 namespace tokenyard::low_latency {
 
+using tokenyard::settled;
+
+/// The same place, to be kept in registers: a compiler works out again what it can, and after a
+/// wait every instruction is felt.
+template <class T>
+DEVICE Peer<T> settled(Peer<T> place) {
+  return Peer<T>(settled(place.address()));
+}
+
 /// Calls that follow one another start early: the next one's blocks are there when this one ends.
 /// A call that is to leave multiprocessors to others does not ask for it.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {

@@ -89,11 +89,10 @@ DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t exper
     complain(call, token, asked.id.value(params));
 }
 
-/// By one lane: what the destination must know of eight picks.
-DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
-                     const int32_t (&experts)[PackedIds::kIds]) {
+/// By one lane: what a rank must know of eight picks.
+DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
+                          const int32_t (&experts)[PackedIds::kIds]) {
   const DispatchParams& params = call.params;
-  const CallParams& common = params.call;
   const uint32_t first = destination * params.local_experts;
   PackedIds packed = PackedIds::of_epoch(call.call.epoch());
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
@@ -102,10 +101,52 @@ DEVICE void send_ids(const Dispatch& call, uint32_t destination, uint32_t index,
     packed.set(place,
                experts[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);
   }
-  // Relaxed: the word says which call it belongs to and speaks of nothing else.
-  store<Order::relaxed, Scope::sys>(
-      common.windows.ids(destination, call.call.parity(), common.rank) + index, packed.piece);
+  return packed;
 }
+
+/// A word of ids that leaves: eight lanes hold the picks, and each tells other ranks of all of
+/// them. What the first rank of each lane is told is packed before it is known whether it may be.
+class LeavingIds {
+ public:
+  /// By all lanes. To the next rank first and to this one last.
+  DEVICE LeavingIds(const Dispatch& call, const AskedIds& asked)
+      : call_(call), asked_(asked), expert_(asked.expert(call.params)) {
+    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts_[place] =
+        warp::shuffle(expert_, warp::lane() - AskedIds::lane() + place);
+    const CallParams& common = call.params.call;
+    if (AskedIds::lane() >= common.ranks) return;
+    destination_ = rank_after(common, 1 + AskedIds::lane());
+    packed_ = pack_ids(call, destination_, experts_);
+  }
+  /// `words`: how many there are.
+  DEVICE void send(uint32_t words) const {
+    const CallParams& common = call_.params.call;
+    if (asked_.index >= words) return;
+    if (destination_ < common.ranks) send(destination_, packed_);
+    KEEP_ROLLED for (uint32_t turn = AskedIds::lane() + AskedIds::kLanes; turn < common.ranks;
+                     turn += AskedIds::kLanes) {
+      const uint32_t destination = rank_after(common, 1 + turn);
+      send(destination, pack_ids(call_, destination, experts_));
+    }
+    if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
+  }
+
+ private:
+  DEVICE void send(uint32_t destination, const PackedIds& packed) const {
+    const CallParams& common = call_.params.call;
+    // Relaxed: the word says which call it belongs to and speaks of nothing else.
+    if (call_.call.open(destination))
+      store<Order::relaxed, Scope::sys>(
+          common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index,
+          packed.piece);
+  }
+
+  const Dispatch& call_;
+  AskedIds asked_;
+  int32_t expert_, experts_[PackedIds::kIds];
+  uint32_t destination_ = kRanksMax;
+  PackedIds packed_{};
+};
 
 /// The words of ids that a warp tells. Blocks that move no tokens tell them, since whoever receives
 /// waits for all, and a warp beside those that cast takes long for each; with few multiprocessors
@@ -127,26 +168,6 @@ struct IdsShare {
     return AskedIds::load(params, base + warp::lane() / AskedIds::kLanes);
   }
 };
-
-/// By all lanes of a warp that moves no data: to the next rank first and to this one last. `ahead`
-/// is what was loaded of the first words.
-DEVICE void send_all_ids(const Dispatch& call, const IdsShare& share, AskedIds ahead) {
-  const CallParams& common = call.params.call;
-  KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
-    const AskedIds asked = base == share.first ? ahead : share.load(call.params, base);
-    const int32_t expert = asked.expert(call.params);
-    int32_t experts[PackedIds::kIds];
-    UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts[place] =
-        warp::shuffle(expert, warp::lane() - AskedIds::lane() + place);
-    if (asked.index >= share.count) continue;
-    KEEP_ROLLED for (uint32_t turn = AskedIds::lane(); turn < common.ranks;
-                     turn += AskedIds::kLanes) {
-      const uint32_t destination = rank_after(common, 1 + turn);
-      if (call.call.open(destination)) send_ids(call, destination, asked.index, experts);
-    }
-    if (call.call.open(common.rank)) note_pick(call, asked, expert);
-  }
-}
 
 /// A unit of a token, of those that a warp of a sending block moves.
 struct SendPosition {
@@ -204,25 +225,20 @@ DEVICE LoadedId pick_of_lane(const DispatchParams& params, uint32_t token) {
 
 /// What leaves of a unit, and for whom it is.
 struct ReadyUnit {
-  SendPosition at;
   CastUnit cast;
   Destinations to;
+  Peer<Bytes16> row;  ///< where it would be staged here: at the same place as elsewhere
+  uint32_t piece, scales;  ///< of the row
+  bool has_piece, has_scales;
 
   /// By all lanes: a unit's pieces to every destination.
   DEVICE void send(const Dispatch& call) const {
-    const DispatchParams& params = call.params;
-    const uint32_t piece = params.row.piece(at.unit, warp::lane());
-    const bool has_piece = piece < params.row.data_pieces();
-    const bool has_scales = params.row.is_fp8() && warp::lane() == 0;
-    const uint32_t parity = call.call.parity();
+    const Windows& windows = call.params.call.windows;
     to.each(call, [&](uint32_t destination) {
-      const Peer<Bytes16> row =
-          params.call.windows.row(destination, parity, params.call.rank, at.token);
+      const Peer<Bytes16> there = windows.same_place(destination, row);
       // Relaxed: sixteen bytes are their own flag.
-      if (has_piece) store<Order::relaxed, Scope::sys>(row + piece, cast.data);
-      if (has_scales)
-        store<Order::relaxed, Scope::sys>(row + (params.row.first_scale_piece() + at.unit),
-                                          cast.scales);
+      if (has_piece) store<Order::relaxed, Scope::sys>(there + piece, cast.data);
+      if (has_scales) store<Order::relaxed, Scope::sys>(there + scales, cast.scales);
     });
   }
 };
@@ -244,40 +260,64 @@ struct LoadedUnit {
     return load(params, then);
   }
   /// By all lanes.
-  DEVICE ReadyUnit ready(const DispatchParams& params) const {
-    return {at, prepare_unit(params, at.token, at.unit, raw),
-            Destinations::of(params, id.value(params))};
+  DEVICE ReadyUnit ready(const Dispatch& call) const {
+    const DispatchParams& params = call.params;
+    const uint32_t piece = params.row.piece(at.unit, warp::lane());
+    return {.cast = prepare_unit(params, at.token, at.unit, raw),
+            .to = Destinations::of(params, id.value(params)),
+            .row = settled(params.call.windows.row_here(call.call.parity(), params.call.rank,
+                                                        at.token)),
+            .piece = piece,
+            .scales = params.row.first_scale_piece() + at.unit,
+            .has_piece = piece < params.row.data_pieces(),
+            .has_scales = params.row.is_fp8() && warp::lane() == 0};
   }
 };
 
-/// By a whole sending block: token after token, the next one's data on its way while this one's
-/// leaves. What is sent first is made ready while the block learns whether it may send.
-DEVICE void send_dispatch(const Dispatch& call) {
+/// By all lanes of a warp that moves tokens: one after the other, the next one's data on its way
+/// while this one's leaves. `open` is called once, when the first is ready.
+template <class Open>
+DEVICE void send_tokens(const Dispatch& call, Open open) {
   const DispatchParams& params = call.params;
-  const uint32_t warps =
-      block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
-  const bool moves_data = warp::index() < warps;
-  const IdsShare share = moves_data ? IdsShare{} : IdsShare::of_warp(params, warps);
-  LoadedUnit next{};
-  AskedIds ids{};
-  if (moves_data)
-    next = LoadedUnit::load(params, SendPosition::first(params));
-  else if (share.has_words())
-    ids = share.load(params, share.first);
-  bool opened = false, sends = moves_data && next.there_is(params);
+  LoadedUnit next = LoadedUnit::load(params, SendPosition::first(params));
+  bool opened = false, sends = next.there_is(params);
   KEEP_ROLLED do {
     ReadyUnit ready{};
     if (sends) {
-      ready = next.ready(params);
+      ready = next.ready(call);
       next = next.next(params);
     }
-    if (!opened) open_call(call.call, true, [] {});
+    if (!opened) open();
     opened = true;
     if (!sends) break;
     ready.send(call);
     sends = next.there_is(params);
   } while (sends);
-  if (share.has_words()) send_all_ids(call, share, ids);
+}
+
+/// By all lanes of a warp that tells ids, or nothing.
+template <class Open>
+DEVICE void tell_ids(const Dispatch& call, const IdsShare& share, Open open) {
+  const LeavingIds first(call, share.load(call.params, share.first));
+  open();
+  if (!share.has_words()) return;
+  first.send(share.count);
+  KEEP_ROLLED for (uint32_t base = share.first + share.stride; base < share.count;
+                   base += share.stride)
+      LeavingIds(call, share.load(call.params, base)).send(share.count);
+}
+
+/// By a whole sending block, which meets. What leaves first is made ready while the block learns
+/// whether it may send.
+DEVICE void send_dispatch(const Dispatch& call) {
+  const DispatchParams& params = call.params;
+  const uint32_t warps =
+      block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
+  const auto open = [&] { open_call(call.call, true, [] {}); };
+  if (warp::index() < warps)
+    send_tokens(call, open);
+  else
+    tell_ids(call, IdsShare::of_warp(params, warps), open);
 }
 
 }  // namespace tokenyard::low_latency

@@ -205,14 +205,17 @@ DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
 }
 
 /// By the whole block: where its own rows go. Once for a row, and not by each of the warps that
-/// move its units.
-DEVICE void find_slots(const Dispatch& call, const OwnRows& own) {
+/// move its units. `first`: of this thread's first pick, if it has one.
+DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken first) {
   const DispatchTail& tail = call.tail;
   KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {
     const uint32_t expert = tail.ids(0)[i];
     int32_t slot = -1;
     if (expert != PackedIds::kNone)
-      slot = slot_of(call, expert, own.at(call.params, call.params.by.topk.quotient(i)));
+      slot = slot_of(call, expert,
+                     i == thread::index()
+                         ? first
+                         : own.at(call.params, call.params.by.topk.quotient(i)));
     tail.slots(0)[i] = slot;
   }
 }

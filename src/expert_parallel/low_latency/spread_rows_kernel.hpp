@@ -21,6 +21,13 @@ struct SpreadJob {
     job.find(call, own);
     return job;
   }
+  /// Found before it is needed, and not again.
+  DEVICE void settle() {
+    row = settled(row);
+    unit = settled(unit);
+    of = {settled(of.source), settled(of.token)};
+    staged = settled(staged);
+  }
   /// False: there is none left.
   DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
     unit += warp::count();
@@ -121,11 +128,14 @@ DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
   KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
                    expert < params.local_experts; expert += block::threads() * own.stride)
       tell_count(call, expert);
-  if (own.first != 0) return;
+}
+
+/// By one block: what the next dispatch, which no block of this one serves, must find.
+DEVICE void ready_verdicts(const Dispatch& call) {
+  const DispatchParams& params = call.params;
   KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
                    source += block::threads()) {
     if (params.out.waited != nullptr) params.out.waited[source] += call.shared.waited[source];
-    // For the next dispatch, which no block of this one serves.
     params.call.workspace->verdicts[call.call.parity() ^ 1][source] =
         static_cast<uint32_t>(Verdict::open);
   }
@@ -149,7 +159,10 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const OwnRows own = OwnRows::of_block(params);
   SpreadJob job = SpreadJob::first(call, own);
+  SourceToken of_pick = own.at(params, params.by.topk.quotient(thread::index()));
   empty_tables(call);
+  job.settle();
+  of_pick = {settled(of_pick.source), settled(of_pick.token)};
   open_call(call.call, false, [] {});
   for (bool again = false;; again = true) {
     const bool lacking = read_ids(call, own, again);
@@ -161,7 +174,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
       count_rows(call);
       block::sync();
     }
-    find_slots(call, own);
+    find_slots(call, own, of_pick);
     if (again) {
       block::sync();
       break;
@@ -181,6 +194,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     else
       spread_unit(call, now, slot, seen_now);
   }
+  if (own.first == 0) ready_verdicts(call);
 }
 
 }  // namespace tokenyard::low_latency

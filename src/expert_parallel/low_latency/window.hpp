@@ -87,6 +87,11 @@ struct Windows {
   DEVICE Peer<Bytes16> row(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
     return at<Bytes16>(of(rank), layout.row(parity, source, token));
   }
+  /// Where `here`, which lies in this rank's window, lies in another's.
+  DEVICE Peer<Bytes16> same_place(uint32_t rank, Peer<Bytes16> here_too) const {
+    return Peer<Bytes16>(reinterpret_cast<Bytes16*>(
+        of(rank) + (reinterpret_cast<std::byte*>(here_too.address()) - here)));
+  }
   DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
     return at<Bytes16>(here, layout.row(parity, source, token));
   }
