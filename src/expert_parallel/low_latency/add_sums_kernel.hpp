@@ -277,6 +277,7 @@ template <class Codec>
 DEVICE void receive_combine(const Combine& call) {
   const CombineParams& params = call.params;
   CombineShared& shared = call.shared;
+  const Look look = Look::first(call.call, false);
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
   OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
   const auto plan = [&] {
@@ -287,7 +288,7 @@ DEVICE void receive_combine(const Combine& call) {
   plan();
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  const bool some_closed = open_call(call.call, false, [] {});
+  const bool some_closed = open_call(call.call, look, false, [] {});
   KEEP_ROLLED while (tokens.there_are(params)) {
     finish_round<Codec>(call, tokens, some_closed);
     tokens = tokens.next();

@@ -117,26 +117,44 @@ DEVICE bool warp_looks(const CallParams& params) {
   return thread_from_last() / kWarpLanes * kWarpLanes < params.ranks;
 }
 
+/// What a thread has found of a rank.
+struct Look {
+  bool masked = false;
+  Drained drained{};  ///< by it, of this rank's
+
+  DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
+    Look look;
+    look.masked = is_masked(call.params, rank);
+    if (sending && rank != call.params.rank) look.drained = look_at_drained(call, rank);
+    return look;
+  }
+  /// At this thread's first rank, if it has one. Others wait for the answers, so they are asked for
+  /// as soon as may be.
+  DEVICE static Look first(const Call& call, bool sending) {
+    const uint32_t rank = thread_from_last();
+    return rank < call.params.ranks ? at(call, rank, sending) : Look{};
+  }
+};
+
 /// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
 /// meanwhile the first make ready what is to be sent. `tell_first` is called by all lanes of the
 /// warps that look, once they know of their own ranks, and before the block meets. Whether there
 /// are ranks that it does not speak with.
 template <class TellFirst>
-DEVICE bool open_call(const Call& call, bool sending, TellFirst tell_first) {
+DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFirst tell_first) {
   const CallParams& params = call.params;
   bool closed = false;
   KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
                    rank += block::threads()) {
     const bool other = rank != params.rank;
-    const bool masked = is_masked(params, rank);
-    const Drained drained = sending && other ? look_at_drained(call, rank) : Drained{};
+    const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
     const bool active = params.active.contains(rank);
     if (!active && speaks()) leave_out(call, rank);
-    bool open = active && !masked;
+    bool open = active && !look.masked;
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
       if (sends(params.part) && speaks()) say_drained(call, rank);
-      if (sending && !has_room(call, drained)) open = await_room(call, rank);
+      if (sending && !has_room(call, look.drained)) open = await_room(call, rank);
     }
     call.shared.open[rank] = open;
     closed |= !open;

@@ -108,43 +108,47 @@ DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
 /// them. What the first rank of each lane is told is packed before it is known whether it may be.
 class LeavingIds {
  public:
+  DEVICE explicit LeavingIds(const Dispatch& call) : call_(call) {}
   /// By all lanes. To the next rank first and to this one last.
-  DEVICE LeavingIds(const Dispatch& call, const AskedIds& asked)
-      : call_(call), asked_(asked), expert_(asked.expert(call.params)) {
+  DEVICE void pack(const AskedIds& asked) {
+    asked_ = asked;
+    expert_ = asked.expert(call_.params);
     UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) experts_[place] =
         warp::shuffle(expert_, warp::lane() - AskedIds::lane() + place);
-    const CallParams& common = call.params.call;
+    const CallParams& common = call_.params.call;
     if (AskedIds::lane() >= common.ranks) return;
     destination_ = rank_after(common, 1 + AskedIds::lane());
-    packed_ = pack_ids(call, destination_, experts_);
+    packed_ = pack_ids(call_, destination_, experts_);
+    to_ = settled(place_on(destination_));
   }
   /// `words`: how many there are.
   DEVICE void send(uint32_t words) const {
     const CallParams& common = call_.params.call;
     if (asked_.index >= words) return;
-    if (destination_ < common.ranks) send(destination_, packed_);
+    if (destination_ < common.ranks) send(destination_, to_, packed_);
     KEEP_ROLLED for (uint32_t turn = AskedIds::lane() + AskedIds::kLanes; turn < common.ranks;
                      turn += AskedIds::kLanes) {
       const uint32_t destination = rank_after(common, 1 + turn);
-      send(destination, pack_ids(call_, destination, experts_));
+      send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
     if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
   }
 
  private:
-  DEVICE void send(uint32_t destination, const PackedIds& packed) const {
+  DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
+    return common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index;
+  }
+  DEVICE void send(uint32_t destination, Peer<Bytes16> to, const PackedIds& packed) const {
     // Relaxed: the word says which call it belongs to and speaks of nothing else.
-    if (call_.call.open(destination))
-      store<Order::relaxed, Scope::sys>(
-          common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index,
-          packed.piece);
+    if (call_.call.open(destination)) store<Order::relaxed, Scope::sys>(to, packed.piece);
   }
 
   const Dispatch& call_;
-  AskedIds asked_;
-  int32_t expert_, experts_[PackedIds::kIds];
+  AskedIds asked_{};
+  int32_t expert_ = AskedIds::kNothing, experts_[PackedIds::kIds] = {};
   uint32_t destination_ = kRanksMax;
+  Peer<Bytes16> to_;
   PackedIds packed_{};
 };
 
@@ -298,13 +302,14 @@ DEVICE void send_tokens(const Dispatch& call, Open open) {
 /// By all lanes of a warp that tells ids, or nothing.
 template <class Open>
 DEVICE void tell_ids(const Dispatch& call, const IdsShare& share, Open open) {
-  const LeavingIds first(call, share.load(call.params, share.first));
+  LeavingIds ids(call);
+  // A warp without words may be the one that looks, for which the others wait.
+  if (share.has_words()) ids.pack(share.load(call.params, share.first));
   open();
-  if (!share.has_words()) return;
-  first.send(share.count);
-  KEEP_ROLLED for (uint32_t base = share.first + share.stride; base < share.count;
-                   base += share.stride)
-      LeavingIds(call, share.load(call.params, base)).send(share.count);
+  KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
+    if (base != share.first) ids.pack(share.load(call.params, base));
+    ids.send(share.count);
+  }
 }
 
 /// By a whole sending block, which meets. What leaves first is made ready while the block learns
@@ -313,7 +318,8 @@ DEVICE void send_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
-  const auto open = [&] { open_call(call.call, true, [] {}); };
+  const Look look = Look::first(call.call, true);
+  const auto open = [&] { open_call(call.call, look, true, [] {}); };
   if (warp::index() < warps)
     send_tokens(call, open);
   else

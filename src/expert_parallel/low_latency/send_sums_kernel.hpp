@@ -21,55 +21,76 @@ DEVICE uint32_t first_weights(const CombineParams& params) {
 }
 
 /// By one thread.
-DEVICE void send_weight(const Combine& call, uint32_t destination, uint32_t index, float weight) {
-  const CallParams& common = call.params.call;
+DEVICE void send_weight(const Combine& call, Peer<Stamped> to, float weight) {
   // Relaxed: the word says which call it belongs to and speaks of nothing else.
-  store<Order::relaxed, Scope::sys>(
-      common.windows.weights(destination, call.call.parity(), common.rank) + index,
-      Stamped{call.call.epoch(), std::bit_cast<uint32_t>(weight)});
+  store<Order::relaxed, Scope::sys>(to,
+                                    Stamped{call.call.epoch(), std::bit_cast<uint32_t>(weight)});
 }
 
-/// The block's share of the destinations: `send(destination)` for each.
-template <class Send>
-DEVICE void each_weighed(const Combine& call, Send send) {
-  const CallParams& common = call.params.call;
-  KEEP_ROLLED for (uint32_t turn = first_weights(call.params); turn + 1 < common.ranks;
-                   turn += common.send_blocks) send(rank_after(common, 1 + turn));
-}
-
-/// What a thread has loaded of the weights before the block may send. A warp that looks at ranks
-/// tells the first of them itself, before the block meets, since others wait for them; the block
-/// tells the rest.
-struct WeightsAhead {
-  float first, rest;
-
-  DEVICE static WeightsAhead load(const CombineParams& params) {
-    if (first_weights(params) + 1 >= params.call.ranks) return {};
-    return {warp_looks(params.call) ? load_weight(params, warp::lane()) : 0,
-            load_weight(params, kWarpLanes + thread::index())};
+/// The weights that a block tells, to every so many ranks. A warp that looks at ranks tells the
+/// first of them itself, before the block meets, since others wait for them; the block tells the
+/// rest. What leaves first is loaded, and its place found, before the block may send.
+class LeavingWeights {
+ public:
+  DEVICE static LeavingWeights load(const Combine& call) {
+    const CombineParams& params = call.params;
+    LeavingWeights made;
+    made.turn_ = first_weights(params);
+    made.count_ = made.turn_ + 1 < params.call.ranks ? params.tokens * params.topk : 0;
+    if (made.count_ == 0) return made;
+    if (warp_looks(params.call)) made.first_ = load_weight(params, warp::lane());
+    made.rest_ = load_weight(params, kWarpLanes + thread::index());
+    return made;
   }
+  /// By a warp that looks, while its looks are under way.
+  DEVICE void find_place(const Combine& call) {
+    if (count_ == 0 || !warp_looks(call.params.call)) return;
+    const uint32_t destination = rank_after(call.params.call, 1 + turn_);
+    if (warp_looks_at(destination)) destination_ = destination;
+    to_ = settled(place(call, destination) + warp::lane());
+  }
+  /// By all lanes of a warp that looks.
+  DEVICE void send_first(const Combine& call) const {
+    if (warp::lane() >= count_) return;
+    if (destination_ != kRanksMax && call.call.open(destination_))
+      send_weight(call, to_, first_);
+    for_more(call, [&](uint32_t destination) {
+      if (warp_looks_at(destination) && call.call.open(destination))
+        send_weight(call, place(call, destination) + warp::lane(), first_);
+    });
+  }
+  /// By the whole block.
+  DEVICE void send_rest(const Combine& call) const {
+    if (kWarpLanes >= count_) return;
+    const auto send = [&](uint32_t destination) {
+      if (!call.call.open(destination)) return;
+      const Peer<Stamped> to = place(call, destination);
+      const uint32_t first = kWarpLanes + thread::index();
+      KEEP_ROLLED for (uint32_t i = first; i < count_; i += block::threads())
+          send_weight(call, to + i, i == first ? rest_ : load_weight(call.params, i));
+    };
+    send(rank_after(call.params.call, 1 + turn_));
+    for_more(call, send);
+  }
+
+ private:
+  DEVICE static Peer<Stamped> place(const Combine& call, uint32_t destination) {
+    const CallParams& common = call.params.call;
+    return common.windows.weights(destination, call.call.parity(), common.rank);
+  }
+  /// `send(destination)` for all but the first, which only few blocks have.
+  template <class Send>
+  DEVICE void for_more(const Combine& call, Send send) const {
+    const CallParams& common = call.params.call;
+    KEEP_ROLLED for (uint32_t turn = turn_ + common.send_blocks; turn + 1 < common.ranks;
+                     turn += common.send_blocks) send(rank_after(common, 1 + turn));
+  }
+
+  uint32_t turn_ = 0, count_ = 0;     ///< of the first destination; weights to each
+  uint32_t destination_ = kRanksMax;  ///< the first, if this warp looks at it
+  float first_ = 0, rest_ = 0;
+  Peer<Stamped> to_;
 };
-
-/// By all lanes of a warp that looks.
-DEVICE void send_first_weights(const Combine& call, float ahead) {
-  each_weighed(call, [&](uint32_t destination) {
-    if (warp_looks_at(destination) && call.call.open(destination) &&
-        warp::lane() < call.params.tokens * call.params.topk)
-      send_weight(call, destination, warp::lane(), ahead);
-  });
-}
-
-/// By the whole block.
-DEVICE void send_other_weights(const Combine& call, float ahead) {
-  const uint32_t weights = call.params.tokens * call.params.topk;
-  const uint32_t first = kWarpLanes + thread::index();
-  if (kWarpLanes >= weights) return;
-  each_weighed(call, [&](uint32_t destination) {
-    if (!call.call.open(destination)) return;
-    KEEP_ROLLED for (uint32_t i = first; i < weights; i += block::threads())
-        send_weight(call, destination, i, i == first ? ahead : load_weight(call.params, i));
-  });
-}
 
 /// A token of another rank: all tokens 0 first, then all tokens 1, beginning with another rank each
 /// time, so that no destination is everybody's first.
@@ -271,15 +292,17 @@ class RowsInHand {
 template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
-  const WeightsAhead weights = WeightsAhead::load(params);
+  LeavingWeights weights = LeavingWeights::load(call);
+  const Look look = Look::first(call.call, true);
+  weights.find_place(call);
   PlannedGroup& planned = call.shared.groups[warp::index()];
   const uint32_t part = params.by.streams.quotient(block::index());
   Round round =
       Round::of_stream(params, params.by.streams.remainder(block::index(), part), part);
   TokenGroup group = round.group_of_warp(params);
   if (round.has_group(params)) group.plan(call, planned);
-  open_call(call.call, true, [&] { send_first_weights(call, weights.first); });
-  send_other_weights(call, weights.rest);
+  open_call(call.call, look, true, [&] { weights.send_first(call); });
+  weights.send_rest(call);
   KEEP_ROLLED while (round.there_is(params)) {
     RowsInHand<Codec> rows(call, part, round.groups(params));
     if (rows.there_are()) rows.load();

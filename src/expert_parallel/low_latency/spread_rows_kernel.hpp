@@ -70,41 +70,60 @@ DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   if (slot >= 0 && leads) params.out.source[slot] = static_cast<int32_t>(of.token);
 }
 
-/// By one lane: the words of a scale piece into an expert's columns.
-DEVICE void store_scales(const DispatchParams& params, uint32_t slot, uint32_t piece,
-                         const Bytes16& scales) {
-  const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
-  const uint32_t expert = params.by.slots.quotient(slot);
-  uint32_t* const column =
-      params.out.scales + size_t{expert} * words * slots + params.by.slots.remainder(slot, expert);
-  if (params.row.scales_packed()) {
-    column[size_t{piece} * slots] = scales.word[1];
-    return;
+/// The words of a scale piece, by one lane: what they have in common in the columns of all experts
+/// is found once.
+class ScaleWords {
+ public:
+  DEVICE ScaleWords(const DispatchParams& params, uint32_t piece, const Bytes16& scales)
+      : params_(params), scales_(scales) {
+    const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
+    const bool packed = params.row.scales_packed();
+    if (packed) scales_.word[0] = scales.word[1];
+    const uint32_t first = packed ? piece : piece * kScalesAPiece;
+    count_ = packed ? 1 : std::min(words - first, uint32_t{kScalesAPiece});
+    first_ = first * slots;
+    between_experts_ = uint64_t{words - 1} * slots;
   }
-  for (uint32_t i = 0; i < kScalesAPiece; ++i)
-    if (const uint32_t group = piece * kScalesAPiece + i; group < words)
-      column[size_t{group} * slots] = scales.word[i];
+  DEVICE void store(uint32_t slot) const {
+    const uint32_t slots = params_.by.slots.divisor;
+    uint32_t* const words =
+        params_.out.scales + (params_.by.slots.quotient(slot) * between_experts_ + slot + first_);
+    UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) if (i < count_) words[size_t{i} * slots] =
+        scales_.word[i];
+  }
+
+ private:
+  const DispatchParams& params_;
+  Bytes16 scales_;
+  uint32_t count_, first_;
+  uint64_t between_experts_;  ///< words that lie between two slots beside their difference
+};
+
+/// By all lanes: this lane's piece of a unit, or none. `seen` is what a glance found.
+DEVICE Bytes16 take_unit(const Dispatch& call, const SpreadJob& job, const Bytes16& seen) {
+  if (!job.has_piece) return Bytes16{};
+  return take(call.call, Phase::dispatch_rows, job.of.source, job.staged, seen);
 }
 
-/// By all lanes: a unit of a row to each of its experts' rows. `seen` is what a glance found.
-DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, int32_t slot,
-                        const Bytes16& seen) {
+/// By all lanes: a unit of a row to each of its experts' rows. `live`: lanes whose pick is here.
+DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live, int32_t slot,
+                        const Bytes16& piece) {
   const DispatchParams& params = call.params;
-  const uint32_t live = warp::ballot(slot >= 0);
-  if (live == 0) return;
   const uint32_t at = params.row.piece(job.unit, warp::lane());
-  Bytes16 piece{};
-  if (job.has_piece) piece = take(call.call, Phase::dispatch_rows, job.of.source, job.staged, seen);
-  for (uint32_t left = live; left != 0; left &= left - 1) {
-    const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
-    if (!job.has_piece) continue;
-    if (job.unit >= params.row.data_units())
-      store_scales(params, to, at - params.row.first_scale_piece(), piece);
-    else
-      store_vector(
-          reinterpret_cast<Bytes16*>(params.out.x) + size_t{to} * params.row.data_pieces() + at,
-          piece);
+  const auto each = [&](auto store) {
+    KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
+      const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
+      if (job.has_piece) store(to);
+    }
+  };
+  if (job.unit >= params.row.data_units()) {
+    const ScaleWords scales(params, at - params.row.first_scale_piece(), piece);
+    each([&](uint32_t to) { scales.store(to); });
+    return;
   }
+  auto* const x = reinterpret_cast<Bytes16*>(params.out.x) + at;
+  const uint32_t row_pieces = params.row.data_pieces();
+  each([&](uint32_t to) { store_vector(x + size_t{to} * row_pieces, piece); });
 }
 
 /// By one thread: where an expert's rows of each source lie, and how many there are.
@@ -157,13 +176,14 @@ DEVICE bool learn(const Dispatch& call, const Proposal& first) {
 /// itself, and stores nothing; nearly always that is what they say.
 DEVICE void receive_dispatch(const Dispatch& call) {
   const DispatchParams& params = call.params;
+  const Look look = Look::first(call.call, false);
   const OwnRows own = OwnRows::of_block(params);
   SpreadJob job = SpreadJob::first(call, own);
   SourceToken of_pick = own.at(params, params.by.topk.quotient(thread::index()));
   empty_tables(call);
   job.settle();
   of_pick = {settled(of_pick.source), settled(of_pick.token)};
-  open_call(call.call, false, [] {});
+  open_call(call.call, look, false, [] {});
   for (bool again = false;; again = true) {
     const bool lacking = read_ids(call, own, again);
     if (block::any(lacking || again)) [[unlikely]] erase_absent(call, again);
@@ -183,16 +203,20 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   }
   Bytes16 seen = job.glance();
   tell_counts(call, own);
-  for (bool more = job.row < own.count; more;) {
+  bool more = job.row < own.count;
+  KEEP_ROLLED while (more) {
     const SpreadJob now = job;
-    const Bytes16 seen_now = seen;
+    const bool notes = now.notes(call);
+    const int32_t slot = picked_slot(call, now.row);
+    const uint32_t live = warp::ballot(slot >= 0);
+    Bytes16 piece{};
+    if (!notes && live != 0) piece = take_unit(call, now, seen);
     more = job.advance(call, own);
     if (more) seen = job.glance();
-    const int32_t slot = picked_slot(call, now.row);
-    if (now.notes(call))
+    if (notes)
       note_row(call, now.of, slot);
-    else
-      spread_unit(call, now, slot, seen_now);
+    else if (live != 0)
+      spread_unit(call, now, live, slot, piece);
   }
   if (own.first == 0) ready_verdicts(call);
 }
