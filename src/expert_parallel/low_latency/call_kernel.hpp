@@ -2,7 +2,8 @@
 ///
 ///     begin_call      every thread takes the epoch
 ///     open_call       one block tells the active ranks which buffers are free again; a sending
-///                     block waits until its destinations' buffers are; the epoch is advanced
+///                     block waits until its destinations' buffers are
+///     close_call      the epoch is advanced
 ///
 /// A look at memory takes about as long as ten of them do, and what a call may not do before them
 /// it does that much later: looks are made together, and none that needs another's answer. What
@@ -38,7 +39,8 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
   return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
-/// By the whole block, whose threads have all read its word.
+/// By the whole block, which has met since its threads read its word: what others wait for comes
+/// first.
 DEVICE void advance_epoch(const Call& call) {
   const CallParams& params = call.params;
   const Progress now{.sent = sends(params.part) ? call.epoch() : call.before.sent,
@@ -69,7 +71,6 @@ DEVICE bool speaks() {
 DEVICE void say_drained(const Call& call, uint32_t rank) {
   const CallParams& params = call.params;
   const auto received = [&](Kind kind) {
-    // Of its own kind the block may have advanced the word.
     if (kind == call.kind) return call.before.received;
     return params.workspace->progress[static_cast<uint32_t>(kind)][block::index()].received;
   };
@@ -164,7 +165,6 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFir
     tell_first();
   }
   const bool some_closed = block::any(closed);
-  advance_epoch(call);
   if (sends(params.part) || !speaks()) return some_closed;
   // Who only receives waits for no room, and its block need not wait for a release.
   KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;
@@ -173,8 +173,9 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFir
   return some_closed;
 }
 
-/// By the whole block, last of all: for whoever measures.
+/// By the whole block, last of all, and for whoever measures.
 DEVICE void close_call(const Call& call) {
+  advance_epoch(call);
   if (call.params.span_ns == nullptr) return;
   block::sync();
   if (thread::index() != 0) return;

@@ -287,13 +287,11 @@ DEVICE void send_tokens(const Dispatch& call, Open open) {
   bool opened = false, sends = next.there_is(params);
   KEEP_ROLLED do {
     ReadyUnit ready{};
-    if (sends) {
-      ready = next.ready(call);
-      next = next.next(params);
-    }
+    if (sends) ready = next.ready(call);
     if (!opened) open();
     opened = true;
     if (!sends) break;
+    next = next.next(params);
     ready.send(call);
     sends = next.there_is(params);
   } while (sends);
