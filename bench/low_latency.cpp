@@ -9,6 +9,10 @@
 // one's end, in the mean over a train; "per call" is a train's time from event to event over its
 // calls, launches included; "of a graph" that of a train which was captured as one CUDA graph.
 //
+// "Multiprocessors held" is the time of the two kernels of a call with hooks, each times its blocks:
+// in us of one multiprocessor. The second kernel begins at once, so it also waits for what is on its
+// way.
+//
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink), without a latency.
 
@@ -22,6 +26,8 @@
 #include "bench/low_latency/checks.hpp"
 #include "bench/low_latency/trains.hpp"
 #include "device/accelerator.hpp"
+#include "expert_parallel/low_latency/logfmt.hpp"
+#include "expert_parallel/low_latency/plan.hpp"
 
 namespace tokenyard::bench {
 namespace {
@@ -57,9 +63,12 @@ class Measurement {
   void run() {
     for (uint32_t set = 0; set < kSets; ++set) {
       check_rows(world_, exchange_, tensors_, batch_, set, stream_);
-      check_home(world_, exchange_, tensors_, batch_, set, stream_);
+      for (const bool logfmt : {false, true})
+        check_home(world_, exchange_, tensors_, batch_, set, logfmt, stream_);
     }
     const double fp8 = batch_.shape.hidden * (1 + 1.0 / 32), bf16 = batch_.shape.hidden * 2.0;
+    const double logfmt =
+        (batch_.shape.hidden + 255) / 256 * low_latency::kLogFmtPiecesAChunk * sizeof(Bytes16);
     {
       // Any memory serves as y: what it holds does not change the time.
       const LowLatencyReceived first = dispatch(0, nullptr, false);
@@ -74,6 +83,11 @@ class Measurement {
     add("combine bf16, in kernel", bf16, pairs.spans[2]);
     add("both, per pair", fp8 + bf16, pairs.call);
     add("both, per pair of a graph", fp8 + bf16, time_pairs(Launched::as_a_graph).call);
+    logfmt_ = true;
+    const TrainTimes shorter = time_pairs(Launched::one_by_one);
+    logfmt_ = false;
+    add("combine logfmt, in kernel", logfmt, shorter.spans[2]);
+    add("both with logfmt, per pair", fp8 + logfmt, shorter.call);
     const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {
       const auto got = dispatch(call, spans.of(call, Span::dispatch), true);
       exchange_.receive(got.handle, stream_.native);
@@ -84,6 +98,15 @@ class Measurement {
     add("hooks: dispatch receives", 0, halves.spans[1]);
     add("hooks: combine sends", 0, halves.spans[2]);
     add("hooks: combine receives", 0, halves.spans[3]);
+    const low_latency::Plan plan = plan_of_calls();
+    const uint32_t blocks = plan.blocks_max;
+    using low_latency::Part;
+    add("hooks: dispatch, multiprocessors held", 0,
+        held(halves.spans[0], plan.dispatch(Part::send, blocks), halves.spans[1],
+             plan.dispatch(Part::receive, blocks)));
+    add("hooks: combine, multiprocessors held", 0,
+        held(halves.spans[2], plan.combine(Part::send, blocks), halves.spans[3],
+             plan.combine(Part::receive, blocks)));
     exchange_.wait(stream_.native);
     if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
     exchange_.close();
@@ -95,8 +118,24 @@ class Measurement {
                               {.hook = hook, .span_ns = span, .stream = stream_.native});
   }
   void combine(uint32_t call, const LowLatencyReceived& got, uint64_t* span, bool hook) {
-    exchange_.combine({.y = y_, .weights = tensors_.weights(call), .out = tensors_.out}, got.handle,
-                      {.hook = hook, .span_ns = span, .stream = stream_.native});
+    exchange_.combine(
+        {.y = y_, .weights = tensors_.weights(call), .out = tensors_.out, .logfmt = logfmt_},
+        got.handle, {.hook = hook, .span_ns = span, .stream = stream_.native});
+  }
+  /// That of the exchange.
+  low_latency::Plan plan_of_calls() {
+    Accelerator& accelerator = world_.accelerator();
+    return low_latency::make_plan(exchange_.options(), world_.size(), accelerator.kind(),
+                                  accelerator.capacity());
+  }
+  /// Of a call's two kernels, what each train took, times their blocks.
+  static std::vector<double> held(const std::vector<double>& sends, low_latency::Split of_sends,
+                                  const std::vector<double>& receives,
+                                  low_latency::Split of_receives) {
+    std::vector<double> sum(sends.size());
+    for (size_t train = 0; train < sum.size(); ++train)
+      sum[train] = sends[train] * of_sends.blocks + receives[train] * of_receives.blocks;
+    return sum;
   }
   template <class Body>
   TrainTimes time(Body body, Launched how = Launched::one_by_one) {
@@ -139,6 +178,7 @@ class Measurement {
   Tensors tensors_;
   LowLatency exchange_;
   void* y_ = nullptr;
+  bool logfmt_ = false;  ///< of the combines that are timed
 };
 
 void run_rank(World& world, const Settings& settings, Report* report) {
