@@ -9,9 +9,9 @@
 // one's end, in the mean over a train; "per call" is a train's time from event to event over its
 // calls, launches included; "of a graph" that of a train which was captured as one CUDA graph.
 //
-// "Multiprocessors held" is the time of the two kernels of a call with hooks, each times its blocks:
-// in us of one multiprocessor. The second kernel begins at once, so it also waits for what is on its
-// way.
+// "Multiprocessors held" is the time of the two kernels of a call with hooks, each times its
+// blocks: in us of one multiprocessor. The second kernel begins at once, so it also waits for what
+// is on its way.
 //
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink), without a latency.

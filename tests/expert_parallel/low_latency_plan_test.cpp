@@ -49,7 +49,7 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
     EXPECT_EQ(roles.tell_blocks, expected.tell_blocks);
   };
   expect_roles(128, Part::both, kAll, {16, 16, 1});
-  expect_roles(128, Part::both, 48, {12, 0, 12});  // All that send.
+  expect_roles(128, Part::both, 48, {12, 0, 12});      // All that send.
   expect_roles(128, Part::send, kAll, {128, 128, 1});  // The last of the 130 speaks for the rank.
   expect_roles(1, Part::both, kAll, {1, 1, 3});
   expect_roles(1, Part::send, kAll, {1, 1, 2});

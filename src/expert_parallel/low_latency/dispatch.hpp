@@ -104,7 +104,7 @@ struct DispatchParams {
   // By divide().
   DispatchTail tail;
   DispatchDivisors by;
-  uint32_t data_blocks;  ///< of those that send the first, which move tokens
+  uint32_t data_blocks;              ///< of those that send the first, which move tokens
   uint32_t tell_first, tell_blocks;  ///< of those that send some tell ids; `data_blocks` may be all
   uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
   uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2

@@ -19,7 +19,7 @@ constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
-constexpr uint32_t kPollsALookGpu = 64;  // Some 50 us of polling L2.
+constexpr uint32_t kPollsALookGpu = 64;                         // Some 50 us of polling L2.
 constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);

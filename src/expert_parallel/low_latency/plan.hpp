@@ -28,8 +28,8 @@ struct Plan {
   uint32_t blocks_max;  ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps;
   uint32_t polls_a_look;
-  uint32_t words_summed;  ///< see DispatchParams::divide
-  uint32_t data_blocks_max;  ///< of a dispatch that also receives
+  uint32_t words_summed;              ///< see DispatchParams::divide
+  uint32_t data_blocks_max;           ///< of a dispatch that also receives
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
   /// Of `blocks`, as many as have something to do.

@@ -231,7 +231,7 @@ DEVICE LoadedId pick_of_lane(const DispatchParams& params, uint32_t token) {
 struct ReadyUnit {
   CastUnit cast;
   Destinations to;
-  Peer<Bytes16> row;  ///< where it would be staged here: at the same place as elsewhere
+  Peer<Bytes16> row;       ///< where it would be staged here: at the same place as elsewhere
   uint32_t piece, scales;  ///< of the row
   bool has_piece, has_scales;
 
@@ -269,8 +269,8 @@ struct LoadedUnit {
     const uint32_t piece = params.row.piece(at.unit, warp::lane());
     return {.cast = prepare_unit(params, at.token, at.unit, raw),
             .to = Destinations::of(params, id.value(params)),
-            .row = settled(params.call.windows.row_here(call.call.parity(), params.call.rank,
-                                                        at.token)),
+            .row = settled(
+                params.call.windows.row_here(call.call.parity(), params.call.rank, at.token)),
             .piece = piece,
             .scales = params.row.first_scale_piece() + at.unit,
             .has_piece = piece < params.row.data_pieces(),
@@ -294,7 +294,9 @@ DEVICE void send_tokens(const Dispatch& call, Open open) {
     next = next.next(params);
     ready.send(call);
     sends = next.there_is(params);
-  } while (sends);
+  }
+  while (sends)
+    ;
 }
 
 /// By all lanes of a warp that tells ids, or nothing.

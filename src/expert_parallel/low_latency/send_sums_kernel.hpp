@@ -52,8 +52,7 @@ class LeavingWeights {
   /// By all lanes of a warp that looks.
   DEVICE void send_first(const Combine& call) const {
     if (warp::lane() >= count_) return;
-    if (destination_ != kRanksMax && call.call.open(destination_))
-      send_weight(call, to_, first_);
+    if (destination_ != kRanksMax && call.call.open(destination_)) send_weight(call, to_, first_);
     for_more(call, [&](uint32_t destination) {
       if (warp_looks_at(destination) && call.call.open(destination))
         send_weight(call, place(call, destination) + warp::lane(), first_);
@@ -297,8 +296,7 @@ DEVICE void send_combine(const Combine& call) {
   weights.find_place(call);
   PlannedGroup& planned = call.shared.groups[warp::index()];
   const uint32_t part = params.by.streams.quotient(block::index());
-  Round round =
-      Round::of_stream(params, params.by.streams.remainder(block::index(), part), part);
+  Round round = Round::of_stream(params, params.by.streams.remainder(block::index(), part), part);
   TokenGroup group = round.group_of_warp(params);
   if (round.has_group(params)) group.plan(call, planned);
   open_call(call.call, look, true, [&] { weights.send_first(call); });

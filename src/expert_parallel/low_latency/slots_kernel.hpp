@@ -146,8 +146,8 @@ DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
     const uint32_t expert = call.params.by.ranks.quotient(i);
     const uint32_t source = call.params.by.ranks.remainder(i, expert);
     if (takes_part(call, source, by_verdicts)) continue;
-    KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word)
-        tail.bits(expert, source)[word] = 0;
+    KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word) tail.bits(expert, source)[word] =
+        0;
   }
   block::sync();
 }
@@ -183,8 +183,7 @@ DEVICE void count_rows(const Dispatch& call) {
 /// How many rows a source has for an expert.
 DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
   const DispatchTail& tail = call.tail;
-  return tail.counts ? tail.rows(expert)[source]
-                     : bits_of(tail.bits(expert, source), tail.words);
+  return tail.counts ? tail.rows(expert)[source] : bits_of(tail.bits(expert, source), tail.words);
 }
 
 /// The slot of a source's token among an expert's rows, or -1: it has none there.
@@ -212,10 +211,9 @@ DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken fir
     const uint32_t expert = tail.ids(0)[i];
     int32_t slot = -1;
     if (expert != PackedIds::kNone)
-      slot = slot_of(call, expert,
-                     i == thread::index()
-                         ? first
-                         : own.at(call.params, call.params.by.topk.quotient(i)));
+      slot = slot_of(
+          call, expert,
+          i == thread::index() ? first : own.at(call.params, call.params.by.topk.quotient(i)));
     tail.slots(0)[i] = slot;
   }
 }

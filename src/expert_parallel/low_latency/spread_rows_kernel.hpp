@@ -186,7 +186,8 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   open_call(call.call, look, false, [] {});
   for (bool again = false;; again = true) {
     const bool lacking = read_ids(call, own, again);
-    if (block::any(lacking || again)) [[unlikely]] erase_absent(call, again);
+    if (block::any(lacking || again)) [[unlikely]]
+      erase_absent(call, again);
     Proposal proposal{};
     if (!again && thread::index() < params.call.ranks)
       proposal = Proposal::make(call, thread::index());
