@@ -107,15 +107,22 @@ void check_shapes(std::span<const Shape> shapes) {
                          "as many schedulers on all ranks");
 }
 
-/// Schedulers begin tasks by the counters of events, which carried ones have not.
-void check_none_carried(std::span<const Graph> graphs) {
-  for (uint32_t rank = 0; rank < graphs.size(); ++rank)
+/// Schedulers begin tasks by the counters of events, which carried ones have not, and their kernels
+/// need code for it.
+void check_schedulable(std::span<const Graph> graphs) {
+  for (uint32_t rank = 0; rank < graphs.size(); ++rank) {
     for (uint32_t event = 0; event < graphs[rank].events().size(); ++event)
       if (graphs[rank].events()[event].carried)
         throw InvalidGraph(GraphFault::trigger_count,
                            {event_name(graphs, rank, event),
                             "is carried by the data, which schedulers do not look at"},
                            "a static placement (no schedulers) for graphs with carried events");
+    if (!graphs[rank].task_set().scheduled)
+      throw InvalidGraph(GraphFault::tables_differ,
+                         {fmt::format("rank {} has schedulers", rank),
+                          "the kernel of its tasks has no code for them (TaskList::kScheduled)"},
+                         "a static placement (no schedulers) for graphs of these tasks");
+  }
 }
 
 Placement in_order(std::span<const Graph> graphs) {
@@ -140,7 +147,7 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   if (placement) {
     compiled.placement = std::move(*placement);
   } else if (dynamic) {
-    check_none_carried(graphs);
+    check_schedulable(graphs);
     prove_acyclic(events_only);
     compiled.placement = in_order(graphs);
     compiled.launches =

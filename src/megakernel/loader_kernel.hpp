@@ -36,16 +36,18 @@ DEVICE void let_land(Completion& full, uint32_t parity) {
   for (uint32_t naps = 0; naps < kNaps && !full.done(parity); ++naps) nap(kNapNs);
 }
 
-/// Lane kFeederLane: pushes packets in the order of the worker's queue.
+/// Lane kFeederLane: pushes packets in the order of the worker's queue, or as schedulers give them
+/// (`scheduled`: where there can be any).
+template <bool scheduled>
 class Feeder {
  public:
   DEVICE explicit Feeder(const Working& working) : working_(working) {}
 
   DEVICE void run() {
-    if (working_.params.dynamic.schedulers > 0)
-      take_tasks();
-    else
+    if (!scheduled || working_.params.dynamic.schedulers == 0)
       walk_queue();
+    else if constexpr (scheduled)
+      take_tasks();
     drain();
   }
 

@@ -49,6 +49,9 @@ struct TaskList {
   /// Whether registers keep what the begin and the end of every task need. Not where tasks need
   /// more of them than there are.
   static constexpr bool kSettles = true;
+  /// Whether its graphs may be run with schedulers: the code for that is much, and takes registers
+  /// from all tasks.
+  static constexpr bool kScheduled = true;
   template <size_t index>
   using Type = std::tuple_element_t<index, std::tuple<Tasks...>>;
 
@@ -100,7 +103,7 @@ struct TaskList {
 template <class List>
 TaskSet task_set(const KernelEntry& kernel) {
   static constexpr auto types = List::types();
-  return {.kernel = &kernel, .types = types};
+  return {.kernel = &kernel, .types = types, .scheduled = List::kScheduled};
 }
 
 }  // namespace tokenyard::megakernel

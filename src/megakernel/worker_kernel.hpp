@@ -57,7 +57,7 @@ class Worker {
   DEVICE Worker(Working& working)
       : working_(working),
         context_(working),
-        dynamic_(working.params.dynamic.schedulers > 0),
+        dynamic_(List::kScheduled && working.params.dynamic.schedulers > 0),
         waiter_(working.keep((thread::index() < kWarpLanes ? working.compute_threads : 0) +
                              thread::index() - kWarpLanes)),
         traces_(working.keep(working.params.trace != nullptr && thread::index() == 0 ? 1u : 0u)),
@@ -81,6 +81,12 @@ class Worker {
 
  private:
   DEVICE const RunParams& params() const { return working_.params; }
+  DEVICE bool dynamic() const {
+    if constexpr (List::kScheduled)
+      return dynamic_;
+    else
+      return false;  // At compile time.
+  }
   DEVICE bool first_thread() const { return thread::index() == 0; }
 
   /// Block 0 greets; every block hears all ranks, and that they begin the same run.
@@ -140,7 +146,7 @@ class Worker {
     context_.begin(taken.head.task, note.iteration);
     if (thread::index() < taken.head.signals) {
       const SignalRecord& record = taken.signal_records()[thread::index()];
-      if (!dynamic_)
+      if (!dynamic())
         taken.signal = CountedSignal::of(params(), record);
       else if (record.launch == Launch::follower)
         taken.follows = bring_follower(working_, record);
@@ -159,7 +165,7 @@ class Worker {
     for (;; i -= threads) {
       const WaitRecord& wait = taken.wait_records()[i];
       // What schedulers count need not be looked at: the task came with it.
-      if (!dynamic_ || wait.lag > 0)
+      if (!dynamic() || wait.lag > 0)
         await_event(working_, taken.head.task, wait, taken.note.iteration);
       if (i == waiter_) return;
     }
@@ -222,7 +228,7 @@ class Worker {
 
   /// Of a task that has run; sends each thread's first signal.
   DEVICE bool end(const RingCursor& packets, const Taken& taken) {
-    const bool sends = !dynamic_ && thread::index() < taken.head.signals;
+    const bool sends = !dynamic() && thread::index() < taken.head.signals;
     if (!meet(working_)) return false;
     if (sends) taken.signal.send();
     here_ = working_.shared.next_here[packets.slot] != 0;
@@ -231,7 +237,7 @@ class Worker {
 
   /// What the whole block did before it met is what the signals are about.
   DEVICE void signal_rest(const Taken& taken) {
-    if (!dynamic_) {
+    if (!dynamic()) {
       KEEP_ROLLED
       for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
            i += context_.threads())
@@ -345,12 +351,12 @@ DEVICE void run_graph(const RunParams& params) {
                   .idle = idle,
                   .began_ns = now_ns(),
                   .settles = List::kSettles};
-  if (block::index() >= params.workers) {
-    Scheduler(working).run();
+  if (List::kScheduled && block::index() >= params.workers) {
+    if constexpr (List::kScheduled) Scheduler(working).run();
   } else if (warp::index() < params.compute_warps) {
     Worker<List>(working).run();
   } else if (loads_as(params, 1, kFeederLane)) {
-    Feeder(working).run();
+    Feeder<List::kScheduled>(working).run();
   } else {
     load_for_tasks<List>(working);
   }

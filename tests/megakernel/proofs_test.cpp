@@ -335,6 +335,23 @@ TEST(Proofs, AQueueThatCouldHoldUpWhoeverAddsToIt) {
   }
 }
 
+TEST(Proofs, SchedulersForAKernelThatHasNoCodeForThem) {
+  TaskSet unscheduled = kinds();
+  unscheduled.scheduled = false;
+  const std::vector<Graph> graphs{Graph(unscheduled, {})};
+  Shape shape{.workers = 2, .compute_warps = 1};
+  compile(graphs, std::vector{shape});
+  shape.schedulers = 1;
+  shape.task_slots = 1;
+  try {
+    compile(graphs, std::vector{shape});
+    FAIL() << "accepted";
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.fault, GraphFault::tables_differ);
+    EXPECT_THAT(error.fix, HasSubstr("no schedulers"));
+  }
+}
+
 TEST(Proofs, ATaskWithTooManyWaits) {
   Graph graph(kinds(), {});
   TaskOptions joins{.name = "joins"};

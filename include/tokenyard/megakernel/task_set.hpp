@@ -32,6 +32,7 @@ struct TaskType {
 struct TaskSet {
   const KernelEntry* kernel = nullptr;
   std::span<const TaskType> types;
+  bool scheduled = true;  ///< whether its kernel can be run with schedulers
 
   /// Index of the type of this name; throws InvalidArgument listing the names there are.
   uint32_t index_of(std::string_view name) const;

@@ -16,6 +16,7 @@ struct DenseTaskList : TaskList<ProjectQkv<Kind>, AttendSplit, ProjectAttention<
                                 ProjectDown<Kind>, ProjectLogits<Kind>, Others...> {
   static constexpr bool kOwnPaths = false;
   static constexpr bool kSettles = Kind::kSequences == 1;
+  static constexpr bool kScheduled = false;  // Words are awaited where tasks are placed.
 };
 using DenseTasks = DenseTaskList<Alone<1>, NextToken>;
 using SharedDenseTasks = DenseTaskList<Together<1>, SendBest<Together<1>>, NextToken>;
