@@ -134,8 +134,9 @@ def check_array(
     dtypes: tuple[str, ...],
     shape: tuple[int | str, ...],
     device: str,
+    written: bool,
 ) -> None:
-    """Raises InvalidArgument unless `array` is what the module can take as it lies.
+    """Raises InvalidArgument unless `array` is what the module can take as it lies, and write to.
 
     A number in `shape` is demanded, a name stands for any length.
     """
@@ -152,20 +153,7 @@ def check_array(
         raise invalid(argument, f"device {device}", f"device {arrays.device(array)}")
     if not arrays.contiguous(array):
         raise invalid(argument, "a C-contiguous array", "one with gaps or in another order")
-
-
-def check_written(
-    argument: str,
-    array: Any,
-    *,
-    arrays: Arrays,
-    dtypes: tuple[str, ...],
-    shape: tuple[int | str, ...],
-    device: str,
-) -> None:
-    """As `check_array`, of an array that is written to."""
-    check_array(argument, array, arrays=arrays, dtypes=dtypes, shape=shape, device=device)
-    if not arrays.writable(array):
+    if written and not arrays.writable(array):
         raise invalid(argument, "an array that can be written to", "a read-only one")
 
 

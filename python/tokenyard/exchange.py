@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import current_stream
+from .arrays import Arrays, check_array, current_stream
 from .world import World
 
 
@@ -31,3 +31,23 @@ class Exchange:
     def wait(self) -> None:
         """Waits until the work enqueued on the current stream has ended, then as `check`."""
         self._native.wait(stream=self._stream())
+
+    def _check(
+        self,
+        name: str,
+        array: Any,
+        arrays: Arrays,
+        dtypes: tuple[str, ...],
+        shape: tuple,
+        *,
+        written: bool = False,
+    ) -> None:
+        check_array(
+            name,
+            array,
+            arrays=arrays,
+            dtypes=dtypes,
+            shape=shape,
+            device=self._device,
+            written=written,
+        )

@@ -316,7 +316,7 @@ class ExpertParallel(GivenRows, Observation):
         if out is None:
             out = arrays.empty((tokens, self.hidden), dtype, y)
         else:
-            self._check_written("out", out, arrays, (dtype,), (tokens, self.hidden))
+            self._check("out", out, arrays, (dtype,), (tokens, self.hidden), written=True)
         biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
         if len(biases) > 2:
             raise invalid("bias", "one array or two", f"{len(biases)}")

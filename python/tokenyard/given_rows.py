@@ -6,7 +6,7 @@ from typing import Any
 
 import _tokenyard
 
-from .arrays import Arrays, check_array, check_written
+from .arrays import Arrays
 from .errors import invalid
 from .exchange import Exchange
 from .row_formats import ROWS, SCALES, cast_of, scale_order
@@ -61,13 +61,3 @@ class GivenRows(Exchange):
         width = arrays.shape(scales)[1]
         if arrays.dtype(scales) == "uint8" and width % 4:
             raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")
-
-    def _check(
-        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
-    ) -> None:
-        check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
-
-    def _check_written(
-        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
-    ) -> None:
-        check_written(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import _tokenyard
 from _tokenyard import MaskedRank
 
-from .arrays import Arrays, arrays_of, check_array, check_written
+from .arrays import Arrays, arrays_of
 from .errors import invalid
 from .exchange import Exchange
 from .sizes import size_of
@@ -206,7 +206,7 @@ class LowLatency(Exchange):
             self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
         if rows_total is not None:
             shape = (self._local_experts,)
-            self._check_written("rows_total", rows_total, arrays, ("int32",), shape)
+            self._check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
         batch = self._native.dispatch(
             arrays.to_native(x),
             arrays.to_native(topk_idx),
@@ -270,7 +270,7 @@ class LowLatency(Exchange):
         if out is None:
             out = arrays.empty((tokens, self.hidden), "bfloat16", y)
         else:
-            self._check_written("out", out, arrays, BF16, (tokens, self.hidden))
+            self._check("out", out, arrays, BF16, (tokens, self.hidden), written=True)
         lost = arrays.empty((tokens,), "int32", y)
         self._native.combine(
             arrays.to_native(y),
@@ -343,7 +343,7 @@ class LowLatency(Exchange):
     ) -> dict[str, Any]:
         if waited_cycles is not None:
             shape = (self.world.size,)
-            self._check_written("waited_cycles", waited_cycles, arrays, ("int64",), shape)
+            self._check("waited_cycles", waited_cycles, arrays, ("int64",), shape, written=True)
         active = [] if active_ranks is None else [bool(active) for active in active_ranks]
         if active_ranks is not None and not active:
             raise invalid("active_ranks", f"{self.world.size} ranks", "none")
@@ -366,13 +366,3 @@ class LowLatency(Exchange):
         if rows != "fp8_ue8m0":
             columns = arrays.bits(columns, "float32")
         return columns.swapaxes(1, 2)
-
-    def _check(
-        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
-    ) -> None:
-        check_array(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
-
-    def _check_written(
-        self, name: str, array: Any, arrays: Arrays, dtypes: tuple[str, ...], shape: tuple
-    ) -> None:
-        check_written(name, array, arrays=arrays, dtypes=dtypes, shape=shape, device=self._device)
