@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "collectives/algorithms/short_float.hpp"
+#include "collectives/algorithms/wide_vectors.hpp"
 
 namespace tokenyard::collectives {
 
@@ -57,15 +58,8 @@ template <typename Body>
 }
 #ifdef __x86_64__
 template <typename Body>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]] void wide_loop(size_t elements,
-                                                                     const Body& body) {
+TOKENYARD_WIDE_VECTORS void wide_loop(size_t elements, const Body& body) {
   plain_loop(elements, body);
-}
-bool has_wide_vectors() {
-  static const bool has =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-  return has;
 }
 #endif
 template <typename Body>

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "collectives/algorithms/wide_vectors.hpp"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -15,9 +17,8 @@ namespace {
 /// Both ranks run the same instructions on `first` and `second`, whichever of them is `mine`: so
 /// also of two NaNs the same one stays.
 template <typename T>
-[[gnu::target("avx512f,avx512bw")]] void saving_sum(std::byte* saved, std::byte* mine,
-                                                    const std::byte* first, const std::byte* second,
-                                                    size_t bytes, size_t ahead) {
+TOKENYARD_WIDE_VECTORS void saving_sum(std::byte* saved, std::byte* mine, const std::byte* first,
+                                       const std::byte* second, size_t bytes, size_t ahead) {
   typedef T Line __attribute__((vector_size(saving_line_bytes), aligned(1), may_alias));
   for (size_t at = 0; at < bytes; at += saving_line_bytes) {
     __builtin_prefetch(mine + at + ahead, 0, 2);
@@ -61,10 +62,8 @@ SavingSum for_this_type(DataType type) {
 
 SavingSum saving_sum_of([[maybe_unused]] DataType type, [[maybe_unused]] ReduceOp op) {
 #ifdef __x86_64__
-  static const bool has_vectors =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0;
   const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
-  if (has_vectors && adds) return for_this_type(type);
+  if (adds && has_wide_vectors()) return for_this_type(type);
 #endif
   return nullptr;
 }

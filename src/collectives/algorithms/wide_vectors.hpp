@@ -1,0 +1,20 @@
+/// Vectors of 512 bits, which not every x86-64 machine has.
+#pragma once
+
+#ifdef __x86_64__
+
+namespace tokenyard::collectives {
+
+/// Of a function that is called only where has_wide_vectors().
+#define TOKENYARD_WIDE_VECTORS [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl")]]
+
+inline bool has_wide_vectors() {
+  static const bool has =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return has;
+}
+
+}  // namespace tokenyard::collectives
+
+#endif
