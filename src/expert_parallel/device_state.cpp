@@ -120,9 +120,9 @@ void ExpertParallel::Parts::open_windows() {
   windows_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
   accelerator_.copy(windows_table_, addresses.data(), bytes, stream);
   await_stream(stream, "the table of windows");
-  windows_ = throughput::Peers::of(addresses, world.rank(), windows_table_);
+  windows_ = Peers::of(addresses, world.rank(), windows_table_);
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena_.base_of(rank);
-  arenas_ = throughput::Peers::of(addresses, world.rank(), arena_.bases().table);
+  arenas_ = Peers::of(addresses, world.rank(), arena_.bases().table);
 }
 
 void ExpertParallel::Parts::await_stream(Stream stream, const std::string& what) {

@@ -193,9 +193,9 @@ struct ExpertParallel::Parts {
   Accelerator& accelerator_;
   Arena& arena_;
   std::shared_ptr<Health> health_;
-  ArenaBlock window_;                       // ControlLayout.
-  throughput::Peers windows_{}, arenas_{};  // Everybody's.
-  std::byte** windows_table_ = nullptr;     // [ranks] device memory.
+  ArenaBlock window_;                    // ControlLayout.
+  Peers windows_{}, arenas_{};           // Everybody's.
+  std::byte** windows_table_ = nullptr;  // [ranks] device memory.
   throughput::ControlLayout control_{};
   throughput::Workspace* workspace_ = nullptr;
   throughput::CountsRecord* record_ = nullptr;

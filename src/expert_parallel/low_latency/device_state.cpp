@@ -74,15 +74,13 @@ void LowLatency::Parts::open_windows() {
     std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
     windows.push_back(arena_.base_of(rank) + offset);
   }
-  windows_.here = windows[world.rank()];
-  constexpr size_t kAtHand = low_latency::Windows::kAtHand;
-  std::copy_n(windows.begin(), std::min(windows.size(), kAtHand), windows_.at_hand);
-  if (windows.size() <= kAtHand) return;
+  windows_.peers = Peers::of(windows, world.rank(), nullptr);
+  if (windows.size() <= Peers::kAtHand) return;
   const size_t bytes = windows.size() * sizeof(std::byte*);
   window_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
   accelerator_.copy(window_table_, windows.data(), bytes, stream);
   await_stream(stream, "the table of windows");
-  windows_.table = window_table_;
+  windows_.peers.table = window_table_;
 }
 
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {

@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/peer.hpp"
-#include "device/vector.hpp"
 #include "expert_parallel/low_latency/protocol.hpp"
+#include "expert_parallel/peers.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -73,62 +72,54 @@ class WindowLayout {
   size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
 };
 
-/// Everybody's windows, as a kernel addresses them. By value as far as most worlds go: parameters
-/// are at hand where a table in memory would have to be read before the first word is sent. But
-/// every launch carries them to the device anew, so there is a table for larger worlds.
+/// Everybody's windows, as a kernel addresses them.
 struct Windows {
-  static constexpr uint32_t kAtHand = 8;
-  std::byte* at_hand[kAtHand];
-  std::byte* here;          ///< this rank's
-  std::byte* const* table;  ///< [ranks] device memory; null if all are at hand
+  Peers peers;
   WindowLayout layout;
 
   /// Staged pieces of a row from `source` to `rank`.
   DEVICE Peer<Bytes16> row(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(of(rank), layout.row(parity, source, token));
+    return at<Bytes16>(peers.of(rank), layout.row(parity, source, token));
   }
-  /// Where `here`, which lies in this rank's window, lies in another's.
-  DEVICE Peer<Bytes16> same_place(uint32_t rank, Peer<Bytes16> here_too) const {
-    return Peer<Bytes16>(reinterpret_cast<Bytes16*>(
-        of(rank) + (reinterpret_cast<std::byte*>(here_too.address()) - here)));
+  /// Where a place in this rank's window lies in another's.
+  DEVICE Peer<Bytes16> same_place(uint32_t rank, Peer<Bytes16> place) const {
+    return at<Bytes16>(peers.of(rank), place.as<std::byte>().address() - peers.mine());
   }
   DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(here, layout.row(parity, source, token));
+    return at<Bytes16>(here(), layout.row(parity, source, token));
   }
   DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
                                uint32_t token) const {
-    return at<Bytes16>(of(rank), layout.partial(parity, source, token));
+    return at<Bytes16>(peers.of(rank), layout.partial(parity, source, token));
   }
   DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(here, layout.partial(parity, source, token));
+    return at<Bytes16>(here(), layout.partial(parity, source, token));
   }
   DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
-    return at<Bytes16>(of(rank), layout.ids(parity, source, 0));
+    return at<Bytes16>(peers.of(rank), layout.ids(parity, source, 0));
   }
   /// Of all sources, one after the other.
   DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
-    return at<Bytes16>(here, layout.ids(parity, 0, 0));
+    return at<Bytes16>(here(), layout.ids(parity, 0, 0));
   }
   DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t parity, uint32_t source) const {
-    return at<Stamped>(of(rank), layout.weight(parity, source, 0));
+    return at<Stamped>(peers.of(rank), layout.weight(parity, source, 0));
   }
   DEVICE Peer<Stamped> weights_here(uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Stamped>(here, layout.weight(parity, source, token));
+    return at<Stamped>(here(), layout.weight(parity, source, token));
   }
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
-    return at<Drained>(of(rank), layout.drained(source));
+    return at<Drained>(peers.of(rank), layout.drained(source));
   }
   DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
-    return at<uint32_t>(of(rank), layout.pulse(source));
+    return at<uint32_t>(peers.of(rank), layout.pulse(source));
   }
 
  private:
-  DEVICE std::byte* of(uint32_t rank) const {
-    return rank < kAtHand ? at_hand[rank] : load_cached(table + rank);
-  }
+  DEVICE Peer<std::byte> here() const { return Peer<std::byte>(peers.mine()); }
   template <class T>
-  DEVICE static Peer<T> at(std::byte* window, size_t offset) {
-    return Peer<T>(reinterpret_cast<T*>(window + offset));
+  DEVICE static Peer<T> at(Peer<std::byte> window, size_t offset) {
+    return (window + static_cast<std::ptrdiff_t>(offset)).template as<T>();
   }
 };
 

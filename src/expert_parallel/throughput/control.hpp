@@ -30,7 +30,7 @@
 
 #include "device/memory.hpp"
 #include "device/peer.hpp"
-#include "expert_parallel/throughput/peers.hpp"
+#include "expert_parallel/peers.hpp"
 #include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::throughput {

@@ -7,16 +7,19 @@
 #include <span>
 
 #include "device/peer.hpp"
+#include "device/vector.hpp"
 
-namespace tokenyard::throughput {
+namespace tokenyard {
 
 /// By value as far as most worlds go: parameters are at hand where a table in memory would have to
-/// be read before the first word is sent.
+/// be read before the first word is sent. But every launch carries them to the device anew, so
+/// there is a table for larger worlds.
 struct Peers {
   static constexpr uint32_t kAtHand = 8;
   std::byte* at_hand[kAtHand];
   std::byte* here;          ///< this rank's
-  std::byte* const* table;  ///< [ranks] in memory that this rank's kernels read
+  std::byte* const* table;  ///< [ranks] in memory that this rank's kernels read; may be null if
+                            ///< all are at hand
 
   static Peers of(std::span<std::byte* const> addresses, uint32_t self, std::byte* const* table) {
     Peers peers{.at_hand = {}, .here = addresses[self], .table = table};
@@ -25,9 +28,9 @@ struct Peers {
   }
 
   DEVICE Peer<std::byte> of(uint32_t rank) const {
-    return Peer<std::byte>(rank < kAtHand ? at_hand[rank] : table[rank]);
+    return Peer<std::byte>(rank < kAtHand ? at_hand[rank] : load_cached(table + rank));
   }
   DEVICE std::byte* mine() const { return here; }
 };
 
-}  // namespace tokenyard::throughput
+}  // namespace tokenyard
