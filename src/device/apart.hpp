@@ -36,12 +36,20 @@ class SettledWord {
 #endif
 };
 
+/// When a wait listens to the host's alarm, which lies across PCIe.
+enum class Listening : uint32_t {
+  as_deadlines_do,  ///< see Deadline::give_up
+  by_count,         ///< by polls alone: of waits that seldom sleep, in a call of many
+};
+
 /// A Deadline whose waits share the code that looks at the clock and at the alarm.
-class DeadlineApart {
+template <Listening listening>
+class SharedDeadline {
  public:
-  DEVICE DeadlineApart(const Patience& patience, uint64_t start_ns)
+  DEVICE explicit SharedDeadline(const Patience& patience, uint64_t start_ns = now_ns())
       : patience_(patience), start_ns_(start_ns) {}
   DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
+  DEVICE bool failed() const { return Deadline(*this).failed(); }
   DEVICE void fail(Failure failure, const Awaited& what) const;
   /// For wait_until. `polls`: how often the condition has been found false.
   DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
@@ -50,29 +58,12 @@ class DeadlineApart {
   const Patience& patience_;
   uint64_t start_ns_;
 };
+using DeadlineApart = SharedDeadline<Listening::by_count>;
+using CallDeadline = SharedDeadline<Listening::as_deadlines_do>;
 
-template <class Condition>
-DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition);
-
-/// A Deadline of a call of its own, whose waits share that code, and listen to the alarm as a
-/// Deadline's do. Small calls pass through each instruction once, and fetch it from afar: what is
-/// between those that they need takes them as long as work.
-class CallDeadline {
- public:
-  DEVICE explicit CallDeadline(const Patience& patience)
-      : patience_(patience), start_ns_(now_ns()) {}
-  DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
-  DEVICE bool failed() const { return Deadline(*this).failed(); }
-  DEVICE void fail(Failure failure, const Awaited& what) const;
-  DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
-
- private:
-  const Patience& patience_;
-  uint64_t start_ns_;
-};
-
-template <class Condition>
-DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition);
+template <Listening listening, class Condition>
+DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                       Condition condition);
 
 }  // namespace tokenyard
 

@@ -31,11 +31,11 @@ DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure fail
                        uint32_t rank, uint64_t expected, uint64_t seen) {
   Deadline(*patience, start_ns).fail(failure, {phase, rank, expected, seen});
 }
-// As Deadline::give_up, but the alarm, which lies across PCIe, is listened to by count alone:
-// whoever waits in these loops seldom sleeps, and time is counted from the start of a call of many
-// waits.
-DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
-                          uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+// As Deadline::give_up, but the alarm is listened to by count alone: whoever waits in these loops
+// seldom sleeps, and time is counted from the start of a call of many waits.
+DEVICE_APART bool give_up_listening_by_count(const Patience* patience, uint64_t start_ns,
+                                             uint32_t polls, uint32_t phase, uint32_t rank,
+                                             uint64_t expected, uint64_t seen) {
   const Deadline deadline(*patience, start_ns);
   if (deadline.failed()) return true;
   const bool late = now_ns() - start_ns >= patience->timeout_ns;
@@ -47,44 +47,29 @@ DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t 
   return true;
 }
 // As Deadline::give_up.
-DEVICE_APART bool give_up_call(const Patience* patience, uint64_t start_ns, uint32_t polls,
-                               uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
+                          uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
   return Deadline(*patience, start_ns).give_up(polls, {phase, rank, expected, seen});
 }
 }  // namespace cuda_body
 
-DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
+template <Listening listening>
+DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
   cuda_body::fail(&patience_, start_ns_, failure, what.phase, what.rank, what.expected, what.seen);
 }
 
-DEVICE bool DeadlineApart::give_up(uint32_t polls, const Awaited& what) const {
+template <Listening listening>
+DEVICE bool SharedDeadline<listening>::give_up(uint32_t polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) [[likely]]
     return false;
-  return cuda_body::give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected,
-                            what.seen);
+  constexpr auto give_up =
+      listening == Listening::by_count ? cuda_body::give_up_listening_by_count : cuda_body::give_up;
+  return give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected, what.seen);
 }
 
-template <class Condition>
-DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition) {
-  for (uint32_t polls = 1; !condition(); ++polls)
-    if (deadline.give_up(polls, what)) [[unlikely]]
-      return false;
-  return true;
-}
-
-DEVICE void CallDeadline::fail(Failure failure, const Awaited& what) const {
-  cuda_body::fail(&patience_, start_ns_, failure, what.phase, what.rank, what.expected, what.seen);
-}
-
-DEVICE bool CallDeadline::give_up(uint32_t polls, const Awaited& what) const {
-  if (polls % cuda_body::kLookEvery != 0) [[likely]]
-    return false;
-  return cuda_body::give_up_call(&patience_, start_ns_, polls, what.phase, what.rank, what.expected,
-                                 what.seen);
-}
-
-template <class Condition>
-DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition) {
+template <Listening listening, class Condition>
+DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                       Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls)
     if (deadline.give_up(polls, what)) [[unlikely]]
       return false;

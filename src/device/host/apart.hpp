@@ -17,29 +17,19 @@ DEVICE uint32_t SettledWord::load() const {
   return tokenyard::load<Order::relaxed, Scope::block>(address_);
 }
 
-DEVICE void DeadlineApart::fail(Failure failure, const Awaited& what) const {
-  Deadline(patience_, start_ns_).fail(failure, what);
-}
-
-DEVICE bool DeadlineApart::give_up(uint32_t polls, const Awaited& what) const {
-  return Deadline(patience_, start_ns_).give_up(polls, what);
-}
-
-template <class Condition>
-DEVICE bool wait_until(const DeadlineApart& deadline, Awaited& what, Condition condition) {
-  return wait_until(Deadline(deadline), what, condition);
-}
-
-DEVICE void CallDeadline::fail(Failure failure, const Awaited& what) const {
+template <Listening listening>
+DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
   Deadline(*this).fail(failure, what);
 }
 
-DEVICE bool CallDeadline::give_up(uint32_t polls, const Awaited& what) const {
+template <Listening listening>
+DEVICE bool SharedDeadline<listening>::give_up(uint32_t polls, const Awaited& what) const {
   return Deadline(*this).give_up(polls, what);
 }
 
-template <class Condition>
-DEVICE bool wait_until(const CallDeadline& deadline, Awaited& what, Condition condition) {
+template <Listening listening, class Condition>
+DEVICE bool wait_until(const SharedDeadline<listening>& deadline, Awaited& what,
+                       Condition condition) {
   return wait_until(Deadline(deadline), what, condition);
 }
 
