@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 #include "megakernel/plain_decoder.hpp"
 #include "megakernel/tasks/held_input.hpp"
@@ -44,29 +45,7 @@ class DenseDecoding : public OnDevices {
 };
 INSTANTIATE_ON_DEVICES(DenseDecoding);
 
-constexpr DecoderShape kSmall{.vocabulary = 100,
-                              .hidden = 64,
-                              .layers = 2,
-                              .query_heads = 8,
-                              .kv_heads = 4,
-                              .head_dim = 16,
-                              .inner = 128,
-                              .page_tokens = 4,
-                              .positions_max = 32,
-                              .epsilon = 1e-5f,
-                              .rope_base = 10000};
-
-DecoderShape gpus_shape() {
-  DecoderShape shape = kSmall;
-  shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
-  return shape;
-}
+constexpr DecoderShape kSmall = small_shape(32), kGpus = gpus_shape(32);
 
 TEST_P(DenseDecoding, FindsTheLogitsOfThePlainModel) {
   compare(kSmall, 4, 10, 2e-2f);
@@ -78,7 +57,7 @@ TEST_P(DenseDecoding, WithPositionsSplitAmongBlocks) {
 
 TEST_P(DenseDecoding, OfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  const DecoderShape shape = gpus_shape();
+  const DecoderShape shape = kGpus;
   compare(shape, 128, 4, 5e-2f);
 }
 
@@ -135,7 +114,7 @@ TEST_P(DenseDecoding, AtTheEndOfALongContext) {
 
 TEST_P(DenseDecoding, OfAGpusShapeAtTheEndOfALongContext) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  DecoderShape shape = gpus_shape();
+  DecoderShape shape = kGpus;
   shape.positions_max = 4096;
   compare_at(GetParam(), shape, 128, 4090, 5e-2f);
 }
@@ -200,7 +179,7 @@ TEST_P(DenseDecoding, RanksThatShareAModelFindThePlainLogits) {
 /// As a GPU runs it: all its blocks, and more of them a head than attend.
 TEST_P(DenseDecoding, RanksThatShareAGpusShapeFindTheBitsOfOne) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  const DecoderShape shape = gpus_shape();
+  const DecoderShape shape = kGpus;
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 128, 8);
   for (const uint32_t ranks : {2, 4})
@@ -287,7 +266,7 @@ TEST_P(DenseDecoding, SequencesSideBySideFindTheirOwnLogits) {
 
 TEST_P(DenseDecoding, SequencesSideBySideOfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  const DecoderShape shape = gpus_shape();
+  const DecoderShape shape = kGpus;
   for (const Batch& batch : {Batch{2, 128, 5}, Batch{4, 128, 4}, Batch{8, 128, 4}})
     ASSERT_NO_FATAL_FAILURE(compare_batch(GetParam(), shape, batch, 4, 5e-2f))
         << batch.sequences << " sequences";

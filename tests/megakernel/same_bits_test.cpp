@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 #include "megakernel/plain_decoder.hpp"
 #include "megakernel/tasks/held_input.hpp"
@@ -83,29 +84,7 @@ Prompts prompts_of(uint32_t sequences, uint32_t steps, uint32_t vocabulary) {
   return prompts;
 }
 
-constexpr DecoderShape kSmall{.vocabulary = 100,
-                              .hidden = 64,
-                              .layers = 2,
-                              .query_heads = 8,
-                              .kv_heads = 4,
-                              .head_dim = 16,
-                              .inner = 128,
-                              .page_tokens = 4,
-                              .positions_max = 64,
-                              .epsilon = 1e-5f,
-                              .rope_base = 10000};
-
-DecoderShape gpus_shape() {
-  DecoderShape shape = kSmall;
-  shape.vocabulary = 3000;
-  shape.hidden = 2048;
-  shape.query_heads = 32;
-  shape.kv_heads = 8;
-  shape.head_dim = 64;
-  shape.inner = 8192;
-  shape.page_tokens = 16;
-  return shape;
-}
+constexpr DecoderShape kSmall = small_shape(64), kGpus = gpus_shape(64);
 
 class SameBits : public OnDevices {};
 INSTANTIATE_ON_DEVICES(SameBits);
@@ -191,7 +170,7 @@ TEST_P(SameBits, OfTokensThatRanksDecide) {
 /// As a GPU runs it: all its blocks.
 TEST_P(SameBits, OfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
-  const DecoderShape shape = gpus_shape();
+  const DecoderShape shape = kGpus;
   const Model model(shape);
   const Prompts prompts = prompts_of(8, 40, shape.vocabulary);
   std::vector<std::vector<Vector>> alone;
