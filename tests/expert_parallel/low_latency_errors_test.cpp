@@ -1,4 +1,6 @@
 /// What cannot be done is said before anything is launched, by name.
+#include <gmock/gmock.h>
+
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "fabric/arena.hpp"
@@ -154,6 +156,28 @@ TEST_P(LowLatencyErrors, AnIdThatIsNoExpertIsNamedAndCountsAsNone) {
     }
     // Said once; the batch is as if the id had been -1.
     EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, received), "");
+  });
+}
+
+TEST_P(LowLatencyErrors, ManyIdsThatAreNoExpertsAreOneComplaintADispatch) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    std::vector<Tokens> all = kCase.draw();
+    for (int64_t& id : all[1].ids) id = 77;
+    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    for (const uint32_t dispatch : {1, 2}) {
+      exchange.dispatch(tokens.input());
+      if (world.rank() == 1) {
+        try {
+          exchange.wait();
+          ADD_FAILURE() << "nobody complained";
+        } catch (const InvalidArgument& error) {
+          EXPECT_THAT(error.seen, testing::StartsWith("expert 77 in token "));
+          EXPECT_THAT(error.seen, testing::EndsWith(fmt::format("of dispatch {}", dispatch)));
+        }
+      }
+      exchange.wait();
+    }
   });
 }
 

@@ -30,6 +30,7 @@ struct Workspace {
   /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
   /// dispatch for the next.
   uint32_t verdicts[2][kRanksMax];
+  uint32_t complaining;  ///< 1 while a thread writes the complaint that its host reads
 };
 
 /// Whether a source took part in a dispatch, as the first block that knew has decided.

@@ -202,10 +202,9 @@ void LowLatency::Parts::check() {
   require_open();
   if (world.alarm().cancelled()) throw Cancelled("low latency");
   if (accelerator_.read_flag(&complaint_->epoch) == 0) return;
-  const uint32_t epoch = complaint_->epoch, token = complaint_->token - 1;
+  const uint32_t epoch = complaint_->epoch, token = complaint_->token;
   const int64_t id = complaint_->id;
   accelerator_.write_flag(&complaint_->epoch, 0);
-  accelerator_.write_flag(&complaint_->token, 0);
   throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
                         fmt::format("expert {} in token {} of dispatch {}", id, token, epoch));
 }

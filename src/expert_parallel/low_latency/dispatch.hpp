@@ -32,7 +32,8 @@ struct RowRange {
   int32_t begin, count;
 };
 
-/// A token that cannot be sent as it is asked for; in memory that the host sees.
+/// A token that cannot be sent as it is asked for; in memory that the host sees. The device writes
+/// it while `epoch` is 0, and the host sets that to 0 when it has read the rest.
 struct Complaint {
   uint32_t epoch;  ///< of the first dispatch with one, stored last; 0 for none
   uint32_t token;

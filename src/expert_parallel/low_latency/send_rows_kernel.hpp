@@ -44,13 +44,20 @@ DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
   return static_cast<uint64_t>(id) < params.experts;
 }
 
-/// The host learns of the first id that is no expert; such a pick counts as none.
+/// The host learns of the first id that is no expert; such a pick counts as none. Atomic operations
+/// on the host's memory are not promised to work, so who may write there is decided in this GPU's:
+/// by the claim, and by `epoch` as it is under the claim, since another call's winner may just have
+/// stored it.
 DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
   Complaint& complaint = *call.params.complaint;
-  // Relaxed: who wins is all that matters. `epoch` is the last word to be stored, by the winner.
-  if (compare_exchange<Order::relaxed, Scope::sys>(&complaint.token, 0, token + 1) != 0) return;
-  complaint.id = id;
-  store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch());
+  uint32_t& claim = call.params.call.workspace->complaining;
+  if (compare_exchange<Order::acquire, Scope::gpu>(&claim, 0, 1) != 0) return;
+  if (load<Order::acquire, Scope::sys>(&complaint.epoch) == 0) {
+    complaint.token = token;
+    complaint.id = id;
+    store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch());
+  }
+  store<Order::release, Scope::gpu>(&claim, 0);
 }
 
 /// Eight lanes tell everybody of eight picks of a token, what one atomic word of ids holds: each
