@@ -165,7 +165,7 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   // Nobody may believe that a block has finished which has not.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
   say_finished(dispatch.call, shared.call, Crew::of_block());
-  if (block::index() == 0 && routed) keep_counts(call);
+  if (block::index() == 0 && routed) keep_counts(call, {});
   end_call(dispatch.call, shared.call, call.hellos(), tail.dispatch.waits(), deadline,
            throughput::Phase::dispatch_arrivals, throughput::Unwatched{});
   if (block::index() == 0 && thread::index() == 0) refuse_if_too_many(params, call, tail.group);

@@ -38,7 +38,7 @@ DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
   const Slots slots = Slots::of_block(call);
   const Crew crew = call.others();
   const bool all_here = throughput::for_each_expert_count(
-      call, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
+      call, {}, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
         add<Order::relaxed, Scope::block>(group.tail.tokens() + expert, tokens);
         if (slot < slots.begin)
           add<Order::relaxed, Scope::block>(group.tail.before() + expert, tokens);

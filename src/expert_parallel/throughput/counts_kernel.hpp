@@ -201,18 +201,25 @@ DEVICE bool gather_counts(const Dispatch& call) {
   return all_known;
 }
 
-/// By a crew that knows the hellos: `body(slot, expert, tokens)` for each of this rank's experts
-/// and each block of each rank that has tokens for it. A slot is a rank and a block. Several words
-/// are asked for at a time: an answer takes a microsecond, and one after the other a block would
-/// need more of them than small calls take in all. Whether all that this thread waited for has
-/// come.
+/// Some of this rank's experts: `first`, `first + stride`, ...
+struct ExpertShare {
+  uint32_t first = 0, stride = 1;
+};
+
+/// By a crew that knows the hellos: `body(slot, expert, tokens)` for each of some of this rank's
+/// experts and each block of each rank that has tokens for it. A slot is a rank and a block.
+/// Several words are asked for at a time: an answer takes a microsecond, and one after the other a
+/// block would need more of them than small calls take in all. Whether all that this thread waited
+/// for has come.
 template <class Body>
-DEVICE bool for_each_expert_count(const Dispatch& call, Crew crew, Body body) {
+DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew crew, Body body) {
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
   // Threads beside one another read words beside one another, in as many lines as there are.
-  const uint32_t columns = std::min(local_experts, crew.size), lines = crew.size / columns;
+  if (share.first >= local_experts) return true;
+  const uint32_t experts = (local_experts - share.first - 1) / share.stride + 1;
+  const uint32_t columns = std::min(experts, crew.size), lines = crew.size / columns;
   const uint32_t line = crew.index / columns;
   if (line >= lines) return true;
   constexpr uint32_t kAtOnce = 8;
@@ -222,7 +229,8 @@ DEVICE bool for_each_expert_count(const Dispatch& call, Crew crew, Body body) {
     uint32_t exist;       // a bit for each that is
   } asked{};
   bool all_here = true;
-  for (uint32_t expert = crew.index - line * columns; expert < local_experts; expert += columns) {
+  for (uint32_t column = crew.index - line * columns; column < experts; column += columns) {
+    const uint32_t expert = share.first + column * share.stride;
     asked.words = params.control.expert(params.rank, 0, 0, expert);
     for (asked.slot = line; asked.slot < params.ranks * blocks_max; asked.slot += kAtOnce * lines) {
       asked.exist = 0;

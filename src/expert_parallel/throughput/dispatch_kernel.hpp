@@ -18,10 +18,9 @@ DEVICE void move_metadata(const Dispatch& call) {
     send_scales(call, call.params.table.rows_on());
     return;
   }
-  if (block::index() == 0) {
-    sum_experts(call);
-    if (call.params.awaited && warp::index() == call.last_other()) report_counts(call);
-  }
+  sum_experts(call, experts_summed(call));
+  if (call.params.awaited && block::index() == 0 && warp::index() == call.last_other())
+    report_counts(call);
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   mark_padding(call);
@@ -69,7 +68,7 @@ DEVICE void dispatch(const DispatchParams& params) {
   // Nobody may believe that a block has finished which has not.
   if (block::any(!move(call, mover, routed))) return;
   say_finished(params.call, shared.call, Crew::of_block());
-  if (block::index() == 0 && counts && routed) keep_counts(call);
+  if (counts && routed) keep_counts(call, experts_summed(call));
   end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline,
            Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts));
 }

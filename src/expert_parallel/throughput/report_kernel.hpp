@@ -1,15 +1,24 @@
-/// Block 0 tells its host the counts, while rows are under way.
+/// Block 0 tells its host the counts, while rows are under way; what of them outlives the call.
 #pragma once
 
 #include "expert_parallel/throughput/counts_kernel.hpp"
 
 namespace tokenyard::throughput {
 
-/// By all warps of block 0 that move no rows: adds up the tokens of this rank's experts.
-DEVICE void sum_experts(const Dispatch& call) {
+/// The experts whose tokens a block adds up. Block 0 does it for all where a host or a watcher
+/// waits for it; else every block for some, since one needs 5 us for 4096 words (H200), the blocks
+/// of a small call end before that, and nobody has to bring the sums together.
+DEVICE ExpertShare experts_summed(const Dispatch& call) {
+  if (!call.params.awaited && call.params.readiness.words == nullptr)
+    return {block::index(), grid::blocks()};
+  return {block::index() == 0 ? 0 : call.params.local_experts, 1};
+}
+
+/// By all warps that move no rows: adds up the tokens of some of this rank's experts.
+DEVICE void sum_experts(const Dispatch& call, ExpertShare share) {
   const CallParams& params = call.params.call;
   const Crew crew = call.others();
-  for_each_expert_count(call, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
+  for_each_expert_count(call, share, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
     add<Order::relaxed, Scope::block>(call.tail.expert_sums() + expert, tokens);
     if (call.params.readiness.words != nullptr)
       note_named(call.params.readiness, slot / params.control.layout.blocks_max, expert);
@@ -29,15 +38,13 @@ DEVICE void close_record(const Dispatch& call) {
     store<Order::release, Scope::sys>(&call.params.record->epoch, call.epoch);
 }
 
-/// What later kernels must know of the route.
+/// What later kernels must know of the route, beside its experts' tokens.
 DEVICE void fill_table(const Dispatch& call, Crew crew) {
   const RouteTable& table = call.params.table;
   for (uint32_t rank = crew.index; rank < table.ranks; rank += crew.size) {
     table.rows_on()[rank] = call.tail.rows_on()[rank];
     table.rows_from()[rank] = call.tail.rows_from()[rank];
   }
-  for (uint32_t expert = crew.index; expert < table.local_experts; expert += crew.size)
-    table.tokens_per_expert()[expert] = call.tail.expert_sums()[expert];
   if (crew.index == 0) table.epoch() = call.epoch;
 }
 
@@ -55,14 +62,18 @@ DEVICE void report_counts(const Dispatch& call) {
   if (warp::lane() == 0) close_record(call);
 }
 
-/// By block 0, when no rank waits for it any more: what outlives the call. Begins with the last
-/// thread, since the first ones wait for others.
-DEVICE void keep_counts(const Dispatch& call) {
+/// By a block, when no rank waits for it any more: what outlives the call. Begins with the last
+/// thread, since the first ones of block 0 wait for others.
+DEVICE void keep_counts(const Dispatch& call, ExpertShare share) {
   const Crew crew{block::threads() - 1 - thread::index(), block::threads()};
-  fill_table(call, crew);
+  if (block::index() == 0) fill_table(call, crew);
   const Statistics& statistics = call.params.call.statistics;
-  for (uint32_t expert = crew.index; expert < call.params.local_experts; expert += crew.size)
-    count_up(statistics, statistics.tokens_of(expert), call.tail.expert_sums()[expert]);
+  for (uint32_t expert = share.first + crew.index * share.stride;
+       expert < call.params.local_experts; expert += crew.size * share.stride) {
+    const uint32_t tokens = call.tail.expert_sums()[expert];
+    call.params.table.tokens_per_expert()[expert] = tokens;
+    count_up(statistics, statistics.tokens_of(expert), tokens);
+  }
 }
 
 /// By one thread of block 0: a rank has no places for its rows.
