@@ -153,7 +153,6 @@ void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_
 void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* operand, void* old,
                           uint32_t bytes, Order order, Scope, CodeAddress where) {
   check_alignment(at, bytes, where);
-  ++progress_;
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
     if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
@@ -162,6 +161,8 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
       while (!__atomic_compare_exchange_n(static_cast<T*>(at), &seen, modified(what, seen, by),
                                           false, cpu_order(order), __ATOMIC_RELAXED)) {
       }
+      // Who polls by updates that change nothing must not wake itself for ever.
+      if (modified(what, seen, by) != seen) ++progress_;
       if (old) std::memcpy(old, &seen, sizeof(T));
     } else {
       throw InternalError(fmt::format("a read-modify-write of {} bytes", sizeof(T)));

@@ -224,9 +224,10 @@ void ModelMemory::read_modify_write(ThreadState& me, Region& region, void* at, v
   message.releases = releases_of(me, place, order, scope);
   carry_on(message.releases, read, scope, me);
   record("update", me, region, at, message.value.data(), bytes);
+  // Who polls by updates that change nothing must not wake itself for ever.
+  if (message.value != read.value) ++progress_;
   place.append_after(index, std::move(message));
   note_unsettled(place);
-  ++progress_;
 }
 
 // ---- the words ----------------------------------------------------------------------------------

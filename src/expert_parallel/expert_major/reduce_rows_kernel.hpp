@@ -39,7 +39,7 @@ DEVICE void reduce_rows(const ReduceParams& params) {
   for (uint32_t i = thread::index(); i < results.groups * results.plan.stages;
        i += block::threads()) {
     shared.full[i].init(1);
-    shared.empty[i].init(warps - 1);
+    shared.empty[i].init((warps - 1) * kWarpLanes);
   }
   // For the completions; and the results, which kernels before this one wrote, are read by copies.
   fence_async();

@@ -16,7 +16,7 @@ DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
   for (uint32_t i = thread::index(); i < params.groups * params.stages_most();
        i += block::threads()) {
     shared.full[i].init(1);
-    shared.empty[i].init(summers);
+    shared.empty[i].init(summers * kWarpLanes);
     shared.named[i].init(1);
   }
   if (thread::index() == 0) shared.unread = 0;

@@ -26,7 +26,7 @@ struct CombineShared {
   CallShared call;
   uint32_t unread;  ///< not 0: a warp has given up before it had read all that it should
   Completion full[kCombineStagesMax];   ///< [groups][stages]
-  Completion empty[kCombineStagesMax];  ///< arrived at by every summing warp of the group
+  Completion empty[kCombineStagesMax];  ///< arrived at by every lane of the group that sums
   /// Before its row is here: what will be in a stage.
   Completion named[kCombineStagesMax];
   StagedRow staged[kCombineStagesMax];

@@ -163,15 +163,24 @@ DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& stage
   ring.named[stage].arrive();
 }
 
-/// Starts the load of one row's segment into a stage, once that is free. False if the call failed.
-DEVICE bool fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
+/// By all lanes: whether so many stages from `at` on are free. They wait for one after the other,
+/// which takes no longer than the last, and all of them know of each: compute-sanitizer follows no
+/// others.
+DEVICE bool await_free(const Combine& call, const CombineRing& ring, RingPosition at,
+                       uint32_t stages) {
+  for (; stages != 0; --stages, at.advance(1, call.params.plan.stages))
+    if (!warp::all(await_free(call, ring, at))) return false;
+  return true;
+}
+
+/// Starts the load of one row's segment into a free stage.
+DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
                       const StagedRow& staged, RingPosition at) {
-  if (!await_free(call, ring, at)) return false;
   name(ring, at.stage, staged);
   Completion& full = ring.full[at.stage];
   if (!staged.holds_row) {
     full.arrive();
-    return true;
+    return;
   }
   const CombineParams& params = call.params;
   const StagePlan& plan = params.plan;
@@ -185,7 +194,6 @@ DEVICE bool fetch_row(const Combine& call, const CombineRing& ring, const Ranked
     bulk::load(stage, preparation.results.y + offset, bytes, full);
   else
     bulk::load(stage, rows_on(call, row.rank) + static_cast<std::ptrdiff_t>(offset), bytes, full);
-  return true;
 }
 
 /// By all lanes: a step's rows into the next stages, a lane a row. A step without rows has a stage,
@@ -203,13 +211,13 @@ DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const Combi
       .begins = step.begins_segment() && earlier == 0,
       .ends = step.ends_segment(call.params) && last,
   };
-  // A step fits the ring, so a lane waits for stages of earlier steps only, never for a lane of its
-  // own warp.
+  // A step fits the ring, so stages of earlier steps are waited for only, never this warp's own.
+  if (!await_free(call, ring, at, population(wanted))) return false;
   RingPosition my_stage = at;
   my_stage.advance(population(earlier), call.params.plan.stages);
-  const bool going = warp::all(!mine || fetch_row(call, ring, row, staged, my_stage));
+  if (mine) fetch_row(call, ring, row, staged, my_stage);
   at.advance(population(wanted), call.params.plan.stages);
-  return going;
+  return true;
 }
 
 /// By all lanes: whether every load of a ring that has come to `end` has landed.

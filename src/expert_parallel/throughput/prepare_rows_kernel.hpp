@@ -94,9 +94,11 @@ class RowsInTurn {
     warp::sync();
     if (warp::lane() == 0) written_up_to(row.place + 1);
   }
-  /// By one lane. Release: what its warp has written, for the warp that tells of it.
+  /// By one lane. Release: what its warp has written, for the warp that tells of it. An update, and
+  /// looked at by updates, for compute-sanitizer's racecheck takes stores and loads of shared
+  /// memory for races, whatever orders them.
   DEVICE void written_up_to(uint32_t place) const {
-    store<Order::release, Scope::block>(&written_, place);
+    exchange<Order::release, Scope::block>(&written_, place);
   }
   /// By one lane; the places after the last row are empty.
   DEVICE void all_written() const { written_up_to(places_.count()); }
@@ -144,7 +146,8 @@ DEVICE void tell_of_rows(const Combine& call) {
   const auto written = [&] {
     uint32_t least = count;
     for (uint32_t warp = from; warp < to; ++warp)
-      least = std::min(least, load<Order::acquire, Scope::block>(&call.shared.written[warp]));
+      least =
+          std::min(least, fetch_or<Order::acquire, Scope::block>(&call.shared.written[warp], 0));
     return least;
   };
   // The lanes of a group hold the same, which its first one finds out.

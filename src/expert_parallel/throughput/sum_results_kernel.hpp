@@ -23,7 +23,7 @@ struct ResultsGroup {
   const CallDeadline& deadline;
   uint32_t summer, summers;  ///< summer: of the group's; `summers`: the warp that fetches
   Completion* full;          ///< [stages]
-  Completion* empty;         ///< [stages] arrived at by every summing warp
+  Completion* empty;         ///< [stages] arrived at by every lane that sums
   std::byte* stages;         ///< [stages][stage_bytes]
 
   DEVICE bool fetches() const { return summer == summers; }
@@ -31,6 +31,15 @@ struct ResultsGroup {
     Awaited what{
         .phase = static_cast<uint32_t>(phase), .rank = 0, .expected = lap + 1, .seen = lap};
     return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
+  }
+  /// By all lanes: whether so many stages from `at` on are free. They wait for one after the other:
+  /// it takes no longer than the last, and all of them know of each: compute-sanitizer follows no
+  /// others.
+  DEVICE bool await_free(RingPosition at, uint32_t stages_wanted) const {
+    for (; stages_wanted != 0; --stages_wanted, at.advance(1, params.plan.stages))
+      if (at.lap > 0 && !warp::all(await_stage(Phase::combine_stage, empty[at.stage], at.lap - 1)))
+        return false;
+    return true;
   }
 
   /// `body(row, slot)` for each row, by all lanes, until it is false. `slot`: of this lane's pick;
@@ -66,20 +75,18 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
   RingPosition at;
   group.each_row(rows, [&](const typename Rows::Row&, int32_t slot) {
     const uint32_t wanted = warp::ballot(slot >= 0);
-    bool fetched = true;
-    for (uint32_t segment = 0; segment < plan.segments && fetched; ++segment) {
+    for (uint32_t segment = 0; segment < plan.segments; ++segment) {
       const uint32_t bytes = plan.bytes_of(segment, params.row_bytes);
-      // A row may have more picks than the ring has stages: they take turns, so that a lane waits
-      // for stages of earlier turns only, never for a lane of its own.
-      for (uint32_t left = wanted; left != 0 && fetched;) {
+      // A row may have more picks than the ring has stages: they take turns, so that stages of
+      // earlier turns are waited for only, never this turn's own.
+      for (uint32_t left = wanted; left != 0;) {
         const uint32_t nth = population(left & lanes_below());
         const bool mine = (left >> warp::lane() & 1) != 0 && nth < plan.stages;
-        RingPosition stage = at;
-        if (mine) stage.advance(nth, plan.stages);
-        if (mine && stage.lap > 0)
-          fetched =
-              group.await_stage(Phase::combine_stage, group.empty[stage.stage], stage.lap - 1);
-        if (mine && fetched) {
+        const uint32_t taken = warp::ballot(mine);
+        if (!group.await_free(at, population(taken))) return false;
+        if (mine) {
+          RingPosition stage = at;
+          stage.advance(nth, plan.stages);
           Completion& full = group.full[stage.stage];
           full.arrive_expect(bytes);
           bulk::load(group.stages + stage.stage * plan.stage_bytes,
@@ -87,13 +94,11 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
                          segment * plan.segment_bytes,
                      bytes, full);
         }
-        const uint32_t taken = warp::ballot(mine);
         at.advance(population(taken), plan.stages);
         left &= ~taken;
-        fetched = warp::all(fetched);
       }
     }
-    return fetched;
+    return true;
   });
   if (warp::lane() == 0) let_loads_land(group.full, at, plan.stages);
   warp::sync();
@@ -127,7 +132,7 @@ DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
         else
           sums.add_row_scaled(result, warp::shuffle(weight, first_bit(left)), lane);
         warp::sync();
-        if (warp::lane() == 0) group.empty[at.stage].arrive();
+        group.empty[at.stage].arrive();
         at.advance(1, plan.stages);
       }
       sums.write(reinterpret_cast<Bytes16*>(params.to + size_t{row.row} * params.row_bytes +

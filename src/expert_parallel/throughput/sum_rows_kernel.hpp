@@ -37,7 +37,7 @@ DEVICE void sum_rows_of(const Combine& call, const CombineWarp& mine) {
       sums.add_row(reinterpret_cast<const Bytes16*>(ring.stages + at.stage * plan.stage_bytes),
                    lane);
     warp::sync();
-    if (warp::lane() == 0) ring.empty[at.stage].arrive();
+    ring.empty[at.stage].arrive();
     if (row.ends) sums.write(reinterpret_cast<Bytes16*>(params.out + piece_at), lane);
   }
 }
