@@ -37,7 +37,7 @@ TcpChannel::~TcpChannel() {
 }
 
 void TcpChannel::add(uint32_t stripe, FileDescriptor socket) {
-  do_not_pace_a_short_way(socket);
+  pace_a_long_way(socket);
   sockets_[stripe] = std::move(socket);
 }
 

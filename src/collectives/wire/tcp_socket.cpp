@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "collectives/wire/tcp_pacing.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -37,6 +38,7 @@ AddressList resolve(const std::string& address, uint16_t port, int flags) {
 FileDescriptor make_socket(int family) {
   FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) socket_failed("socket");
+  begin_unpaced(made);
   return made;
 }
 
