@@ -8,6 +8,8 @@
 #include <array>
 #include <utility>
 
+#include "collectives/control/kept_from_forks.hpp"
+
 namespace tokenyard::collectives {
 
 namespace {
@@ -19,8 +21,9 @@ void set(TcpSocket& socket, int level, int option, int value) {
 
 /// Asio does not, and a child that a user's program starts would keep our connections alive.
 template <class AnySocket>
-void close_on_exec(AnySocket& socket) {
+void keep_from_children(AnySocket& socket) {
   (void)fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+  keep_from_forks(socket.native_handle());
 }
 
 }  // namespace
@@ -29,7 +32,7 @@ Connection::Connection(TcpSocket socket, std::chrono::nanoseconds silence)
     : socket_(std::move(socket)) {
   asio::error_code ignored;
   remote_ = socket_.remote_endpoint(ignored);
-  close_on_exec(socket_);
+  keep_from_children(socket_);
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(silence).count();
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(silence).count();
   set(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -113,7 +116,7 @@ awaitable<void> pause(std::chrono::nanoseconds time) {
 TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& where) {
   TcpAcceptor acceptor(executor);
   acceptor.open(where.protocol());
-  close_on_exec(acceptor);
+  keep_from_children(acceptor);
   acceptor.set_option(TcpAcceptor::reuse_address(true));
   acceptor.bind(where);
   acceptor.listen();
@@ -123,7 +126,7 @@ TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& whe
 awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time) {
   const auto socket =
       std::make_shared<TcpSocket>(co_await asio::this_coro::executor, where.protocol());
-  close_on_exec(*socket);
+  keep_from_children(*socket);
   asio::steady_timer timer(socket->get_executor(), time);
   timer.async_wait([socket](const asio::error_code& error) {
     asio::error_code ignored;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "collectives/control/kept_from_forks.hpp"
 #include "collectives/control/key.hpp"
 #include "collectives/wire/invitation.hpp"
 #include "tokenyard/error.hpp"
@@ -56,6 +57,7 @@ Letterbox::Letterbox()
     : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), random_number())),
       socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
   if (!socket_) letterbox_failed("socket");
+  keep_from_forks(socket_.native());
   const int yes = 1;
   if (setsockopt(socket_.native(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
     letterbox_failed("setsockopt(SO_PASSCRED)");

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "collectives/control/kept_from_forks.hpp"
 #include "collectives/wire/tcp_pacing.hpp"
 #include "tokenyard/error.hpp"
 
@@ -38,6 +39,7 @@ AddressList resolve(const std::string& address, uint16_t port, int flags) {
 FileDescriptor make_socket(int family) {
   FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) socket_failed("socket");
+  keep_from_forks(made.native());
   begin_unpaced(made);
   return made;
 }
@@ -78,7 +80,10 @@ Listening listen_at(const std::string& address) {
 }
 
 FileDescriptor accept_from(const FileDescriptor& listener) {
-  return FileDescriptor(accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  FileDescriptor accepted(
+      accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  keep_from_forks(accepted.native());
+  return accepted;
 }
 
 FileDescriptor connect_to(const std::string& address, uint16_t port) {

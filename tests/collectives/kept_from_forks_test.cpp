@@ -1,0 +1,127 @@
+// What a rank forks has none of its connections.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "collectives/control_planes.hpp"
+#include "collectives/wire/tcp_socket.hpp"
+#include "fabric/worlds.hpp"
+
+namespace tokenyard::collectives::testing {
+namespace {
+
+constexpr unsigned kLifeOfAForkS = 60;
+
+/// Lives for a while, whatever becomes of who has made it.
+pid_t fork_that_lives() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  alarm(kLifeOfAForkS);
+  for (;;) ::pause();
+}
+
+/// The status of a child that does this.
+int status_of_child(const std::function<bool()>& does) {
+  const pid_t child = fork();
+  if (child == 0) _exit(does() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+struct Pair {
+  Listening listening = listen_at("127.0.0.1");
+  FileDescriptor dialled = connect_to(listening.address, listening.port);
+  FileDescriptor accepted;
+  Pair() {
+    while (!(accepted = accept_from(listening.socket))) std::this_thread::yield();
+  }
+};
+
+TEST(KeptFromForks, WhatIsClosedEndsThoughAForkLives) {
+  Pair pair;
+  const pid_t child = fork_that_lives();
+  pair.accepted.close();
+  std::byte byte;
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  bool over = false;
+  while (!over && std::chrono::steady_clock::now() < until) {
+    over = receive_now(pair.dialled, {&byte, 1}).over;
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(over);
+}
+
+TEST(KeptFromForks, DescriptorsStayAndLeadNowhere) {
+  const Pair pair;
+  const int descriptor = pair.dialled.native();
+  EXPECT_EQ(status_of_child([&] {
+              const FileDescriptor next(open("/dev/null", O_RDONLY));
+              const bool elsewhere = send(descriptor, "x", 1, 0) < 0 && errno == ENOTSOCK;
+              return elsewhere && next.native() != descriptor;
+            }),
+            0);
+  EXPECT_EQ(send(descriptor, "x", 1, 0), 1);  // Nothing has changed here.
+}
+
+// Descriptors are used again, and what a program opens is its own and its children's.
+TEST(KeptFromForks, WhatHasASocketsOldDescriptorIsNotTouched) {
+  auto pair = std::make_unique<Pair>();
+  const int before = pair->dialled.native();
+  pair.reset();
+  FileDescriptor ends[2];
+  int pipe_ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  for (int end = 0; end < 2; ++end) ends[end] = FileDescriptor(pipe_ends[end]);
+  ASSERT_EQ(dup2(ends[1].native(), before), before);
+  const FileDescriptor again(before);
+  EXPECT_EQ(status_of_child([&] { return write(before, "x", 1) == 1; }), 0);
+  char byte = 0;
+  EXPECT_EQ(read(ends[0].native(), &byte, 1), 1);
+}
+
+// Two ranks, without a witness: the one that stays misses its quorum as soon as it knows.
+TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
+  const auto rank_of = [&](Slot slot) {
+    ControlOptions own = options(slot, 2);
+    own.membership.witness = false;
+    own.membership.silence = 8s;
+    return std::make_unique<Rank>(own);
+  };
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto& child = *new (page) std::atomic<pid_t>(0);
+  std::unique_ptr<Rank> stays;
+  {
+    // Killed at the end of this block.
+    const RankProcesses one(1, [&](uint32_t) {
+      const auto dies = rank_of(1);
+      dies->found();
+      child = fork_that_lives();
+      ::pause();
+    });
+    stays = rank_of(0);
+    stays->found();
+    while (child == 0) std::this_thread::yield();
+  }
+  const auto killed = steady_clock::now();
+  EXPECT_TRUE(stays->recorder.wait_for_missing_quorum());
+  EXPECT_LT(steady_clock::now() - killed, 5s);
+  kill(child, SIGKILL);
+  munmap(page, 4096);
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::testing
