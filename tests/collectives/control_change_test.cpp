@@ -42,6 +42,37 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
   }
 }
 
+// It dies before the others have agreed to go on without it, and they need it for that: its
+// connection tells them, goodbye or not.
+TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
+  const auto rank_of = [&](Slot slot) {
+    ControlOptions own = options(slot, 2);
+    own.membership.witness = false;
+    own.membership.silence = 6s;
+    return std::make_unique<Rank>(own);
+  };
+  std::promise<void> done;
+  std::unique_ptr<Rank> stays;
+  steady_clock::time_point killed;
+  {
+    // Killed at the end of this block.
+    RankProcesses one(1, [&](uint32_t) {
+      const auto leaves = rank_of(1);
+      leaves->found();
+      leaves->control->leave();
+      ::pause();
+    });
+    stays = rank_of(0);
+    stays->recorder.freeze_after(done.get_future().share());
+    stays->found();
+    ASSERT_TRUE(stays->recorder.wait_to_freeze());  // It has heard the goodbye.
+    killed = steady_clock::now();
+  }
+  done.set_value();
+  EXPECT_TRUE(stays->recorder.wait_for_missing_quorum());
+  EXPECT_LT(steady_clock::now() - killed, 4s);
+}
+
 // Nobody can agree to let it go, so it goes after as long as one may be silent.
 TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
   const auto begin = [&](Slot slot) {

@@ -28,6 +28,8 @@ class Recorder final : public Participant {
   std::vector<GroupProgress> freeze(Epoch) override {
     std::unique_lock lock(mutex_);
     const std::shared_future<void> moment = until_it_freezes_;
+    freezes_ = true;
+    changed_.notify_all();
     lock.unlock();
     if (moment.valid()) moment.wait_for(20s);
     lock.lock();
@@ -64,6 +66,10 @@ class Recorder final : public Participant {
   bool wait_to_be_fenced() {
     return wait([&] { return fenced_.has_value(); });
   }
+  /// Until it was asked to.
+  bool wait_to_freeze() {
+    return wait([&] { return freezes_; });
+  }
   bool wait_for_missing_quorum() {
     return wait([&] { return missing_; });
   }
@@ -96,7 +102,7 @@ class Recorder final : public Participant {
   std::vector<Verdict> verdicts_;
   Contacts contacts_;
   std::optional<std::string> fenced_;
-  bool missing_ = false;
+  bool missing_ = false, freezes_ = false;
 };
 
 /// Of slot and life, so that it can be told whose it is.

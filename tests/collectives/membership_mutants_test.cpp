@@ -8,7 +8,8 @@
 namespace tokenyard::collectives::simulated {
 namespace {
 
-constexpr uint64_t kSeeds = 200, kSeedsMost = 6000;
+/// Of disasters of any kind; of some kinds, which are chosen for a bug that few of them show.
+constexpr uint64_t kSeeds = 200, kSeedsOfKinds = 4000, kSeedsMost = 6000;
 
 /// What the first seed says that shows the bug; empty if none of them does.
 std::string caught(Mutations mutations, const std::vector<Trouble>& kinds, uint64_t seeds) {
@@ -26,7 +27,7 @@ std::string caught(Mutations mutations, const std::vector<Trouble>& kinds, uint6
 
 /// By disasters of these kinds; where they do not show it soon enough, by any.
 void expect_caught(Mutations mutations, const std::vector<Trouble>& kinds) {
-  std::string how = caught(mutations, kinds, kSeeds);
+  std::string how = caught(mutations, kinds, kinds.empty() ? kSeeds : kSeedsOfKinds);
   if (how.empty() && !kinds.empty()) how = caught(mutations, {}, kSeedsMost);
   EXPECT_NE(how, "");
   fmt::print("{}\n", how);

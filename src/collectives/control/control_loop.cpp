@@ -148,7 +148,7 @@ void ControlLoop::received(const Member& peer, Topic topic, std::span<const std:
 void ControlLoop::lost(const Member& peer, const std::string& why) {
   bulletin_.write([&](Standing& standing) { standing.linked.erase(peer); });
   unreachable(peer, why);
-  if (!working() || departing_.contains(peer) || !membership_->view().contains(peer)) return;
+  if (!working() || !membership_->view().contains(peer)) return;
   suspect(peer.slot, Suspicion::reset, membership_->view().epoch);
 }
 
@@ -192,7 +192,6 @@ void ControlLoop::hear(const Member& from, const Message& message) {
     choose_whom_to_dial();
     return pump();
   }
-  if (std::holds_alternative<Goodbye>(message.body)) departing_.insert(from);
   if (const auto* beat = std::get_if<Heartbeat>(&message.body)) {
     if (beat->drains && membership_->is_member())
       participant_.tell([](Participant& participant) { participant.attend(); });
@@ -283,7 +282,6 @@ void ControlLoop::install(const Verdict& verdict) {
   }
   bulletin_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(Purpose::member, verdict.next.epoch);
-  departing_.clear();
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "collectives/control/bulletin.hpp"
@@ -98,7 +97,6 @@ class ControlLoop final : private LinkListener {
   Links links_;
   std::map<Member, Card> cards_;     ///< of others
   std::map<Member, Card> acquaint_;  ///< whom to meet as long as there is no view
-  std::set<Member> departing_;       ///< have said goodbye in this epoch
   std::optional<Membership> membership_;
   View installed_;
   std::unique_ptr<WitnessClerk> witness_;

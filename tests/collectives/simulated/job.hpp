@@ -208,6 +208,9 @@ class Job {
     for (const GroupId group : process.engine->groups()) poke(process, group);
   }
   void begin(Process& process, GroupId group);
+  /// Its connections end.
+  void hang_up(Process& process);
+  void notice_the_end(Process& peer, const Member& gone, Instant when);
 
   std::unique_ptr<Program> make_program(Process& process, Program::Watcher watcher) {
     if (make_program_) return make_program_(*this, process, std::move(watcher));

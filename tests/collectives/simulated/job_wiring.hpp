@@ -59,6 +59,7 @@ inline Process& Job::add(Member self, const View& first) {
           .over =
               [=, this](const char* what, Epoch epoch) {
                 trace.event(what, process().self.slot, 0, epoch, process().self.incarnation);
+                schedule.at(schedule.now(), [=, this] { hang_up(process()); });
               }}));
   Process& added = *processes.back();
   added.engine = make_program(
@@ -228,15 +229,26 @@ inline void Job::kill(Process& process, bool noticed) {
     const Instant end = schedule.now() + some(delay_most * 2);
     const bool is_cut = network.is_cut(process.id, other->id);
     network.lose(process.id, other->id, end, [this] { return some(delay_most); });
-    if (!noticed || is_cut) continue;
-    Process& peer = *other;
-    schedule.at(end, [&peer, gone = process.self] {
-      peer.input([&peer, gone] {
-        if (peer.machine.view().contains(gone))
-          peer.machine.suspect(gone.slot, Suspicion::reset, peer.machine.view().epoch, peer.now());
-      });
-    });
+    if (noticed && !is_cut) notice_the_end(*other, process.self, end);
   }
+}
+
+/// Of one that has left, what it has said arrives; but others may not have heard yet how its epoch
+/// ends, which somebody else tells them.
+inline void Job::hang_up(Process& process) {
+  for (const auto& other : processes) {
+    if (other.get() == &process || network.is_cut(process.id, other->id)) continue;
+    notice_the_end(*other, process.self, schedule.now() + some(delay_most * 2));
+  }
+}
+
+inline void Job::notice_the_end(Process& peer, const Member& gone, Instant when) {
+  schedule.at(when, [&peer, gone] {
+    peer.input([&peer, gone] {
+      if (peer.machine.view().contains(gone))
+        peer.machine.suspect(gone.slot, Suspicion::reset, peer.machine.view().epoch, peer.now());
+    });
+  });
 }
 
 }  // namespace tokenyard::collectives::simulated
