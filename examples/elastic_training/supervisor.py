@@ -87,10 +87,10 @@ class Supervisor:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
+            self._ranks[ours] = (rank, process)  # Before Ctrl-C ends this, or it lives on.
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self._ranks[ours] = (rank, process)
 
     def _listen(self) -> None:
         ready = wait(list(self._ranks), SILENCE_S)
