@@ -113,7 +113,7 @@ struct DispatchParams {
   /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
   /// `words_summed`: of an expert's words, as many as are counted anew for each slot.
   void divide(uint32_t blocks_that_receive, uint32_t warps, uint32_t words_summed) {
-    const uint32_t team = std::min(row.data_units(), warps - 1);  // One at least is for the ids.
+    const uint32_t team = std::min(row.units(), warps - 1);  // One at least is for the ids.
     const uint32_t blocks = blocks_that_receive != 0 ? blocks_that_receive : 1;
     by = {.ranks = Divisor::of(call.ranks),
           .slots = Divisor::of(slots()),

@@ -95,7 +95,7 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   if (split.send_blocks != 0) {
     const SendRoles roles = send_roles(split, params.tokens_max);
     const uint32_t tokens = quotient_up(params.tokens_max, roles.data_blocks);
-    const uint32_t of_data = tokens * params.row.data_units();
+    const uint32_t of_data = tokens * params.row.units();
     const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.tell_blocks);
     warps = roles.apart() ? std::max(of_data + 1, of_ids) : of_data + of_ids;
   }

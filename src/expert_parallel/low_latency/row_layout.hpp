@@ -22,17 +22,15 @@ inline constexpr uint32_t kScaleChannels = 128;
 inline constexpr uint32_t kScalesAPiece = 4;
 
 /// A unit is what a warp moves at once: a piece a lane, and for FP8 the scales of its channels in
-/// one piece of their own. Data units lie first, the scale pieces after the last of them. Kernels
-/// read these numbers for every unit, so only the host works them out.
+/// one piece of their own. The units' data lie first, their scale pieces after the last of them.
+/// Kernels read these numbers for every unit, so only the host works them out.
 class RowLayout {
  public:
   RowLayout() = default;
   RowLayout(uint32_t hidden, RowFormat format) : hidden_(hidden), format_(format) {
     const uint32_t channels_a_piece = is_fp8() ? 16 : 8;
     data_pieces_ = hidden / channels_a_piece;
-    data_units_ = (data_pieces_ + kWarpLanes - 1) / kWarpLanes;
-    scale_pieces_ = is_fp8() ? data_units_ : 0;
-    units_ = data_units_ + (scale_pieces_ + kWarpLanes - 1) / kWarpLanes;
+    units_ = (data_pieces_ + kWarpLanes - 1) / kWarpLanes;
     const uint32_t groups = (hidden + kScaleChannels - 1) / kScaleChannels;
     if (is_fp8()) scale_words_ = scales_packed() ? (groups + 3) / 4 : groups;
   }
@@ -40,19 +38,15 @@ class RowLayout {
   HOST_DEVICE RowFormat format() const { return format_; }
   HOST_DEVICE bool is_fp8() const { return format_ != RowFormat::bf16; }
   HOST_DEVICE uint32_t data_pieces() const { return data_pieces_; }
-  HOST_DEVICE uint32_t data_units() const { return data_units_; }
   HOST_DEVICE uint32_t units() const { return units_; }
-  HOST_DEVICE uint32_t first_scale_piece() const { return data_units_ * kWarpLanes; }
-  /// Where a lane's piece of a unit lies in the staged row, and whether there is one.
+  /// Where a lane's piece of a unit's data lies in the staged row, if it is one of data_pieces().
   HOST_DEVICE uint32_t piece(uint32_t unit, uint32_t lane) const {
     return unit * kWarpLanes + lane;
   }
-  HOST_DEVICE bool has_piece(uint32_t unit, uint32_t lane) const {
-    const uint32_t at = piece(unit, lane);
-    return unit < data_units_ ? at < data_pieces_ : at < first_scale_piece() + scale_pieces_;
-  }
+  /// Where the scales of a unit of FP8 lie.
+  HOST_DEVICE uint32_t scale_piece(uint32_t unit) const { return units_ * kWarpLanes + unit; }
   /// Pieces that a staged row takes, in whole cache lines.
-  uint32_t staged_pieces() const { return (first_scale_piece() + scale_pieces_ + 7) / 8 * 8; }
+  uint32_t staged_pieces() const { return (scale_piece(is_fp8() ? units_ : 0) + 7) / 8 * 8; }
 
   // What is delivered.
   uint32_t row_bytes() const { return hidden_ * (is_fp8() ? 1 : 2); }
@@ -63,7 +57,7 @@ class RowLayout {
  private:
   uint32_t hidden_ = 0;
   RowFormat format_ = RowFormat::bf16;
-  uint32_t data_pieces_ = 0, data_units_ = 0, scale_pieces_ = 0, units_ = 0, scale_words_ = 0;
+  uint32_t data_pieces_ = 0, units_ = 0, scale_words_ = 0;
 };
 
 }  // namespace tokenyard::low_latency

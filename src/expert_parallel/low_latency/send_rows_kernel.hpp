@@ -192,7 +192,7 @@ struct SendPosition {
   DEVICE void advance(const DispatchParams& params) {
     const Divisor& team = params.by.send_team;
     unit += team.divisor;
-    if (unit < params.row.data_units()) return;
+    if (unit < params.row.units()) return;
     unit = team.remainder(unit, team.quotient(unit));
     token += params.send_teams * params.data_blocks;
   }
@@ -279,7 +279,7 @@ struct LoadedUnit {
             .row = settled(
                 params.call.windows.row_here(call.call.parity(), params.call.rank, at.token)),
             .piece = piece,
-            .scales = params.row.first_scale_piece() + at.unit,
+            .scales = params.row.scale_piece(at.unit),
             .has_piece = piece < params.row.data_pieces(),
             .has_scales = params.row.is_fp8() && warp::lane() == 0};
   }

@@ -6,12 +6,17 @@
 
 namespace tokenyard::low_latency {
 
+/// What a lane finds of a unit: a piece of its data, and the first lane the unit's scales as well.
+struct UnitPieces {
+  Bytes16 data, scales;
+};
+
 /// What a warp does at once: a unit of a row, or noting the row.
 struct SpreadJob {
   uint32_t row, unit;
-  SourceToken of;        ///< if the block has that row
-  Peer<Bytes16> staged;  ///< this lane's piece of the unit, if there is one
-  bool has_piece;
+  SourceToken of;                ///< if the block has that row
+  Peer<Bytes16> staged, scales;  ///< this lane's pieces of the unit, if there are such
+  bool has_piece, has_scales;
 
   DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
     const Divisor& jobs = call.params.by.jobs_a_row;
@@ -27,6 +32,7 @@ struct SpreadJob {
     unit = settled(unit);
     of = {settled(of.source), settled(of.token)};
     staged = settled(staged);
+    scales = settled(scales);
   }
   /// False: there is none left.
   DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
@@ -37,20 +43,26 @@ struct SpreadJob {
     return true;
   }
   DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
-  /// A look at the piece before it is known whether anybody wants it: what it takes from memory
+  /// A look at the pieces before it is known whether anybody wants them: what it takes from memory
   /// comes while something else is done. Empty: it has not come yet, or there is none.
-  DEVICE Bytes16 glance() const {
+  DEVICE UnitPieces glance() const {
     // Relaxed: sixteen bytes are their own flag.
-    return has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece();
+    return {.data = has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece(),
+            .scales = has_scales ? load<Order::relaxed, Scope::sys>(scales) : empty_piece()};
   }
 
  private:
   DEVICE void find(const Dispatch& call, const OwnRows& own) {
     const DispatchParams& params = call.params;
     of = own.at(params, row);
-    has_piece = row < own.count && !notes(call) && params.row.has_piece(unit, warp::lane());
-    staged = params.call.windows.row_here(call.call.parity(), of.source, of.token) +
-             params.row.piece(unit, warp::lane());
+    const bool moves = row < own.count && !notes(call);
+    const uint32_t piece = params.row.piece(unit, warp::lane());
+    has_piece = moves && piece < params.row.data_pieces();
+    has_scales = moves && params.row.is_fp8() && warp::lane() == 0;
+    const Peer<Bytes16> staged_row =
+        params.call.windows.row_here(call.call.parity(), of.source, of.token);
+    staged = staged_row + piece;
+    scales = staged_row + params.row.scale_piece(unit);
   }
 };
 
@@ -70,60 +82,56 @@ DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
   if (slot >= 0 && leads) params.out.source[slot] = static_cast<int32_t>(of.token);
 }
 
-/// The words of a scale piece, by one lane: what they have in common in the columns of all experts
-/// is found once.
-class ScaleWords {
- public:
-  DEVICE ScaleWords(const DispatchParams& params, uint32_t piece, const Bytes16& scales)
-      : params_(params), scales_(scales) {
-    const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
-    const bool packed = params.row.scales_packed();
-    if (packed) scales_.word[0] = scales.word[1];
-    const uint32_t first = packed ? piece : piece * kScalesAPiece;
-    count_ = packed ? 1 : std::min(words - first, uint32_t{kScalesAPiece});
-    first_ = first * slots;
-    between_experts_ = uint64_t{words - 1} * slots;
+/// By all lanes: a unit's scales, which the first lane holds, to the columns of all experts. A lane
+/// stores one word of one expert's: they lie far apart, and one after the other would take long.
+DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t slot,
+                          const Bytes16& held) {
+  const DispatchParams& params = call.params;
+  const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
+  const bool packed = params.row.scales_packed();
+  const uint32_t place = warp::lane() % kScalesAPiece;
+  uint32_t scale = 0;
+  UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) {
+    // Packed scales leave the first word alone, which tells whether the piece has come.
+    const uint32_t word = warp::shuffle(held.word[i], 0);
+    if (i == (packed ? 1 : place)) scale = word;
   }
-  DEVICE void store(uint32_t slot) const {
-    const uint32_t slots = params_.by.slots.divisor;
-    uint32_t* const words =
-        params_.out.scales + (params_.by.slots.quotient(slot) * between_experts_ + slot + first_);
-    UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) if (i < count_) words[size_t{i} * slots] =
-        scales_.word[i];
+  const uint32_t at = packed ? job.unit : job.unit * kScalesAPiece + place;
+  const bool stores = packed ? place == 0 : at < words;
+  constexpr uint32_t kAtOnce = kWarpLanes / kScalesAPiece;
+  KEEP_ROLLED for (uint32_t first = 0; first < params.topk; first += kAtOnce) {
+    const int32_t to = warp::shuffle(slot, first + warp::lane() / kScalesAPiece);
+    if (!stores || to < 0) continue;
+    const uint32_t expert = params.by.slots.quotient(static_cast<uint32_t>(to));
+    // Relaxed: of an expert picked twice two lanes store the same.
+    store<Order::relaxed, Scope::gpu>(params.out.scales +
+                                          (uint64_t{expert} * (words - 1) + at) * slots +
+                                          static_cast<uint32_t>(to),
+                                      scale);
   }
+}
 
- private:
-  const DispatchParams& params_;
-  Bytes16 scales_;
-  uint32_t count_, first_;
-  uint64_t between_experts_;  ///< words that lie between two slots beside their difference
-};
-
-/// By all lanes: this lane's piece of a unit, or none. `seen` is what a glance found.
-DEVICE Bytes16 take_unit(const Dispatch& call, const SpreadJob& job, const Bytes16& seen) {
-  if (!job.has_piece) return Bytes16{};
-  return take(call.call, Phase::dispatch_rows, job.of.source, job.staged, seen);
+/// By all lanes: this lane's pieces of a unit, or none. `seen` is what a glance found.
+DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
+  const auto take_piece = [&](Peer<Bytes16> staged, const Bytes16& piece) {
+    return take(call.call, Phase::dispatch_rows, job.of.source, staged, piece);
+  };
+  return {.data = job.has_piece ? take_piece(job.staged, seen.data) : Bytes16{},
+          .scales = job.has_scales ? take_piece(job.scales, seen.scales) : Bytes16{}};
 }
 
 /// By all lanes: a unit of a row to each of its experts' rows. `live`: lanes whose pick is here.
 DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live, int32_t slot,
-                        const Bytes16& piece) {
+                        const UnitPieces& pieces) {
   const DispatchParams& params = call.params;
-  const uint32_t at = params.row.piece(job.unit, warp::lane());
-  const auto each = [&](auto store) {
-    KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
-      const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
-      if (job.has_piece) store(to);
-    }
-  };
-  if (job.unit >= params.row.data_units()) {
-    const ScaleWords scales(params, at - params.row.first_scale_piece(), piece);
-    each([&](uint32_t to) { scales.store(to); });
-    return;
-  }
-  auto* const x = reinterpret_cast<Bytes16*>(params.out.x) + at;
+  auto* const x =
+      reinterpret_cast<Bytes16*>(params.out.x) + params.row.piece(job.unit, warp::lane());
   const uint32_t row_pieces = params.row.data_pieces();
-  each([&](uint32_t to) { store_vector(x + size_t{to} * row_pieces, piece); });
+  KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
+    const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
+    if (job.has_piece) store_vector(x + size_t{to} * row_pieces, pieces.data);
+  }
+  if (params.row.is_fp8()) spread_scales(call, job, slot, pieces.scales);
 }
 
 /// By one thread: where an expert's rows of each source lie, and how many there are.
@@ -202,7 +210,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     }
     if (!learn(call, proposal)) break;
   }
-  Bytes16 seen = job.glance();
+  UnitPieces seen = job.glance();
   tell_counts(call, own);
   bool more = job.row < own.count;
   KEEP_ROLLED while (more) {
@@ -210,14 +218,14 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     const bool notes = now.notes(call);
     const int32_t slot = picked_slot(call, now.row);
     const uint32_t live = warp::ballot(slot >= 0);
-    Bytes16 piece{};
-    if (!notes && live != 0) piece = take_unit(call, now, seen);
+    UnitPieces pieces{};
+    if (!notes && live != 0) pieces = take_unit(call, now, seen);
     more = job.advance(call, own);
     if (more) seen = job.glance();
     if (notes)
       note_row(call, now.of, slot);
     else if (live != 0)
-      spread_unit(call, now, live, slot, piece);
+      spread_unit(call, now, live, slot, pieces);
   }
   if (own.first == 0) ready_verdicts(call);
 }
