@@ -9,8 +9,8 @@ namespace {
 constexpr Capacity kH200{.multiprocessors = 132, .shared_bytes = 227 << 10};
 constexpr uint32_t kAll = 132, kRanks = 4;
 
-Plan plan_of(uint32_t tokens_max) {
-  return make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, kRanks,
+Plan plan_of(uint32_t tokens_max, uint32_t ranks = kRanks) {
+  return make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, ranks,
                    AcceleratorKind::gpu, kH200);
 }
 
@@ -41,8 +41,8 @@ TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
 
 TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   const auto expect_roles = [](uint32_t tokens, Part part, uint32_t blocks,
-                               const SendRoles& expected) {
-    const Plan plan = plan_of(tokens);
+                               const SendRoles& expected, uint32_t ranks = kRanks) {
+    const Plan plan = plan_of(tokens, ranks);
     const SendRoles roles = plan.send_roles(plan.dispatch(part, blocks), tokens);
     EXPECT_EQ(roles.data_blocks, expected.data_blocks);
     EXPECT_EQ(roles.tell_first, expected.tell_first);
@@ -53,6 +53,12 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(128, Part::send, kAll, {128, 128, 1});  // The last of the 130 speaks for the rank.
   expect_roles(1, Part::both, kAll, {1, 1, 3});
   expect_roles(1, Part::send, kAll, {1, 1, 2});
+  // Between two ranks more blocks send.
+  expect_roles(128, Part::both, kAll, {24, 24, 4}, 2);
+  expect_roles(128, Part::both, 48, {12, 0, 12}, 2);
+  expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);
+  expect_roles(64, Part::both, kAll, {24, 24, 2}, 2);
+  expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
 }
 
 /// A block of at least two: the caller's budget is never exceeded, and both roles are there.

@@ -9,8 +9,10 @@ namespace tokenyard::low_latency {
 namespace {
 
 // Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do; a
-// combine halves them. Where there are as many, one more tells ids.
-constexpr uint32_t kDataBlocksGpu = 16, kDispatchSendersShare = 4;
+// combine halves them. Between two a receiver has half as much to do, and 24 are better. Where
+// there are as many, some more tell ids, each of so many tokens.
+constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 24, kDispatchSendersShare = 4;
+constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids; 28 hold a
@@ -67,7 +69,8 @@ uint32_t round_up_to_line(uint32_t pieces) {
 }  // namespace
 
 Split Plan::dispatch(Part part, uint32_t blocks) const {
-  return split(part, blocks, std::min(data_blocks_max + 1, blocks / kDispatchSendersShare),
+  return split(part, blocks,
+               std::min(data_blocks_max + tell_blocks_max, blocks / kDispatchSendersShare),
                dispatch_most);
 }
 
@@ -76,7 +79,8 @@ Split Plan::dispatch(Part part, uint32_t blocks) const {
 SendRoles Plan::send_roles(Split split, uint32_t tokens_max) const {
   const uint32_t senders = split.send_blocks;
   uint32_t data = std::min(senders, tokens_max);
-  if (data == senders && senders > data_blocks_max) --data;
+  const uint32_t tell = split.blocks > senders ? tell_blocks_max : 1;
+  if (senders > data_blocks_max) data = std::min(data, senders - tell);
   if (data == senders) return {data, 0, senders};
   const bool last_speaks = split.blocks == senders && senders - data > 1;
   return {data, data, senders - data - (last_speaks ? 1 : 0)};
@@ -116,7 +120,12 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
           .polls_a_look = gpu ? kPollsALookGpu : 1,
           .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
-          .data_blocks_max = gpu ? kDataBlocksGpu : kDataBlocksHost,
+          .data_blocks_max = !gpu         ? kDataBlocksHost
+                             : ranks <= 2 ? kDataBlocksOfTwoGpus
+                                          : kDataBlocksGpu,
+          .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
+                                                     kTellBlocksOfTwoGpus)
+                                        : 1,
           // Tests on hosts have few blocks anyway, and want them all.
           .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
           .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};

@@ -30,6 +30,7 @@ struct Plan {
   uint32_t polls_a_look;
   uint32_t words_summed;              ///< see DispatchParams::divide
   uint32_t data_blocks_max;           ///< of a dispatch that also receives
+  uint32_t tell_blocks_max;           ///< that tell ids beside as many as those
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
   /// Of `blocks`, as many as have something to do.
