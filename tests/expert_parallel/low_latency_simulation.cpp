@@ -21,9 +21,9 @@ constexpr uint32_t kPatterns = 3;
 
 struct Drawn {
   LowLatencyCase first;
-  std::vector<uint32_t> sms;  ///< [ranks]
-  std::vector<Pattern> pairs;
-  bool all_ones = false;  ///< in the payload
+  std::vector<uint32_t> sms;                ///< [ranks]
+  std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
+  bool all_ones = false;                    ///< in the payload
   /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
   /// the other missing at any step.
   std::optional<std::chrono::nanoseconds> deadline;
@@ -44,7 +44,7 @@ Drawn draw(SeedRun& run) {
   // Of eight picks, ids are read in pieces.
   const uint32_t topk = shape.experts >= 8 && random.chance(200) ? 8 : random.between(1, most);
   shape.topk = run.option("topk", topk);
-  shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 20) : 1));
+  shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
   // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
   const uint32_t tokens_end = shape.ranks <= 3 && random.chance(96) ? 14 : 4;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
@@ -64,9 +64,16 @@ Drawn draw(SeedRun& run) {
   if (shape.ranks == 2 && random.chance(384))
     drawn.deadline =
         std::chrono::nanoseconds(run.option("deadline_ns", 1u << random.between(8, 16)));
+  // Ranks need not make their batches alike: one that receives later reads what it was sent later.
+  const bool alike = run.option("alike", random.chance(768));
+  const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
+  drawn.pairs.resize(shape.ranks);
   const uint32_t pairs = random.between(1, 2);
-  for (uint32_t i = 0; i < pairs; ++i)
-    drawn.pairs.push_back(static_cast<Pattern>(random.below(kPatterns)));
+  for (uint32_t i = 0; i < pairs; ++i) {
+    const Pattern first_rank = pattern();
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank)
+      drawn.pairs[rank].push_back(alike || rank == 0 ? first_rank : pattern());
+  }
   return drawn;
 }
 
@@ -77,7 +84,7 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   of.sms = drawn.sms[world.rank()];
   if (drawn.deadline) stopped = 1 - world.rank();
   Survivor survivor(exchange, stopped);
-  for (const Pattern pattern : drawn.pairs) {
+  for (const Pattern pattern : drawn.pairs[world.rank()]) {
     SurvivorBatch one(survivor, of, drawn.all_ones);
     of.seed += 1;
     SurvivorBatch other(survivor, of, drawn.all_ones);
