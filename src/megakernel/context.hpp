@@ -80,7 +80,7 @@ class Context {
   /// Whether the run has failed here: whatever the task computes then is thrown away. Threads may
   /// get different answers, so none may skip a sync() on its strength.
   DEVICE bool failed() const {
-    return load<Order::relaxed, Scope::block>(&working_.shared.failed) != 0;
+    return load<Order::relaxed, Scope::block>(&working_.shared.failed) != kNeverFailed;
   }
   template <class Shared>
   DEVICE Shared& shared() const {

@@ -57,15 +57,13 @@ struct TaskList {
 
   /// Calls body<T>() for the type of this index, which it looks for by halves.
   template <size_t first = 0, size_t count = sizeof...(Tasks), class Body>
-  static DEVICE void with_type(uint32_t type, Body body) {
+  static DEVICE auto with_type(uint32_t type, Body body) {
     if constexpr (count == 1) {
-      body.template operator()<Type<first>>();
+      return body.template operator()<Type<first>>();
     } else {
       constexpr size_t half = count / 2;
-      if (type < first + half)
-        with_type<first, half>(type, body);
-      else
-        with_type<first + half, count - half>(type, body);
+      if (type < first + half) return with_type<first, half>(type, body);
+      return with_type<first + half, count - half>(type, body);
     }
   }
   template <class T>

@@ -10,7 +10,8 @@ namespace tokenyard::megakernel {
 DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
   const uint32_t self = thread::index();
   if (self == 0) {
-    shared.failed = shared.ended = shared.stalled = shared.loop_ends = 0;
+    shared.failed = kNeverFailed;
+    shared.ended = shared.stalled = shared.loop_ends = 0;
     shared.begun = 0;
     shared.follower = 0;
     shared.ahead_full.init(1);
@@ -48,6 +49,9 @@ struct Taken {
   }
   DEVICE const std::byte* args() const { return at + head.args_at; }
 };
+
+/// Arguments of so many bytes are in registers when a task begins.
+inline constexpr size_t kArgsHeld = 32;
 
 /// The compute warps of one block. All their threads go the same way: they part only inside a task,
 /// and agree on failures when they meet.
@@ -158,16 +162,14 @@ class Worker {
   /// before has done, these look out already.
   DEVICE void await_events(const Taken& taken) {
     const uint32_t threads = context_.threads();
-    if (waiter_ >= taken.head.waits) return;
-    // The first ones last: only a packet of more events than there are threads has others.
     uint32_t i = waiter_;
-    while (i + threads < taken.head.waits) i += threads;
-    for (;; i -= threads) {
+    // Only a packet of more events than there are threads has others than these.
+    for (bool more = i < taken.head.waits; more; i += threads) {
+      more = i + threads < taken.head.waits;
       const WaitRecord& wait = taken.wait_records()[i];
       // What schedulers count need not be looked at: the task came with it.
       if (!dynamic() || wait.lag > 0)
         await_event(working_, taken.head.task, wait, taken.note.iteration);
-      if (i == waiter_) return;
     }
   }
 
@@ -184,26 +186,40 @@ class Worker {
 
   DEVICE bool run_task(const RingCursor& packets, const Note& note) {
     Taken taken = take(packets, note);
-    bool held = false;
     uint64_t begun_ns = 0;
     if constexpr (List::kOwnPaths) {
-      List::with_type(taken.head.type, [&]<class Task>() {
-        held = begin(taken, begun_ns);
-        if (held) Task::run(context_, List::template args_of<Task>(taken.args()));
-        held = held && end(packets, taken);
-        if (held && LoadsAhead<Task>) context_.release_ahead();
-      });
-    } else if (begin(taken, begun_ns)) {
+      if (!List::with_type(taken.head.type,
+                           [&]<class Task>() { return run_as<Task>(packets, taken, begun_ns); }))
+        return false;
+    } else {
+      if (!begin(taken, begun_ns)) return false;
       // No lambda with all of this in it: one so large would be called, and its captures' addresses
       // taken: the worker would lie in memory.
       List::run(taken.head.type, taken.args(), context_);
       if constexpr (!List::kSettles) read_again(packets.slot, taken);
-      held = end(packets, taken);
+      if (!end(packets, taken)) return false;
+      if (List::loads_ahead(taken.head.type)) context_.release_ahead();
     }
-    if (!held) return false;
-    if (!List::kOwnPaths && List::loads_ahead(taken.head.type)) context_.release_ahead();
     signal_rest(taken);
     trace(taken.head.task, taken.note.iteration, begun_ns);
+    return true;
+  }
+
+  /// From the task's events to its signals.
+  template <class Task>
+  DEVICE bool run_as(const RingCursor& packets, const Taken& taken, uint64_t& begun_ns) {
+    using Args = typename Task::Args;
+    const Args& lies = List::template args_of<Task>(taken.args());
+    if constexpr (sizeof(Args) <= kArgsHeld) {
+      const Args args = lies;  // Before the task's events are awaited.
+      if (!begin(taken, begun_ns)) return false;
+      Task::run(context_, args);
+    } else {
+      if (!begin(taken, begun_ns)) return false;
+      Task::run(context_, lies);
+    }
+    if (!end(packets, taken)) return false;
+    if constexpr (LoadsAhead<Task>) context_.release_ahead();
     return true;
   }
 
@@ -228,7 +244,7 @@ class Worker {
 
   /// Of a task that has run; sends each thread's first signal.
   DEVICE bool end(const RingCursor& packets, const Taken& taken) {
-    const bool sends = !dynamic() && thread::index() < taken.head.signals;
+    const bool sends = taken.signal.count != 0;
     if (!meet(working_)) return false;
     if (sends) taken.signal.send();
     here_ = working_.shared.next_here[packets.slot] != 0;

@@ -26,13 +26,15 @@ struct Note {
   NoteKind kind;
 };
 
+inline constexpr uint32_t kNeverFailed = UINT32_MAX;
+
 struct WorkerShared {
   Completion packet_full[kPacketSlots], packet_empty[kPacketSlots];
   Completion unit_full[kComputeWarpsMax][kUnitsMax], unit_empty[kComputeWarpsMax][kUnitsMax];
   Completion ahead_full, ahead_empty;
   Note notes[kPacketSlots];
   uint64_t begun;    ///< one more than the iteration whose tasks run
-  uint32_t failed;   ///< the meeting that finds a wait failed, or 0
+  uint32_t failed;   ///< the meeting that finds a wait failed, or kNeverFailed
   uint32_t ended;    ///< the compute warps need no more packets
   uint32_t stalled;  ///< somebody writes the StallRecord
   uint32_t loop_ends;
