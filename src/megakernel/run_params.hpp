@@ -6,7 +6,7 @@
 ///                                          tasks ahead, iteration after iteration
 ///     another, lane 30: ahead loader       loads what a task wants of this iteration before it
 ///                                          begins (a cache), once the iteration has begun here
-///     another, lane w: unit loader w       reads each packet, and loads what warp w of that task
+///     two others, lane w: unit loader w    reads each packet, and loads what warp w of that task
 ///                                          streams (weights), limited by its ring and by the
 ///                                          copies it may have in flight
 ///     the other warps:    compute          take packet after packet:
@@ -71,10 +71,11 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kNoEvent = UINT32_MAX;
 inline constexpr uint32_t kComputeWarpsMax = 8;
-/// Warps that bring things, at most: one each for units, packets, and what is loaded ahead. They
-/// poll without a pause, and lanes of one warp that do so apart keep each other waiting, so a GPU
-/// gives each its own. Where there are fewer warps they share the last.
-inline constexpr uint32_t kLoadingWarps = 3;
+/// Warps that bring things, at most: two for units, one each for packets and for what is loaded
+/// ahead. They poll without a pause, and lanes of one warp that do so apart keep each other
+/// waiting, so a GPU gives each its own. Where there are fewer warps they share the last.
+/// (Registers are handed out to four warps at a time: the last costs none.)
+inline constexpr uint32_t kLoadingWarps = 4;
 inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + kLoadingWarps) * 32;
 
 /// Words of a rank that all ranks reach.

@@ -10,6 +10,17 @@ namespace tokenyard::megakernel {
 inline constexpr uint32_t kAheadLane = 30;
 static_assert(kComputeWarpsMax <= kAheadLane);
 
+/// Which loading warp has the lane that loads for a compute warp: neighbours are apart. A step of a
+/// lane takes some hundred instructions that wait for one another, and all lanes of its warp wait
+/// with it; on an H200 a block's units are to follow one another every 220 cycles.
+DEVICE uint32_t unit_loading_warp(uint32_t compute_warp) {
+  return compute_warp % 2 == 0 ? 0 : 3;
+}
+
+/// A stream of up to so many units a warp has fewer copies under way: it is brought while words are
+/// awaited, of the stages before it too, and each copy slows those.
+inline constexpr uint32_t kShortUnits = 3;
+
 /// Whether the run has failed is a word in the L2 cache: too far to ask for between two copies.
 inline constexpr uint32_t kStepsBetweenLooks = 8;
 
@@ -42,14 +53,14 @@ class UnitLoader {
 
  private:
   DEVICE void step() {
-    const StreamPlan& plan = working_.params.streams;
-    if (flying_ > 0 && full_[landed_.slot].done_now(landed_.parity())) {
-      landed_.next(plan.depth);
-      --flying_;
-    }
     if (rows_left_ == 0) return open_packet();
+    const StreamPlan& plan = working_.params.streams;
     // Copies beyond the limit bring no bandwidth and slow every hop (H200: 64 KiB a block).
-    if (flying_ == plan.in_flight) return;
+    if (flying_ >= limit_) {
+      if (!full_[landed_.slot].done_now(landed_.parity())) return;
+      landed_.next(plan.depth);
+      if (--flying_ >= limit_) return;
+    }
     // In the first lap all places are empty.
     if (issued_.lap > 0 && !empty_[issued_.slot].done_now(issued_.parity() ^ 1)) return;
     issue();
@@ -70,6 +81,9 @@ class UnitLoader {
     if (note.kind != NoteKind::task) return;
     stream_ = List::stream(shared.packet(packets_.slot), warp_, working_.params.compute_warps);
     rows_left_ = stream_.row_bytes > 0 ? stream_.rows : 0;
+    const StreamPlan& plan = working_.params.streams;
+    const bool is_short = uint64_t{rows_left_} * stream_.row_bytes <= kShortUnits * plan.unit_bytes;
+    limit_ = is_short ? (plan.in_flight + 1) / 2 : plan.in_flight;
     in_row_ = 0;
   }
 
@@ -94,9 +108,10 @@ class UnitLoader {
   std::byte* ring_;
   Completion *full_, *empty_, *packet_full_;
   RingCursor packets_, issued_, landed_;
-  uint32_t flying_ = 0;    ///< issued and not landed, as far as this lane has looked
+  uint32_t flying_ = 0;    ///< issued, and not yet seen to have landed
   StreamedRows stream_{};  ///< of the packet that is open; `from` is the row's that comes next
   uint32_t rows_left_ = 0, in_row_ = 0;
+  uint32_t limit_ = 0;  ///< of flying_
   bool opened_ = false, over_ = false;
 };
 
@@ -160,7 +175,8 @@ DEVICE void load_for_tasks(const Working& working) {
   const bool unit_lane = warp::lane() < params.compute_warps;
   if (params.ahead_bytes > 0 && loads_as(params, 2, kAheadLane))
     AheadLoader<List>(working).run();
-  else if (params.streams.unit_bytes > 0 && unit_lane && loads_as(params, 0, warp::lane()))
+  else if (params.streams.unit_bytes > 0 && unit_lane &&
+           loads_as(params, unit_loading_warp(warp::lane()), warp::lane()))
     UnitLoader<List>(working, warp::lane()).run();
 }
 
