@@ -1,6 +1,6 @@
 /// Ranks that do not take part, are late, or come back: masks, and how they are cleared.
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <thread>
 
 #include "expert_parallel/low_latency_replay.hpp"
@@ -194,13 +194,18 @@ TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
   }));
 }
 
-/// The pieces of rank 0's staging that hold `word` eight times, in order.
+/// The pieces of rank 0's staging that hold `word` eight times, in order. Other words of its arena
+/// may be stored meanwhile.
 std::vector<std::byte*> staged_pieces(World& world, uint16_t word) {
-  std::vector<uint16_t> piece(8, word);
+  const uint64_t four_words = word * 0x0001000100010001u;
   std::vector<std::byte*> found;
-  std::byte* const base = world.arena().base_of(0);
-  for (size_t at = 0; at + 16 <= world.arena().capacity(); at += 16)
-    if (std::memcmp(base + at, piece.data(), 16) == 0) found.push_back(base + at);
+  auto* const words = reinterpret_cast<uint64_t*>(world.arena().base_of(0));
+  for (size_t at = 0; at + 1 < world.arena().capacity() / sizeof(*words); at += 2) {
+    const auto holds = [&](size_t place) {
+      return std::atomic_ref(words[place]).load(std::memory_order_relaxed) == four_words;
+    };
+    if (holds(at) && holds(at + 1)) found.push_back(reinterpret_cast<std::byte*>(words + at));
+  }
   return found;
 }
 
