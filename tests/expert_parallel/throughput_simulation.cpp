@@ -50,13 +50,11 @@ struct Drawn {
   bool ends_in_discord = false;
 };
 
-RowFormat draw_format(Random& random, uint32_t hidden) {
+RowFormat draw_format(Random& random) {
   RowFormat format{.type = static_cast<ElementType>(random.below(5))};
   if (format.type == ElementType::bytes) format.row_bytes = 16 * random.between(1, 20);
   format.scale_words = random.chance(256) ? 0 : random.between(1, 9);
   format.scale_order = random.chance(512) ? ScaleOrder::rows : ScaleOrder::columns;
-  // Rows of FP8 fill pieces of 16 bytes.
-  if (format.type == ElementType::fp8_e4m3 && hidden % 16 != 0) format.type = ElementType::fp16;
   return format;
 }
 
@@ -88,7 +86,11 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   shape.experts =
       run.option("experts", shape.ranks * (many ? random.between(33, 40) : random.between(1, 3)));
   shape.topk = run.option("topk", random.between(1, std::min(shape.experts, 4u)));
-  shape.hidden = run.option("hidden", random.chance(64) ? 1200 : 8 * random.between(1, 8));
+  drawn.format = draw_format(random);
+  // Rows of FP8 fill pieces of 16 bytes.
+  const uint32_t unit = drawn.format.type == ElementType::fp8_e4m3 ? 16 : 8;
+  shape.hidden =
+      run.option("hidden", random.chance(64) ? 1200 : unit * random.between(1, 64 / unit));
   const uint32_t most = ranks > 8 ? 2 : random.chance(128) ? 40 : 9;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
@@ -106,13 +108,12 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.ends_in_discord = run.option("ends_in_discord", shape.ranks > 1 && random.chance(512));
   const uint32_t steps = ranks > 8 ? 1 : random.between(1, 2);
   for (uint32_t i = 0; i < steps; ++i) {
-    // Formats are many, so their step comes twice as often as any other.
-    const uint32_t number = random.below(kSteps + 1);
-    const auto step = number == kSteps ? Step::format : static_cast<Step>(number);
+    // Formats are many, so their step comes three times as often as any other.
+    const uint32_t number = random.below(kSteps + 2);
+    const auto step = number < kSteps ? static_cast<Step>(number) : Step::format;
     run.option("step", kStepNames[static_cast<uint32_t>(step)]);
     drawn.steps.push_back(step);
   }
-  drawn.format = draw_format(random, shape.hidden);
   drawn.spare = random.between(1, 9);
   drawn.alignment = 1u << random.below(5);
   drawn.waits = random.chance(512);
@@ -235,7 +236,7 @@ void exchange_on(World& world, const Drawn& drawn) {
                      "rows by expert");
         break;
       case Step::by_expert_at_once:
-        dispatches += 2;
+        dispatches += 3;
         require_none(difference_by_expert_at_once(exchange, tokens, first, drawn.alignment,
                                                   drawn.spare, drawn.waits),
                      "rows by expert at once");
@@ -272,14 +273,17 @@ void run_wide(SeedRun& run) {
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run, run.random.between(1, 5));
   simulated::Options options{.ranks = drawn.exchange.shape.ranks, .arena_bytes = kArenaBytes};
-  const bool stops = options.ranks > 1 && run.random.chance(128);
+  const bool stops = options.ranks > 1 && run.random.chance(256);
   if (stops) {
+    constexpr const char* kFates[] = {"land", "vanish", "tear"};
+    const uint32_t fate = run.random.below(std::size(kFates));
+    run.option("fate", kFates[fate]);
     // Of any size, since nobody knows how many steps the run will take.
     const uint64_t after = run.random.below(1u << run.random.between(8, 16));
     options.stop =
         simulation::RankStop{.rank = run.option("stops", run.random.below(options.ranks)),
                              .after_steps = run.option("after_steps", after),
-                             .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+                             .fate = static_cast<simulation::InFlight>(fate)};
     options.stop_is_noticed = run.option("noticed", run.random.chance(512));
   }
   const simulated::Result result =
@@ -335,7 +339,7 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "call_kernel.hpp:100", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:31", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
-                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:237", kKernelEnded},
+                   {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:230", kKernelEnded},
                    {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:118", kKernelEnded},
                    {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:47", kKernelEnded},
                    {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:27",

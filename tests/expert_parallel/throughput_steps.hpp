@@ -107,8 +107,9 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
 }
 
 /// Rows that are grouped by expert as they come, against those of `received` that are grouped
-/// after; `spare` places more, and a host that waits for the counts or does not. Twice in a row, so
-/// that the second call meets what the first one has left.
+/// after; `spare` places more, and a host that waits for the counts or does not. Three times in a
+/// row: what a call leaves behind, the second one after it meets, since words are used in turn. The
+/// first ones bring other rows, or one that the last does not bring would be there from before.
 inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const TokensOnDevice& tokens,
                                                 const Received& received, uint32_t alignment,
@@ -118,7 +119,11 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
   DispatchInput input = tokens.input();
   if (!waits) input.received_tokens_max = received.rows + spare;
   const ExpandOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
-  exchange.dispatch_by_expert(input, expand);
+  const DeviceArray<uint16_t> others(
+      accelerator, std::vector<uint16_t>(size_t{input.tokens} * exchange.options().hidden, 0x5a5a));
+  DispatchInput before = input;
+  before.x = others.data();
+  for (uint32_t call = 0; call < 2; ++call) exchange.dispatch_by_expert(before, expand);
   const RowsByExpert at_once = exchange.dispatch_by_expert(input, expand);
   exchange.wait();
   const ExpertRows& rows = at_once.rows;

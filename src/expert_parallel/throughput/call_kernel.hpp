@@ -60,7 +60,7 @@ DEVICE void look_at_call(const CallParams& params, CallShared& shared,
 /// buffer before the call, and whatever lies in it to be read: a release together with the words,
 /// once they are known, would hold them up by a microsecond.
 DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallDeadline& deadline) {
-  if (thread::index() == 0) {
+  if (thread::index() == 0 && params.moments != nullptr) {
     for (uint64_t& moment : shared.moments) moment = 0;
     note(params, shared, Moment::begun);
   }

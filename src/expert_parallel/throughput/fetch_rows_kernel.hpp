@@ -152,25 +152,18 @@ class ComingRows {
   bool failed_ = false;
 };
 
-/// Whether a stage has been summed; on the first lap stages have never been used.
-DEVICE bool await_free(const Combine& call, const CombineRing& ring, RingPosition at) {
-  return at.lap == 0 || call.await_stage(Phase::combine_stage, ring.empty[at.stage], at.lap - 1);
+/// By all lanes: whether so many stages from `at` on have been summed.
+DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosition at,
+                         uint32_t stages) {
+  return await_free(at, stages, call.params.plan.stages, [&](uint32_t stage, uint32_t lap) {
+    return call.await_stage(Phase::combine_stage, ring.empty[stage], lap);
+  });
 }
 
 /// Of a free stage: what will be in it.
 DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& staged) {
   ring.staged[stage] = staged;
   ring.named[stage].arrive();
-}
-
-/// By all lanes: whether so many stages from `at` on are free. They wait for one after the other,
-/// which takes no longer than the last, and all of them know of each: compute-sanitizer follows no
-/// others.
-DEVICE bool await_free(const Combine& call, const CombineRing& ring, RingPosition at,
-                       uint32_t stages) {
-  for (; stages != 0; --stages, at.advance(1, call.params.plan.stages))
-    if (!warp::all(await_free(call, ring, at))) return false;
-  return true;
 }
 
 /// Starts the load of one row's segment into a free stage.
@@ -212,7 +205,7 @@ DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const Combi
       .ends = step.ends_segment(call.params) && last,
   };
   // A step fits the ring, so stages of earlier steps are waited for only, never this warp's own.
-  if (!await_free(call, ring, at, population(wanted))) return false;
+  if (!await_summed(call, ring, at, population(wanted))) return false;
   RingPosition my_stage = at;
   my_stage.advance(population(earlier), call.params.plan.stages);
   if (mine) fetch_row(call, ring, row, staged, my_stage);
@@ -246,9 +239,9 @@ DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows&
   return false;
 }
 
-/// After the last row.
+/// By all lanes, after the last row.
 DEVICE void say_over(const Combine& call, const CombineRing& ring, RingPosition at) {
-  if (warp::lane() == 0 && await_free(call, ring, at))
+  if (await_summed(call, ring, at, 1) && warp::lane() == 0)
     name(ring, at.stage, StagedRow{.over = true});
   warp::sync();
 }

@@ -37,6 +37,17 @@ struct RingPosition {
   DEVICE uint32_t parity() const { return lap & 1; }
 };
 
+/// By all lanes: whether the last use of each of so many stages from `at` on has ended, as
+/// `ended(stage, lap)` says; on the first lap stages have never been used. They wait for one after
+/// the other, which takes no longer than the last, and all of them know of each: compute-sanitizer
+/// follows no others.
+template <class Ended>
+DEVICE bool await_free(RingPosition at, uint32_t wanted, uint32_t stages, Ended ended) {
+  for (; wanted != 0; --wanted, at.advance(1, stages))
+    if (at.lap > 0 && !warp::all(ended(at.stage, at.lap - 1))) return false;
+  return true;
+}
+
 /// A block may not end while copies into its shared memory are under way, a failed one neither. A
 /// block that has not failed comes through here too, and oversleeping would be counted in its time:
 /// so naps are short at first. A load that has not landed after 32 us was never started, most

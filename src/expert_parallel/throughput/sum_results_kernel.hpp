@@ -32,14 +32,11 @@ struct ResultsGroup {
         .phase = static_cast<uint32_t>(phase), .rank = 0, .expected = lap + 1, .seen = lap};
     return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
   }
-  /// By all lanes: whether so many stages from `at` on are free. They wait for one after the other:
-  /// it takes no longer than the last, and all of them know of each: compute-sanitizer follows no
-  /// others.
-  DEVICE bool await_free(RingPosition at, uint32_t stages_wanted) const {
-    for (; stages_wanted != 0; --stages_wanted, at.advance(1, params.plan.stages))
-      if (at.lap > 0 && !warp::all(await_stage(Phase::combine_stage, empty[at.stage], at.lap - 1)))
-        return false;
-    return true;
+  /// By all lanes: whether so many stages from `at` on have been summed.
+  DEVICE bool await_summed(RingPosition at, uint32_t stages_wanted) const {
+    return await_free(at, stages_wanted, params.plan.stages, [&](uint32_t stage, uint32_t lap) {
+      return await_stage(Phase::combine_stage, empty[stage], lap);
+    });
   }
 
   /// `body(row, slot)` for each row, by all lanes, until it is false. `slot`: of this lane's pick;
@@ -83,7 +80,7 @@ DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
         const uint32_t nth = population(left & lanes_below());
         const bool mine = (left >> warp::lane() & 1) != 0 && nth < plan.stages;
         const uint32_t taken = warp::ballot(mine);
-        if (!group.await_free(at, population(taken))) return false;
+        if (!group.await_summed(at, population(taken))) return false;
         if (mine) {
           RingPosition stage = at;
           stage.advance(nth, plan.stages);
