@@ -30,7 +30,8 @@ def check_throughput(contender: Throughput, everybody: list[Batch], rank: int) -
     contender.wait()
     check_rows(contender.name, Rows(again, None), everybody, rank)
     if "dispatch bf16 by expert" not in contender.lacks:
-        check_by_expert(contender, everybody, rank)
+        for at_once in (False, True):
+            check_by_expert(contender, everybody, rank, at_once)
 
 
 def check_rows(name: str, rows: Rows, everybody: list[Batch], rank: int, fp8: bool = False) -> None:
@@ -48,9 +49,11 @@ def check_rows(name: str, rows: Rows, everybody: list[Batch], rank: int, fp8: bo
             raise WrongResultError(f"{name}: scales are not as they were sent")
 
 
-def check_by_expert(contender: Throughput, everybody: list[Batch], rank: int) -> None:
+def check_by_expert(
+    contender: Throughput, everybody: list[Batch], rank: int, at_once: bool
+) -> None:
     mine = everybody[rank]
-    rows = contender.dispatch_by_expert(mine)
+    rows = contender.dispatch_by_expert(mine, at_once)
     contender.wait()
     local = mine.shape.local_experts
     for expert, (first, end) in enumerate(contender.experts_of(rows)):

@@ -43,8 +43,9 @@ class Throughput(Protocol):
     def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
         """Other tokens over the same route: nothing is counted."""
 
-    def dispatch_by_expert(self, batch: Batch) -> Rows:
-        """Grouped by expert, each group padded to a multiple of 128 rows."""
+    def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
+        """Grouped by expert, each group padded to a multiple of 128 rows. `at_once`: as they come,
+        by those who can, on as many multiprocessors as that takes."""
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:
         """Of rows grouped by expert: the first and the end of each local expert's. May wait."""

@@ -66,7 +66,7 @@ class Throughput:
     def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
         return self._buffer.dispatch(batch.x, handle=rows.handle, config=self._dispatch)[0]
 
-    def dispatch_by_expert(self, batch: Batch) -> Rows:
+    def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
         raise NotImplementedError
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:

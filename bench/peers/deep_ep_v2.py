@@ -52,7 +52,7 @@ class Throughput:
     def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
         return self._buffer.dispatch(batch.x, num_sms=self._sms, handle=rows.handle)[0]
 
-    def dispatch_by_expert(self, batch: Batch) -> Rows:
+    def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
         return self._call(batch, fp8=False, grouped=True)
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ class Throughput:
             handle=handle,
         )[0]
 
-    def dispatch_by_expert(self, batch: Batch) -> Rows:
+    def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
         raise NotImplementedError
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:

@@ -11,6 +11,8 @@ from contender import Between, Rows, nothing
 import tokenyard
 
 ALIGNMENT = 128
+AT_ONCE_SMS = 48
+"""For rows that are grouped as they come: each is stored once an expert, and not twice."""
 
 
 def local_sms(array: torch.Tensor) -> int:
@@ -27,6 +29,7 @@ class Throughput:
 
     def __init__(self, world: tokenyard.World, shape: Shape, sms_max: int) -> None:
         self._sms = 0
+        self._sms_max = sms_max
         self._exchange = tokenyard.ExpertParallel(
             world,
             experts=shape.experts,
@@ -53,7 +56,16 @@ class Throughput:
     def dispatch_again(self, batch: Batch, rows: Rows) -> torch.Tensor:
         return self._exchange.dispatch(batch.x, route=rows.handle.route, sms=self._sms).x
 
-    def dispatch_by_expert(self, batch: Batch) -> Rows:
+    def dispatch_by_expert(self, batch: Batch, at_once: bool = False) -> Rows:
+        if at_once:
+            received, grouped = self._exchange.dispatch_by_expert(
+                batch.x,
+                batch.topk_idx,
+                batch.topk_weights,
+                alignment=ALIGNMENT,
+                sms=min(AT_ONCE_SMS, self._sms_max),
+            )
+            return Rows(grouped.x, (received, grouped))
         received = self.dispatch(batch).handle
         grouped = self._exchange.expand(received, alignment=ALIGNMENT, sms=local_sms(batch.x))
         return Rows(grouped.x, (received, grouped))

@@ -67,6 +67,10 @@ def calls_of(contender: Throughput, mine: list[Batch]) -> Iterator[tuple[str, Ca
     if "dispatch bf16 by expert" in contender.lacks:
         return
     yield "dispatch bf16 by expert", lambda number: contender.dispatch_by_expert(mine[number])
+    yield (
+        "dispatch bf16 by expert, at once",
+        lambda number: contender.dispatch_by_expert(mine[number], at_once=True),
+    )
     grouped = contender.dispatch_by_expert(mine[0])
     yield (
         "combine bf16 by expert",
@@ -85,6 +89,7 @@ def floors_of(everybody: list[Batch]) -> dict[str, float]:
         "dispatch fp8": fp8 + metadata,
         "dispatch bf16, route kept": bf16,
         "dispatch bf16 by expert": bf16 + metadata,
+        "dispatch bf16 by expert, at once": bf16 + metadata,
         "combine bf16": bf16,
         "combine bf16, ordinary y": bf16,
         "combine bf16 by expert": bf16,
