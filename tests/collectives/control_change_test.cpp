@@ -45,24 +45,18 @@ TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
 // It dies before the others have agreed to go on without it, and they need it for that: its
 // connection tells them, goodbye or not.
 TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
-  const auto rank_of = [&](Slot slot) {
-    ControlOptions own = options(slot, 2);
-    own.membership.witness = false;
-    own.membership.silence = 6s;
-    return std::make_unique<Rank>(own);
-  };
   std::promise<void> done;
   std::unique_ptr<Rank> stays;
   steady_clock::time_point killed;
   {
     // Killed at the end of this block.
     RankProcesses one(1, [&](uint32_t) {
-      const auto leaves = rank_of(1);
+      const auto leaves = one_of_two(1, 6s);
       leaves->found();
       leaves->control->leave();
       ::pause();
     });
-    stays = rank_of(0);
+    stays = one_of_two(0, 6s);
     stays->recorder.freeze_after(done.get_future().share());
     stays->found();
     ASSERT_TRUE(stays->recorder.wait_to_freeze());  // It has heard the goodbye.

@@ -151,6 +151,14 @@ class ControlPlane : public ::testing::Test {
     return ranks;
   }
 
+  /// One of two without a witness, so that each misses its quorum without the other.
+  std::unique_ptr<Rank> one_of_two(Slot slot, std::chrono::seconds silence) const {
+    ControlOptions own = options(slot, 2);
+    own.membership.witness = false;
+    own.membership.silence = silence;
+    return std::make_unique<Rank>(own);
+  }
+
   std::filesystem::path directory_;
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <new>
 #include <thread>
 
+#include "collectives/control/kept_from_forks.hpp"
 #include "collectives/control_planes.hpp"
 #include "collectives/wire/tcp_socket.hpp"
 #include "fabric/worlds.hpp"
@@ -92,14 +94,25 @@ TEST(KeptFromForks, WhatHasASocketsOldDescriptorIsNotTouched) {
   EXPECT_EQ(read(ends[0].native(), &byte, 1), 1);
 }
 
-// Two ranks, without a witness: the one that stays misses its quorum as soon as it knows.
-TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
-  const auto rank_of = [&](Slot slot) {
-    ControlOptions own = options(slot, 2);
-    own.membership.witness = false;
-    own.membership.silence = 8s;
-    return std::make_unique<Rank>(own);
+// A fork between a socket's making and its being noted would keep it.
+TEST(KeptFromForks, NoForkComesWhileASocketIsMade) {
+  const auto sockets_of_this_process = [] {
+    size_t sockets = 0;
+    struct stat about {};
+    for (int descriptor = 0; descriptor < 64; ++descriptor)
+      sockets += fstat(descriptor, &about) == 0 && S_ISSOCK(about.st_mode);
+    return sockets;
   };
+  const size_t others = sockets_of_this_process();
+  std::jthread making([](const std::stop_token& enough) {
+    while (!enough.stop_requested()) open_socket(AF_UNIX, SOCK_DGRAM);
+  });
+  for (int fork = 0; fork < 500; ++fork)
+    ASSERT_EQ(status_of_child([&] { return sockets_of_this_process() <= others; }), 0);
+}
+
+// The one that stays misses its quorum as soon as it knows.
+TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
   void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   auto& child = *new (page) std::atomic<pid_t>(0);
@@ -107,12 +120,12 @@ TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
   {
     // Killed at the end of this block.
     const RankProcesses one(1, [&](uint32_t) {
-      const auto dies = rank_of(1);
+      const auto dies = one_of_two(1, 8s);
       dies->found();
       child = fork_that_lives();
       ::pause();
     });
-    stays = rank_of(0);
+    stays = one_of_two(0, 8s);
     stays->found();
     while (child == 0) std::this_thread::yield();
   }

@@ -1,11 +1,12 @@
 #include "collectives/control/connection.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "collectives/control/kept_from_forks.hpp"
@@ -19,11 +20,12 @@ void set(TcpSocket& socket, int level, int option, int value) {
   (void)setsockopt(socket.native_handle(), level, option, &value, sizeof value);
 }
 
-/// Asio does not, and a child that a user's program starts would keep our connections alive.
+/// Not by Asio, whose sockets children inherit.
 template <class AnySocket>
-void keep_from_children(AnySocket& socket) {
-  (void)fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
-  keep_from_forks(socket.native_handle());
+AnySocket opened(const asio::any_io_executor& executor, const TcpEndpoint& where) {
+  FileDescriptor made = open_socket(where.protocol().family(), SOCK_STREAM);
+  if (!made) throw std::system_error(errno, std::generic_category(), "socket");
+  return {executor, where.protocol(), made.release()};
 }
 
 }  // namespace
@@ -32,7 +34,6 @@ Connection::Connection(TcpSocket socket, std::chrono::nanoseconds silence)
     : socket_(std::move(socket)) {
   asio::error_code ignored;
   remote_ = socket_.remote_endpoint(ignored);
-  keep_from_children(socket_);
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(silence).count();
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(silence).count();
   set(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -114,19 +115,27 @@ awaitable<void> pause(std::chrono::nanoseconds time) {
 }
 
 TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& where) {
-  TcpAcceptor acceptor(executor);
-  acceptor.open(where.protocol());
-  keep_from_children(acceptor);
+  auto acceptor = opened<TcpAcceptor>(executor, where);
   acceptor.set_option(TcpAcceptor::reuse_address(true));
   acceptor.bind(where);
   acceptor.listen();
   return acceptor;
 }
 
+awaitable<TcpSocket> accept(TcpAcceptor& acceptor) {
+  asio::error_code error;
+  co_await acceptor.async_wait(TcpAcceptor::wait_read, asio::redirect_error(use_awaitable, error));
+  TcpSocket socket(acceptor.get_executor());
+  FileDescriptor accepted;
+  if (!error) accepted = accept_socket(acceptor.native_handle());
+  if (accepted) socket.assign(acceptor.local_endpoint().protocol(), accepted.native(), error);
+  if (accepted && !error) accepted.release();
+  co_return socket;
+}
+
 awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time) {
   const auto socket =
-      std::make_shared<TcpSocket>(co_await asio::this_coro::executor, where.protocol());
-  keep_from_children(*socket);
+      std::make_shared<TcpSocket>(opened<TcpSocket>(co_await asio::this_coro::executor, where));
   asio::steady_timer timer(socket->get_executor(), time);
   timer.async_wait([socket](const asio::error_code& error) {
     asio::error_code ignored;

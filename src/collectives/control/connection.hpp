@@ -68,9 +68,14 @@ class Patience {
 
 awaitable<void> pause(std::chrono::nanoseconds time);
 
-/// A listener that children of this process do not inherit. Throws std::system_error.
+// Children of this process inherit none of these.
+
+/// Throws std::system_error.
 TcpAcceptor listen(const asio::any_io_executor& executor, const TcpEndpoint& where);
-/// A connected socket that children do not inherit, or std::system_error.
+/// Whoever comes next. Not open if there are no descriptors left, whoever came is gone already, or
+/// the acceptor has been closed.
+awaitable<TcpSocket> accept(TcpAcceptor& acceptor);
+/// Connected, or std::system_error.
 awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time);
 
 }  // namespace tokenyard::collectives

@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <mutex>
+#include <utility>
 
 namespace tokenyard::collectives {
 
@@ -16,8 +19,10 @@ namespace {
 
 /// [descriptor]: the number of the socket that it had; 0: none. Sockets have numbers of their own,
 /// so one that has been closed is never taken for whatever has its descriptor now.
-std::array<std::atomic<ino_t>, size_t{1} << 16> sockets;
-std::atomic<size_t> used = 0;  ///< of those
+std::array<ino_t, size_t{1} << 16> sockets;
+size_t used = 0;  ///< of those
+/// Held while a socket is made and noted, and while the process forks: no fork comes in between.
+std::mutex making;
 
 ino_t number_of(int descriptor) {
   struct stat about {};
@@ -29,7 +34,7 @@ void let_go() {
   const int before = errno;
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (size_t index = 0; index < used; ++index) {
-    const ino_t number = sockets[index].exchange(0);
+    const ino_t number = std::exchange(sockets[index], 0);
     const int descriptor = static_cast<int>(index);
     if (number == 0 || number_of(descriptor) != number) continue;
     if (nowhere < 0 || dup3(nowhere, descriptor, O_CLOEXEC) < 0) (void)close(descriptor);
@@ -38,16 +43,36 @@ void let_go() {
   errno = before;
 }
 
+/// Until it is destroyed.
+std::unique_lock<std::mutex> no_fork() {
+  [[maybe_unused]] static const int asked =
+      pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                     [] {
+                       let_go();
+                       making.unlock();
+                     });
+  return std::unique_lock(making);
+}
+
+FileDescriptor noted(int socket) {
+  const auto index = static_cast<size_t>(socket);
+  if (socket >= 0 && index < sockets.size()) {
+    sockets[index] = number_of(socket);
+    used = std::max(used, index + 1);
+  }
+  return FileDescriptor(socket);
+}
+
 }  // namespace
 
-void keep_from_forks(int socket) {
-  [[maybe_unused]] static const int asked = pthread_atfork(nullptr, nullptr, let_go);
-  const auto index = static_cast<size_t>(socket);
-  if (socket < 0 || index >= sockets.size()) return;
-  sockets[index] = number_of(socket);
-  size_t seen = used;
-  while (seen <= index && !used.compare_exchange_weak(seen, index + 1)) {
-  }
+FileDescriptor open_socket(int family, int type) {
+  const auto lock = no_fork();
+  return noted(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+FileDescriptor accept_socket(int listener) {
+  const auto lock = no_fork();
+  return noted(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
 }  // namespace tokenyard::collectives

@@ -106,10 +106,9 @@ std::vector<Member> Links::peers() const {
 
 awaitable<void> Links::accept() {
   while (acceptor_.is_open()) {
-    asio::error_code error;
-    TcpSocket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
+    TcpSocket socket = co_await collectives::accept(acceptor_);
     if (!acceptor_.is_open()) co_return;
-    if (error) {
+    if (!socket.is_open()) {
       // No descriptors left, or a connection that is gone already. Others may do better.
       co_await pause(std::chrono::milliseconds(20));
     } else if (unknown_ == kUnknownMax) {

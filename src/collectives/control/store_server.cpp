@@ -72,9 +72,8 @@ StoreServer::~StoreServer() {
 
 awaitable<void> StoreServer::serve() {
   for (;;) {
-    asio::error_code error;
-    TcpSocket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-    if (error) {
+    TcpSocket socket = co_await accept(acceptor_);
+    if (!socket.is_open()) {
       // No descriptors left, or a connection that is gone already: there may be others.
       co_await pause(std::chrono::milliseconds(50));
     } else if (connections_ == kConnectionsMax) {

@@ -55,9 +55,8 @@ LetterboxAddress::LetterboxAddress(const std::string& name) {
 
 Letterbox::Letterbox()
     : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), random_number())),
-      socket_(socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+      socket_(open_socket(AF_UNIX, SOCK_DGRAM)) {
   if (!socket_) letterbox_failed("socket");
-  keep_from_forks(socket_.native());
   const int yes = 1;
   if (setsockopt(socket_.native(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
     letterbox_failed("setsockopt(SO_PASSCRED)");

@@ -37,9 +37,8 @@ AddressList resolve(const std::string& address, uint16_t port, int flags) {
 }
 
 FileDescriptor make_socket(int family) {
-  FileDescriptor made(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor made = open_socket(family, SOCK_STREAM);
   if (!made) socket_failed("socket");
-  keep_from_forks(made.native());
   begin_unpaced(made);
   return made;
 }
@@ -80,10 +79,7 @@ Listening listen_at(const std::string& address) {
 }
 
 FileDescriptor accept_from(const FileDescriptor& listener) {
-  FileDescriptor accepted(
-      accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  keep_from_forks(accepted.native());
-  return accepted;
+  return accept_socket(listener.native());
 }
 
 FileDescriptor connect_to(const std::string& address, uint16_t port) {
