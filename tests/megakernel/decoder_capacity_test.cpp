@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megakernel/compile.hpp"
-#include "megakernel/dense_decoder.hpp"
+#include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 
 namespace tokenyard::megakernel {
@@ -12,26 +12,13 @@ namespace {
 constexpr Capacity kCapacity{.multiprocessors = 132, .shared_bytes = 232448};
 constexpr uint32_t kUnits = 6;
 
-/// A layer of Llama-3.2-1B.
-DecoderShape layer_with(uint32_t positions_max) {
-  return {.vocabulary = 128,
-          .hidden = 2048,
-          .layers = 1,
-          .query_heads = 32,
-          .kv_heads = 8,
-          .head_dim = 64,
-          .inner = 8192,
-          .page_tokens = 16,
-          .positions_max = positions_max,
-          .epsilon = 1e-5f,
-          .rope_base = 500000};
-}
-
 /// How many units each warp may hold. Throws unless all that a block needs fits with them.
 uint32_t units_that_fit(uint32_t positions_max, uint32_t units = 0) {
   const auto world = std::move(World::in_process(1, "host", OnDevices::quick()).front());
   TensorMemory memory(*world);
-  const DenseDecoder decoder(memory, layer_with(positions_max),
+  DecoderShape of_layer = gpus_shape(positions_max);
+  of_layer.layers = 1;
+  const DenseDecoder decoder(memory, of_layer,
                              {.embedding = nullptr, .layers = {{}}, .final_norm = {}, .head = {}},
                              {.blocks = 128, .prompts = {{1}}});
   const std::span graphs(&decoder.graph(), 1);
