@@ -21,8 +21,9 @@ try:
     import numpy as np
     from decoder.config import Config, read_config
     from decoder.dense import DenseGraph, shape_of
-    from decoder.model import UNIT_BYTES, DecodeGraph
+    from decoder.model import DecodeGraph
     from decoder.reference import Reference
+    from decoder.tiles import UNIT_BYTES
     from decoder.weights import Weights, random_weights, read_weights
 
     import tokenyard

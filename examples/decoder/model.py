@@ -9,23 +9,22 @@ sums go to every rank, which adds them in the order of the ranks, so that all ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from tokenyard.megakernel import Event, Graph, Region, Tensor, TensorMemory
+from tokenyard.megakernel import Event, Tensor
 from tokenyard.world import World
 
 from .config import Config
+from .tiles import F32, UNIT_BYTES, TiledGraph, slice_of
 from .weights import Layer, Weights
 
-UNIT_BYTES = 4096
 NO_TOKEN = 0xFFFFFFFF
-F32 = 4
 
 
-class DecodeGraph:
-    """One rank's graph, and the memory of everything in it."""
+class DecodeGraph(TiledGraph):
+    """One rank's."""
 
     def __init__(
         self,
@@ -37,10 +36,8 @@ class DecodeGraph:
         stop: int | None,
         tiles: int,
     ) -> None:
-        self.rank, self.ranks = world.rank, world.size
-        self.config, self.tiles = config, tiles
-        self.memory = TensorMemory(world)
-        self.graph = Graph(world)
+        super().__init__(world, tiles=tiles, epsilon=config.rms_norm_eps)
+        self.config = config
         self._make_words(prompt)
         hidden = config.hidden_size
         self.x = self._scratch("x", hidden)
@@ -58,8 +55,6 @@ class DecodeGraph:
             ready = self._layer(index, layer, ready)
         self._next_token(weights, ready, prompt, stop)
 
-    # ---- memory --------------------------------------------------------------------------------
-
     def _make_words(self, prompt: list[int]) -> None:
         """What is left from one iteration to the next."""
 
@@ -74,20 +69,6 @@ class DecodeGraph:
         self.status = words("status", [0])
         pages = np.random.default_rng(7).permutation(positions // self.config.page_tokens)
         self.pages = words("pages", pages.tolist())
-
-    def _given(self, name: str, array: np.ndarray) -> Tensor:
-        return self.graph.tensor(name, self.memory.local(array), array.nbytes, given=True)
-
-    def _scratch(self, name: str, words: int) -> Tensor:
-        return self.graph.tensor(name, self.memory.local(words * F32), words * F32)
-
-    def _tiles(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Rows in about as many parts as there are tiles: (first, count)."""
-        step = max(1, -(-rows // self.tiles))
-        for first in range(0, rows, step):
-            yield first, min(step, rows - first)
-
-    # ---- a step --------------------------------------------------------------------------------
 
     def _embed(self, weights: Weights) -> Event:
         embedded = self.graph.event("embedded")
@@ -104,45 +85,6 @@ class DecodeGraph:
             hidden=self.config.hidden_size,
         )
         return embedded
-
-    def _linear(
-        self,
-        name: str,
-        weights: np.ndarray,
-        x: Tensor,
-        y: Tensor,
-        ready: Event,
-        *,
-        norm: Tensor | None = None,
-        residual: Tensor | None = None,
-    ) -> Event:
-        """y = residual + weights . norm(x), in tiles of rows."""
-        done = self.graph.event(name)
-        rows, columns = weights.shape
-        matrix = self._given(f"{name} weights", weights)
-        for first, count in self._tiles(rows):
-            mine = slice_of(y, first, count)
-            reads = [x.all()] + ([norm.all()] if norm else [])
-            self.graph.task(
-                "linear",
-                name=f"{name} {first}",
-                reads=reads + ([slice_of(residual, first, count)] if residual else []),
-                writes=[mine],
-                streams=[matrix.part(first * columns * 2, (first + count) * columns * 2)],
-                waits=[ready],
-                signals=[done],
-                cost_ns=1000 + count * columns // 16,
-                weights=matrix.piece.at(first * columns * 2),
-                x=x.piece,
-                norm=norm.piece if norm else None,
-                residual=residual.piece.at(first * F32) if residual else None,
-                y=y.piece.at(first * F32),
-                rows=count,
-                columns=columns,
-                unit_bytes=UNIT_BYTES,
-                epsilon=self.config.rms_norm_eps,
-            )
-        return done
 
     def _layer(self, index: int, layer: Layer, ready: Event) -> Event:
         own = slice(self.rank * self.heads, (self.rank + 1) * self.heads)
@@ -243,7 +185,7 @@ class DecodeGraph:
                 rows=count,
                 columns=columns,
                 unit_bytes=UNIT_BYTES,
-                epsilon=self.config.rms_norm_eps,
+                epsilon=self.epsilon,
             )
         down = np.ascontiguousarray(layer.down[0][:, own])
         return self._linear(f"down {index}", down, self.h, y, done, residual=residual)
@@ -305,7 +247,7 @@ class DecodeGraph:
                     rows=count,
                     expert_rows=self.inner,
                     columns=hidden,
-                    epsilon=config.rms_norm_eps,
+                    epsilon=self.epsilon,
                 )
         down = self._given(f"experts' down {index}", np.ascontiguousarray(layer.down[:, :, own]))
         for first, count in self._tiles(hidden):
@@ -346,22 +288,8 @@ class DecodeGraph:
         # Of this sum alone: no later one may write it while a copy to another rank still reads.
         partial = self._scratch(f"{name} partial sums", hidden)
         mine = product(partial, None)
-        pieces = self.memory.shared(self.ranks * hidden * F32)
-        parts = self.graph.tensor(f"{name} parts", pieces[self.rank], self.ranks * hidden * F32)
-        arrived, summed = self.graph.event(f"{name} arrived"), self.graph.event(f"{name} summed")
-        for rank in range(self.ranks):
-            to = slice_of(parts, self.rank * hidden, hidden)
-            self.graph.task(
-                "copy_to_peer",
-                name=f"{name} to rank {rank}",
-                reads=[partial.all()],
-                writes=[to.of(rank)],
-                waits=[mine],
-                signals=[arrived.on(rank)],
-                **{"from": partial.piece},
-                to=pieces[rank].at(self.rank * hidden * F32),
-                words=hidden,
-            )
+        parts, arrived = self._to_every_rank(name, partial, hidden, mine)
+        summed = self.graph.event(f"{name} summed")
         for first, count in self._tiles(hidden):
             self.graph.task(
                 "reduce",
@@ -394,9 +322,8 @@ class DecodeGraph:
         self.logits = logits
 
         tiles = list(self._tiles(vocabulary))
-        best_bytes = len(tiles) * 2 * F32
         best = self._scratch("best", len(tiles) * 2)
-        picked, arrived = self.graph.event("best"), self.graph.event("all ranks' best")
+        picked = self.graph.event("best")
         for index, (first, count) in enumerate(tiles):
             self.graph.task(
                 "pick_best",
@@ -410,20 +337,7 @@ class DecodeGraph:
                 count=count,
                 first_token=first_token + first,
             )
-        pieces = self.memory.shared(self.ranks * best_bytes)
-        parts = self.graph.tensor("best parts", pieces[self.rank], self.ranks * best_bytes)
-        for rank in range(self.ranks):
-            self.graph.task(
-                "copy_to_peer",
-                name=f"best to rank {rank}",
-                reads=[best.all()],
-                writes=[slice_of(parts, self.rank * len(tiles) * 2, len(tiles) * 2).of(rank)],
-                waits=[picked],
-                signals=[arrived.on(rank)],
-                **{"from": best.piece},
-                to=pieces[rank].at(self.rank * best_bytes),
-                words=len(tiles) * 2,
-            )
+        parts, arrived = self._to_every_rank("best", best, len(tiles) * 2, picked)
         decided = self.graph.event("decided")
         words = (self.token, self.position, self.tokens, self.status)
         self.graph.task(
@@ -448,8 +362,3 @@ class DecodeGraph:
             stop_token=NO_TOKEN if stop is None else stop,
         )
         self.graph.loop_on(decided)
-
-
-def slice_of(tensor: Tensor, first: int, count: int) -> Region:
-    """Words of a tensor."""
-    return tensor.part(first * F32, (first + count) * F32)
