@@ -13,6 +13,7 @@ All ranks of an exchange run the same operators in the same order, in the backwa
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,13 +22,12 @@ from torch import Tensor
 from ..expert_parallel import Combined
 from . import routes
 
-NOT_CAPTURED = tuple(
-    tag for tag in [getattr(torch.Tag, "cudagraph_unsafe", None)] if tag is not None
-)
-"""A dispatch waits for its counts, so CUDA graphs that torch makes by itself leave it out."""
+# A dispatch waits for its counts, so CUDA graphs that torch makes by itself leave operators out.
+NOT_CAPTURED = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+operator = partial(torch.library.custom_op, mutates_args=(), tags=NOT_CAPTURED)
 
 
-@torch.library.custom_op("tokenyard::dispatch", mutates_args=(), tags=NOT_CAPTURED)
+@operator("tokenyard::dispatch")
 def dispatch(
     x: Tensor, topk_idx: Tensor, topk_weights: Tensor, exchange: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,7 +51,7 @@ def _(
     )
 
 
-@torch.library.custom_op("tokenyard::dispatch_again", mutates_args=(), tags=NOT_CAPTURED)
+@operator("tokenyard::dispatch_again")
 def dispatch_again(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
     """Other rows of the same tokens, on the route of a ticket."""
     exchange, route = routes.route_of(ticket)
@@ -63,7 +63,7 @@ def _(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
     return x.new_empty(rows, x.size(1))
 
 
-@torch.library.custom_op("tokenyard::combine", mutates_args=(), tags=NOT_CAPTURED)
+@operator("tokenyard::combine")
 def combine(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
     """For every token the sum of its rows."""
     exchange, route = routes.route_of(ticket)
@@ -75,7 +75,7 @@ def _(y: Tensor, ticket: Tensor, tokens: int) -> Tensor:
     return y.new_empty(tokens, y.size(1))
 
 
-@torch.library.custom_op("tokenyard::combine_with_weights", mutates_args=(), tags=NOT_CAPTURED)
+@operator("tokenyard::combine_with_weights")
 def combine_with_weights(
     y: Tensor, weights: Tensor, ticket: Tensor, tokens: int
 ) -> tuple[Tensor, Tensor]:
