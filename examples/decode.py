@@ -29,7 +29,7 @@ try:
     import tokenyard
     from tokenyard.megakernel import Megakernel
 except ModuleNotFoundError as missing:
-    sys.exit(f"The example needs the Python package {missing.name}: pip install 'tokenyard[demo]'")
+    sys.exit(f"The example needs the Python package {missing.name}: pip install '.[demo]'")
 
 STATUS = ("goes on", "stopped", "cache full", "not a number")
 
@@ -166,6 +166,10 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
     return Decoded(tokens, status, seconds, summary)
 
 
+def token_numbers(text: str) -> list[int]:
+    return [int(token) for token in text.split(",")]
+
+
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -180,6 +184,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser.add_argument(
         "--prompt",
         action="append",
+        type=token_numbers,
         metavar="TOKENS",
         help="token numbers (1,2,3); given 2, 4 or 8 times, sequences are decoded side by side",
     )
@@ -207,9 +212,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
     parser.add_argument("--no-check", action="store_true", help="do not compare with NumPy")
     chosen = parser.parse_args(arguments)
     try:
-        prompts = [
-            [int(token) for token in prompt.split(",")] for prompt in chosen.prompt or ["1,2,3"]
-        ]
+        prompts = chosen.prompt or [[1, 2, 3]]
         others = dict(num_local_experts=chosen.experts)
         if chosen.positions is not None:
             others["positions_max"] = chosen.positions
@@ -217,6 +220,8 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Job]:
             read_config(chosen.config, **others) if chosen.config is not None else Config(**others)
         )
         config.check(chosen.ranks)
+        if chosen.weights is not None:
+            chosen.weights.open("rb").close()
         if not all(0 <= token < config.vocab_size for prompt in prompts for token in prompt):
             raise ValueError(f"--prompt: tokens are from 0 to {config.vocab_size - 1}")
         if chosen.tokens < 1:

@@ -30,7 +30,7 @@ try:
 
     import tokenyard
 except ModuleNotFoundError as missing:
-    sys.exit(f"The demo needs the Python package {missing.name}: pip install 'tokenyard[demo]'")
+    sys.exit(f"The demo needs the Python package {missing.name}: pip install '.[demo]'")
 
 SHIPPED_TEXT = Path(__file__).parent / "data" / "alice.txt"
 
@@ -125,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     try:
         text = read_text(chosen.text, chosen.ranks, chosen.tokens)
+        chosen.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         console.print(f"[red]{error}", highlight=False)
         return 2
@@ -149,7 +150,6 @@ def main(arguments: list[str] | None = None) -> int:
         verdict = check(shape, text, reports, ticks)
     report.print_table(console, reports, verdict)
 
-    chosen.out.mkdir(parents=True, exist_ok=True)
     plot_load(chosen.out / "load.png", shape, text, reports)
     report.write_trace(chosen.out / "trace.json", reports)
     report.write_report(chosen.out / "report.json", shape, reports, verdict)

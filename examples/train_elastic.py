@@ -27,7 +27,7 @@ try:
 
     import tokenyard
 except ModuleNotFoundError as missing:
-    sys.exit(f"The example needs the Python package {missing.name}: pip install 'tokenyard[demo]'")
+    sys.exit(f"The example needs the Python package {missing.name}: pip install '.[demo]'")
 
 SHIPPED_TEXT = Path(__file__).parent / "data" / "alice.txt"
 
@@ -70,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parse(arguments)
     try:
         letters = read_letters(chosen.text)
+        chosen.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -85,7 +86,6 @@ def main(arguments: list[str] | None = None) -> int:
         f"  {struck.seconds:.1f} s; the curves are {'equal, bit for bit' if equal else 'NOT equal'}"
     )
 
-    chosen.out.mkdir(parents=True, exist_ok=True)
     plot_losses(chosen.out / "loss.png", calm, struck)
     report = dict(
         ok=equal,

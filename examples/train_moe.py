@@ -31,7 +31,7 @@ try:
 
     import tokenyard
 except ModuleNotFoundError as missing:
-    sys.exit(f"The example needs {missing.name}: pip install torch 'tokenyard[demo]'")
+    sys.exit(f"The example needs {missing.name}: pip install torch '.[demo]'")
 
 SHIPPED_TEXT = Path(__file__).parent / "data" / "alice.txt"
 COMPARED = 50
@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     shape = Shape()
     try:
         text = read_text(chosen.text, shape.window)
+        chosen.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -89,7 +90,6 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"  {seconds:.1f} s, loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     print(f"  {'the same' if ok else 'NOT the same'} as on one rank: at most {apart:.1e} apart")
 
-    chosen.out.mkdir(parents=True, exist_ok=True)
     plot_losses(chosen.out / "loss.png", losses, alone, chosen.ranks)
     report = dict(
         ok=ok,

@@ -56,6 +56,9 @@ class Config:
 def read_config(path: Path, **others: int) -> Config:
     """From a config.json; `others` are what such a file does not say."""
     said = json.loads(path.read_text())
+    missing = {"hidden_size", "num_attention_heads"} - said.keys()
+    if missing:
+        raise ValueError(f"{path} does not say {' and '.join(sorted(missing))}")
     said.setdefault("head_dim", said["hidden_size"] // said["num_attention_heads"])
     known = {name: said[name] for name in Config.__dataclass_fields__ if name in said}
     return Config(**{**known, **others})

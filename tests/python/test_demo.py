@@ -64,6 +64,7 @@ def test_any_text_will_do(tmp_path: Path) -> None:
         (["--top-k", "99"], "--top-k"),
         (["--tokens", "many"], "--tokens"),
         (["--text", "no/such/file"], "no/such/file"),
+        (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(

@@ -99,6 +99,30 @@ def test_sequences_side_by_side_of_ranks_that_share_a_model(ranks, sequences, ca
     assert "NumPy finds the same" in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--prompt", "1,two"], "--prompt"),
+        (["--prompt", "1", "--prompt", "2", "--prompt", "3"], "--prompt"),
+        (["--weights", "no/such/file"], "no/such/file"),
+        (["--config", "no/such/file"], "no/such/file"),
+        (["--ranks", "3"], "3 ranks"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(arguments: list[str], complaint: str, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        decode.main(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_config_that_lacks_a_size_is_refused(tmp_path, capsys):
+    config = tmp_path / "config.json"
+    config.write_text('{"hidden_size": 64}')
+    with pytest.raises(SystemExit, match="2"):
+        decode.main(["--config", str(config)])
+    assert "num_attention_heads" in capsys.readouterr().err
+
+
 def test_several_sequences_are_refused_where_the_graph_cannot_have_them():
     with pytest.raises(tokenyard.InvalidArgument, match="blocks"):
         decode.main(["--prompt", "1", "--prompt", "2", "--workers", "5"])

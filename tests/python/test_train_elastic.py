@@ -39,6 +39,7 @@ def test_the_curve_is_the_same_while_ranks_are_killed(tmp_path: Path) -> None:
         (["--ranks", "2"], "--ranks"),
         (["--steps", "3"], "--steps"),
         (["--text", "no/such/file"], "no/such/file"),
+        (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(

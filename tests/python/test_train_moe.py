@@ -42,6 +42,7 @@ def test_losses_are_those_of_one_rank(tmp_path: Path) -> None:
         (["--ranks", "3"], "--ranks"),
         (["--steps", "3", "--compared", "4"], "--compared"),
         (["--text", "no/such/file"], "no/such/file"),
+        (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )
 def test_wrong_arguments_get_one_sentence(
