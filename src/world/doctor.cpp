@@ -95,9 +95,7 @@ Diagnosis doctor() {
                    processes(),
                    {"host, simulated", true, "weak memory, faults and virtual time by a seed"},
                    nvlink_facts(nvidia),
-                   {"nvshmem", false, "not built yet"},
-                   {"ibgda", false, "not built yet"},
-                   {"proxy", false, "not built yet"}};
+                   {"rdma", false, "no fabric of ours joins hosts yet"}};
   return found;
 }
 

@@ -3,25 +3,13 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string>
-#include <vector>
 
+#include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
 
 namespace tokenyard::test {
-
-template <class T>
-std::string difference(const char* what, const std::vector<T>& seen,
-                       const std::vector<T>& expected) {
-  if (seen.size() != expected.size())
-    return fmt::format("{}: {} values instead of {}; ", what, seen.size(), expected.size());
-  for (size_t i = 0; i < seen.size(); ++i)
-    if (seen[i] != expected[i])
-      return fmt::format("{}[{}] is {} instead of {}; ", what, i, seen[i], expected[i]);
-  return "";
-}
 
 /// What was received, with its metadata, once it is there.
 inline std::string difference(ExpertParallel& exchange, const Received& received,

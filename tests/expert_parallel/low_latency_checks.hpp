@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "expert_parallel/difference.hpp"
 #include "expert_parallel/exchange_case.hpp"
 #include "expert_parallel/low_latency_reference.hpp"
 
@@ -84,17 +85,6 @@ class LowLatencyTokens {
   LowLatencyRows rows_;
 };
 
-template <class T>
-std::string first_difference(const std::string& what, const std::vector<T>& seen,
-                             const std::vector<T>& expected) {
-  if (seen.size() != expected.size())
-    return fmt::format("{}: {} values instead of {}; ", what, seen.size(), expected.size());
-  for (size_t i = 0; i < seen.size(); ++i)
-    if (seen[i] != expected[i])
-      return fmt::format("{}[{}] is {} instead of {}; ", what, i, seen[i], expected[i]);
-  return "";
-}
-
 /// What a dispatch left, once it is there. Of the `absent` ranks nothing must have come; what the
 /// rows of the `unchecked` ones hold does not matter.
 inline std::string difference_after_dispatch(LowLatency& exchange, const LowLatencyCase& of,
@@ -110,10 +100,10 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
   const uint32_t slots = shape.ranks * exchange.options().tokens_max;
   const size_t row_bytes = size_t{shape.hidden} * (of.rows == LowLatencyRows::bf16 ? 2 : 1);
   std::string text =
-      first_difference("counts", read_back(accelerator, received.counts, expected.counts.size()),
-                       expected.counts) +
-      first_difference("ranges", read_back(accelerator, received.ranges, expected.ranges.size()),
-                       expected.ranges);
+      difference("counts", read_back(accelerator, received.counts, expected.counts.size()),
+                 expected.counts) +
+      difference("ranges", read_back(accelerator, received.ranges, expected.ranges.size()),
+                 expected.ranges);
   const auto* const x = static_cast<const uint8_t*>(received.x);
   const auto* const scales = static_cast<const uint32_t*>(received.scales);
   for (uint32_t expert = 0; text.empty() && expert < expected.rows.size(); ++expert) {
@@ -123,14 +113,13 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
       const size_t at = size_t{expert} * slots + slot;
       const std::string name = fmt::format("expert {} slot {}", expert, slot);
       const DeliveredRow delivered = of.delivered(all[row.source], row.token);
-      text += first_difference(name, read_back(accelerator, x + at * row_bytes, row_bytes),
-                               delivered.data);
       text +=
-          first_difference(name + " source", read_back(accelerator, received.source_token + at, 1),
-                           {static_cast<int32_t>(row.token)});
+          difference(name, read_back(accelerator, x + at * row_bytes, row_bytes), delivered.data);
+      text += difference(name + " source", read_back(accelerator, received.source_token + at, 1),
+                         {static_cast<int32_t>(row.token)});
       const uint32_t words = static_cast<uint32_t>(delivered.scales.size());
       for (uint32_t word = 0; word < words; ++word)
-        text += first_difference(
+        text += difference(
             fmt::format("{} scale {}", name, word),
             read_back(accelerator, scales + (size_t{expert} * words + word) * slots + slot, 1),
             {delivered.scales[word]});
@@ -194,10 +183,10 @@ inline std::string difference_of_token(const LowLatencyCase& of, const Tokens& m
       return fmt::format("token {} column {} is off by {}, not {}", token, column, error,
                          expected.bounds[column]);
   }
-  if (of.logfmt) return first_difference<int32_t>("lost", {lost}, {expected.lost});
-  return first_difference<int32_t>(fmt::format("token {} lost", token), {lost}, {expected.lost}) +
-         first_difference(fmt::format("token {}", token),
-                          std::vector<uint16_t>(row, row + of.shape.hidden), expected.row);
+  if (of.logfmt) return difference<int32_t>("lost", {lost}, {expected.lost});
+  return difference<int32_t>(fmt::format("token {} lost", token), {lost}, {expected.lost}) +
+         difference(fmt::format("token {}", token),
+                    std::vector<uint16_t>(row, row + of.shape.hidden), expected.row);
 }
 
 inline std::string difference_after_combine(LowLatency& exchange, const LowLatencyCase& of,
