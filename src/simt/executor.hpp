@@ -56,7 +56,6 @@ class Executor final : public host_body::Machine {
 
   // For host programs, on their fibers.
   void host_wait(const std::function<bool()>& condition);
-  bool on_host_program() const { return current_ && !current_->block; }
   uint32_t current_rank() const { return current_->name.rank; }
 
   /// Threads and programs of this rank never run again.

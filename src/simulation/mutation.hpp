@@ -20,7 +20,6 @@ enum class Fault : uint8_t {
   store_dropped,  ///< a strong store: an epoch that is not advanced
   proxy_fence_removed,
 };
-inline constexpr uint32_t kFaults = 6;
 const char* name(Fault fault);
 
 /// All addresses of one place in the source: inlining may have made several.

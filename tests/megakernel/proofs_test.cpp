@@ -228,6 +228,15 @@ TEST(Placement, LongWaysGoFirstToTheWorkerThatIsFree) {
   EXPECT_THAT(compiled.placement.queues[0], ElementsAre(ElementsAre(3, 4), ElementsAre(0, 1, 2)));
 }
 
+TEST(Placement, GoesByCostsThatWereMeasured) {
+  Sketch s;
+  s.graph.once();
+  for (uint32_t i = 0; i < 3; ++i) s.add({.name = "thought alike", .cost_ns = 1000});
+  s.graph.set_cost({2}, 5000);
+  EXPECT_THAT(compile_all({s.graph}).placement.queues[0],
+              ElementsAre(ElementsAre(2), ElementsAre(0, 1)));
+}
+
 TEST(Placement, KeepsToTheWorkerThatATaskNames) {
   Sketch s;
   s.add({.name = "anywhere"});
