@@ -14,6 +14,8 @@ class ExpertMajor : public OnDevice {
             .tokens = tokens,
             .picking = {.none = 0.25}};
   }
+  template <class Group>
+  void expect_rows_by_expert(Group group);
 };
 
 /// Where a rank's received rows must lie: for each expert its rows, then padding.
@@ -67,45 +69,9 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
   return "";
 }
 
-TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
-  for (const uint32_t ranks : {1, 2, 4}) {
-    const ExchangeCase exchange_case = case_of(ranks);
-    const std::vector<Tokens> all = exchange_case.draw();
-    const auto worlds_of = worlds(ranks);
-    expect_none_failed(run_ranks(worlds_of, [&](World& world) {
-      Accelerator& accelerator = world.accelerator();
-      const Expected expected = expected_on(exchange_case.shape, all, world.rank());
-      ExpertParallel exchange(world, exchange_case.options());
-      const TokensOnDevice tokens(accelerator, all[world.rank()], true);
-      constexpr uint32_t kRowWords = 36, kScaleWords = 3;
-      const RowBytes bytes =
-          row_bytes_of(0, world.rank(), all[world.rank()].count, kRowWords, kScaleWords);
-      const DeviceArray<uint32_t> x(accelerator, bytes.x), scales(accelerator, bytes.scales);
-      DispatchInput input = tokens.input();
-      input.x = x.data();
-      input.scales = scales.data();
-      input.format = {.type = ElementType::fp8_e4m3, .scale_words = kScaleWords};
-      const Received received = exchange.dispatch(input);
-      for (const uint32_t alignment : {1u, 8u, 128u})
-        for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
-          const Grouped want = grouped(exchange_case.shape, expected, alignment);
-          const ExpertRows rows =
-              exchange.expand(received, {.alignment = alignment, .scale_order = order});
-          exchange.wait();
-          ASSERT_EQ(rows.rows, want.row_of.size());
-          ASSERT_EQ(rows.first_rows,
-                    std::vector<uint32_t>(want.offsets.begin(), want.offsets.end()));
-          EXPECT_EQ(read_back(accelerator, rows.offsets, want.offsets.size()), want.offsets);
-          EXPECT_EQ(read_back(accelerator, rows.row_of, rows.rows), want.row_of);
-          EXPECT_EQ(read_back(accelerator, rows.weights, rows.rows), want.weights);
-          EXPECT_EQ(read_back(accelerator, rows.slots, want.slots.size()), want.slots);
-          EXPECT_EQ(difference_of_rows(accelerator, rows, want, expected, kRowWords), "");
-        }
-    }));
-  }
-}
-
-TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
+/// What `group` makes of an input, on any number of ranks.
+template <class Group>
+void ExpertMajor::expect_rows_by_expert(Group group) {
   for (const uint32_t ranks : {1, 2, 4}) {
     const ExchangeCase exchange_case = case_of(ranks);
     const std::vector<Tokens> all = exchange_case.draw();
@@ -127,7 +93,7 @@ TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
         for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
           const Grouped want = grouped(exchange_case.shape, expected, alignment);
           const RowsByExpert got =
-              exchange.dispatch_by_expert(input, {.alignment = alignment, .scale_order = order});
+              group(exchange, input, {.alignment = alignment, .scale_order = order});
           exchange.wait();
           const ExpertRows& rows = got.rows;
           ASSERT_EQ(rows.rows, want.row_of.size());
@@ -142,6 +108,21 @@ TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
         }
     }));
   }
+}
+
+TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
+  expect_rows_by_expert(
+      [](ExpertParallel& exchange, const DispatchInput& input, const ExpandOptions& how) {
+        const Received received = exchange.dispatch(input);
+        return RowsByExpert{received, exchange.expand(received, how)};
+      });
+}
+
+TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
+  expect_rows_by_expert(
+      [](ExpertParallel& exchange, const DispatchInput& input, const ExpandOptions& how) {
+        return exchange.dispatch_by_expert(input, how);
+      });
 }
 
 /// A rank that has no room says so; the others' rows come, and the next call works.

@@ -79,32 +79,26 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
   return "";
 }
 
-/// Dispatch in this format, and again on the same route with other rows.
-inline std::string difference_of_format(World& world, const ExchangeCase& exchange_case,
-                                        const RowFormat& format) {
-  const std::vector<Tokens> all = exchange_case.draw();
-  const Expected expected = expected_on(exchange_case.shape, all, world.rank());
-  ExpertParallel exchange(world, exchange_case.options());
-  const TokensOnDevice tokens(world.accelerator(), all[world.rank()], exchange_case.idx_is_int64);
-  const uint32_t row_words = row_bytes_of(format, exchange_case.shape.hidden) / 4;
+/// Rows of a format and their scales, on a new route and on that route again.
+inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                        const Expected& expected, const RowFormat& format) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  DispatchInput input = tokens.input();
+  input.format = format;
   std::optional<Route> route;
   for (uint32_t call = 0; call < 2; ++call) {
     const RowBytes rows =
-        row_bytes_of(call, world.rank(), all[world.rank()].count, row_words, format.scale_words);
-    const DeviceArray<uint32_t> x(world.accelerator(), rows.x);
-    const DeviceArray<uint32_t> scales(world.accelerator(), rows.scales);
-    DispatchInput input = tokens.input();
+        row_bytes_of(call, exchange.world().rank(), input.tokens,
+                     row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
+    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
     input.x = x.data();
     input.scales = scales.data();
-    input.format = format;
-    if (route) {
-      input.topk_idx = nullptr;
-      input.topk_weights = nullptr;
-    }
     const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
     const std::string text = difference_of_bytes(exchange, received, expected, call);
     if (!text.empty()) return fmt::format("call {}: {}", call, text);
     route = received.route;
+    input.topk_idx = nullptr;
+    input.topk_weights = nullptr;
   }
   return "";
 }

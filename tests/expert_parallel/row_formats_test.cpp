@@ -19,8 +19,13 @@ class RowFormats : public OnDevice {
         .shape = {.ranks = ranks, .experts = 3 * ranks, .hidden = hidden, .topk = 3},
         .tokens = tokens,
         .picking = {.none = 0.2}};
+    const std::vector<Tokens> drawn = exchange_case.draw();
     expect_none_failed(run_ranks(all, [&](World& world) {
-      EXPECT_EQ(difference_of_format(world, exchange_case, format), "")
+      const Expected expected = expected_on(exchange_case.shape, drawn, world.rank());
+      ExpertParallel exchange(world, exchange_case.options());
+      const TokensOnDevice tokens(world.accelerator(), drawn[world.rank()],
+                                  exchange_case.idx_is_int64);
+      EXPECT_EQ(difference_in_format(exchange, tokens, expected, format), "")
           << name_of(format.type) << ", " << format.scale_words << " scales";
     }));
   }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "expert_parallel/row_bytes.hpp"
 #include "expert_parallel/throughput_steps.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"

@@ -1,36 +1,11 @@
-/// Calls beyond the plain exchange, each with what must come of it: rows of other formats, outputs
-/// of a fixed size, rows by expert. An empty string says that it did.
+/// Calls beyond the plain exchange, each with what must come of it: outputs of a fixed size, rows
+/// by expert. An empty string says that it did.
 #pragma once
 
 #include "expert_parallel/exchange_checks.hpp"
-#include "expert_parallel/row_bytes.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard::test {
-
-/// Rows of a format and their scales, on a new route and on that route again.
-inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
-                                        const Expected& expected, const RowFormat& format) {
-  Accelerator& accelerator = exchange.world().accelerator();
-  DispatchInput input = tokens.input();
-  input.format = format;
-  std::optional<Route> route;
-  for (uint32_t call = 0; call < 2; ++call) {
-    const RowBytes rows =
-        row_bytes_of(call, exchange.world().rank(), input.tokens,
-                     row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
-    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
-    input.x = x.data();
-    input.scales = scales.data();
-    const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
-    const std::string text = difference_of_bytes(exchange, received, expected, call);
-    if (!text.empty()) return text;
-    route = received.route;
-    input.topk_idx = nullptr;
-    input.topk_weights = nullptr;
-  }
-  return "";
-}
 
 /// `spare` places more than rows come, and no host that waits; then home again.
 inline std::string difference_with_places(ExpertParallel& exchange, const TokensOnDevice& tokens,
