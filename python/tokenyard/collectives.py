@@ -10,6 +10,7 @@ from typing import Any
 
 import _tokenyard
 
+from .closing import Closing
 from .group import Group
 from .sizes import size_of, text_of
 from .world import DEFAULT_TIMEOUT, check_timeout
@@ -20,7 +21,7 @@ DEFAULT_SILENCE = 5.0
 _open: weakref.WeakSet[Collectives] = weakref.WeakSet()
 
 
-class Collectives:
+class Collectives(Closing):
     """One rank's part in a job. Any thread may call anything.
 
     Every rank has a number, which stays its own whatever happens to the others. After any failure
@@ -225,9 +226,6 @@ class Collectives:
         """Ends this rank's part: what is under way fails with Cancelled. May be called again."""
         self._native.close()
 
-    def __enter__(self) -> Collectives:
-        return self
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -236,7 +234,7 @@ class Collectives:
     ) -> None:
         if kind is None and not self._native.closed:
             self.leave()
-        self.close()
+        super().__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         if self._native.closed:

@@ -217,8 +217,8 @@ class Group:
     def _submit(
         self,
         kind: Kind,
-        given: list = [],  # noqa: B006  Never changed.
-        out: list = [],  # noqa: B006
+        given: Sequence = (),
+        out: Sequence = (),
         *,
         op: str = "sum",
         peer: int | None = None,
