@@ -20,6 +20,7 @@ namespace tokenyard {
 
 enum class Order : uint8_t { weak, relaxed, acquire, release, acq_rel };
 enum class Scope : uint8_t { block, gpu, sys };
+enum class Fence : uint8_t { acquire, release, acq_rel, sequential };
 
 /// A value that names the call it belongs to, written and read as one. Nobody clears stamped slots:
 /// a late write of an older call is never taken for this one's.
@@ -73,6 +74,13 @@ DEVICE void add(Peer<T> at, std::type_identity_t<T> value);
 /// relaxed store after it a release and a relaxed load before it an acquire.
 template <Scope scope>
 DEVICE void fence();
+/// fence.acquire.<scope>: makes a relaxed load before it an acquire. Whoever polls with relaxed
+/// loads may have several under way, and acquires once.
+template <Scope scope>
+DEVICE void fence_acquire();
+/// fence.release.<scope>: makes a relaxed store after it a release.
+template <Scope scope>
+DEVICE void fence_release();
 /// fence.sc.<scope>.
 template <Scope scope>
 DEVICE void fence_sequential();

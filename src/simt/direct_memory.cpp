@@ -192,11 +192,17 @@ void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* exp
   });
 }
 
-void DirectMemory::fence(const ThreadName&, bool sequential, Scope, CodeAddress) {
-  if (sequential)
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  else
-    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+void DirectMemory::fence(const ThreadName&, Fence kind, Scope, CodeAddress) {
+  switch (kind) {
+    case Fence::acquire:
+      return __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    case Fence::release:
+      return __atomic_thread_fence(__ATOMIC_RELEASE);
+    case Fence::acq_rel:
+      return __atomic_thread_fence(__ATOMIC_ACQ_REL);
+    case Fence::sequential:
+      return __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  }
 }
 
 void DirectMemory::completion_init(const ThreadName&, void* completion, uint32_t arrivals,

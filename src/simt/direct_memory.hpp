@@ -23,7 +23,7 @@ class DirectMemory final : public Memory {
   void compare_exchange(const ThreadName& me, void* at, const void* expected, const void* desired,
                         void* old, uint32_t bytes, Order order, Scope scope,
                         CodeAddress where) override;
-  void fence(const ThreadName& me, bool sequential, Scope scope, CodeAddress where) override;
+  void fence(const ThreadName& me, Fence kind, Scope scope, CodeAddress where) override;
 
   void completion_init(const ThreadName& me, void* completion, uint32_t arrivals,
                        CodeAddress where) override;

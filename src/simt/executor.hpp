@@ -84,7 +84,7 @@ class Executor final : public host_body::Machine {
               Scope scope, CodeAddress where) override;
   void compare_exchange(void* at, const void* expected, const void* desired, void* old,
                         uint32_t bytes, Order order, Scope scope, CodeAddress where) override;
-  void fence(bool sequential, Scope scope, CodeAddress where) override;
+  void fence(Fence kind, Scope scope, CodeAddress where) override;
   void completion_init(void* completion, uint32_t arrivals, CodeAddress where) override;
   void completion_arrive(void* completion, uint32_t expected_bytes, CodeAddress where) override;
   bool completion_done(void* completion, uint32_t parity, CodeAddress where) override;

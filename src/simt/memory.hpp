@@ -52,7 +52,7 @@ class Memory {
   virtual void compare_exchange(const ThreadName& me, void* at, const void* expected,
                                 const void* desired, void* old, uint32_t bytes, Order order,
                                 Scope scope, CodeAddress where) = 0;
-  virtual void fence(const ThreadName& me, bool sequential, Scope scope, CodeAddress where) = 0;
+  virtual void fence(const ThreadName& me, Fence kind, Scope scope, CodeAddress where) = 0;
 
   virtual void completion_init(const ThreadName& me, void* completion, uint32_t arrivals,
                                CodeAddress where) = 0;

@@ -36,10 +36,10 @@ void Executor::compare_exchange(void* at, const void* expected, const void* desi
   current_->watched.acted();
 }
 
-void Executor::fence(bool sequential, Scope scope, CodeAddress where) {
+void Executor::fence(Fence kind, Scope scope, CodeAddress where) {
   const Inside inside(*this);
   maybe_preempt();
-  parts_.memory.fence(current_->name, sequential, scope, where);
+  parts_.memory.fence(current_->name, kind, scope, where);
 }
 
 void Executor::completion_init(void* completion, uint32_t arrivals, CodeAddress where) {

@@ -88,7 +88,7 @@ class ModelMemory final : public simt::Memory {
   void compare_exchange(const simt::ThreadName& me, void* at, const void* expected,
                         const void* desired, void* old, uint32_t bytes, Order order, Scope scope,
                         CodeAddress where) override;
-  void fence(const simt::ThreadName& me, bool sequential, Scope scope, CodeAddress where) override;
+  void fence(const simt::ThreadName& me, Fence kind, Scope scope, CodeAddress where) override;
 
   void completion_init(const simt::ThreadName& me, void* completion, uint32_t arrivals,
                        CodeAddress where) override;

@@ -22,6 +22,20 @@ bool releases(Order order) {
   return order == Order::release || order == Order::acq_rel;
 }
 
+const char* name_of(Fence kind) {
+  switch (kind) {
+    case Fence::acquire:
+      return "fence acquire";
+    case Fence::release:
+      return "fence release";
+    case Fence::acq_rel:
+      return "fence";
+    case Fence::sequential:
+      return "fence sc";
+  }
+  return "?";
+}
+
 uint64_t number(const void* value, uint32_t bytes) {
   uint64_t result = 0;
   std::memcpy(&result, value, std::min<size_t>(bytes, sizeof result));
@@ -314,20 +328,24 @@ void ModelMemory::compare_exchange(const ThreadName& name, void* at, const void*
   update(static_cast<std::byte*>(at));
 }
 
-void ModelMemory::fence(const ThreadName& name, bool sequential, Scope scope, CodeAddress where) {
+void ModelMemory::fence(const ThreadName& name, Fence kind, Scope scope, CodeAddress where) {
   ++step_;
   ThreadState& me = *running(name).state;
-  // Without one of its halves a fence is the other; the mutations take away both at once.
-  if (faulty(Fault::release_made_relaxed, where)) return;
+  // Without one of its halves a fence of both is the other; the mutations take away both at once.
+  if (faulty(kind == Fence::acquire ? Fault::acquire_made_relaxed : Fault::release_made_relaxed,
+             where))
+    return;
   if (scope == Scope::sys && faulty(Fault::sys_made_gpu, where)) scope = Scope::gpu;
 
-  std::erase_if(me.observed, [&](const Observed& seen) {
-    if (!mutually_included(seen.release->scope, seen.release->place, scope, me.place)) return false;
-    join(me, *seen.release);
-    return true;
-  });
+  if (kind != Fence::release)
+    std::erase_if(me.observed, [&](const Observed& seen) {
+      if (!mutually_included(seen.release->scope, seen.release->place, scope, me.place))
+        return false;
+      join(me, *seen.release);
+      return true;
+    });
   Sequential* mine = nullptr;
-  if (sequential) {
+  if (kind == Fence::sequential) {
     for (Sequential& other : sequential_) {
       if (other.scope == scope && other.place.rank == me.place.rank &&
           other.place.block == me.place.block)
@@ -337,13 +355,15 @@ void ModelMemory::fence(const ThreadName& name, bool sequential, Scope scope, Co
     }
     if (mine == nullptr) mine = &sequential_.emplace_back(Sequential{scope, me.place, {}, {}});
   }
-  const ReleaseRef release = me.release(scope);
-  me.fences[static_cast<size_t>(scope)] = release;
-  if (mine != nullptr) {
-    mine->known = release->known;
-    mine->async = release->async;
+  if (kind != Fence::acquire) {
+    const ReleaseRef release = me.release(scope);
+    me.fences[static_cast<size_t>(scope)] = release;
+    if (mine != nullptr) {
+      mine->known = release->known;
+      mine->async = release->async;
+    }
   }
-  trace_.event(sequential ? "fence sc" : "fence", me.actor, static_cast<uint32_t>(scope), 0, 0);
+  trace_.event(name_of(kind), me.actor, static_cast<uint32_t>(scope), 0, 0);
 }
 
 }  // namespace tokenyard::simulation

@@ -46,6 +46,8 @@ DEVICE void memory_body(const MemoryParams& params) {
   // Sixteen bytes are one access only at relaxed order.
   store<Order::relaxed, Scope::sys>(&params.cells[0].sixteen, Bytes16{{1, 2, 3, 4}});
   fence<Scope::gpu>();
+  fence_acquire<Scope::gpu>();
+  fence_release<Scope::sys>();
   fence_sequential<Scope::sys>();
   params.echoed[0].sixteen = load<Order::relaxed, Scope::sys>(&params.cells[0].sixteen);
 }

@@ -62,10 +62,14 @@ inline Shown run(const Program& program, uint64_t seed, simulation::Trace& trace
                       &old, 4, operation.order, operation.scope, where);
         break;
       case Kind::fence:
-        memory.fence(names[id], false, operation.scope, where);
+        memory.fence(names[id],
+                     operation.order == Order::acquire   ? Fence::acquire
+                     : operation.order == Order::release ? Fence::release
+                                                         : Fence::acq_rel,
+                     operation.scope, where);
         break;
       case Kind::fence_sequential:
-        memory.fence(names[id], true, operation.scope, where);
+        memory.fence(names[id], Fence::sequential, operation.scope, where);
         break;
     }
     if (operation.reads()) found[id].push_back(old);

@@ -15,14 +15,21 @@ struct Operation {
   Kind kind;
   uint32_t place = 0;  ///< which location; fences have none
   uint32_t value = 0;  ///< that a write stores; different from the place's other writes, never 0
-  Order order = Order::relaxed;
+  Order order = Order::relaxed;  ///< of a fence: acquire, release or acq_rel
   Scope scope = Scope::sys;
 
   bool reads() const { return kind == Kind::read || kind == Kind::exchange; }
   bool writes() const { return kind == Kind::write || kind == Kind::exchange; }
   bool fences() const { return kind == Kind::fence || kind == Kind::fence_sequential; }
-  bool acquires() const { return reads() && (order == Order::acquire || order == Order::acq_rel); }
-  bool releases() const { return writes() && (order == Order::release || order == Order::acq_rel); }
+  /// A fence.sc does both.
+  bool acquires() const {
+    return kind == Kind::fence_sequential ||
+           (kind != Kind::write && (order == Order::acquire || order == Order::acq_rel));
+  }
+  bool releases() const {
+    return kind == Kind::fence_sequential ||
+           (kind != Kind::read && (order == Order::release || order == Order::acq_rel));
+  }
 };
 
 struct Thread {

@@ -69,9 +69,10 @@ inline Program fill(const Program& empty, simulation::Random& random) {
     thread.block = random.below(2);
     std::vector<Operation> operations;
     for (Operation operation : thread.operations) {
+      constexpr std::array kFences{Order::acquire, Order::release, Order::acq_rel, Order::acq_rel};
       if (!operations.empty() && fenced && random.chance(700))
         operations.push_back({random.chance(512) ? Kind::fence : Kind::fence_sequential, 0, 0,
-                              Order::acq_rel, scope()});
+                              kFences[random.below(4)], scope()});
       constexpr std::array kReads{Order::relaxed, Order::acquire};
       constexpr std::array kWrites{Order::relaxed, Order::release};
       constexpr std::array kUpdates{Order::relaxed, Order::acquire, Order::release, Order::acq_rel};
@@ -133,7 +134,7 @@ inline std::string text(const Operation& operation) {
     case Kind::exchange:
       return fmt::format("exchange.{} {} = {}", how, where, operation.value);
     case Kind::fence:
-      return "fence." + name(operation.scope);
+      return "fence." + how;
     case Kind::fence_sequential:
       return "fence.sc." + name(operation.scope);
   }

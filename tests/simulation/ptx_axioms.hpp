@@ -137,9 +137,9 @@ class Judge {
       for (size_t b = 0; b < events_.size(); ++b) {
         if (initial(a) || initial(b) || (a != b && !before_.has(a, b))) continue;
         const bool here = a == b || same_place(a, b);
-        if (op(b).writes() && ((op(a).releases() && here) || op(a).fences()))
+        if (op(b).writes() && op(a).releases() && (here || op(a).fences()))
           release_patterns_.push_back({a, b});
-        if (op(a).reads() && ((op(b).acquires() && here) || op(b).fences()))
+        if (op(a).reads() && op(b).acquires() && (here || op(b).fences()))
           acquire_patterns_.push_back({a, b});
       }
   }

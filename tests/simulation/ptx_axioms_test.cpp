@@ -11,7 +11,7 @@
 namespace tokenyard::litmus {
 namespace {
 
-enum class Fences : uint8_t { none, acq_rel, sc };
+enum class Fences : uint8_t { none, acq_rel, sc, halves, wrong_halves };
 
 /// A published test: a shape, how it is filled in, and the outcome that it asks about.
 struct Published {
@@ -24,6 +24,13 @@ struct Published {
   Outcome asked;    ///< reads in order, then final values
   bool allowed;
 };
+
+/// Halves: a release before a write, an acquire before a read, whose read lies before it; or the
+/// other way round.
+Order order_of_fence(Fences fences, const Operation& before) {
+  if (fences != Fences::halves && fences != Fences::wrong_halves) return Order::acq_rel;
+  return before.writes() == (fences == Fences::halves) ? Order::release : Order::acquire;
+}
 
 Program fill_in(const Published& test) {
   const auto found = std::find_if(shapes().begin(), shapes().end(),
@@ -38,7 +45,7 @@ Program fill_in(const Published& test) {
       operation.scope = test.scope;
       if (!operations.empty() && test.fences != Fences::none)
         operations.push_back({test.fences == Fences::sc ? Kind::fence_sequential : Kind::fence, 0,
-                              0, Order::acq_rel, test.scope});
+                              0, order_of_fence(test.fences, operation), test.scope});
       operations.push_back(operation);
     }
     thread.operations = std::move(operations);
@@ -56,6 +63,16 @@ const Published kPublished[] = {
     {"MP+rel+rlx", "MP", kRelease, kRelaxed, Scope::sys, Fences::none, true, {1, 0, 1, 1}, true},
     {"MP+rlx+acq", "MP", kRelaxed, kAcquire, Scope::sys, Fences::none, true, {1, 0, 1, 1}, true},
     {"MP+fences", "MP", kRelaxed, kRelaxed, Scope::sys, Fences::acq_rel, true, {1, 0, 1, 1}, false},
+    {"MP+halves", "MP", kRelaxed, kRelaxed, Scope::sys, Fences::halves, true, {1, 0, 1, 1}, false},
+    {"MP+wrong halves",
+     "MP",
+     kRelaxed,
+     kRelaxed,
+     Scope::sys,
+     Fences::wrong_halves,
+     true,
+     {1, 0, 1, 1},
+     true},
     {"MP+gpu apart", "MP", kRelease, kAcquire, Scope::gpu, Fences::none, true, {1, 0, 1, 1}, true},
     {"MP+cta near",
      "MP",

@@ -120,6 +120,18 @@ DEVICE void fence() {
   asm volatile("fence.acq_rel%0;" ::"C"(ptx::scope_text<scope>) : "memory");
 }
 
+// fence.acquire.scope;   PTX 8.6
+template <Scope scope>
+DEVICE void fence_acquire() {
+  asm volatile("fence.acquire%0;" ::"C"(ptx::scope_text<scope>) : "memory");
+}
+
+// fence.release.scope;   PTX 8.6
+template <Scope scope>
+DEVICE void fence_release() {
+  asm volatile("fence.release%0;" ::"C"(ptx::scope_text<scope>) : "memory");
+}
+
 // fence.sc.scope;
 template <Scope scope>
 DEVICE void fence_sequential() {

@@ -8,6 +8,7 @@
 namespace tokenyard {
 enum class Order : uint8_t;
 enum class Scope : uint8_t;
+enum class Fence : uint8_t;
 }  // namespace tokenyard
 
 namespace tokenyard::host_body {
@@ -69,7 +70,7 @@ class Machine {
                       Order order, Scope scope, CodeAddress where) = 0;
   virtual void compare_exchange(void* at, const void* expected, const void* desired, void* old,
                                 uint32_t bytes, Order order, Scope scope, CodeAddress where) = 0;
-  virtual void fence(bool sequential, Scope scope, CodeAddress where) = 0;
+  virtual void fence(Fence kind, Scope scope, CodeAddress where) = 0;
 
   // Bulk copies and their completions. `completion` is a Completion in shared memory: 8 bytes of
   // the implementation's.

@@ -108,11 +108,19 @@ DEVICE void add(Peer<T> at, std::type_identity_t<T> value) {
 
 template <Scope scope>
 DEVICE void fence() {
-  host_body::machine().fence(false, scope, host_body::here());
+  host_body::machine().fence(Fence::acq_rel, scope, host_body::here());
+}
+template <Scope scope>
+DEVICE void fence_acquire() {
+  host_body::machine().fence(Fence::acquire, scope, host_body::here());
+}
+template <Scope scope>
+DEVICE void fence_release() {
+  host_body::machine().fence(Fence::release, scope, host_body::here());
 }
 template <Scope scope>
 DEVICE void fence_sequential() {
-  host_body::machine().fence(true, scope, host_body::here());
+  host_body::machine().fence(Fence::sequential, scope, host_body::here());
 }
 
 }  // namespace tokenyard
