@@ -79,22 +79,36 @@ DEVICE void signal_event(const Working& working, const SignalTo& to) {
 
 /// A signal of a static run, where nobody has to be told, with its counter looked up: that of
 /// another rank lies in a table.
+///
+/// It is sent in two steps: once it is added, what the calling thread knew when it was released is
+/// what the event is about. Questions stand alone, not one in another: each becomes a predicate of
+/// the one instruction that it decides.
 struct CountedSignal {
   Peer<uint64_t> counter;
-  uint32_t count;
+  uint32_t count;  ///< 0: there is none
   bool sys;
 
   DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
     return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
   }
-  /// Release: what the calling thread knows is what the event is about.
-  DEVICE void send() const {
-    // One scope for all who add to a counter: only then are their additions whole.
-    if (sys)
-      add<Order::release, Scope::sys>(counter, count);
-    else
-      add<Order::release, Scope::gpu>(counter, count);
+  DEVICE void release() const {
+    if (is_near()) fence_release<Scope::gpu>();
+    if (is_far()) fence_release<Scope::sys>();
   }
+  DEVICE void add_released() const {
+    // One scope for all who add to a counter: only then are their additions whole.
+    // Relaxed: after the fence.
+    if (is_near()) add<Order::relaxed, Scope::gpu>(counter, count);
+    if (is_far()) add<Order::relaxed, Scope::sys>(counter, count);
+  }
+  DEVICE void send() const {
+    release();
+    add_released();
+  }
+
+ private:
+  DEVICE bool is_near() const { return count != 0 && !sys; }
+  DEVICE bool is_far() const { return count != 0 && sys; }
 };
 
 /// Asks the feeder to bring a follower's packet next, while the task before it runs. False if there

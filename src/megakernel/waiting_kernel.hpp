@@ -60,15 +60,21 @@ DEVICE void stall(const Working& working, const StallRecord& record) {
   fail_worker(working);
 }
 
+DEVICE void come_together(Working& working) {
+  NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads);
+  ++working.meetings;
+}
+/// The meeting that finds a wait failed, or kNeverFailed: by a thread that has just come to one. If
+/// it is that one or an earlier one, all who have met there find the same.
+DEVICE uint32_t failed_meeting(const Working& working) {
+  return working.settles ? working.failed.load()
+                         : load<Order::relaxed, Scope::block>(&working.shared.failed);
+}
 /// The compute warps meet; false once a wait of any of their threads has failed. All of them get
 /// the same answer.
 DEVICE bool meet(Working& working) {
-  NamedBarrier(WorkerBarrier::compute).sync(working.compute_threads);
-  ++working.meetings;
-  const uint32_t failed_at = working.settles
-                                 ? working.failed.load()
-                                 : load<Order::relaxed, Scope::block>(&working.shared.failed);
-  return failed_at > working.meetings;
+  come_together(working);
+  return failed_meeting(working) > working.meetings;
 }
 
 /// Whether a loader should stop because nobody needs what it loads.
@@ -85,24 +91,33 @@ DEVICE bool await_counter(const DeadlineApart& deadline, Awaited& what, Peer<uin
                           bool remote) {
   // Polls come in a row: whoever waits here is alone of its block, and a loop's own instructions
   // would stand between one and the next (a hop on an H200: 0.87 us, with four in a row 0.80).
+  // They are relaxed, and acquired once, when the counter has come. More than one under way at a
+  // time would be slower: who has seen it come must still wait for those that follow.
   constexpr uint32_t kPolls = 8;
-  if (!remote)
-    return wait_until(deadline, what, [&] {
-      UNROLL
-      for (uint32_t poll = 0; poll < kPolls; ++poll) {
-        what.seen = load<Order::acquire, Scope::gpu>(counter);
-        if (what.seen >= what.expected) return true;
-      }
+  if (!remote) {
+    if (!wait_until(deadline, what, [&] {
+          UNROLL
+          for (uint32_t poll = 0; poll < kPolls; ++poll) {
+            what.seen = load<Order::relaxed, Scope::gpu>(counter);
+            if (what.seen >= what.expected) return true;
+          }
+          return false;
+        })) [[unlikely]]
       return false;
-    });
-  return wait_until(deadline, what, [&] {
-    KEEP_ROLLED
-    for (uint32_t poll = 0; poll < kPolls; ++poll) {
-      what.seen = load<Order::acquire, Scope::sys>(counter);
-      if (what.seen >= what.expected) return true;
-    }
+    fence_acquire<Scope::gpu>();
+    return true;
+  }
+  if (!wait_until(deadline, what, [&] {
+        KEEP_ROLLED
+        for (uint32_t poll = 0; poll < kPolls; ++poll) {
+          what.seen = load<Order::relaxed, Scope::sys>(counter);
+          if (what.seen >= what.expected) return true;
+        }
+        return false;
+      })) [[unlikely]]
     return false;
-  });
+  fence_acquire<Scope::sys>();
+  return true;
 }
 
 DEVICE void await_event(const Working& working, uint32_t task, const WaitRecord& wait,
