@@ -49,27 +49,31 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   plan.lost = 0;
 }
 
-/// A chunk of a token's shares, a few of them at a time.
+/// A span of a token's shares, a few of them at a time.
 template <class Codec>
 class Shares {
  public:
+  static constexpr uint32_t kChunks = Codec::kSpanChunks;
+
   DEVICE Shares(const Combine& call, const TokenPlan& plan) : call_(call), plan_(plan) {}
 
-  /// By all lanes: a piece of each of up to kSharesHeld shares from `first` on. All loads are under
-  /// way together.
-  DEVICE void load_from(uint32_t first, uint32_t chunk) {
+  /// By all lanes: the pieces of each of up to kSharesHeld shares from `first` on. All loads are
+  /// under way together.
+  DEVICE void load_from(uint32_t first, uint32_t span) {
     first_ = first;
-    place_ = chunk * Codec::kPiecesAChunk + warp::lane();
-    held_ = Codec::has_piece(call_.params, chunk)
-                ? std::min(plan_.shares - first, uint32_t{kSharesHeld})
-                : 0;
-    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_) pieces_[i] = look(i);
+    place_ = span * kChunks * Codec::kPiecesAChunk + warp::lane();
+    const uint32_t count = std::min(plan_.shares - first, uint32_t{kSharesHeld});
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
+        Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] = look(i, c);
+    }
   }
 
   /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
   /// not come, as bits, among them.
   DEVICE uint32_t await_loaded(uint32_t lost) {
-    KEEP_ROLLED for (uint32_t i = first_missing(); i < held_; i = first_missing()) {
+    KEEP_ROLLED for (uint32_t i = first_missing(); i < kSharesHeld; i = first_missing()) {
       const uint32_t rank = plan_.share[first_ + i].rank, bit = 1u << (first_ + i);
       const auto begin = static_cast<uint32_t>(cycles());
       const bool come = (lost & bit) == 0 && call_.call.await(Phase::combine_partials, rank,
@@ -80,7 +84,10 @@ class Shares {
       if (!come) {
         lost |= bit;
         // What did not come counts as nothing.
-        UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) replace_if(j == i, pieces_[j], Bytes16{});
+        UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) {
+          UNROLL for (uint32_t c = 0; c < kChunks; ++c)
+              replace_if(j == i, pieces_[j].of[c], Bytes16{});
+        }
       }
       if (thread::index() == 0)
         call_.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
@@ -89,23 +96,29 @@ class Shares {
   }
 
   /// By all lanes: adds what was loaded, but for the `lost` shares.
-  DEVICE void add_to(LaneSums& sums, uint32_t lost) const {
+  DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       // All lanes add, since a codec's may need one another.
       if (first_ + i >= plan_.shares || (lost >> (first_ + i) & 1) != 0) continue;
-      Codec::add(sums, pieces_[i]);
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) Codec::add(sums.of[c], pieces_[i].of[c]);
     }
   }
 
  private:
-  /// This lane's piece of the chunk, from the rank of a share.
-  DEVICE Peer<Bytes16> staged(uint32_t i) const { return plan_.share[first_ + i].staged + place_; }
-  /// Relaxed: sixteen bytes are their own flag.
-  DEVICE Bytes16 look(uint32_t i) const { return load<Order::relaxed, Scope::sys>(staged(i)); }
+  /// This lane's piece of a chunk, from the rank of a share. Relaxed: sixteen bytes are their own
+  /// flag.
+  DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
+    return load<Order::relaxed, Scope::sys>(plan_.share[first_ + i].staged +
+                                            (place_ + c * Codec::kPiecesAChunk));
+  }
+  DEVICE bool misses(uint32_t i, uint32_t c) const {
+    return i < held_[c] && !has_come(pieces_[i].of[c]);
+  }
   /// For all that are missing, so that none is waited for longer than it takes to come.
   DEVICE void look_again() {
-    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if (i < held_ && !has_come(pieces_[i]))
-        pieces_[i] = look(i);
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] = look(i, c);
+    }
   }
 
   /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
@@ -117,16 +130,18 @@ class Shares {
   /// Or kSharesHeld.
   DEVICE uint32_t first_missing() const {
     uint32_t first = kSharesHeld;
-    UNROLL for (uint32_t i = kSharesHeld; i-- > 0;) if (i < held_ && !has_come(pieces_[i])) first =
-        i;
+    UNROLL for (uint32_t i = kSharesHeld; i-- > 0;) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) first = i;
+    }
     return first;
   }
 
   const Combine& call_;
   const TokenPlan& plan_;
-  Bytes16 pieces_[kSharesHeld] = {};
-  uint32_t first_ = 0, held_ = 0;  ///< shares of which this lane has a piece
-  uint32_t place_ = 0;             ///< this lane's in a staged row
+  SpanPieces<kChunks> pieces_[kSharesHeld];
+  uint32_t first_ = 0;
+  uint32_t held_[kChunks] = {};  ///< shares of which this lane has a piece
+  uint32_t place_ = 0;           ///< of this lane's first piece in a staged row
 };
 
 /// Of this rank's tokens those that a block finishes, some at a time: a warp plans each.
@@ -141,31 +156,34 @@ struct OwnTokens {
   }
 };
 
-/// By all lanes: `body(chunk, y)` for each chunk of this warp's; `y` is this lane's piece of rows.
-template <class Body>
-DEVICE void each_chunk(const CombineParams& params, Body body) {
-  KEEP_ROLLED for (uint32_t chunk = warp::index(); chunk < params.chunks(); chunk += warp::count())
-      body(chunk, PieceOfRows(params, chunk * kWarpLanes + warp::lane()));
+/// By all lanes: `body(span)` for each span of this warp's.
+template <class Codec, class Body>
+DEVICE void each_span(const CombineParams& params, Body body) {
+  KEEP_ROLLED for (uint32_t span = warp::index(); span < spans<Codec>(params);
+                   span += warp::count()) body(span);
 }
 
-/// By all lanes: a chunk of a token's result.
-DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t chunk, const LaneSums& sums) {
-  const uint32_t pieces = call.params.pieces, piece = chunk * kWarpLanes + warp::lane();
-  if (piece < pieces)
-    store_vector(reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece,
-                 sums.rounded());
+/// By all lanes: a span of a token's result.
+template <uint32_t kChunks>
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
+                       const SpanSums<kChunks>& sums) {
+  const uint32_t pieces = call.params.pieces;
+  const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
+  Bytes16* const to = reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece;
+  UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (piece + c * kWarpLanes < pieces)
+      store_vector(to + c * kWarpLanes, sums.of[c].rounded());
 }
 
-/// By all lanes: adds what others send to a chunk's sums. `meanwhile` is called while that is on
+/// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
 /// its way. False if some share did not come; the token's plan says then which.
 template <class Codec, class Meanwhile>
-DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t chunk, LaneSums& sums,
-                         Meanwhile meanwhile) {
+DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t span,
+                         SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile) {
   Shares<Codec> shares(call, plan);
   // Relaxed: other warps add to it meanwhile, and a vote follows.
   uint32_t lost = load<Order::relaxed, Scope::block>(&plan.lost);
   KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
-    shares.load_from(first, chunk);
+    shares.load_from(first, span);
     if (first == 0) meanwhile();
     lost = shares.await_loaded(lost);
     shares.add_to(sums, warp::bit_or(lost));
@@ -175,46 +193,50 @@ DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t chunk, L
   return lost == 0;
 }
 
-/// By all lanes: all chunks of this warp, as if nothing were lost; whether nothing was. Rows of y
+/// By all lanes: all spans of this warp, as if nothing were lost; whether nothing was. Rows of y
 /// depend on nobody and come from far away, so the next token's are added while this one's shares
 /// are on their way.
 template <class Codec>
 DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
   const CombineParams& params = call.params;
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
   bool complete = true;
-  each_chunk(params, [&](uint32_t chunk, const PieceOfRows& y) {
-    LaneSums sums;
+  each_span<Codec>(params, [&](uint32_t span) {
+    const PiecesOfRows<kChunks> y(params, span);
+    SpanSums<kChunks> sums;
     add_rows(y, sums, plans[0]);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
-      LaneSums ahead;
-      complete &= await_shares<Codec>(call, plans[place], chunk, sums, [&] {
+      SpanSums<kChunks> ahead;
+      complete &= await_shares<Codec>(call, plans[place], span, sums, [&] {
         if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
       });
-      store_sums(call, tokens.at(place), chunk, sums);
+      store_sums(call, tokens.at(place), span, sums);
       sums = ahead;
     }
   });
   return complete;
 }
 
-/// By all lanes: this warp's chunks of the tokens that some warp has lost shares of, without those:
+/// By all lanes: this warp's spans of the tokens that some warp has lost shares of, without those:
 /// of all channels the same ones are missing. Nothing has been emptied, so all the rest is there.
 template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
-  each_chunk(params, [&](uint32_t chunk, const PieceOfRows& y) {
+  each_span<Codec>(params, [&](uint32_t span) {
+    const PiecesOfRows<kChunks> y(params, span);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
       if (plan.lost == 0) continue;
-      LaneSums sums;
+      SpanSums<kChunks> sums;
       add_rows(y, sums, plan);
       Shares<Codec> shares(call, plan);
       KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
-        shares.load_from(first, chunk);
+        shares.load_from(first, span);
         shares.add_to(sums, plan.lost);
       }
-      store_sums(call, tokens.at(place), chunk, sums);
+      store_sums(call, tokens.at(place), span, sums);
     }
   });
 }
@@ -223,16 +245,25 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
 /// is left as it is, for a masked rank may yet write there, and is refilled before it is unmasked.
 template <class Codec>
 DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
-  each_chunk(params, [&](uint32_t chunk, const PieceOfRows&) {
-    if (!Codec::has_piece(params, chunk)) return;
-    const uint32_t at = chunk * Codec::kPiecesAChunk + warp::lane();
+  each_span<Codec>(params, [&](uint32_t span) {
+    const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
+    bool has_piece[kChunks];
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece[c] =
+        Codec::has_piece(params, span * kChunks + c);
+    const auto put_back_pieces = [&](Peer<Bytes16> staged) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece[c])
+          put_back(staged + (at + c * Codec::kPiecesAChunk));
+    };
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      const uint32_t lost = plan.lost, shares = plan.shares;
-      KEEP_ROLLED for (uint32_t i = 0; i < shares; ++i) {
-        if ((lost >> i & 1) == 0) put_back(plan.share[i].staged + at);
-      }
+      const uint32_t kept = plan.kept();
+      // A block has little else to do than this between its vote and its end.
+      UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
+          put_back_pieces(plan.share[i].staged);
+      KEEP_ROLLED for (uint32_t left = kept >> kSharesHeld << kSharesHeld; left != 0;
+                       left &= left - 1) put_back_pieces(plan.share[first_bit(left)].staged);
     }
   });
 }
@@ -289,6 +320,7 @@ DEVICE void receive_combine(const Combine& call) {
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
   const bool some_closed = open_call(call.call, look, false, [] {});
+  advance_epoch(call.call);  // Here, where it has to wait anyway.
   KEEP_ROLLED while (tokens.there_are(params)) {
     finish_round<Codec>(call, tokens, some_closed);
     tokens = tokens.next();

@@ -3,7 +3,8 @@
 ///     begin_call      every thread takes the epoch
 ///     open_call       one block tells the active ranks which buffers are free again; a sending
 ///                     block waits until its destinations' buffers are
-///     close_call      the epoch is advanced
+///     advance_epoch   of the block's word, once it has met
+///     close_call      for whoever measures
 ///
 /// A look at memory takes about as long as ten of them do, and what a call may not do before them
 /// it does that much later: looks are made together, and none that needs another's answer. What
@@ -39,8 +40,8 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
   return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
-/// By the whole block, which has met since its threads read its word: what others wait for comes
-/// first.
+/// By the whole block, once, when it has met since its threads read its word, and where nobody
+/// waits for it: a sending block does so last, a receiving one before what it has to wait for.
 DEVICE void advance_epoch(const Call& call) {
   const CallParams& params = call.params;
   const Progress now{.sent = sends(params.part) ? call.epoch() : call.before.sent,
@@ -175,7 +176,6 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFir
 
 /// By the whole block, last of all, and for whoever measures.
 DEVICE void close_call(const Call& call) {
-  advance_epoch(call);
   if (call.params.span_ns == nullptr) return;
   block::sync();
   if (thread::index() != 0) return;

@@ -77,7 +77,7 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   last_stream_.begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks,
-          .warps = plan_.combine_warps,
+          .warps = logfmt ? plan_.logfmt_warps : plan_.combine_warps,
           .cooperative = false,
           .overlap_previous = true},
          stream, params);

@@ -26,7 +26,7 @@
 
 namespace tokenyard::low_latency {
 
-inline constexpr uint32_t kCombineThreadsMax = 896;
+inline constexpr uint32_t kCombineThreadsMax = 448, kLogFmtThreadsMax = 896;
 /// Of few tokens so many blocks share what is sent of each: one is bound by its instructions.
 inline constexpr uint32_t kSumPartsMax = 4;
 

@@ -21,6 +21,6 @@ DEVICE void combine(const CombineParams& params) {
 
 DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared, kCombineThreadsMax)
 DEFINE_KERNEL(combine_logfmt_kernel, combine<LogFmtCodec>, CombineParams, CombineShared,
-              kCombineThreadsMax)
+              kLogFmtThreadsMax)
 
 }  // namespace tokenyard::low_latency

@@ -15,9 +15,9 @@ constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 24, kDispatchSend
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
-// 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids; 28 hold a
-// row of sums, a chunk each.
-constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 28;
+// 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
+// sums is held by 14, two chunks each, or as logarithms by 28.
+constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 14, kLogFmtWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
@@ -25,6 +25,7 @@ constexpr uint32_t kPollsALookGpu = 64;                         // Some 50 us of
 constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
+static_assert(kLogFmtWarpsGpu * kWarpLanes <= kLogFmtThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
 
 Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
@@ -118,6 +119,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .blocks_max = options.sms != 0 ? options.sms : all,
           .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
           .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
+          .logfmt_warps = gpu ? kLogFmtWarpsGpu : kCombineWarpsHost,
           .polls_a_look = gpu ? kPollsALookGpu : 1,
           .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
           .data_blocks_max = !gpu         ? kDataBlocksHost

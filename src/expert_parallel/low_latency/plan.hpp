@@ -26,7 +26,7 @@ struct Plan {
   AcceleratorKind kind;
   uint32_t multiprocessors;
   uint32_t blocks_max;  ///< of a call that does not say
-  uint32_t dispatch_warps_max, combine_warps;
+  uint32_t dispatch_warps_max, combine_warps, logfmt_warps;
   uint32_t polls_a_look;
   uint32_t words_summed;              ///< see DispatchParams::divide
   uint32_t data_blocks_max;           ///< of a dispatch that also receives

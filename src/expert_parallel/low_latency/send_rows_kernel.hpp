@@ -331,6 +331,7 @@ DEVICE void send_dispatch(const Dispatch& call) {
     send_tokens(call, open);
   else
     tell_ids(call, IdsShare::of_warp(params, warps), open);
+  advance_epoch(call.call);
 }
 
 }  // namespace tokenyard::low_latency

@@ -39,7 +39,8 @@ class LeavingWeights {
     made.count_ = made.turn_ + 1 < params.call.ranks ? params.tokens * params.topk : 0;
     if (made.count_ == 0) return made;
     if (warp_looks(params.call)) made.first_ = load_weight(params, warp::lane());
-    made.rest_ = load_weight(params, kWarpLanes + thread::index());
+    UNROLL for (uint32_t i = 0; i < kHeld; ++i) made.rest_[i] =
+        load_weight(params, kWarpLanes + i * block::threads() + thread::index());
     return made;
   }
   /// By a warp that looks, while its looks are under way.
@@ -64,9 +65,12 @@ class LeavingWeights {
     const auto send = [&](uint32_t destination) {
       if (!call.call.open(destination)) return;
       const Peer<Stamped> to = place(call, destination);
-      const uint32_t first = kWarpLanes + thread::index();
-      KEEP_ROLLED for (uint32_t i = first; i < count_; i += block::threads())
-          send_weight(call, to + i, i == first ? rest_ : load_weight(call.params, i));
+      uint32_t at = kWarpLanes + thread::index();
+      UNROLL for (uint32_t i = 0; i < kHeld; ++i, at += block::threads()) {
+        if (at < count_) send_weight(call, to + at, rest_[i]);
+      }
+      KEEP_ROLLED for (; at < count_; at += block::threads())
+          send_weight(call, to + at, load_weight(call.params, at));
     };
     send(rank_after(call.params.call, 1 + turn_));
     for_more(call, send);
@@ -85,9 +89,11 @@ class LeavingWeights {
                      turn += common.send_blocks) send(rank_after(common, 1 + turn));
   }
 
+  static constexpr uint32_t kHeld = 3;  ///< of the rest, that a thread loads at once
+
   uint32_t turn_ = 0, count_ = 0;     ///< of the first destination; weights to each
   uint32_t destination_ = kRanksMax;  ///< the first, if this warp looks at it
-  float first_ = 0, rest_ = 0;
+  float first_ = 0, rest_[kHeld] = {};
   Peer<Stamped> to_;
 };
 
@@ -222,27 +228,29 @@ struct Round {
   }
 };
 
-/// What a warp has in hand of a round: some rows of a group, this lane's piece of each, and the
+/// What a warp has in hand of a round: some rows of a group, this lane's pieces of each, and the
 /// sums of the token that they belong to.
 template <class Codec>
 class RowsInHand {
  public:
-  static constexpr uint32_t kAtOnce = Codec::kRowsAtOnce;
+  static constexpr uint32_t kAtOnce = Codec::kRowsAtOnce, kChunks = Codec::kSpanChunks;
 
   DEVICE RowsInHand(const Combine& call, uint32_t part, uint32_t groups)
       : call_(call),
         groups_(groups),
-        chunk_(warp::index() * call.params.parts + part),
-        y_(call.params, piece()) {}
-  DEVICE bool there_are() const { return chunk_ < call_.params.chunks() && groups_ != 0; }
+        span_(warp::index() * call.params.parts + part),
+        y_(call.params, span_) {}
+  DEVICE bool there_are() const { return span_ < spans<Codec>(call_.params) && groups_ != 0; }
 
   /// By all lanes: they are on their way.
   DEVICE void load() {
     const PlannedGroup& group = call_.shared.groups[group_];
     const uint32_t count = group.rows;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first_ + i >= count || !y_.there_is()) continue;
-      rows_[i] = y_.load(group.row[first_ + i].slot & ~PlannedRow::kEnds);
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+        if (first_ + i >= count || !y_.there_is(c)) continue;
+        rows_[i].of[c] = y_.load(group.row[first_ + i].slot & ~PlannedRow::kEnds, c);
+      }
     }
   }
   /// By all lanes: adds them, in their order, and sends the sums that are complete.
@@ -262,28 +270,30 @@ class RowsInHand {
     first_ = 0;
     if (++group_ < groups_) return;
     group_ = 0;
-    chunk_ += warp::count() * call_.params.parts;
-    y_ = PieceOfRows(call_.params, piece());
+    span_ += warp::count() * call_.params.parts;
+    y_ = PiecesOfRows<kChunks>(call_.params, span_);
   }
 
  private:
-  DEVICE uint32_t piece() const { return chunk_ * kWarpLanes + warp::lane(); }
   /// By all lanes: the sums go home, if anybody wants them, and begin anew.
   DEVICE void send(Peer<Bytes16> home) {
-    const Bytes16 staged = Codec::encode(sums_);
-    sums_ = LaneSums();
-    // Relaxed: sixteen bytes are their own flag.
-    if (home && Codec::has_piece(call_.params, chunk_))
-      store<Order::relaxed, Scope::sys>(home + (chunk_ * Codec::kPiecesAChunk + warp::lane()),
-                                        staged);
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+      const uint32_t chunk = span_ * kChunks + c;
+      const Bytes16 staged = Codec::encode(sums_.of[c]);
+      // Relaxed: sixteen bytes are their own flag.
+      if (home && Codec::has_piece(call_.params, chunk))
+        store<Order::relaxed, Scope::sys>(home + (chunk * Codec::kPiecesAChunk + warp::lane()),
+                                          staged);
+    }
+    sums_ = SpanSums<kChunks>();
   }
 
   const Combine& call_;
   const uint32_t groups_;
-  uint32_t chunk_, group_ = 0, first_ = 0;
-  PieceOfRows y_;
-  Bytes16 rows_[kAtOnce] = {};
-  LaneSums sums_;
+  uint32_t span_, group_ = 0, first_ = 0;
+  PiecesOfRows<kChunks> y_;
+  SpanPieces<kChunks> rows_[kAtOnce];
+  SpanSums<kChunks> sums_;
 };
 
 /// By a whole sending block, which meets. What it needs first is on its way here while it learns
@@ -318,6 +328,7 @@ DEVICE void send_combine(const Combine& call) {
     if (round.has_group(params)) group.plan(call, planned);
     block::sync();
   }
+  advance_epoch(call.call);
 }
 
 }  // namespace tokenyard::low_latency

@@ -1,9 +1,10 @@
 /// How a row of sums travels: a chunk of it, 256 channels, is a warp's, eight channels a lane. What
-/// a lane sends need not be what it holds.
+/// a lane sends need not be what it holds. A warp has some chunks in hand at once, a span.
 ///
+///     kSpanChunks          so many: each instruction that is not about channels serves all of them
 ///     kRowsAtOnce          rows of y that a lane of a sending block has in hand
 ///     kPiecesAChunk        sixteen-byte pieces of a chunk
-///     has_piece            whether this lane carries one
+///     has_piece            whether this lane carries one, and there is such a chunk
 ///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
 ///     add                  by all lanes: what the chunk holds, added to the lanes' sums
 #pragma once
@@ -15,6 +16,7 @@ namespace tokenyard::low_latency {
 
 /// Rounded to BF16, where it lies.
 struct Bf16Codec {
+  static constexpr uint32_t kSpanChunks = 2;
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
 
@@ -30,11 +32,12 @@ struct Bf16Codec {
 /// thirds of what BF16 takes, at a relative error of up to 2.2 % (see LogScale). Of a chunk, the
 /// codes of eight lanes fill five pieces, and one piece holds the two scales.
 struct LogFmtCodec {
+  static constexpr uint32_t kSpanChunks = 1;  ///< much is about channels
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
 
-  DEVICE static bool has_piece(const CombineParams&, uint32_t) {
-    return warp::lane() < kPiecesAChunk;
+  DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
+    return warp::lane() < kPiecesAChunk && chunk < params.chunks();
   }
 
   DEVICE static Bytes16 encode(const LaneSums& sums) {
@@ -133,5 +136,11 @@ struct LogFmtCodec {
     return {{found[0] >> 16 | found[1] << 16, found[1] >> 16 | found[2] << 16, found[2] >> 16}};
   }
 };
+
+/// The spans of a row.
+template <class Codec>
+DEVICE uint32_t spans(const CombineParams& params) {
+  return (params.chunks() + Codec::kSpanChunks - 1) / Codec::kSpanChunks;
+}
 
 }  // namespace tokenyard::low_latency

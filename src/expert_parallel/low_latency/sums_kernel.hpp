@@ -19,6 +19,8 @@ struct TokenPlan {
   uint32_t rows;    ///< of experts of this rank
   uint32_t shares;  ///< ranks that send a row of sums
   uint32_t lost;    ///< shares that do not count, as bits
+  /// The others.
+  DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost; }
   WeightedRow row[kTopkMax];
   struct alignas(16) Share {
     Peer<Bytes16> staged;
@@ -43,9 +45,9 @@ struct PlannedGroup {
 
 struct CombineShared {
   CallShared call;
-  PlannedGroup groups[kCombineThreadsMax / kWarpLanes];  ///< of a sending block, by warp
-  TokenPlan plans[kCombineThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
-  uint64_t waited[kRanksMax];                            ///< cycles that the first thread waited
+  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< of a sending block, by warp
+  TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
+  uint64_t waited[kRanksMax];                           ///< cycles that the first thread waited
 };
 
 struct Combine {
@@ -88,37 +90,61 @@ class LaneSums {
   float sums_[8] = {};
 };
 
-/// A lane's piece of the experts' rows. By bytes, so that an address is one multiplication.
-class PieceOfRows {
+/// A lane's pieces of a span, one of each chunk.
+template <uint32_t kChunks>
+struct SpanPieces {
+  Bytes16 of[kChunks] = {};
+};
+
+template <uint32_t kChunks>
+struct SpanSums {
+  LaneSums of[kChunks];
+
+  DEVICE void add(const SpanPieces<kChunks>& pieces, float weight) {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) of[c].add(pieces.of[c], weight);
+  }
+};
+
+/// A lane's pieces of the experts' rows. By bytes, so that an address is one multiplication.
+template <uint32_t kChunks>
+class PiecesOfRows {
  public:
-  DEVICE PieceOfRows(const CombineParams& params, uint32_t piece)
-      : of_slot_0_(settled(params.y + size_t{piece} * sizeof(Bytes16))),
-        row_bytes_(params.pieces * static_cast<uint32_t>(sizeof(Bytes16))),
-        there_is_(piece < params.pieces) {}
-  DEVICE bool there_is() const { return there_is_; }
-  DEVICE Bytes16 load(int32_t slot) const {
-    return load_vector<Cache::read_only>(reinterpret_cast<const Bytes16*>(
-        of_slot_0_ + uint64_t{static_cast<uint32_t>(slot)} * row_bytes_));
+  DEVICE PiecesOfRows(const CombineParams& params, uint32_t span) {
+    const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
+    of_slot_0_ = settled(params.y + size_t{piece} * sizeof(Bytes16));
+    row_bytes_ = params.pieces * static_cast<uint32_t>(sizeof(Bytes16));
+    left_ = static_cast<int32_t>(params.pieces - piece);
+  }
+  // Short, so that a condition becomes a predicate: of loads in branches each waits for the last.
+  DEVICE bool there_is(uint32_t c) const { return left_ > static_cast<int32_t>(c * kWarpLanes); }
+  DEVICE Bytes16 load(int32_t slot, uint32_t c) const {
+    return load_vector<Cache::read_only>(
+        reinterpret_cast<const Bytes16*>(of_slot_0_ +
+                                         uint64_t{static_cast<uint32_t>(slot)} * row_bytes_) +
+        c * kWarpLanes);
   }
 
  private:
   const std::byte* of_slot_0_;
   uint32_t row_bytes_;
-  bool there_is_;
+  int32_t left_;
 };
 
-/// The rows of a plan, this lane's piece of each, added in their order.
-DEVICE void add_rows(const PieceOfRows& y, LaneSums& sums, const TokenPlan& plan) {
+/// The rows of a plan, this lane's pieces of each, added in their order.
+template <uint32_t kChunks>
+DEVICE void add_rows(const PiecesOfRows<kChunks>& y, SpanSums<kChunks>& sums,
+                     const TokenPlan& plan) {
   constexpr uint32_t kAtOnce = 4;
   const uint32_t count = plan.rows;
   KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
-    Bytes16 rows[kAtOnce] = {};
+    SpanPieces<kChunks> rows[kAtOnce];
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i < count && y.there_is()) rows[i] = y.load(plan.row[first + i].slot);
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+        if (first + i < count && y.there_is(c)) rows[i].of[c] = y.load(plan.row[first + i].slot, c);
+      }
     }
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i < count) sums.add(rows[i], plan.row[first + i].weight);
-    }
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count)
+        sums.add(rows[i], plan.row[first + i].weight);
   }
 }
 
