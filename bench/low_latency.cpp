@@ -99,14 +99,14 @@ class Measurement {
     add("hooks: combine sends", 0, halves.spans[2]);
     add("hooks: combine receives", 0, halves.spans[3]);
     const low_latency::Plan plan = plan_of_calls();
-    const uint32_t blocks = plan.blocks_max;
+    const uint32_t blocks = plan.blocks_max, tokens = batch_.shape.tokens;
     using low_latency::Part;
     add("hooks: dispatch, multiprocessors held", 0,
-        held(halves.spans[0], plan.dispatch(Part::send, blocks), halves.spans[1],
-             plan.dispatch(Part::receive, blocks)));
+        held(halves.spans[0], plan.dispatch(Part::send, blocks, tokens), halves.spans[1],
+             plan.dispatch(Part::receive, blocks, tokens)));
     add("hooks: combine, multiprocessors held", 0,
-        held(halves.spans[2], plan.combine(Part::send, blocks), halves.spans[3],
-             plan.combine(Part::receive, blocks)));
+        held(halves.spans[2], plan.combine(Part::send, blocks, tokens), halves.spans[3],
+             plan.combine(Part::receive, blocks, tokens)));
     exchange_.wait(stream_.native);
     if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
     exchange_.close();

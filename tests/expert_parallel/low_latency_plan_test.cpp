@@ -21,29 +21,42 @@ void expect_split(const Split& split, uint32_t blocks, uint32_t send_blocks) {
 
 TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
   const Plan plan = plan_of(128);
-  expect_split(plan.dispatch(Part::both, kAll), 132, 16 + 1);  // One tells ids.
-  expect_split(plan.dispatch(Part::send, kAll), 128 + 2, 128 + 2);
-  expect_split(plan.dispatch(Part::receive, kAll), 132, 0);
-  expect_split(plan.combine(Part::both, kAll), 132, 66);
-  expect_split(plan.combine(Part::send, 48), 48, 48);
-  expect_split(plan.combine(Part::both, 2), 2, 1);
+  expect_split(plan.dispatch(Part::both, kAll, 128), 132, 16 + 1);  // One tells ids.
+  expect_split(plan.dispatch(Part::receive, kAll, 128), 132, 0);
+  expect_split(plan.combine(Part::both, kAll, 128), 132, 66);
+  expect_split(plan.combine(Part::send, 48, 128), 48, 48);
+  expect_split(plan.combine(Part::both, 2, 128), 2, 1);
+}
+
+TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
+  const Plan plan = plan_of(128);
+  // Beside those that move data some tell ids, or weights, and the last speaks for the rank.
+  expect_split(plan.dispatch(Part::send, kAll, 128), 128 + 2, 128 + 2);
+  expect_split(plan.combine(Part::send, kAll, 128), 64 + 3 + 1, 64 + 3 + 1);
+  expect_split(plan.combine(Part::receive, kAll, 128), 128 + 1, 0);
+  // Of a call with fewer tokens than there may be.
+  expect_split(plan.dispatch(Part::send, kAll, 5), 5 + 1 + 1, 5 + 1 + 1);
+  expect_split(plan.combine(Part::receive, kAll, 5), 5 + 1, 0);
+  expect_split(plan.dispatch(Part::send, kAll, 0), 1 + 1, 1 + 1);
+  expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
 }
 
 TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   const Plan one = plan_of(1);
   // The last block speaks for the rank.
-  expect_split(one.dispatch(Part::both, kAll), 4 + 4 + 1, 4);  // Ids for four ranks, rows of four.
+  expect_split(one.dispatch(Part::both, kAll, 1), 4 + 4 + 1,
+               4);  // Ids for four ranks, rows of four.
   // Parts of sums and weights for three.
-  expect_split(one.combine(Part::both, kAll), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
-  expect_split(one.combine(Part::receive, kAll), 1 + 1, 0);
-  expect_split(plan_of(16).dispatch(Part::both, kAll), 17 + 64 + 1, 16 + 1);
+  expect_split(one.combine(Part::both, kAll, 1), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
+  expect_split(one.combine(Part::receive, kAll, 1), 1 + 1, 0);
+  expect_split(plan_of(16).dispatch(Part::both, kAll, 16), 17 + 64 + 1, 16 + 1);
 }
 
 TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   const auto expect_roles = [](uint32_t tokens, Part part, uint32_t blocks,
                                const SendRoles& expected, uint32_t ranks = kRanks) {
     const Plan plan = plan_of(tokens, ranks);
-    const SendRoles roles = plan.send_roles(plan.dispatch(part, blocks), tokens);
+    const SendRoles roles = plan.send_roles(plan.dispatch(part, blocks, tokens), tokens);
     EXPECT_EQ(roles.data_blocks, expected.data_blocks);
     EXPECT_EQ(roles.tell_first, expected.tell_first);
     EXPECT_EQ(roles.tell_blocks, expected.tell_blocks);
@@ -52,7 +65,7 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(128, Part::both, 48, {12, 0, 12});      // All that send.
   expect_roles(128, Part::send, kAll, {128, 128, 1});  // The last of the 130 speaks for the rank.
   expect_roles(1, Part::both, kAll, {1, 1, 3});
-  expect_roles(1, Part::send, kAll, {1, 1, 2});
+  expect_roles(1, Part::send, kAll, {1, 1, 1});
   // Between two ranks more blocks send.
   expect_roles(128, Part::both, kAll, {24, 24, 4}, 2);
   expect_roles(128, Part::both, 48, {12, 0, 12}, 2);
@@ -65,8 +78,8 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
 TEST(LowLatencyPlan, NoBudgetIsExceeded) {
   for (const uint32_t tokens : {1u, 2u, 7u, 64u, 512u})
     for (uint32_t blocks = 2; blocks <= kAll; ++blocks)
-      for (const Split& split : {plan_of(tokens).dispatch(Part::both, blocks),
-                                 plan_of(tokens).combine(Part::both, blocks)}) {
+      for (const Split& split : {plan_of(tokens).dispatch(Part::both, blocks, tokens),
+                                 plan_of(tokens).combine(Part::both, blocks, tokens)}) {
         EXPECT_LE(split.blocks, blocks);
         EXPECT_GE(split.send_blocks, 1u);
         EXPECT_GT(split.blocks, split.send_blocks);

@@ -46,11 +46,11 @@ std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {
 
 void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32_t blocks,
                                         Stream stream) {
-  const low_latency::Split split = plan_.dispatch(part, blocks);
+  const low_latency::Split split = plan_.dispatch(part, blocks, params.tokens);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
-  const low_latency::SendRoles roles = plan_.send_roles(split, params.tokens_max);
+  const low_latency::SendRoles roles = plan_.send_roles(split, params.tokens);
   params.data_blocks = roles.data_blocks;
   params.tell_first = roles.tell_first;
   params.tell_blocks = roles.tell_blocks;
@@ -69,7 +69,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
 
 void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part part,
                                        uint32_t blocks, Stream stream) {
-  const low_latency::Split split = plan_.combine(part, blocks);
+  const low_latency::Split split = plan_.combine(part, blocks, params.tokens);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;

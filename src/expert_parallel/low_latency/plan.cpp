@@ -15,11 +15,14 @@ constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 24, kDispatchSend
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
+// A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
+constexpr uint32_t kSumBlocksAloneGpu = 64;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
 // sums is held by 14, two chunks each, or as logarithms by 28.
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 14, kLogFmtWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
+constexpr uint32_t kSpeaker = 1;  // The last block of all: see most_of_dispatch.
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
 constexpr uint32_t kPollsALookGpu = 64;                         // Some 50 us of polling L2.
 constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
@@ -69,26 +72,33 @@ uint32_t round_up_to_line(uint32_t pieces) {
 
 }  // namespace
 
-Split Plan::dispatch(Part part, uint32_t blocks) const {
+Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
+  Split most = dispatch_most;
+  if (part == Part::send)
+    most.send_blocks = std::min(most.send_blocks, tokens + tell_blocks_max + kSpeaker);
   return split(part, blocks,
-               std::min(data_blocks_max + tell_blocks_max, blocks / kDispatchSendersShare),
-               dispatch_most);
+               std::min(data_blocks_max + tell_blocks_max, blocks / kDispatchSendersShare), most);
 }
 
 /// Ids are told apart from tokens where there are blocks enough. The last block of all speaks for
 /// the rank, so of a call that only sends it tells nothing where another can.
-SendRoles Plan::send_roles(Split split, uint32_t tokens_max) const {
+SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   const uint32_t senders = split.send_blocks;
-  uint32_t data = std::min(senders, tokens_max);
-  const uint32_t tell = split.blocks > senders ? tell_blocks_max : 1;
-  if (senders > data_blocks_max) data = std::min(data, senders - tell);
+  const bool alone = split.blocks == senders;
+  uint32_t data = std::min(senders, std::max(tokens, 1u));
+  if (senders > data_blocks_max) data = std::min(data, senders - (alone ? 1 : tell_blocks_max));
   if (data == senders) return {data, 0, senders};
-  const bool last_speaks = split.blocks == senders && senders - data > 1;
+  const bool last_speaks = alone && senders - data > 1;
   return {data, data, senders - data - (last_speaks ? 1 : 0)};
 }
 
-Split Plan::combine(Part part, uint32_t blocks) const {
-  return split(part, blocks, blocks / kCombineSendersShare, combine_most);
+Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens) const {
+  Split most = combine_most;
+  if (part == Part::send)
+    most.send_blocks = std::min(most.send_blocks, sum_blocks_alone_max + others + kSpeaker);
+  if (part == Part::receive)
+    most.blocks = std::min(most.blocks, most.send_blocks + tokens + kSpeaker);
+  return split(part, blocks, blocks / kCombineSendersShare, most);
 }
 
 uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
@@ -98,8 +108,8 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   uint32_t warps = kDispatchWarpsMin;
   constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // A lane a pick.
   if (split.send_blocks != 0) {
-    const SendRoles roles = send_roles(split, params.tokens_max);
-    const uint32_t tokens = quotient_up(params.tokens_max, roles.data_blocks);
+    const SendRoles roles = send_roles(split, params.tokens);
+    const uint32_t tokens = quotient_up(params.tokens, roles.data_blocks);
     const uint32_t of_data = tokens * params.row.units();
     const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.tell_blocks);
     warps = roles.apart() ? std::max(of_data + 1, of_ids) : of_data + of_ids;
@@ -128,6 +138,8 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
                                                      kTellBlocksOfTwoGpus)
                                         : 1,
+          .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
+          .others = ranks - 1,
           // Tests on hosts have few blocks anyway, and want them all.
           .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
           .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};

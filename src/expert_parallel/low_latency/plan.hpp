@@ -31,12 +31,15 @@ struct Plan {
   uint32_t words_summed;              ///< see DispatchParams::divide
   uint32_t data_blocks_max;           ///< of a dispatch that also receives
   uint32_t tell_blocks_max;           ///< that tell ids beside as many as those
+  uint32_t sum_blocks_alone_max;      ///< that sum, of a combine that only sends
+  uint32_t others;                    ///< ranks
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
 
-  /// Of `blocks`, as many as have something to do.
-  Split dispatch(Part part, uint32_t blocks) const;
-  Split combine(Part part, uint32_t blocks) const;
-  SendRoles send_roles(Split split, uint32_t tokens_max) const;
+  /// Of `blocks`, as many as have something to do; of a part alone, as many as it takes.
+  /// `tokens`: of this rank in this call.
+  Split dispatch(Part part, uint32_t blocks, uint32_t tokens) const;
+  Split combine(Part part, uint32_t blocks, uint32_t tokens) const;
+  SendRoles send_roles(Split split, uint32_t tokens) const;
 
   /// Of each block: no more than have something to do, since a block of few tokens takes about as
   /// long as its warps take to issue their instructions.
