@@ -17,6 +17,15 @@ struct RunPlan {
   uint32_t haste = 0;
 };
 
+/// A sentence, or none if all was in order.
+inline std::string disorder_of(TensorMemory& memory, const Disorder* disorder) {
+  Disorder seen{};
+  memory.read(&seen, disorder, sizeof(seen));
+  if (seen.count == 0) return "";
+  return fmt::format("{} words out of order, the first in task {}: {:#x} instead of {:#x}",
+                     seen.count, seen.task, seen.seen, seen.expected);
+}
+
 /// One rank's part; the sentence is empty if all was in order.
 inline std::string run_random_graph(World& world, const RandomGraph& random, const TaskSet& set,
                                     const RunPlan& plan) {
@@ -34,15 +43,19 @@ inline std::string run_random_graph(World& world, const RandomGraph& random, con
                      .task_slots = plan.task_slots});
   for (const uint32_t iterations : plan.runs) {
     const uint32_t expected = iterations != 0 ? iterations : plan.expected_a_run;
-    const uint32_t ran = kernel.run(iterations);
-    if (ran != expected) return fmt::format("{} iterations instead of {}", ran, expected);
+    try {
+      const uint32_t ran = kernel.run(iterations);
+      if (ran != expected) return fmt::format("{} iterations instead of {}", ran, expected);
+    } catch (const Error&) {
+      // A run that fails leaves tasks out, and runs none before its time.
+      const std::string sentence = disorder_of(memory, disorder);
+      if (sentence.empty()) throw;
+      return "a run that failed: " + sentence;
+    }
   }
-  Disorder seen{};
-  memory.read(&seen, disorder, sizeof(seen));
+  std::string sentence = disorder_of(memory, disorder);
   world.barrier("all ranks have looked");  // Nobody's cells go while others still run.
-  if (seen.count == 0) return "";
-  return fmt::format("{} words out of order, the first in task {}: {:#x} instead of {:#x}",
-                     seen.count, seen.task, seen.seen, seen.expected);
+  return sentence;
 }
 
 }  // namespace tokenyard::megakernel

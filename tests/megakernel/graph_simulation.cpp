@@ -119,15 +119,15 @@ const bool registered = simulation::add_suite(
                    {Fault::store_dropped, "worker_kernel.hpp:107", kOwnHost},
                    {Fault::release_made_relaxed, "worker_kernel.hpp:184", kNoneAhead},
                    {Fault::store_dropped, "worker_kernel.hpp:184", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:267", kOnlyReported},
-                   {Fault::store_dropped, "worker_kernel.hpp:290", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:290", kNotFed},
+                   {Fault::store_dropped, "worker_kernel.hpp:270", kOnlyReported},
+                   {Fault::store_dropped, "worker_kernel.hpp:293", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:293", kNotFed},
                    {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
                    {Fault::acquire_made_relaxed, "scheduler_kernel.hpp:239", kSlotsStores},
                    {Fault::release_made_relaxed, "scheduler_kernel.hpp:245", kSlotsStores},
                    {Fault::store_dropped, "scheduler_kernel.hpp:245", kOnlySaves},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:328", kOnlyStops},
-                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:79", kOnlyStops}},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:331", kOnlyStops},
+                   {Fault::acquire_made_relaxed, "waiting_kernel.hpp:85", kOnlyStops}},
      .seeds = 2000});
 
 }  // namespace
