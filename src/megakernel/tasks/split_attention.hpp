@@ -214,6 +214,7 @@ struct AttendSplit {
       float sums[4] = {};
       if (there) {
         uint32_t piece = (rows.first + row) % pieces;
+        KEEP_ROLLED
         for (uint32_t n = 0; n < pieces; ++n) {
           const uint32_t at = half * args.dim / 2 + piece * kChunk;
           add_products(load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at)),
@@ -264,6 +265,7 @@ struct AttendSplit {
     // Bounds that no number comes near, for what is none.
     constexpr float kLowest = -1e6f, kHighest = 1e6f;
     float highest = kLowest;
+    KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes)
       highest = scores[i] > highest ? scores[i] : highest;
     for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
@@ -284,6 +286,7 @@ struct AttendSplit {
   static DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end, float shift,
                                     float fade) {
     float total = 0;
+    KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes) {
       scores[i] = exponential(scores[i] - shift) * fade;
       total += scores[i];
@@ -300,6 +303,17 @@ struct AttendSplit {
     for (uint32_t section = 0; section < rows.sections; ++section) {
       const uint32_t end = rows.before(section + 1);
       sum = 0;
+      // Eight at a time are under way; the others are few.
+      constexpr uint32_t kAtOnce = 8;
+      KEEP_ROLLED
+      for (; row + kAtOnce <= end; row += kAtOnce) {
+        float products[kAtOnce];
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) products[i] = to_float(values[(row + i) * dim]);
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) sum += weights[row + i] * products[i];
+      }
+      KEEP_ROLLED
       for (; row < end; ++row) sum += weights[row] * to_float(values[row * dim]);
       sum = sums.with(section, sum);
     }
