@@ -353,9 +353,7 @@ class Worker {
   Completion *packet_full_, *packet_empty_;
   bool here_ = false;  ///< the packet that comes next has come, as all threads know alike
   bool begun_ = false;
-  uint64_t iteration_ = 0;
-  uint64_t done_ = 0;
-  uint64_t taken_ns_ = 0;
+  uint64_t iteration_ = 0, done_ = 0, taken_ns_ = 0;
   uint32_t traced_ = 0;
 };
 
