@@ -105,7 +105,7 @@ struct Megakernel::Parts {
       // Ranks that share a GPU are one grid, whose blocks are all alike.
       tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
     }
-    accelerator.prepare(*graph.task_set().kernel);
+    accelerator.prepare(graph.task_set().kernel_for(shape.schedulers));
     tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
     for (const TaskType& type : graph.task_set().types) type_names.emplace_back(type.name);
   }
@@ -187,7 +187,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   const LaunchShape launch_shape{.blocks = shape.blocks(),
                                  .warps = shape.warps(accelerator),
                                  .extra_shared_bytes = tail_bytes};
-  const KernelEntry& kernel = *graph.task_set().kernel;
+  const KernelEntry& kernel = graph.task_set().kernel_for(shape.schedulers);
   if (fed_run && accelerator.kind() == AcceleratorKind::host) {
     thread_ended = false;
     thread = std::jthread([this, params, launch_shape, &kernel] {

@@ -97,11 +97,24 @@ struct TaskList {
   }
 };
 
+/// The same tasks, in a kernel that is never run with schedulers.
+template <class List>
+struct Placed : List {
+  static constexpr bool kScheduled = false;
+};
+
 /// What host code knows of a list; `kernel` is the one that DEFINE_MEGAKERNEL made of it.
 template <class List>
 TaskSet task_set(const KernelEntry& kernel) {
   static constexpr auto types = List::types();
   return {.kernel = &kernel, .types = types, .scheduled = List::kScheduled};
+}
+/// Likewise; `placed` was made of Placed<List>.
+template <class List>
+TaskSet task_set(const KernelEntry& kernel, const KernelEntry& placed) {
+  TaskSet set = task_set<List>(kernel);
+  set.placed = &placed;
+  return set;
 }
 
 }  // namespace tokenyard::megakernel

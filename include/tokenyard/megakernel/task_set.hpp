@@ -33,7 +33,13 @@ struct TaskSet {
   const KernelEntry* kernel = nullptr;
   std::span<const TaskType> types;
   bool scheduled = true;  ///< whether its kernel can be run with schedulers
+  /// The same types in a kernel without the code for schedulers, which runs without them take; null
+  /// where `kernel` is for both.
+  const KernelEntry* placed = nullptr;
 
+  const KernelEntry& kernel_for(uint32_t schedulers) const {
+    return schedulers == 0 && placed != nullptr ? *placed : *kernel;
+  }
   /// Index of the type of this name; throws InvalidArgument listing the names there are.
   uint32_t index_of(std::string_view name) const;
 };

@@ -4,7 +4,8 @@
 namespace tokenyard::megakernel {
 
 const TaskSet& decoder_tasks() {
-  static const TaskSet set = task_set<DecoderTasks>(decoder_kernel.entry);
+  static const TaskSet set =
+      task_set<DecoderTasks>(decoder_kernel.entry, placed_decoder_kernel.entry);
   return set;
 }
 

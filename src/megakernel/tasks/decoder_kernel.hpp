@@ -5,5 +5,6 @@
 namespace tokenyard::megakernel {
 
 DEFINE_MEGAKERNEL(decoder_kernel, DecoderTasks)
+DEFINE_MEGAKERNEL(placed_decoder_kernel, Placed<DecoderTasks>)
 
 }  // namespace tokenyard::megakernel
