@@ -7,9 +7,8 @@ namespace tokenyard::megakernel {
 
 /// A signal with its counter looked up: that of another rank lies in a table.
 ///
-/// It is sent in two steps: once it is added, what the calling thread knew when it was released is
-/// what the event is about. Questions stand alone, not one in another: each becomes a predicate of
-/// the one instruction that it decides.
+/// Within this GPU it is sent in two steps, so that something may be looked at meanwhile: once it
+/// is added, what the calling thread knew when it was released is what the event is about.
 struct CountedSignal {
   Peer<uint64_t> counter;
   uint32_t count;  ///< 0: there is none
@@ -19,14 +18,15 @@ struct CountedSignal {
     return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
   }
   DEVICE void release() const {
-    if (is_near()) fence_release<Scope::gpu>();
-    if (is_far()) fence_release<Scope::sys>();
+    if (is_near()) [[likely]]
+      fence_release<Scope::gpu>();
   }
   DEVICE void add_released() const {
     // One scope for all who add to a counter: only then are their additions whole.
-    // Relaxed: after the fence.
-    if (is_near()) add<Order::relaxed, Scope::gpu>(counter, count);
-    if (is_far()) add<Order::relaxed, Scope::sys>(counter, count);
+    if (is_near()) [[likely]]
+      add<Order::relaxed, Scope::gpu>(counter, count);  // After the fence.
+    else if (count != 0)
+      add<Order::release, Scope::sys>(counter, count);
   }
   DEVICE void send() const {
     release();
@@ -35,7 +35,6 @@ struct CountedSignal {
 
  private:
   DEVICE bool is_near() const { return count != 0 && !sys; }
-  DEVICE bool is_far() const { return count != 0 && sys; }
 };
 
 /// From the body of a task, to a dynamic event of this rank.
