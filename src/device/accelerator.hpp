@@ -40,6 +40,8 @@ struct LaunchShape {
 struct Capacity {
   uint32_t multiprocessors;
   uint32_t shared_bytes;  ///< a block can have
+  /// Whether ranks share them: a launch of theirs is one grid, for which all give the same shape.
+  bool one_grid = false;
 };
 
 using Clock = std::chrono::steady_clock;

@@ -1,6 +1,8 @@
 /// How many blocks and warps a low-latency call on a GPU has, and how many of them send.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "expert_parallel/low_latency/plan.hpp"
 
 namespace tokenyard::low_latency {
@@ -39,6 +41,32 @@ TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   expect_split(plan.combine(Part::receive, kAll, 5), 5 + 1, 0);
   expect_split(plan.dispatch(Part::send, kAll, 0), 1 + 1, 1 + 1);
   expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
+}
+
+/// Ranks that share a GPU launch one grid, however many tokens each of them has.
+TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
+  Capacity shared = kH200;
+  shared.one_grid = true;
+  const Plan plan = make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = 64}, kRanks,
+                              AcceleratorKind::gpu, shared);
+  const auto shape_of = [&](Part part, uint32_t tokens) {
+    const Split dispatch = plan.dispatch(part, 33, tokens),
+                combine = plan.combine(part, 33, tokens);
+    const SendRoles roles = plan.send_roles(dispatch, tokens);
+    DispatchParams params{};
+    params.call.ranks = kRanks;
+    params.tokens = tokens;
+    params.tokens_max = 64;
+    params.topk = 8;
+    params.row = row_layout({.hidden = 7168}, LowLatencyRows::fp8);
+    return std::vector<uint32_t>{dispatch.blocks,   dispatch.send_blocks,
+                                 combine.blocks,    combine.send_blocks,
+                                 roles.data_blocks, roles.tell_first,
+                                 roles.tell_blocks, plan.dispatch_warps(params, dispatch)};
+  };
+  for (const Part part : {Part::send, Part::receive, Part::both})
+    for (const uint32_t tokens : {0u, 1u, 2u, 9u, 63u})
+      EXPECT_EQ(shape_of(part, tokens), shape_of(part, 64)) << tokens << " tokens";
 }
 
 TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {

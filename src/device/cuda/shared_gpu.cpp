@@ -71,6 +71,7 @@ SharedGpu::~SharedGpu() {
 Capacity SharedGpu::share() {
   const std::lock_guard lock(mutex_);
   Capacity capacity = loader_->capacity();
+  capacity.one_grid = true;
   if (!ranks_.empty())
     capacity.multiprocessors /=
         static_cast<uint32_t>(std::min<size_t>(ranks_.size(), capacity.multiprocessors));

@@ -75,7 +75,7 @@ uint32_t round_up_to_line(uint32_t pieces) {
 Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
   Split most = dispatch_most;
   if (part == Part::send)
-    most.send_blocks = std::min(most.send_blocks, tokens + tell_blocks_max + kSpeaker);
+    most.send_blocks = std::min(most.send_blocks, shaping(tokens) + tell_blocks_max + kSpeaker);
   return split(part, blocks,
                std::min(data_blocks_max + tell_blocks_max, blocks / kDispatchSendersShare), most);
 }
@@ -85,7 +85,7 @@ Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
 SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   const uint32_t senders = split.send_blocks;
   const bool alone = split.blocks == senders;
-  uint32_t data = std::min(senders, std::max(tokens, 1u));
+  uint32_t data = std::min(senders, std::max(shaping(tokens), 1u));
   if (senders > data_blocks_max) data = std::min(data, senders - (alone ? 1 : tell_blocks_max));
   if (data == senders) return {data, 0, senders};
   const bool last_speaks = alone && senders - data > 1;
@@ -97,7 +97,7 @@ Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens) const {
   if (part == Part::send)
     most.send_blocks = std::min(most.send_blocks, sum_blocks_alone_max + others + kSpeaker);
   if (part == Part::receive)
-    most.blocks = std::min(most.blocks, most.send_blocks + tokens + kSpeaker);
+    most.blocks = std::min(most.blocks, most.send_blocks + shaping(tokens) + kSpeaker);
   return split(part, blocks, blocks / kCombineSendersShare, most);
 }
 
@@ -109,7 +109,7 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   constexpr uint32_t kIdsAWarp = kWarpLanes / PackedIds::kIds;  // A lane a pick.
   if (split.send_blocks != 0) {
     const SendRoles roles = send_roles(split, params.tokens);
-    const uint32_t tokens = quotient_up(params.tokens, roles.data_blocks);
+    const uint32_t tokens = quotient_up(shaping(params.tokens), roles.data_blocks);
     const uint32_t of_data = tokens * params.row.units();
     const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.tell_blocks);
     warps = roles.apart() ? std::max(of_data + 1, of_ids) : of_data + of_ids;
@@ -140,6 +140,8 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
                                         : 1,
           .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
           .others = ranks - 1,
+          .tokens_max = options.tokens_max,
+          .one_grid = capacity.one_grid,
           // Tests on hosts have few blocks anyway, and want them all.
           .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
           .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};
