@@ -44,9 +44,7 @@ def throughput_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
     ]
     for peer in dict.fromkeys(row["peer"]["name"] for row in rows):
         of_peer = [row for row in rows if row["peer"]["name"] == peer]
-        commits = {row.get("commit", facts["commit"]) for row in of_peer} - {facts["commit"]}
-        if commits:  # Measured before the others.
-            parts += [f"At commit {', '.join(sorted(commits))}:", ""]
+        parts += measured_before(facts, of_peer)
         parts += [
             f"| us, kernels (call) | SMs | Tokenyard | {peer} | ratio | wire |",
             "|---|---|---|---|---|---|",
@@ -70,6 +68,8 @@ def low_latency_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
         "",
     ]
     for peer in dict.fromkeys(row["peer"]["name"] for row in rows):
+        of_peer = [row for row in rows if row["peer"]["name"] == peer]
+        parts += measured_before(facts, of_peer)
         parts += [
             f"| us | tokens | Tokenyard | {peer} | ratio | wire |",
             "|---|---|---|---|---|---|",
@@ -78,11 +78,16 @@ def low_latency_of(facts: dict[str, Any], rows: list[Row]) -> list[str]:
             f"| {row['case']} | {row['tokens']} | {row['ours']['median']:.1f} "
             f"| {row['peer']['median']:.1f} | {ratio(row)} "
             f"| {'' if row['floor'] is None else format(row['floor'], '.1f')} |"
-            for row in rows
-            if row["peer"]["name"] == peer
+            for row in of_peer
         ]
         parts.append("")
     return parts
+
+
+def measured_before(facts: dict[str, Any], rows: list[Row]) -> list[str]:
+    """Says so, of rows that are of another commit than the others."""
+    commits = {row.get("commit", facts["commit"]) for row in rows} - {facts["commit"]}
+    return [f"At commit {', '.join(sorted(commits))}:", ""] if commits else []
 
 
 def machine(facts: dict[str, Any]) -> str:
