@@ -75,11 +75,10 @@ class UnitLoader {
       opened_ = false;
       return;
     }
-    const NoteKind kind = shared.notes[packets_.slot].look();
-    if (List::kScheduled && kind == NoteKind::expected) return;
-    over_ = kind == NoteKind::end;
+    const Note& note = shared.notes[packets_.slot];
+    over_ = note.kind == NoteKind::end;
     opened_ = true;
-    if (!is_task(kind)) return;
+    if (note.kind != NoteKind::task) return;
     stream_ = List::stream(shared.packet(packets_.slot), warp_, working_.params.compute_warps);
     rows_left_ = stream_.row_bytes > 0 ? stream_.rows : 0;
     const StreamPlan& plan = working_.params.streams;
@@ -126,14 +125,12 @@ class AheadLoader {
     WorkerShared& shared = working_.shared;
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       if (!loader_waits(working_, RunPhase::packet, [&] {
-            return shared.packet_full[packets.slot].done_now(packets.parity()) &&
-                   shared.notes[packets.slot].look() != NoteKind::expected;
+            return shared.packet_full[packets.slot].done_now(packets.parity());
           }))
         break;
       const Note& note = shared.notes[packets.slot];
-      const NoteKind kind = note.look();
-      if (kind == NoteKind::end) break;
-      if (is_task(kind) && List::loads_ahead(shared.packet(packets.slot).type) &&
+      if (note.kind == NoteKind::end) break;
+      if (note.kind == NoteKind::task && List::loads_ahead(shared.packet(packets.slot).type) &&
           !load(shared.packet(packets.slot), note.iteration))
         break;
       shared.packet_empty[packets.slot].arrive();
