@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,16 @@ class ModelMemoryTest : public testing::Test {
   void plain_store(const ThreadName& me, uint32_t* to, uint32_t value) {
     memory_->plain_access(me, to, 4, true, line(4));
     *to = value;
+  }
+  /// The writer stores 5 and tells so, the reader hears of it and looks; with fences in between.
+  uint32_t hand_over(std::optional<Fence> before_telling, Order telling, Order hearing,
+                     std::optional<Fence> after_hearing) {
+    store(writer(), word(1, 0), 5);
+    if (before_telling) memory_->fence(writer(), *before_telling, Scope::sys, line(5));
+    store(writer(), word(1, 8), 1, telling);
+    load(reader(), word(1, 8), hearing);
+    if (after_hearing) memory_->fence(reader(), *after_hearing, Scope::sys, line(5));
+    return plain_load(reader(), word(1, 0));
   }
   void meet(uint32_t rank, uint32_t block) {
     const std::array<const ThreadName*, 2> both{&name(rank, block, 0), &name(rank, block, 1)};

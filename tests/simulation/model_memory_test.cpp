@@ -60,40 +60,22 @@ TEST_F(ModelMemoryTest, GpuScopeIsEnoughOnOneRank) {
 }
 
 TEST_F(ModelMemoryTest, FencesMakeRelaxedAccessesSynchronise) {
-  store(writer(), word(1, 0), 5);
-  memory_->fence(writer(), Fence::acq_rel, Scope::sys, line(5));
-  store(writer(), word(1, 8), 1, Order::relaxed);
-  load(reader(), word(1, 8), Order::relaxed);
-  memory_->fence(reader(), Fence::acq_rel, Scope::sys, line(5));
-  EXPECT_EQ(plain_load(reader(), word(1, 0)), 5u);
+  EXPECT_EQ(hand_over(Fence::acq_rel, Order::relaxed, Order::relaxed, Fence::acq_rel), 5u);
   EXPECT_EQ(found(), "");
 }
 
-TEST_F(ModelMemoryTest, HalfAFenceIsEnoughOnItsOwnSideAndNoneOnTheOther) {
-  store(writer(), word(1, 0), 5);
-  memory_->fence(writer(), Fence::release, Scope::sys, line(5));
-  store(writer(), word(1, 8), 1, Order::relaxed);
-  load(reader(), word(1, 8), Order::relaxed);
-  memory_->fence(reader(), Fence::acquire, Scope::sys, line(5));
-  EXPECT_EQ(plain_load(reader(), word(1, 0)), 5u);
+TEST_F(ModelMemoryTest, HalfAFenceIsEnoughOnItsOwnSide) {
+  EXPECT_EQ(hand_over(Fence::release, Order::relaxed, Order::relaxed, Fence::acquire), 5u);
   EXPECT_EQ(found(), "");
 }
 
 TEST_F(ModelMemoryTest, AReleasingFenceAcquiresNothing) {
-  store(writer(), word(1, 0), 5);
-  store(writer(), word(1, 8), 1, Order::release);
-  load(reader(), word(1, 8), Order::relaxed);
-  memory_->fence(reader(), Fence::release, Scope::sys, line(5));
-  plain_load(reader(), word(1, 0));
+  hand_over({}, Order::release, Order::relaxed, Fence::release);
   EXPECT_NE(found(), "");
 }
 
 TEST_F(ModelMemoryTest, AnAcquiringFenceReleasesNothing) {
-  store(writer(), word(1, 0), 5);
-  memory_->fence(writer(), Fence::acquire, Scope::sys, line(5));
-  store(writer(), word(1, 8), 1, Order::relaxed);
-  load(reader(), word(1, 8), Order::acquire);
-  plain_load(reader(), word(1, 0));
+  hand_over(Fence::acquire, Order::relaxed, Order::acquire, {});
   EXPECT_NE(found(), "");
 }
 
