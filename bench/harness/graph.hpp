@@ -22,7 +22,7 @@ class Graph {
  private:
   const Stream stream_;
   const std::function<void()> enqueue_;
-  void* launchable_ = nullptr;  ///< a cudaGraphExec_t
+  [[maybe_unused]] void* launchable_ = nullptr;  ///< a cudaGraphExec_t; none on a host
 };
 
 }  // namespace tokenyard::bench
