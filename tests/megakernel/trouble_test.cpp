@@ -154,8 +154,10 @@ TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
   const FailureCell cell(accelerator, world->alarm());
   constexpr uint32_t kBlocks = 3;
   const DeviceMemory answers(accelerator, kBlocks * sizeof(uint32_t), DeviceMemory::Kind::shared);
+  const DeviceMemory workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
   const auto look = [&](uint64_t iteration) {
     LookParams params{.run = {}, .iteration = iteration, .cancelled = answers.as<uint32_t>()};
+    params.run.workspace = workspace.as<Workspace>();
     params.run.patience = cell.patience(world->timeout());
     launch(accelerator, look_kernel, {.blocks = kBlocks, .warps = 1}, {}, params);
     await_stream(*world, {}, "a look");

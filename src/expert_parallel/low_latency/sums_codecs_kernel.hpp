@@ -64,9 +64,9 @@ struct LogFmtCodec {
     const LaneWords words = scatter(piece);
     const uint64_t low = static_cast<uint64_t>(words.word[1]) << 32 | words.word[0];
     for (uint32_t i = 0; i < kCodes; ++i) {
-      uint64_t bits = low >> i * kLogFmtBits;
-      if (i * kLogFmtBits >= 64) bits = words.word[2] >> (i * kLogFmtBits - 64);
-      if (i == 6) bits = low >> 60 | static_cast<uint64_t>(words.word[2]) << 4;
+      const uint32_t at = i * kLogFmtBits;
+      uint64_t bits = at < 64 ? low >> at : words.word[2] >> (at - 64);
+      if (at < 64 && at + kLogFmtBits > 64) bits |= uint64_t{words.word[2]} << (64 - at);
       sums.add_value(i, scale.decode(static_cast<uint32_t>(bits) & kLogFmtMask));
     }
   }
