@@ -288,8 +288,20 @@ class MaskedRank:
         """What was awaited of it."""
 
     @property
+    def expected(self) -> int:
+        """What was awaited: mostly an epoch."""
+
+    @property
+    def seen(self) -> int:
+        """What was there instead."""
+
+    @property
     def waited_s(self) -> float:
         """Seconds that it was waited for."""
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
 
 class LowLatencyBatch:
     """What a low-latency dispatch left, for DLPack."""
@@ -321,7 +333,7 @@ class LowLatency:
     def make(world: World, *, experts: int, hidden: int, topk: int, tokens_max: int, sms: int, bf16_rows: bool) -> LowLatency: ...
 
     @staticmethod
-    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, bf16_rows: bool, ranks: int) -> tuple[int, int]: ...
+    def memory(*, experts: int, hidden: int, topk: int, tokens_max: int, bf16_rows: bool, ranks: int) -> tuple[int, int, int]: ...
 
     def dispatch(self, x: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], topk_idx: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)], scales: Annotated[NDArray, dict(shape=(None, None), order='C', writable=False)] | None, rows: int, *, active: Sequence[bool], timeout_s: float | None, sms: int, hook: bool, rows_total: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')] | None, waited_cycles: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')] | None, stream: int) -> LowLatencyBatch: ...
 
@@ -332,6 +344,8 @@ class LowLatency:
     def combine_buffer(self, batch: LowLatencyBatch) -> object: ...
 
     def masked(self) -> list[MaskedRank]: ...
+
+    def write_mask(self, out: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C')], *, stream: int) -> None: ...
 
     def update_mask(self, rank: int, masked: bool) -> None: ...
 

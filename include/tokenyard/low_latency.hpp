@@ -95,8 +95,12 @@ struct MaskedRank {
   enum class Why : uint8_t { timeout, lost, left_out };
   uint32_t rank = 0;
   Why why = Why::timeout;
-  std::string phase;  ///< what was awaited of it
+  std::string phase;                ///< what was awaited of it
+  uint64_t expected = 0, seen = 0;  ///< of what was awaited: mostly an epoch, and that of before
   double waited_s = 0;
+
+  /// "rank 1 did not answer in phase "low latency dispatch: ids": expected 3, seen 2, after 0.4 s".
+  std::string text() const;
 };
 
 class LowLatency {
@@ -129,6 +133,10 @@ class LowLatency {
 
   /// Ranks that are masked, as far as the host can see now; see `wait`.
   std::vector<MaskedRank> masked() const;
+  /// Enqueues, after this object's calls so far: `out` [ranks], in the rank's memory, gets 0 for
+  /// each rank that is spoken with, and something else for each that is masked. The host waits for
+  /// nothing, so a CUDA graph can hold it.
+  void write_mask(int32_t* out, uint64_t stream = 0);
   /// Masks a rank from the next call on, or unmasks it. Unmasking waits for the own stream and
   /// refills what the rank may have left in the staging: until it returns on every rank concerned,
   /// none of them makes a call, and their calls so far have been as many.
@@ -151,7 +159,9 @@ class LowLatency {
   void close();
 
   struct Memory {
-    uint64_t arena_bytes, device_bytes;
+    uint64_t arena_bytes;           ///< that peers reach
+    uint64_t device_bytes;          ///< beside it
+    uint64_t combine_buffer_bytes;  ///< each of the two that `combine_buffer` may be asked for
   };
   /// What an object of these options takes on each rank.
   static Memory memory(const LowLatencyOptions& options, uint32_t ranks);

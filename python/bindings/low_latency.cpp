@@ -1,9 +1,10 @@
 #include "tokenyard/low_latency.hpp"
 
+#include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -169,6 +170,13 @@ nb::object combine_buffer(const ServingHandle& self, const HeldBatch& batch) {
   return batch_array<uint16_t>(batch, memory, {batch.local_experts, batch.slots, batch.hidden});
 }
 
+void write_mask(const ServingHandle& self, const Row<int32_t>& out, uint64_t stream) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
+  nb::gil_scoped_release unlocked;
+  serving->exchange.write_mask(out.data(), stream);
+}
+
 /// A member function of LowLatency that only looks, whoever is in a call meanwhile.
 template <auto function>
 auto look(const ServingHandle& self) {
@@ -197,15 +205,16 @@ std::unique_ptr<ServingHandle> make(const WorldHandle& world, uint32_t experts, 
                                                                   .bf16_rows = bf16_rows});
 }
 
-std::pair<uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden, uint32_t topk,
-                                     uint32_t tokens_max, bool bf16_rows, uint32_t ranks) {
+std::tuple<uint64_t, uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidden, uint32_t topk,
+                                                uint32_t tokens_max, bool bf16_rows,
+                                                uint32_t ranks) {
   const LowLatency::Memory memory = LowLatency::memory({.experts = experts,
                                                         .hidden = hidden,
                                                         .topk = topk,
                                                         .tokens_max = tokens_max,
                                                         .bf16_rows = bf16_rows},
                                                        ranks);
-  return {memory.arena_bytes, memory.device_bytes};
+  return {memory.arena_bytes, memory.device_bytes, memory.combine_buffer_bytes};
 }
 
 std::string why(const MaskedRank& masked) {
@@ -227,7 +236,12 @@ void register_low_latency(nb::module_& m) {
       .def_ro("rank", &MaskedRank::rank, "Which.")
       .def_prop_ro("why", &why, "One of timeout, lost, left out.")
       .def_ro("phase", &MaskedRank::phase, "What was awaited of it.")
-      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.");
+      .def_ro("expected", &MaskedRank::expected, "What was awaited: mostly an epoch.")
+      .def_ro("seen", &MaskedRank::seen, "What was there instead.")
+      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.")
+      .def("__str__", &MaskedRank::text)
+      .def("__repr__",
+           [](const MaskedRank& self) { return fmt::format("<MaskedRank: {}>", self.text()); });
   nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
       .def_prop_ro("x", &batch_x, "[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits.")
@@ -263,6 +277,7 @@ void register_low_latency(nb::module_& m) {
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
       .def("combine_buffer", &combine_buffer, "batch"_a)
       .def("masked", &look<&LowLatency::masked>)
+      .def("write_mask", &write_mask, "out"_a.noconvert(), nb::kw_only(), "stream"_a)
       .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)
       .def("clear_mask", &unlocked<&LowLatency::clear_mask>)
       .def("epoch", &unlocked<&LowLatency::epoch>)

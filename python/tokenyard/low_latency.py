@@ -37,6 +37,9 @@ class Memory(NamedTuple):
     """Of the arena, which peers reach."""
     device_bytes: int
     """Beside it."""
+    combine_buffer_bytes: int
+    """Each of the two buffers that `combine_buffer` gives, when it is first asked for; who never
+    asks has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,6 +298,17 @@ class LowLatency(Exchange):
         """Ranks that are not spoken with, and why, as far as can be seen now; see `wait`."""
         return self._native.masked()
 
+    def write_mask(self, out: Any) -> None:
+        """Enqueues, after the calls so far: what is not 0 in `out` says which ranks are masked. The
+        host waits for nothing, so a CUDA graph can hold it.
+
+        Args:
+            out: [ranks] int32, on this rank's device.
+        """
+        arrays = arrays_of("out", out)
+        self._check("out", out, arrays, ("int32",), (self.world.size,), written=True)
+        self._native.write_mask(arrays.to_native(out), stream=self._stream())
+
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
 
@@ -344,16 +358,25 @@ class LowLatency(Exchange):
         if waited_cycles is not None:
             shape = (self.world.size,)
             self._check("waited_cycles", waited_cycles, arrays, ("int64",), shape, written=True)
-        active = [] if active_ranks is None else [bool(active) for active in active_ranks]
-        if active_ranks is not None and not active:
-            raise invalid("active_ranks", f"{self.world.size} ranks", "none")
         return dict(
-            active=active,
+            active=[] if active_ranks is None else self._active(active_ranks),
             timeout_s=None if timeout is None else check_timeout(timeout),
             sms=size_of("sms", sms),
             waited_cycles=None if waited_cycles is None else arrays.to_native(waited_cycles),
             stream=self._stream(),
         )
+
+    def _active(self, active_ranks: Sequence[bool]) -> list[bool]:
+        try:
+            active = [bool(active) for active in active_ranks]
+        except TypeError:
+            kind = type(active_ranks).__name__
+            raise invalid("active_ranks", f"{self.world.size} truth values", kind) from None
+        if len(active) != self.world.size:
+            raise invalid("active_ranks", f"{self.world.size} ranks", str(len(active)))
+        if not active[self.world.rank]:
+            raise invalid("active_ranks", f"rank {self.world.rank} itself among them", "without it")
+        return active
 
     @staticmethod
     def _check_received(received: Any) -> None:

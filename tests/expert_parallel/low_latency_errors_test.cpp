@@ -202,6 +202,7 @@ TEST_P(LowLatencyErrors, MemoryIsWhatItSays) {
     const uint64_t said = LowLatency::memory(options, world.size()).arena_bytes;
     EXPECT_GE(taken, said);
     EXPECT_LT(taken, said + 4096);
+    EXPECT_EQ(LowLatency::memory(options, world.size()).combine_buffer_bytes, 8u * 16 * 128 * 2);
     other.close();
     await_all(world.accelerator());  // Memory is given back in the order of its stream.
     EXPECT_EQ(world.arena().used(), before);

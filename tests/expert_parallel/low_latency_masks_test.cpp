@@ -1,4 +1,6 @@
 /// Ranks that do not take part, are late, or come back: masks, and how they are cleared.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -60,6 +62,20 @@ std::string difference_without(LowLatency& exchange, uint32_t seed,
   return text + difference_after_combine(exchange, of, mine, combined, without);
 }
 
+/// The ranks that the device says are masked.
+std::set<uint32_t> written_mask(LowLatency& exchange) {
+  const uint32_t ranks = exchange.world().size();
+  DeviceArray<int32_t> mask(exchange.world().accelerator(), ranks);
+  mask.poison();
+  exchange.write_mask(mask.data());
+  exchange.wait();
+  const std::vector<int32_t> words = mask.read();
+  std::set<uint32_t> masked;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    if (words[rank] != 0) masked.insert(rank);
+  return masked;
+}
+
 TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
   const auto all = worlds(kCase.shape.ranks);
   expect_none_failed(run_ranks(all, [&](World& world) {
@@ -74,6 +90,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     ASSERT_EQ(masked.size(), without.size());
     EXPECT_EQ(masked[0].rank, *without.begin());
     EXPECT_EQ(masked[0].why, MaskedRank::Why::left_out);
+    EXPECT_EQ(written_mask(exchange), without);
     // Asking for everybody is not enough.
     EXPECT_EQ(difference_after_batch(exchange, with_seed(3), with_seed(3).draw(), without), "");
     world.barrier("nobody calls");
@@ -81,6 +98,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     world.barrier("all masks are cleared");
     EXPECT_EQ(difference_after_batch(exchange, with_seed(4), with_seed(4).draw()), "");
     EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(written_mask(exchange).empty());
   }));
 }
 
@@ -100,6 +118,12 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
       EXPECT_EQ(exchange.masked()[0].why, MaskedRank::Why::timeout);
       EXPECT_EQ(exchange.masked()[0].phase, "low latency dispatch: ids");
       EXPECT_GE(exchange.masked()[0].waited_s, std::chrono::duration<double>(kTimeout).count());
+      EXPECT_EQ(exchange.masked()[0].expected, 1u);  // The first dispatch; nothing came before.
+      EXPECT_EQ(exchange.masked()[0].seen, 0u);
+      EXPECT_THAT(exchange.masked()[0].text(),
+                  testing::StartsWith("rank 1 did not answer in phase \"low latency dispatch: "
+                                      "ids\": expected 1, seen 0, after 0."));
+      EXPECT_EQ(written_mask(exchange), without);
     }
     for (uint32_t seed = 2; seed < 5; ++seed)
       EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw(), without),
@@ -114,6 +138,11 @@ TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {
     const std::set<uint32_t> without =
         world.rank() == 2 ? std::set<uint32_t>{0, 1} : std::set<uint32_t>{2};
     for (const uint32_t rank : without) exchange.update_mask(rank, true);
+    // Before any kernel knows of it.
+    ASSERT_EQ(exchange.masked().size(), without.size());
+    EXPECT_EQ(exchange.masked()[0].text(),
+              fmt::format("rank {} was left out by the caller", *without.begin()));
+    EXPECT_EQ(written_mask(exchange), without);
     EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw(), without), "");
     EXPECT_EQ(exchange.masked().size(), without.size());
     world.barrier("nobody calls");

@@ -85,11 +85,15 @@ TEST_P(LowLatencyBatch, CombinesLogFmtCodesWithinTheirError) {
 }
 
 TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
-  for (const uint32_t sms : {2, 3, 8, 16})
+  for (const uint32_t sms : {2, 3, 8, 16, 24, 32})
     check({.shape = {.ranks = 2, .experts = 8, .hidden = 512, .topk = 4},
            .tokens = {20, 9},
            .sms = sms},
           2);
+}
+
+TEST_P(LowLatencyBatch, WorksForTheLargestBatches) {
+  check({.shape = {.ranks = 2, .experts = 16, .hidden = 64, .topk = 8}, .tokens = {511, 300}}, 2);
 }
 
 TEST_P(LowLatencyBatch, SomeRanksMayHaveNoTokens) {
@@ -109,6 +113,30 @@ TEST_P(LowLatencyBatch, AllTokensMayGoToOneExpert) {
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
+
+/// Of more than eight a kernel looks its peers up in a table; of more than 32 a warp has fewer
+/// lanes than there are ranks. 128 is the most.
+TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
+  for (const uint32_t ranks : {9, 34, 128}) {
+    SCOPED_TRACE(ranks);
+    LowLatencyCase of{.shape = {.ranks = ranks, .experts = ranks, .hidden = 32, .topk = 8},
+                      .tokens = {},
+                      .picking = {.none = 0.1}};
+    for (uint32_t rank = 0; rank < ranks; ++rank) of.tokens.push_back(rank % 4);
+    const WorldOptions options{.timeout = std::chrono::seconds(60), .arena_bytes = size_t{2} << 20};
+    expect_none_failed(run_ranks(World::in_process(ranks, "host", options), [&](World& world) {
+      LowLatency exchange(world, of.options());
+      LowLatencyCase changing = of;
+      for (const bool hooks : {false, true, false}) {
+        changing.hooks = hooks;
+        EXPECT_EQ(difference_after_batch(exchange, changing, changing.draw()), "");
+        ++changing.seed;
+      }
+      EXPECT_TRUE(exchange.masked().empty());
+      exchange.close();
+    }));
+  }
+}
 
 /// What graphs replay, without graphs; low_latency_graph_gpu_test.cpp has those.
 TEST(LowLatencyReplay, TheSameMemoryServesBatchAfterBatch) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -118,6 +119,17 @@ def test_statistics_add_up() -> None:
             exchange.wait()
             expected += got.counts
         assert (waited > 0).all()
+        # Of a combine whoever sends sums is waited for, if they are not there yet.
+        waited[:] = 0
+        late = world.rank == 0
+        got = exchange.dispatch(x, topk_idx, rows="bf16")
+        exchange.wait()
+        if late:
+            time.sleep(0.1)
+        exchange.combine(got.x, given(0)[2], got, waited_cycles=waited)
+        exchange.wait()
+        assert waited[world.rank] == 0
+        assert late or waited[0] > 0
         return rows_total.tolist(), expected.tolist()
 
     for seen, expected in tokenyard.launch(program, ranks=2):
@@ -149,6 +161,115 @@ def test_a_masked_rank_is_named_and_what_it_lacks_counted() -> None:
         return masked
 
     assert tokenyard.launch(program, ranks=2) == [[(1, "left out")], [(0, "left out")]]
+
+
+def test_a_rank_that_stays_away_is_named_with_what_was_awaited() -> None:
+    def program(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        assert there_and_back(exchange, world.rank, 1)
+        if world.rank == 1:
+            return
+        x, topk_idx, weights = given(world.rank)
+        got = exchange.dispatch(x, topk_idx, rows="bf16", timeout=0.2)
+        home = exchange.combine(got.x, weights, got)
+        exchange.wait()
+        (masked,) = exchange.masked()
+        assert (masked.rank, masked.why) == (1, "timeout")
+        assert masked.phase == "low latency dispatch: ids"
+        assert (masked.expected, masked.seen) == (2, 0)  # Of that parity nothing has come yet.
+        assert masked.waited_s >= 0.2
+        told = 'rank 1 did not answer in phase "low latency dispatch: ids": expected 2, seen 0'
+        assert str(masked).startswith(told)
+        mask = np.full(2, 7, np.int32)
+        exchange.write_mask(mask)
+        exchange.wait()
+        assert (mask != 0).tolist() == [False, True]
+        here = (topk_idx < 2).mean(axis=1, keepdims=True, dtype=np.float32)
+        assert (home.x.astype(np.float32) == x.astype(np.float32) * here).all()
+        assert home.lost.tolist() == (topk_idx >= 2).sum(axis=1).tolist()
+
+    tokenyard.launch(program, ranks=2)
+
+
+def bits(*values: float) -> np.ndarray:
+    return np.array(values, np.float32).astype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("rows", tokenyard.low_latency.ROWS)
+def test_what_is_no_number_arrives_as_such(rows: str) -> None:
+    """And nothing of it is taken for staging to which nothing has come: that is all ones."""
+
+    def program(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, experts=2, hidden=160, topk=1, tokens_max=4)
+        x = np.ones((4, 160), ml_dtypes.bfloat16)
+        x[0] = np.nan
+        x[1].view(np.uint16)[:] = 0xFFFF
+        x[2, 3], x[2, 150] = np.inf, np.nan
+        to_the_other = np.full((4, 1), 1 - world.rank)
+        got = exchange.dispatch(x, to_the_other, rows=rows, timeout=5)
+        exchange.wait()
+        assert got.counts.tolist() == [4]
+        seen = got.x[0].astype(np.float32)
+        assert np.isnan(seen[:2]).all()
+        assert np.isnan(seen[2]).nonzero()[0].tolist() == ([3, 150] if rows == "fp8" else [150])
+        if rows != "bf16":
+            # With an infinity in its group the scale leaves nothing of what is finite.
+            assert not seen[2, :3].any()
+            assert not seen[2, 4:128].any()
+        assert (seen[2, 128:150] == seen[3, 128:150]).all()
+        y = np.ones((1, 8, 160), ml_dtypes.bfloat16)
+        y[0, 1].view(np.uint16)[:] = 0xFFFF
+        y[0, 2, 5] = -np.inf
+        weights = np.array([[-2], [1], [1], [np.nan]], np.float32)
+        home = exchange.combine(y, weights, got, timeout=5)
+        exchange.wait()
+        assert (home.x[0] == bits(-2)).all()
+        assert np.isnan(home.x[1].astype(np.float32)).all()
+        assert home.x[2, 5] == -np.inf
+        assert (np.delete(home.x[2], 5) == 1).all()
+        assert np.isnan(home.x[3].astype(np.float32)).all()
+        assert not home.lost.any()
+        assert exchange.masked() == []
+
+    tokenyard.launch(program, ranks=2)
+
+
+def test_a_caller_may_give_fp8_of_ones() -> None:
+    def program(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, experts=2, hidden=160, topk=1, tokens_max=4)
+        x = np.full((4, 160), 0xFF, np.uint8).view(ml_dtypes.float8_e4m3fn)
+        to_the_other = np.full((4, 1), 1 - world.rank)
+        ones = {"fp8": np.full((4, 2), 0xFFFFFFFF, np.uint32).view(np.float32)}
+        ones["fp8_ue8m0"] = np.full((4, 1), -1, np.int32)
+        for rows, scales in ones.items():
+            got = exchange.dispatch(x, to_the_other, rows=rows, scales=scales, timeout=5)
+            exchange.wait()
+            assert got.counts.tolist() == [4]
+            assert np.isnan(got.x[0, :4].astype(np.float32)).all()
+            words = np.ascontiguousarray(got.scales[0, :4]).view(np.int32)
+            if rows == "fp8_ue8m0":
+                assert (words == -1).all()
+            else:
+                assert np.isnan(words.view(np.float32)).all()
+            del got
+        assert exchange.masked() == []
+
+    tokenyard.launch(program, ranks=2)
+
+
+def test_weights_of_no_expert_count_for_nothing() -> None:
+    def program(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        x, topk_idx, weights = given(world.rank)
+        topk_idx[::2, 1] = -1
+        weights[::2, 1] = np.nan
+        got = exchange.dispatch(x, topk_idx, rows="bf16")
+        home = exchange.combine(got.x, weights, got)
+        exchange.wait()
+        picks = (topk_idx >= 0).sum(axis=1, keepdims=True).astype(np.float32)
+        assert (home.x.astype(np.float32) == x.astype(np.float32) * picks / 2).all()
+
+    tokenyard.launch(program, ranks=2)
 
 
 def test_arguments_are_named() -> None:
@@ -189,6 +310,7 @@ def test_memory_is_told_before_anything_is_made() -> None:
     rows = 72 * 4 * 128 * 7168
     assert fp8.device_bytes > 2 * rows
     assert both.device_bytes - fp8.device_bytes == 2 * rows
+    assert both.combine_buffer_bytes == fp8.combine_buffer_bytes == 2 * rows
     with pytest.raises(tokenyard.InvalidArgument):
         tokenyard.LowLatency.memory(**{**sizes, "hidden": 40})
 

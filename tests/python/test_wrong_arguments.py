@@ -122,8 +122,98 @@ LOW_LATENCY: dict[str, tuple[Callable[..., Any], str]] = {
         "waited_cycles",
     ),
     "timeout": (lambda e, y, w, rows: e.combine(y, w, rows, timeout="soon"), "timeout"),
+    "results of another dtype": (lambda e, y, w, rows: e.combine(y.astype(float), w, rows), "y"),
+    "results of one expert": (lambda e, y, w, rows: e.combine(y[:1], w, rows), "y"),
+    "results upside down": (lambda e, y, w, rows: e.combine(y[:, ::-1], w, rows), "y"),
+    "weights in double": (
+        lambda e, y, w, rows: e.combine(y, w.astype(float), rows),
+        "topk_weights",
+    ),
+    "a weight a token": (
+        lambda e, y, w, rows: e.combine(y, w[:, :1].copy(), rows),
+        "topk_weights",
+    ),
+    "out in FP32": (
+        lambda e, y, w, rows: e.combine(y, w, rows, out=np.zeros((TOKENS, HIDDEN), np.float32)),
+        "out",
+    ),
+    "a mask for two": (lambda e, y, w, rows: e.write_mask(np.zeros(2, np.int32)), "out"),
+    "a mask of truths": (lambda e, y, w, rows: e.write_mask(np.zeros(1, bool)), "out"),
+    "its own mask": (lambda e, y, w, rows: e.update_mask(0, True), "rank"),
+    "a mask for nobody": (lambda e, y, w, rows: e.update_mask(-1, True), "rank"),
+    "an epoch that was": (lambda e, y, w, rows: e.restart(0), "epoch"),
     "a buffer of nothing": (lambda e, y, w, rows: e.combine_buffer(None), "received"),
 }
+
+
+FP8 = ml_dtypes.float8_e4m3fn
+SCALES = np.ones((TOKENS, 1), np.float32)
+LOW_LATENCY_DISPATCH: dict[str, tuple[dict[str, Any], str]] = {
+    "a list": (dict(x=[[1.0] * HIDDEN]), "x"),
+    "x of three dimensions": (dict(x=np.ones((1, TOKENS, HIDDEN), BF16)), "x"),
+    "x with gaps": (dict(x=np.ones((TOKENS, 2 * HIDDEN), BF16)[:, ::2]), "x"),
+    "x wider": (dict(x=np.ones((TOKENS, 2 * HIDDEN), BF16)), "x"),
+    "more tokens than tokens_max": (
+        dict(x=np.ones((TOKENS + 1, HIDDEN), BF16), topk_idx=np.zeros((TOKENS + 1, TOPK), int)),
+        "tokens",
+    ),
+    "FP8 without scales": (dict(x=np.ones((TOKENS, HIDDEN), FP8)), "x"),
+    "E5M2": (dict(x=np.ones((TOKENS, HIDDEN), ml_dtypes.float8_e5m2), scales=SCALES), "x"),
+    "BF16 with scales": (dict(scales=SCALES), "x"),
+    "scales of BF16 rows": (
+        dict(x=np.ones((TOKENS, HIDDEN), FP8), scales=SCALES, rows="bf16"),
+        "scales",
+    ),
+    "too many scales": (
+        dict(x=np.ones((TOKENS, HIDDEN), FP8), scales=np.ones((TOKENS, 2), np.float32)),
+        "scales",
+    ),
+    "scales for exponents": (
+        dict(x=np.ones((TOKENS, HIDDEN), FP8), scales=SCALES, rows="fp8_ue8m0"),
+        "scales",
+    ),
+    "ids of fewer tokens": (dict(topk_idx=np.zeros((TOKENS - 1, TOPK), int)), "topk_idx"),
+    "more picks": (dict(topk_idx=np.zeros((TOKENS, TOPK + 1), int)), "topk_idx"),
+    "ids that are not whole": (dict(topk_idx=np.zeros((TOKENS, TOPK))), "topk_idx"),
+    "ids in columns": (dict(topk_idx=np.zeros((TOPK, TOKENS), int).T), "topk_idx"),
+    "no ids": (dict(topk_idx=None), "topk_idx"),
+    "rows of another kind": (dict(rows=8), "rows"),
+    "one active rank": (dict(active_ranks=[True]), "active_ranks"),
+    "no list of active ranks": (dict(active_ranks=2), "active_ranks"),
+    "not itself active": (dict(active_ranks=[False, False]), "active_ranks"),
+    "no time": (dict(timeout=0), "timeout"),
+    "less than a nanosecond": (dict(timeout=1e-12), "timeout"),
+    "time that is no number": (dict(timeout=float("nan")), "timeout"),
+    "one multiprocessor": (dict(sms=1), "sms"),
+    "more than there are": (dict(sms=100_000), "sms"),
+    "rows counted in 64 bits": (dict(rows_total=np.zeros(EXPERTS // 2, np.int64)), "rows_total"),
+    "rows of all experts": (dict(rows_total=np.zeros(EXPERTS, np.int32)), "rows_total"),
+    "cycles of pairs of ranks": (dict(waited_cycles=np.zeros((2, 2), np.int64)), "waited_cycles"),
+}
+
+
+@pytest.mark.parametrize("name", LOW_LATENCY_DISPATCH)
+def test_of_a_low_latency_dispatch(name: str) -> None:
+    """One rank alone has it wrong, says so at once, and makes the call that the other waits for."""
+    wrong, argument = LOW_LATENCY_DISPATCH[name]
+
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(
+            world, experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
+        )
+        right = dict(x=np.ones((TOKENS, HIDDEN), BF16), topk_idx=np.array([[0, 5]] * TOKENS))
+        if world.rank == 0:
+            with pytest.raises(tokenyard.InvalidArgument) as caught:
+                exchange.dispatch(**(right | wrong))
+            assert caught.value.argument == argument
+        rows = exchange.dispatch(**right, rows="bf16")
+        weights = np.full((TOKENS, TOPK), 0.5, np.float32)
+        home = exchange.combine(rows.x, weights, rows)
+        exchange.wait()
+        assert (home.x == 1).all()
+        assert exchange.masked() == []
+
+    tokenyard.launch(layer, ranks=2)
 
 
 @pytest.mark.parametrize("name", LOW_LATENCY)

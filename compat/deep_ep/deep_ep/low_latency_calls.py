@@ -138,15 +138,13 @@ class LowLatencyCalls:
         self._serving.update_mask(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes 1 for masked ranks and 0 for the others. Waits for the calls before it.
+        """Writes 1 for masked ranks and 0 for the others, after the calls before it on the current
+        stream.
 
         Args:
             mask_status: [ranks] int32.
         """
-        status = [0] * self.group_size
-        for rank in self._serving.masked():
-            status[rank] = 1
-        mask_status.copy_(torch.tensor(status, dtype=mask_status.dtype, device="cpu"))
+        self._serving.write_mask(mask_status)
 
     def low_latency_clean_mask_buffer(self) -> None:
         """Unmasks all ranks; see `low_latency_update_mask_buffer`."""

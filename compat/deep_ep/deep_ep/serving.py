@@ -39,7 +39,11 @@ class Serving:
     def __init__(self, world: tokenyard.World, masks: bool) -> None:
         self._world = world
         self._masks = masks
+        index = world.device_index
+        self._device = torch.device("cpu") if index is None else torch.device("cuda", index)
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
+        self._left_out: set[int] = set()
+        """Masked by hand: also in exchanges that are still to be made."""
 
     def dispatch(
         self,
@@ -116,29 +120,42 @@ class Serving:
     def meet(self) -> None:
         """A call without tokens: whoever does not come to it is masked."""
         for exchange in self._exchanges.values():
-            index = self._world.device_index
-            device = torch.device("cpu") if index is None else torch.device("cuda", index)
-            none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=device)
-            exchange.dispatch(none, torch.empty(0, exchange.topk, dtype=torch.int64, device=device))
+            none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=self._device)
+            ids = torch.empty(0, exchange.topk, dtype=torch.int64, device=self._device)
+            exchange.dispatch(none, ids)
 
-    def masked(self) -> list[int]:
-        """Ranks that are not spoken with, once all that is enqueued has ended."""
+    def write_mask(self, status: torch.Tensor) -> None:
+        """1 for ranks that are not spoken with, 0 for the others. Comes after the calls before it;
+        the host does not wait."""
         self._require_masks()
+        ranks = self._world.size
+        if status.dtype != torch.int32 or status.shape != (ranks,):
+            raise invalid(
+                "mask_status", f"[{ranks}] int32", f"{list(status.shape)} of {status.dtype}"
+            )
+        masked = torch.zeros(ranks, dtype=torch.bool, device=self._device)
+        for rank in self._left_out:
+            masked[rank] = True
+        words = torch.empty(ranks, dtype=torch.int32, device=self._device)
         for exchange in self._exchanges.values():
-            exchange.wait()
-        return sorted(
-            {masked.rank for each in self._exchanges.values() for masked in each.masked()}
-        )
+            exchange.write_mask(words)
+            masked |= words != 0
+        status.copy_(masked)
 
     def update_mask(self, rank: int, masked: bool) -> None:
         self._require_masks()
+        ranks = self._world.size
+        if not 0 <= rank < ranks or rank == self._world.rank:
+            raise invalid("rank_to_mask", f"another of the {ranks} ranks", str(rank))
         for exchange in self._exchanges.values():
             exchange.update_mask(rank, masked)
+        (self._left_out.add if masked else self._left_out.discard)(rank)
 
     def clear_mask(self) -> None:
         self._require_masks()
         for exchange in self._exchanges.values():
             exchange.clear_mask()
+        self._left_out.clear()
 
     def close(self) -> None:
         for exchange in self._exchanges.values():
@@ -150,9 +167,12 @@ class Serving:
     ) -> tokenyard.LowLatency:
         shape = (tokens_max, hidden, experts, topk)
         if shape not in self._exchanges:
-            self._exchanges[shape] = tokenyard.LowLatency(
+            exchange = tokenyard.LowLatency(
                 self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
             )
+            for rank in self._left_out:
+                exchange.update_mask(rank, True)
+            self._exchanges[shape] = exchange
         return self._exchanges[shape]
 
     def _require_masks(self) -> None:
@@ -167,11 +187,10 @@ class Serving:
         for exchange in self._exchanges.values():
             for masked in exchange.masked():
                 raise tokenyard.PeerTimeout(
-                    f"rank {masked.rank} did not answer a low-latency call ({masked.phase});"
-                    " with enable_shrink=True the others would go on without it",
+                    f"{masked}; with enable_shrink=True the others would go on without it",
                     rank=masked.rank,
                     phase=masked.phase,
-                    expected=0,
-                    seen=0,
+                    expected=masked.expected,
+                    seen=masked.seen,
                     waited_s=masked.waited_s,
                 )

@@ -47,9 +47,13 @@ uint64_t Batch::bytes(const LowLatencyOptions& options, uint32_t ranks) {
   return pieces.bytes();
 }
 
+uint64_t Batch::combine_bytes(const LowLatencyOptions& options) {
+  return uint64_t{options.experts} * options.tokens_max * options.hidden * 2;
+}
+
 Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks)
     : accelerator_(accelerator),
-      combine_bytes_(size_t{options.experts} * options.tokens_max * options.hidden * 2),
+      combine_bytes_(combine_bytes(options)),
       memory_(accelerator.allocate(bytes(options, ranks))) {
   Pieces pieces(static_cast<std::byte*>(memory_));
   out_ = lay_out(pieces, options, ranks);

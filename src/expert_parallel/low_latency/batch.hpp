@@ -19,6 +19,7 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   static uint64_t bytes(const LowLatencyOptions& options, uint32_t ranks);
+  static uint64_t combine_bytes(const LowLatencyOptions& options);
 
   const DispatchOut& out() const { return out_; }
   /// For experts' results; allocated when it is first asked for.

@@ -114,7 +114,8 @@ LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t
   low_latency::check_options(options, ranks);
   return {.arena_bytes = low_latency::window_layout(options, ranks).bytes(),
           .device_bytes =
-              2 * low_latency::Batch::bytes(options, ranks) + sizeof(low_latency::Workspace)};
+              2 * low_latency::Batch::bytes(options, ranks) + sizeof(low_latency::Workspace),
+          .combine_buffer_bytes = low_latency::Batch::combine_bytes(options)};
 }
 
 }  // namespace tokenyard

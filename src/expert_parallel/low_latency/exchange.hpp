@@ -33,6 +33,7 @@ struct LowLatency::Parts {
 
   // Masks and epochs (restart.cpp).
   std::vector<MaskedRank> masked() const;
+  void write_mask(int32_t* out, Stream stream);
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   uint32_t epoch();

@@ -26,6 +26,9 @@ void* LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle
 std::vector<MaskedRank> LowLatency::masked() const {
   return parts_->masked();
 }
+void LowLatency::write_mask(int32_t* out, uint64_t stream) {
+  parts_->write_mask(out, Stream{stream});
+}
 void LowLatency::update_mask(uint32_t rank, bool masked) {
   parts_->update_mask(rank, masked);
 }

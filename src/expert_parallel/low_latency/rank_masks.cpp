@@ -1,6 +1,25 @@
 #include "expert_parallel/low_latency/rank_masks.hpp"
 
-namespace tokenyard::low_latency {
+#include <fmt/format.h>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+std::string MaskedRank::text() const {
+  const WaitFacts facts{rank, phase, expected, seen, waited_s};
+  switch (why) {
+    case Why::timeout:
+      return PeerTimeout(facts).what();
+    case Why::lost:
+      return PeerLost(facts).what();
+    case Why::left_out:
+      break;
+  }
+  return fmt::format("rank {} was {}", rank, phase);
+}
+
+namespace low_latency {
 
 namespace {
 
@@ -18,6 +37,12 @@ MaskedRank::Why why(Failure failure) {
 }
 
 }  // namespace
+
+MaskedRank left_out(uint32_t rank) {
+  return {.rank = rank,
+          .why = MaskedRank::Why::left_out,
+          .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]};
+}
 
 RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
     : accelerator_(accelerator),
@@ -49,6 +74,8 @@ std::vector<MaskedRank> RankMasks::list() const {
     list.push_back({.rank = rank,
                     .why = why(static_cast<Failure>(report.failure)),
                     .phase = phase_names()[report.phase],
+                    .expected = report.expected,
+                    .seen = report.seen,
                     .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
   }
   return list;
@@ -59,4 +86,6 @@ void RankMasks::clear(uint32_t rank, Stream stream) {
   accelerator_.write_flag(&reports_[rank].failure, static_cast<uint32_t>(Failure::none));
 }
 
-}  // namespace tokenyard::low_latency
+}  // namespace low_latency
+
+}  // namespace tokenyard

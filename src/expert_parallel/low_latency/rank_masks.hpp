@@ -10,6 +10,9 @@
 
 namespace tokenyard::low_latency {
 
+/// A rank that the caller left out, before a kernel has said so.
+MaskedRank left_out(uint32_t rank);
+
 class RankMasks {
  public:
   RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "expert_parallel/given_memory.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
 
 namespace tokenyard {
@@ -27,10 +28,20 @@ std::vector<MaskedRank> LowLatency::Parts::masked() const {
   std::vector<MaskedRank> list = masks_.list();
   for (uint32_t rank = 0; rank < world.size(); ++rank)
     if (left_out_.contains(rank) && !masks_.masked(rank))
-      list.push_back({.rank = rank, .why = MaskedRank::Why::left_out, .phase = "", .waited_s = 0});
+      list.push_back(low_latency::left_out(rank));
   std::sort(list.begin(), list.end(),
             [](const MaskedRank& a, const MaskedRank& b) { return a.rank < b.rank; });
   return list;
+}
+
+void LowLatency::Parts::write_mask(int32_t* out, Stream stream) {
+  require_open();
+  require_pointer(out, "out", world.size(), alignof(int32_t));
+  last_stream_.begin_call(stream);
+  accelerator_.copy(out, masks_.masks().failed, world.size() * sizeof(*out), stream);
+  // No kernel knows of these yet.
+  for (uint32_t rank = 0; rank < world.size(); ++rank)
+    if (left_out_.contains(rank)) accelerator_.fill(out + rank, 1, sizeof(*out), stream);
 }
 
 void LowLatency::Parts::require_nothing_left(const char* asked) const {
