@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -242,3 +243,52 @@ def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool
             expect_gone()
 
     tokenyard.launch(layer, ranks=ranks, arena_bytes=128 << 20, timeout=1)
+
+
+NONE = inspect.Parameter.empty
+CALLS = {
+    "get_low_latency_rdma_size_hint": dict(
+        num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_ranks=NONE, num_experts=NONE
+    ),
+    "clean_low_latency_buffer": dict(
+        num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_experts=NONE
+    ),
+    "low_latency_dispatch": dict(
+        x=NONE,
+        topk_idx=NONE,
+        num_max_dispatch_tokens_per_rank=NONE,
+        num_experts=NONE,
+        cumulative_local_expert_recv_stats=None,
+        dispatch_wait_recv_cost_stats=None,
+        use_fp8=True,
+        round_scale=False,
+        use_ue8m0=False,
+        async_finish=False,
+        return_recv_hook=False,
+    ),
+    "low_latency_combine": dict(
+        x=NONE,
+        topk_idx=NONE,
+        topk_weights=NONE,
+        handle=NONE,
+        use_logfmt=False,
+        zero_copy=False,
+        async_finish=False,
+        return_recv_hook=False,
+        out=None,
+        combine_wait_recv_cost_stats=None,
+    ),
+    "low_latency_update_mask_buffer": dict(rank_to_mask=NONE, mask=False),
+    "low_latency_query_mask_buffer": dict(mask_status=NONE),
+    "low_latency_clean_mask_buffer": {},
+    "get_next_low_latency_combine_buffer": dict(handle=NONE),
+}
+"""Names, order and defaults of arguments, as DeepEP's commit dd758ca has them."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_take_what_deep_eps_take(name: str) -> None:
+    taken = inspect.signature(getattr(deep_ep.Buffer, name)).parameters.values()
+    named = {each.name: each.default for each in taken if each.kind is not each.VAR_KEYWORD}
+    named.pop("self", None)
+    assert list(named.items()) == list(CALLS[name].items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,16 @@ def test_fp8_rows_come_with_scales_and_ranges() -> None:
         assert hook is None
         assert rows.shape == (LOCAL, RANKS * LARGEST, HIDDEN)
         assert scales.shape == (LOCAL, RANKS * LARGEST, HIDDEN // 128)
-        src_info, layout_range, *_ = handle
+        src_info, layout_range, *sizes = handle
+        assert sizes == [LARGEST, HIDDEN, EXPERTS]
+        assert handle[-1] == EXPERTS
+        assert handle[2:4] == (LARGEST, HIDDEN)
+        assert (layout_range.dtype, layout_range.shape) == (torch.int64, (LOCAL, RANKS))
         for local in range(LOCAL):
-            assert counts[local] == layout_range[local, :, 1].sum()
+            assert counts[local] == (layout_range[local] & 0xFFFFFFFF).sum()
             for source in range(RANKS):
                 sent, idx, _ = inputs(source)
-                begin, count = layout_range[local, source].tolist()
+                begin, count = divmod(layout_range[local, source].item(), 1 << 32)
                 tokens = (idx == world.rank * LOCAL + local).any(1).nonzero().flatten()
                 assert src_info[local, begin : begin + count].tolist() == tokens.tolist()
                 row_scales = scales[local, begin : begin + count].repeat_interleave(128, 1)
@@ -151,8 +156,70 @@ def test_what_cannot_be_is_named() -> None:
         buffer.combine(*arguments)
         with pytest.raises(tokenyard.InvalidArgument):
             buffer.combine(*arguments)
+        with pytest.raises(tokenyard.Unsupported, match="disable_p2p"):
+            Buffer(world, 0, True)
 
     tokenyard.launch(program, ranks=1)
+
+
+def test_everybody_is_active_unless_told_otherwise() -> None:
+    """And rows are FP8: None is Mooncake's default of `use_fp8`."""
+
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(world.rank)
+        rows, _, handle, _, _ = buffer.dispatch(x, picks, None, timeout_us=-1, **SHAPE)
+        assert len(rows) == 2
+        y = rows[0].float().nan_to_num() * rows[1].repeat_interleave(128, 2)
+        y = y.nan_to_num(posinf=0, neginf=0).to(torch.bfloat16)
+        home, _, _ = buffer.combine(y, picks, weights, None, -1, handle)
+        assert (home.float() - x.float()).abs().max() <= 0.5
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+NONE = inspect.Parameter.empty
+CALLS = {
+    "__init__": dict(group=NONE, num_ep_buffer_bytes=0, disable_p2p=False),
+    "get_ep_buffer_size_hint": dict(
+        num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_ranks=NONE, num_experts=NONE
+    ),
+    "dispatch": dict(
+        x=NONE,
+        topk_idx=NONE,
+        active_ranks=NONE,
+        num_max_dispatch_tokens_per_rank=NONE,
+        num_experts=NONE,
+        timeout_us=NONE,
+        use_fp8=None,
+        async_finish=False,
+        return_recv_hook=False,
+    ),
+    "combine": dict(
+        x=NONE,
+        topk_idx=NONE,
+        topk_weights=NONE,
+        active_ranks=NONE,
+        timeout_us=NONE,
+        handle=NONE,
+        zero_copy=False,
+        async_finish=False,
+        return_recv_hook=False,
+        out=None,
+    ),
+    "get_next_combine_buffer": dict(handle=NONE),
+    "update_ep_member": {},
+}
+"""Names, order and defaults of arguments, as Mooncake's commit 3b5a594 has them."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_take_what_mooncakes_take(name: str) -> None:
+    taken = inspect.signature(getattr(Buffer, name)).parameters
+    defaults = {key: value.default for key, value in taken.items() if key != "self"}
+    theirs = CALLS[name]
+    assert list(defaults.items())[: len(theirs)] == list(theirs.items())
+    assert NONE not in list(defaults.values())[len(theirs) :]
 
 
 def test_the_hint_is_what_peers_reach() -> None:

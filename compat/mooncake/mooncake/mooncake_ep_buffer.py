@@ -4,8 +4,8 @@ how long to wait for them."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,32 +20,44 @@ TIMEOUT_S = 100.0
 """Of a World that a Buffer makes, and so of calls with a `timeout_us` of -1."""
 
 
-class Handle(NamedTuple):
-    """What a combine must know of its dispatch. The first five fields are Mooncake's."""
+class Handle(Sequence[Any]):
+    """What a combine must know of its dispatch. Reads as Mooncake's tuple: (src_info, layout_range,
+    num_max_dispatch_tokens_per_rank, hidden, num_experts)."""
 
-    src_info: torch.Tensor
-    """[local experts, slots] int32: a row's token on its source rank."""
-    layout_range: torch.Tensor
-    """[local experts, ranks, 2] int32: a source's first row, and how many it has."""
-    num_max_dispatch_tokens_per_rank: int
-    hidden: int
-    num_experts: int
-    exchange: tokenyard.LowLatency
-    received: tokenyard.LowLatencyReceived[torch.Tensor]
+    def __init__(
+        self,
+        exchange: tokenyard.LowLatency,
+        received: tokenyard.LowLatencyReceived[torch.Tensor],
+    ) -> None:
+        self.exchange, self.received = exchange, received
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: Any) -> Any:
+        exchange = self.exchange
+        sizes = (exchange.tokens_max, exchange.hidden, exchange.experts)
+        # Of a call with a hook there are ranges once it was called, so they are not packed before.
+        parts = (lambda: self.received.source_token, self._layout_range)
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        return parts[place]() if place < len(parts) else sizes[place - len(parts)]
+
+    def _layout_range(self) -> torch.Tensor:
+        """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
+        return self.received.ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]
 
 
 class EventOverlap:
-    """The end of a call. Its work is on the stream that was current, so waiting for it there is
-    nothing; it brings the news of ranks that did not answer."""
+    """The end of a call. Its work is on the stream that was current, and comes before what is
+    enqueued there next: there is nothing to wait for."""
 
-    def __init__(self, news: Callable[[], None]) -> None:
-        self._news = news
+    def __init__(self, event: Any = None, extra_tensors: tuple[torch.Tensor, ...] | None = None):
+        self.event, self.extra_tensors = event, extra_tensors
 
     def current_stream_wait(self) -> None:
-        """Waits, and writes 0 to `active_ranks` for ranks that did not answer."""
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.current_stream().synchronize()
-        self._news()
+        """The current stream has what the call brings."""
 
     def __enter__(self) -> EventOverlap:
         return self
@@ -61,6 +73,7 @@ class Buffer:
         group: a process group of any backend, or a `tokenyard.World`.
         num_ep_buffer_bytes: memory that peers reach; see `get_ep_buffer_size_hint`. Of a World its
             arena is used, whatever this says.
+        disable_p2p: not to be had: peers are reached by loads and stores.
         device: "cuda" or "host"; without one, GPUs where there are any.
     """
 
@@ -68,8 +81,12 @@ class Buffer:
         self,
         group: dist.ProcessGroup | tokenyard.World,
         num_ep_buffer_bytes: int = 0,
+        disable_p2p: bool = False,
         device: str | None = None,
     ) -> None:
+        if disable_p2p:
+            why = "peers are reached by loads and stores"
+            raise tokenyard.Unsupported(f"disable_p2p: {why}", asked="disable_p2p", why=why)
         self.group, self.num_ep_buffer_bytes = group, num_ep_buffer_bytes
         if isinstance(group, tokenyard.World):
             self._world = group
@@ -105,11 +122,11 @@ class Buffer:
         self,
         x: torch.Tensor,
         topk_idx: torch.Tensor,
-        active_ranks: torch.Tensor,
+        active_ranks: torch.Tensor | None,
         num_max_dispatch_tokens_per_rank: int,
         num_experts: int,
         timeout_us: int,
-        use_fp8: bool = True,
+        use_fp8: bool | None = None,
         async_finish: bool = False,
         return_recv_hook: bool = False,
     ) -> tuple[
@@ -124,8 +141,10 @@ class Buffer:
         Args:
             x: [tokens, hidden] bfloat16.
             topk_idx: [tokens, topk] int64 or int32, -1 for none.
-            active_ranks: [ranks] int32: 0 leaves a rank out. Ranks that do not answer become 0.
+            active_ranks: [ranks] int32: 0 leaves a rank out. Ranks that do not answer become 0, in
+                the order of the stream. None: everybody who has answered so far.
             timeout_us: how long to wait; -1: as long as the World does.
+            use_fp8: rows as E4M3 with scales, unless False.
             return_recv_hook: only send; the hook receives.
 
         Returns:
@@ -135,35 +154,24 @@ class Buffer:
         exchange = self._exchange(
             (num_max_dispatch_tokens_per_rank, x.size(1), num_experts, topk_idx.size(1))
         )
-        news = self._news(exchange, active_ranks)
-        news()
         received = exchange.dispatch(
             x,
             topk_idx,
-            rows="fp8" if use_fp8 else "bf16",
-            active_ranks=self._active(active_ranks),
+            rows="bf16" if use_fp8 is False else "fp8",
+            active_ranks=self._active(exchange, active_ranks),
             timeout=_seconds(timeout_us),
             return_recv_hook=return_recv_hook,
         )
-        handle = Handle(
-            received.source_token,
-            received.ranges,
-            num_max_dispatch_tokens_per_rank,
-            x.size(1),
-            num_experts,
-            exchange,
-            received,
-        )
+        hook = self._told(exchange, active_ranks, received.hook)
         delivered = received.x if received.scales is None else (received.x, received.scales)
-        hook = _followed_by(received.hook, news)
-        return delivered, received.counts, handle, EventOverlap(news), hook
+        return delivered, received.counts, Handle(exchange, received), EventOverlap(), hook
 
     def combine(
         self,
         x: torch.Tensor,
         topk_idx: torch.Tensor,
         topk_weights: torch.Tensor,
-        active_ranks: torch.Tensor,
+        active_ranks: torch.Tensor | None,
         timeout_us: int,
         handle: Handle,
         zero_copy: bool = False,
@@ -185,18 +193,17 @@ class Buffer:
             [tokens, hidden] bfloat16, which lacks the experts of ranks that did not answer; the
             event, and the hook if one was asked for.
         """
-        news = self._news(handle.exchange, active_ranks)
-        news()
-        combined = handle.exchange.combine(
+        exchange = handle.exchange
+        combined = exchange.combine(
             self.get_next_combine_buffer(handle) if zero_copy else x,
             topk_weights,
             handle.received,
             out=out,
-            active_ranks=self._active(active_ranks),
+            active_ranks=self._active(exchange, active_ranks),
             timeout=_seconds(timeout_us),
             return_recv_hook=return_recv_hook,
         )
-        return combined.x, EventOverlap(news), _followed_by(combined.hook, news)
+        return combined.x, EventOverlap(), self._told(exchange, active_ranks, combined.hook)
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
@@ -220,32 +227,43 @@ class Buffer:
             )
         return self._exchanges[shape]
 
-    def _active(self, active_ranks: torch.Tensor) -> list[bool]:
+    def _active(
+        self, exchange: tokenyard.LowLatency, active_ranks: torch.Tensor | None
+    ) -> list[bool] | None:
+        """Of this call. The tensor loses the ranks that have not answered an earlier one."""
+        if active_ranks is None:
+            return None
         if active_ranks.shape != (self.group_size,):
             raise invalid("active_ranks", f"[{self.group_size}]", str(list(active_ranks.shape)))
+        self._write_masked(exchange, active_ranks)
         return [bool(active) for active in active_ranks.tolist()]
 
-    @staticmethod
-    def _news(exchange: tokenyard.LowLatency, active_ranks: torch.Tensor) -> Callable[[], None]:
-        def tell() -> None:
-            for masked in exchange.masked():
-                active_ranks[masked.rank] = 0
+    def _told(
+        self,
+        exchange: tokenyard.LowLatency,
+        active_ranks: torch.Tensor | None,
+        hook: Callable[[], None] | None,
+    ) -> Callable[[], None] | None:
+        """After a call, or as part of its hook: `active_ranks` learns who has not answered."""
+        if active_ranks is None:
+            return hook
+        if hook is None:
+            self._write_masked(exchange, active_ranks)
+            return None
 
-        return tell
+        def receive() -> None:
+            hook()
+            self._write_masked(exchange, active_ranks)
+
+        return receive
+
+    def _write_masked(self, exchange: tokenyard.LowLatency, active_ranks: torch.Tensor) -> None:
+        index = self._world.device_index
+        device = torch.device("cpu") if index is None else torch.device("cuda", index)
+        masked = torch.empty(self.group_size, dtype=torch.int32, device=device)
+        exchange.write_mask(masked)
+        active_ranks.masked_fill_((masked != 0).to(active_ranks.device), 0)
 
 
 def _seconds(timeout_us: int) -> float | None:
     return None if timeout_us < 0 else timeout_us * 1e-6
-
-
-def _followed_by(
-    hook: Callable[[], None] | None, news: Callable[[], None]
-) -> Callable[[], None] | None:
-    if hook is None:
-        return None
-
-    def receive() -> None:
-        hook()
-        news()
-
-    return receive
