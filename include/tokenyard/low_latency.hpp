@@ -53,8 +53,9 @@ struct LowLatencyInput {
 struct LowLatencyCall {
   /// [ranks] who takes part; empty: everybody. Whoever does not is masked from then on.
   std::vector<bool> active = {};
-  std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  ///< else the World's
-  uint32_t sms = 0;                                                ///< else the options'
+  std::optional<std::chrono::nanoseconds> timeout =
+      std::nullopt;   ///< else the World's; of more than 14 minutes, 14
+  uint32_t sms = 0;   ///< else the options'
   bool hook = false;  ///< only send; `receive` does the rest, and in between no SM is held
   int32_t* rows_total = nullptr;      ///< dispatch: [local experts] rows received are added here
   uint64_t* waited_cycles = nullptr;  ///< [ranks] cycles waited for each rank are added here

@@ -184,7 +184,7 @@ class LowLatency(Exchange):
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
             active_ranks: [ranks] who takes part; the others are masked from then on.
-            timeout: seconds; the world's without one.
+            timeout: seconds, the world's without one; of more than 14 minutes, 14.
             sms: multiprocessors of this call.
             return_recv_hook: only send. The result's `hook` receives; in between no multiprocessor
                 is held.

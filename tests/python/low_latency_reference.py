@@ -72,11 +72,23 @@ def rows_of(batch: list[Given], expert: int) -> Rows:
     return Rows(np.array(sources, np.int32), np.array(tokens, np.int32))
 
 
+def smallest(share: np.ndarray) -> np.ndarray:
+    """What a logarithm may lose beside its relative error: of 128 channels those more than 32
+    octaves below the largest."""
+    padded = np.pad(np.abs(share), (0, -len(share) % GROUP)).reshape(-1, GROUP)
+    return np.repeat(padded.max(axis=1) * 2.0**-32, GROUP)[: len(share)]
+
+
 def combined(
-    batch: list[Given], rank: int, experts_per_rank: int, y_of: dict[int, dict]
+    batch: list[Given],
+    rank: int,
+    experts_per_rank: int,
+    y_of: dict[int, dict],
+    *,
+    logfmt: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sums for a rank's tokens in float64, and what bounds their error: one rounding of every
-    other rank's share, one of the sum, and float32 in between.
+    other rank's share, or its way as a logarithm, one of the sum, and float32 in between.
 
     `y_of[expert][source, token]` is the expert's row for that token.
     """
@@ -84,6 +96,7 @@ def combined(
     tokens, hidden = given.x.shape
     sums, bounds = np.zeros((tokens, hidden)), np.zeros((tokens, hidden))
     unit = 2.0**-8
+    of_a_share = 0.0222 if logfmt else unit
     for token in range(tokens):
         shares: dict[int, np.ndarray] = {}
         magnitude = np.zeros(hidden)
@@ -97,7 +110,9 @@ def combined(
         for there, share in shares.items():
             sums[token] += share
             if there != rank:
-                bounds[token] += unit * np.abs(share)
+                bounds[token] += of_a_share * np.abs(share)
+                if logfmt:
+                    bounds[token] += smallest(share)
         bounds[token] = (
             bounds[token] * (1 + unit) + unit * np.abs(sums[token]) + 2.0**-18 * magnitude
         )

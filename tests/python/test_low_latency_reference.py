@@ -1,5 +1,6 @@
 """Random configurations of the low-latency exchange against the reference in NumPy: dispatch bit
-for bit, combine bit for bit where its sums are exact, and within two roundings to bfloat16 else.
+for bit, combine bit for bit where its sums are exact, and within two roundings to bfloat16 else, or
+within the error of ten-bit logarithms.
 
 There are 2,000; CI runs the first of each world size, `--configurations 2000` runs all."""
 
@@ -39,9 +40,20 @@ class Configuration:
     repeats: bool
     """Whether a token may name an expert twice."""
     hooks: bool
+    overlap: bool
+    """With hooks: the second batch is sent before the first is received, and so with combines."""
     sms: int
+    combine_sms: int
     exact: bool
     """Whether y is of small integers and weights are one: no rounding touches the sums."""
+    logfmt: bool
+    own_y: bool
+    """Whether combine reads the caller's memory, and not the exchange's."""
+    spare: int
+    """By which tokens_max is more than anybody's tokens."""
+    left_out: int | None
+    """The rank that nobody speaks with in the second batch, nor it with anybody. A third one comes
+    when masks are cleared."""
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -49,11 +61,15 @@ def draw(seed: int, ranks: int) -> Configuration:
     experts = ranks * int(rng.integers(1, 7))
     tokens = rng.integers(0, int(rng.choice([1, 3, 8, 33])) + 1, ranks)
     rows = str(rng.choice(["bf16", "fp8", "fp8_rounded", "fp8_ue8m0"]))
+    hooks = bool(rng.random() < 0.4)
+    exact = bool(rng.random() < 0.5)
+    overlap = bool(hooks and rng.random() < 0.5)
+    leaves = ranks > 1 and not overlap and rng.random() < 0.2
     return Configuration(
         seed=seed,
         ranks=ranks,
         experts=experts,
-        hidden=32 * int(rng.choice([1, 1, 3, 4, 9, 17, 20])),
+        hidden=32 * int(rng.choice([1, 1, 3, 4, 9, 17, 20, 90], p=[0.15] * 6 + [0.09, 0.01])),
         topk=int(rng.integers(1, min(experts, int(rng.choice([2, 8, 16]))) + 1)),
         tokens=tuple(int(count) for count in tokens),
         rows=rows,
@@ -61,9 +77,15 @@ def draw(seed: int, ranks: int) -> Configuration:
         ids=str(rng.choice(["int32", "int64"])),
         absent=float(rng.choice([0, 0.1, 0.6, 1])),
         repeats=bool(rng.random() < 0.15),
-        hooks=bool(rng.random() < 0.4),
+        hooks=hooks,
+        overlap=overlap,
         sms=int(rng.choice([0, 2, 3, 5])),
-        exact=bool(rng.random() < 0.5),
+        combine_sms=int(rng.choice([0, 2, 3, 5])),
+        exact=exact,
+        logfmt=bool(not exact and rng.random() < 0.4),
+        own_y=bool(rng.random() < 0.5),
+        spare=int(rng.choice([0, 0, 1, 30])),
+        left_out=int(rng.integers(ranks)) if leaves else None,
     )
 
 
@@ -104,41 +126,119 @@ class Outcome:
     lost: np.ndarray
 
 
-def run_one(
-    exchange: tokenyard.LowLatency, config: Configuration, batch: list[Given], rank: int
-) -> Outcome:
-    mine = batch[rank]
-    x, scales = mine.x, None
-    if config.given_fp8:
-        x, scales = cast(mine.x.astype(np.float32), config.rows)
-        if config.rows == "fp8_ue8m0":
-            scales = packed(scales)
-    got = exchange.dispatch(
-        x,
-        mine.topk_idx,
-        rows=config.rows,
-        scales=scales,
-        sms=config.sms,
-        return_recv_hook=config.hooks,
-    )
-    if got.hook is not None:
-        got.hook()
-    exchange.wait()
-    seen = [got.x, got.scales, got.counts, got.ranges, got.source_token]
-    copies = [None if array is None else array.copy() for array in seen]
-    y = exchange.combine_buffer(got)
-    y[:] = np.nan
-    local_experts = config.experts // config.ranks
-    for local in range(local_experts):
-        expert = rank * local_experts + local
-        rows = rows_of(batch, expert)
-        for slot, (source, token) in enumerate(zip(rows.source, rows.token, strict=True)):
-            y[local, slot] = expert_row(config, expert, int(source), int(token))
-    home = exchange.combine(y, mine.topk_weights, got, return_recv_hook=config.hooks)
-    if home.hook is not None:
-        home.hook()
-    exchange.wait()
-    return Outcome(*copies, home.x, home.lost)
+class Batch:
+    """One batch of one rank, step by step. Every step but `combine` may be a hook's."""
+
+    def __init__(
+        self, exchange: tokenyard.LowLatency, config: Configuration, number: int, rank: int
+    ) -> None:
+        self.exchange, self.config, self.number, self.rank = exchange, config, number, rank
+        self.given = batch_of(config, number, rank)
+        active = active_of(config, number, rank)
+        self.active = None if all(active) else active
+
+    def dispatch(self, rows_total: np.ndarray) -> None:
+        config, mine = self.config, self.given[self.rank]
+        x, scales = mine.x, None
+        if config.given_fp8:
+            x, scales = cast(mine.x.astype(np.float32), config.rows)
+            if config.rows == "fp8_ue8m0":
+                scales = packed(scales)
+        self.got = self.exchange.dispatch(
+            x,
+            mine.topk_idx,
+            rows=config.rows,
+            scales=scales,
+            sms=config.sms,
+            active_ranks=self.active,
+            return_recv_hook=config.hooks,
+            rows_total=rows_total,
+        )
+
+    def receive(self) -> None:
+        if self.got.hook is not None:
+            self.got.hook()
+        self.exchange.wait()
+        got = self.got
+        seen = [got.x, got.scales, got.counts, got.ranges, got.source_token]
+        self.copies = [None if array is None else array.copy() for array in seen]
+
+    def combine(self) -> None:
+        config, got = self.config, self.got
+        y = np.empty(got.x.shape, ml_dtypes.bfloat16)
+        if not config.own_y:
+            y = self.exchange.combine_buffer(got)
+        y[:] = np.nan
+        local_experts = config.experts // config.ranks
+        for local in range(local_experts):
+            expert = self.rank * local_experts + local
+            rows = rows_of(self.given, expert)
+            for slot, (source, token) in enumerate(zip(rows.source, rows.token, strict=True)):
+                y[local, slot] = expert_row(config, expert, int(source), int(token))
+        self.home = self.exchange.combine(
+            y,
+            self.given[self.rank].topk_weights,
+            got,
+            use_logfmt=config.logfmt,
+            sms=config.combine_sms,
+            active_ranks=self.active,
+            return_recv_hook=config.hooks,
+        )
+
+    def bring_home(self) -> Outcome:
+        if self.home.hook is not None:
+            self.home.hook()
+        self.exchange.wait()
+        return Outcome(*self.copies, self.home.x, self.home.lost)
+
+
+def active_of(config: Configuration, number: int, rank: int) -> list[bool]:
+    """With whom a rank speaks in a batch."""
+    if number != 1 or config.left_out is None:
+        return [True] * config.ranks
+    alone = config.left_out
+    return [(other == alone) == (rank == alone) for other in range(config.ranks)]
+
+
+def batch_of(config: Configuration, number: int, rank: int) -> list[Given]:
+    """What all ranks give to a batch, as far as a rank gets to know it."""
+    batch = [given_of(config, source, number) for source in range(config.ranks)]
+    for source, active in enumerate(active_of(config, number, rank)):
+        if not active:
+            batch[source] = Given(*(array[:0] for array in vars(batch[source]).values()))
+    return batch
+
+
+def batches_of(config: Configuration) -> range:
+    return range(2 if config.left_out is None else 3)
+
+
+def run_one(exchange: tokenyard.LowLatency, config: Configuration, rank: int) -> list[Outcome]:
+    world = exchange.world
+    batches = [Batch(exchange, config, number, rank) for number in batches_of(config)]
+    rows_total = np.zeros(config.experts // config.ranks, np.int32)
+    outcomes = []
+    if config.overlap:
+        one, other = batches
+        one.dispatch(rows_total)
+        other.dispatch(rows_total)
+        one.receive()
+        one.combine()
+        other.receive()
+        other.combine()
+        outcomes = [one.bring_home(), other.bring_home()]
+    for batch in batches if not config.overlap else []:
+        if batch.number == 2:
+            world.barrier("nobody calls")
+            exchange.clear_mask()
+            world.barrier("masks are cleared")
+        batch.dispatch(rows_total)
+        batch.receive()
+        batch.combine()
+        outcomes.append(batch.bring_home())
+    assert (rows_total == sum(outcome.counts for outcome in outcomes)).all()
+    assert exchange.masked() == []
+    return outcomes
 
 
 def run_batches(world: tokenyard.World, configs: list[Configuration]) -> list[list[Outcome]]:
@@ -149,11 +249,9 @@ def run_batches(world: tokenyard.World, configs: list[Configuration]) -> list[li
             experts=config.experts,
             hidden=config.hidden,
             topk=config.topk,
-            tokens_max=max(1, *config.tokens),
+            tokens_max=max(1, *config.tokens) + config.spare,
         )
-        batches = [[given_of(config, r, number) for r in range(config.ranks)] for number in (0, 1)]
-        outcomes.append([run_one(exchange, config, batch, world.rank) for batch in batches])
-        assert exchange.masked() == []
+        outcomes.append(run_one(exchange, config, world.rank))
         exchange.close()
     return outcomes
 
@@ -205,14 +303,21 @@ def judge_scales(config: Configuration, name: str, seen: np.ndarray, scales: np.
     assert_same(f"{name} scales", exponents, packed(scales)[0].view(np.uint8)[:groups])
 
 
-def judge(config: Configuration, batch: list[Given], outcomes: list[Outcome]) -> None:
+def judge(config: Configuration, number: int, outcomes: list[Outcome]) -> None:
     local_experts = config.experts // config.ranks
     made: dict[int, dict] = {}
+    batches = [batch_of(config, number, rank) for rank in range(config.ranks)]
     for rank, outcome in enumerate(outcomes):
-        made |= judge_dispatch(config, batch, rank, outcome)
+        made |= judge_dispatch(config, batches[rank], rank, outcome)
     for rank, outcome in enumerate(outcomes):
-        assert not outcome.lost.any()
-        sums, bounds = combined(batch, rank, local_experts, made)
+        active = active_of(config, number, rank)
+        given = batches[rank][rank]
+        owner = given.topk_idx // local_experts
+        lost = (given.topk_idx >= 0) & ~np.array(active)[owner]
+        assert_same(f"lost on rank {rank}", outcome.lost, lost.sum(axis=1).astype(np.int32))
+        reached = Given(given.x, np.where(lost, -1, given.topk_idx), given.topk_weights)
+        batch = [reached if source == rank else each for source, each in enumerate(batches[rank])]
+        sums, bounds = combined(batch, rank, local_experts, made, logfmt=config.logfmt)
         if config.exact:
             assert_same(f"out on rank {rank}", outcome.out, sums.astype(ml_dtypes.bfloat16))
         wrong = np.argwhere(~(np.abs(outcome.out.astype(np.float64) - sums) <= bounds))
@@ -225,11 +330,10 @@ def test_batches(ranks: int, base_seed: int, configurations: int) -> None:
     for first in range(0, count, BATCH):
         configs = [draw(base_seed + n, ranks) for n in range(first, min(first + BATCH, count))]
         by_rank = tokenyard.launch(run_batches, ranks=ranks, args=(configs,))
-        for number, config in enumerate(configs):
+        for index, config in enumerate(configs):
             try:
-                for batch in (0, 1):
-                    given = [given_of(config, rank, batch) for rank in range(ranks)]
-                    judge(config, given, [outcomes[number][batch] for outcomes in by_rank])
+                for number in batches_of(config):
+                    judge(config, number, [outcomes[index][number] for outcomes in by_rank])
             except AssertionError as error:
                 error.add_note(f"in {config}")
                 raise
