@@ -156,7 +156,10 @@ class LowLatency {
   /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
   /// freed; without, the stream of the last call outlives this object.
   void wait(uint64_t stream = 0);
-  /// Collective among the ranks that are left: gives the memory back. No call may follow.
+  /// Collective: gives the memory back. No call may follow. Where a rank does not come, the memory
+  /// stays out of use as long as the World lives; throws PeerLost or PeerTimeout if that rank is
+  /// not masked. (One that is gone is noticed at once, one that is silent after the World's
+  /// timeout.)
   void close();
 
   struct Memory {

@@ -336,8 +336,12 @@ class LowLatency(Exchange):
     def close(self) -> None:
         """Gives the arena memory back. Collective; no call may follow.
 
-        What is dropped without it keeps its arena memory out of use as long as the world lives:
-        peers may still write there.
+        Where a rank does not come, the memory stays out of use as long as the world lives, since
+        that rank may still write there. One that is gone is noticed at once, one that is silent
+        after the world's timeout. An exchange that is dropped without this leaves its memory so.
+
+        Raises:
+            PeerLost, PeerTimeout: a rank has not come that was not masked.
         """
         self._native.close()
 

@@ -82,6 +82,8 @@ void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& f
   }
   if (victim) return;  // It woke up, or was never struck: nobody speaks with it.
   survivor.require_only_the_stopped_masked();
+  // Everybody has noticed by now, and a barrier does not wait for who is gone.
+  if (fault.signal != SIGSTOP && survivor.masks_the_stopped()) exchange.close();
 }
 
 void fault(const Fault& fault, uint32_t victim) {
@@ -151,6 +153,7 @@ TEST(LowLatencyFaults, AllButOneDie) {
     }
     for (const MaskedRank& masked : exchange.masked()) others.erase(masked.rank);
     if (!others.empty()) throw WrongBatch("somebody dead is not masked");
+    exchange.close();
   });
   EXPECT_EQ(ranks.wait(kLast), 0);
 }

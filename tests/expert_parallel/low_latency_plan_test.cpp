@@ -1,6 +1,7 @@
 /// How many blocks and warps a low-latency call on a GPU has, and how many of them send.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <vector>
 
 #include "expert_parallel/low_latency/plan.hpp"
@@ -100,6 +101,17 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);
   expect_roles(64, Part::both, kAll, {24, 24, 2}, 2);
   expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
+}
+
+/// Kernels count in 32 bits, and what a rank is waited for at most must fit as well.
+TEST(LowLatencyPlan, TimeoutsFitTheClock) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(timeout_units(1ns), 1u);
+  EXPECT_EQ(timeout_units(1ms), 976u);
+  const uint32_t most = timeout_units(24h);
+  EXPECT_EQ(most, timeout_units(15min));
+  EXPECT_GT(most, timeout_units(14min));
+  EXPECT_LE(uint64_t{kTimesLate + 1} * most, UINT32_MAX);
 }
 
 /// A block of at least two: the caller's budget is never exceeded, and both roles are there.

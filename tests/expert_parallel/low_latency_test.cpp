@@ -1,6 +1,7 @@
 /// Low-latency dispatch and combine on every kind of shape, checked bit for bit.
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/low_latency_replay.hpp"
+#include "expert_parallel/low_latency_survivors.hpp"
 #include "expert_parallel/ranks.hpp"
 
 namespace tokenyard::test {
@@ -72,6 +73,34 @@ TEST_P(LowLatencyBatch, SendsAndReceivesApart) {
          .tokens = {7, 3, 5},
          .hooks = true},
         5);
+}
+
+/// One batch's sends fill the time of the other's way, in dispatches and in combines, on both
+/// buffers and again.
+TEST_P(LowLatencyBatch, TwoBatchesOverlap) {
+  LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 288, .topk = 3},
+                    .tokens = {7, 3, 5}};
+  expect_none_failed(run_ranks(worlds(of.shape.ranks), [&](World& world) {
+    LowLatency exchange(world, of.options());
+    const Survivor all_live(exchange, std::nullopt);
+    LowLatencyCase changing = of;
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+      SurvivorBatch one(all_live, changing, false);
+      ++changing.seed;
+      SurvivorBatch other(all_live, changing, false);
+      ++changing.seed;
+      one.dispatch(true);
+      other.dispatch(true);
+      one.receive_dispatch();
+      one.combine(true);
+      other.receive_dispatch();
+      other.combine(true);
+      one.receive_combine();
+      other.receive_combine();
+    }
+    EXPECT_TRUE(exchange.masked().empty());
+    exchange.close();
+  }));
 }
 
 TEST_P(LowLatencyBatch, CombinesLogFmtCodesWithinTheirError) {

@@ -5,6 +5,7 @@
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
@@ -49,7 +50,7 @@ LowLatency::Parts::~Parts() {
     // A destructor cannot report it.
   }
   // A peer may store here yet: what it sends to nobody in particular is not awaited by anybody.
-  if (!closed_ && window_) window_.quarantine();
+  if (window_) window_.quarantine();
   accelerator_.free_shared(complaint_);
   accelerator_.free(workspace_);
   if (window_table_ != nullptr) accelerator_.free(window_table_);
@@ -100,14 +101,25 @@ void LowLatency::Parts::require_open() const {
   if (closed_) throw InvalidArgument("exchange", "an open LowLatency", "a closed one");
 }
 
-/// The barrier comes after every rank's last kernel, so nothing of this object is on its way.
+/// The barrier comes after every rank's last kernel, so nothing of this object is on its way. Who
+/// does not come to it may store here yet, and the window is kept; that is news only of a rank that
+/// is not masked.
 void LowLatency::Parts::close() {
   if (closed_) return;
   require_nothing_left("close");
   if (last_stream_.in_use()) await_stream(last_stream_.get(), "the end of its last call");
-  world.barrier("LowLatency: close");
   closed_ = true;
-  window_ = ArenaBlock();
+  const auto is_masked = [&](uint32_t rank) {
+    return masks_.masked(rank) || left_out_.contains(rank);
+  };
+  try {
+    world.barrier("LowLatency: close");
+    window_ = ArenaBlock();
+  } catch (const PeerLost& error) {
+    if (!is_masked(error.facts.rank)) throw;
+  } catch (const PeerTimeout& error) {
+    if (!is_masked(error.facts.rank)) throw;
+  }
 }
 
 LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks) {
