@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,19 @@ def torchrun(program: str, ranks: int, folder: Path) -> subprocess.CompletedProc
     path.write_text(program, encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return run_python(*launcher, path)
+
+
+def assert_beside_the_real_one_it_stops(package: str, real: str, folder: Path) -> None:
+    """Of compat: where the distribution that it stands for is installed, an import names both."""
+    (folder / f"{real}-1.2.dist-info").mkdir()
+    about = folder / f"{real}-1.2.dist-info" / "METADATA"
+    about.write_text(f"Metadata-Version: 2.1\nName: {real}\nVersion: 1.2\n", encoding="utf-8")
+    ours = str(ROOT / "compat" / package)
+    program = f"import sys; sys.path[:0] = {[ours, str(folder)]!r}; import {package}"
+    done = run_python("-c", program)
+    assert done.returncode == 1
+    both = rf"{real.replace('_', '.')} 1.2 and tokenyard-{package.replace('_', '-')} are both"
+    assert re.search(both, done.stderr), done.stderr
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], complaint: str) -> None:

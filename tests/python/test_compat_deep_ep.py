@@ -27,7 +27,7 @@ from deep_ep_batch import (
     serving_buffer_of,
     torch,
 )
-from programs import run_python
+from programs import assert_beside_the_real_one_it_stops, run_python
 
 import tokenyard
 from tokenyard.rendezvous import HeldPort
@@ -285,6 +285,10 @@ def test_deep_eps_own_tests(program: str, deep_ep_checkout: Path | None) -> None
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_stands_in_for_nobody_unasked(tmp_path: Path) -> None:
+    assert_beside_the_real_one_it_stops("deep_ep", "deep_ep", tmp_path)
 
 
 def test_what_cannot_be_had_says_so() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import assert_beside_the_real_one_it_stops
 
 import tokenyard
 
@@ -220,6 +221,10 @@ def test_calls_take_what_mooncakes_take(name: str) -> None:
     theirs = CALLS[name]
     assert list(defaults.items())[: len(theirs)] == list(theirs.items())
     assert NONE not in list(defaults.values())[len(theirs) :]
+
+
+def test_it_stands_in_for_nobody_unasked(tmp_path: Path) -> None:
+    assert_beside_the_real_one_it_stops("mooncake", "mooncake_transfer_engine", tmp_path)
 
 
 def test_the_hint_is_what_peers_reach() -> None:
