@@ -71,6 +71,39 @@ def test_a_communication_stream_waits_and_is_waited_for() -> None:
     run(layer)
 
 
+def test_low_latency_calls_keep_their_order_on_any_stream() -> None:
+    """A dispatch sends on one stream and receives on another; the first is told of masks."""
+
+    def layer(world: tokenyard.World) -> None:
+        torch.cuda.set_device(world.device_index)
+        exchange = tokenyard.LowLatency(
+            world, experts=8 * world.size, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
+        )
+        x, topk_idx, weights = inputs(world)
+        weights /= TOPK
+        mask = torch.full((world.size,), 7, dtype=torch.int32, device=x.device)
+        communication, compute = torch.cuda.Stream(), torch.cuda.current_stream()
+        for _ in range(3):
+            torch.cuda._sleep(20_000_000)  # So that tokens read too early would be the old ones.
+            x += 1
+            inputs_ready = compute.record_event()
+            with torch.cuda.stream(communication):
+                communication.wait_event(inputs_ready)
+                rows = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=True)
+                torch.cuda._sleep(20_000_000)
+            rows.hook()
+            home = exchange.combine(rows.x, weights, rows)
+            with torch.cuda.stream(communication):
+                exchange.write_mask(mask)
+                finished = communication.record_event()
+            compute.wait_event(finished)
+            assert torch.equal(home.x, x)
+            assert not mask.any()
+        exchange.wait()
+
+    run(layer)
+
+
 def test_memory_used_on_another_stream_is_not_given_away() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
