@@ -223,6 +223,31 @@ TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
   }));
 }
 
+/// Who does not come to close may store to the memory yet, so nobody gets it any more; that is an
+/// error if the rank was not known to be silent.
+TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
+  for (const bool known : {true, false}) {
+    const auto all =
+        World::in_process(2, "host", {.timeout = kTimeout, .arena_bytes = size_t{1} << 20});
+    expect_none_failed(run_ranks(all, [&](World& world) {
+      const size_t before = world.arena().used();
+      {
+        LowLatency exchange(world, with_seed(1, 2).options());
+        if (world.rank() == 1) return;
+        if (known) {
+          exchange.update_mask(1, true);
+          exchange.close();
+        } else {
+          EXPECT_THROW(exchange.close(), PeerTimeout);
+        }
+        EXPECT_THROW(exchange.check(), InvalidArgument) << "it is closed";
+        exchange.close();  // Again is nothing.
+      }
+      EXPECT_GT(world.arena().used(), before);
+    }));
+  }
+}
+
 /// The pieces of rank 0's staging that hold `word` eight times, in order. Other words of its arena
 /// may be stored meanwhile.
 std::vector<std::byte*> staged_pieces(World& world, uint16_t word) {
