@@ -2,6 +2,7 @@
 /// agree with the one that is open is told so, with both parties' places in the source.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "simt/executor.hpp"
@@ -97,13 +98,29 @@ void Executor::meet(host_body::WarpMeeting& meeting) {
     // Shuffles and votes move values and order no memory.
     if (mine->word == host_body::WarpWord::sync || mine->word == host_body::WarpWord::once)
       parts_.memory.synchronise(names_, names_);
+    // Lanes that look out for something together vote at every look: nothing has happened yet.
+    const bool idle_vote = mine->word == host_body::WarpWord::ballot &&
+                           std::all_of(mine->values.begin(), mine->values.end(),
+                                       [](uint64_t vote) { return vote == 0; });
     open.erase(open.begin() + (mine - open.data()));
-    ++events_;
+    if (!idle_vote) ++events_;
   } else {
+    wake_for_meeting(block, warp, mine->lanes & ~mine->arrived);
     this->block(Blocked::meeting);
   }
   meeting.values = me.met.data();
   in_kernel_ = true;
+}
+
+/// Lanes that wait for a condition together look again as soon as one of them does.
+void Executor::wake_for_meeting(Block& block, uint32_t warp, uint32_t lanes) {
+  for (uint32_t lane = 0; lane < 32 && !watchers_.empty(); ++lane) {
+    if (!(lanes >> lane & 1)) continue;
+    Thread& other = *block.threads[warp * 32 + lane];
+    if (other.blocked != Blocked::condition) continue;
+    std::erase(watchers_, &other);
+    make_runnable(other);
+  }
 }
 
 void Executor::barrier(uint32_t id, uint32_t threads, bool wait, CodeAddress where) {

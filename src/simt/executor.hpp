@@ -114,6 +114,7 @@ class Executor final : public host_body::Machine {
   void block(Blocked why);      ///< the current thread, until somebody wakes it
   void yield();                 ///< the current thread stays runnable
   void maybe_preempt();
+  void wake_for_meeting(Block& block, uint32_t warp, uint32_t lanes);
   /// Those who wait for something to happen in memory. `all`: or for something that is no word,
   /// like time, or that they look at every few times only.
   void wake_watchers(bool all);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "device/device.hpp"
+#include "device/guarded_wait.hpp"
 #include "simt/direct_memory.hpp"
 #include "simt/misuse.hpp"
 
@@ -99,6 +100,28 @@ void sleepless_body(const NapParams&) {
   for (;;) nap(1'000);
 }
 
+struct TogetherParams {
+  uint32_t* word;
+  bool comes;
+};
+/// A warp whose lanes look together for what one of them sees, if another warp brings it some day.
+void together_body(const TogetherParams& params) {
+  if (warp::index() > 0) {
+    for (uint32_t naps = 0; naps < 50; ++naps) nap(1'000'000);
+    if (params.comes && thread::index() == 32) store<Order::release, Scope::gpu>(params.word, 1);
+    return;
+  }
+  Awaited what{.phase = 5};
+  wait_until(
+      what,
+      [&] {
+        const bool came = warp::lane() == 7 && load<Order::acquire, Scope::gpu>(params.word) != 0;
+        return warp::ballot(came) != 0;
+      },
+      [] { return true; });
+}
+
+DEFINE_HOST_KERNEL(together_kernel, together_body, TogetherParams, NoShared, 64)
 DEFINE_HOST_KERNEL(ring_kernel, ring_body, RingParams, RingShared, 64)
 DEFINE_HOST_KERNEL(nap_kernel, nap_body, NapParams, NoShared, 32)
 DEFINE_HOST_KERNEL(patient_kernel, patient_body, NapParams, NoShared, 32)
@@ -198,6 +221,25 @@ TEST(Executor, NapsThatAreCountedAreNoDeadlock) {
   run(patient_kernel);
   EXPECT_EQ(woke_ns[0], 1'001'000u);
   EXPECT_THROW(run(sleepless_kernel), simt::Deadlock);
+}
+
+/// Each look is a meeting of the lanes; but nothing has happened as long as none has seen anything.
+TEST(Executor, LanesThatLookTogetherSleepTogether) {
+  for (const bool comes : {true, false}) {
+    DirectMemory memory;
+    simt::RoundRobin schedule;
+    JumpingTime time;
+    Executor executor({.memory = memory, .schedule = schedule, .time = time});
+    uint32_t word = 0;
+    const TogetherParams params{.word = &word, .comes = comes};
+    const auto grid =
+        executor.launch(0, together_kernel.entry, {.blocks = 1, .threads = 64}, &params);
+    const auto run = [&] { executor.run([&] { return grid->running == 0; }); };
+    if (comes)
+      run();
+    else
+      EXPECT_THROW(run(), simt::Deadlock);
+  }
 }
 
 TEST(Executor, SaysWhenHostProgramsWaitForEver) {
