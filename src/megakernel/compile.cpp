@@ -64,34 +64,80 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
                       .remote = event.remote,
                       .rank = static_cast<uint16_t>(event.remote ? event.remote_rank : rank)});
   }
-  for (const Signal& signal : node.signals) {
+  for (uint32_t i = 0; i < node.signals.size(); ++i) {
+    const Signal& signal = node.signals[i];
     if (!is_static(signal)) continue;
-    const EventTriggers& event = triggers[signal.rank][signal.event.id];
+    const bool followed = compiled.launches.is_followed(rank, task, i);
     append(bytes, SignalRecord{.event = signal.event.id,
                                .rank = static_cast<uint16_t>(signal.rank),
-                               .launch = compiled.launches.of(signal.rank, signal.event.id),
                                .count = static_cast<uint16_t>(signal.count),
-                               .sys = event.sys,
-                               .triggers = event.triggers});
+                               .sys = triggers[signal.rank][signal.event.id].sys,
+                               .follows = followed ? 1u : 0u});
   }
   bytes.insert(bytes.end(), node.args.begin(), node.args.end());
   bytes.resize(head.bytes);
   return bytes;
 }
 
-/// Signals that launch a follower say where its packet lies.
-void name_followers(Program& program, const Launches& launches, uint32_t rank) {
+/// A dynamic run's packets lie at equal distances, in the order of the queue, so that who knows a
+/// task's place in it knows where its packet is.
+void space_out(Program& program) {
+  const auto tasks = static_cast<uint32_t>(program.positions.size() - 1);
+  for (uint32_t i = 0; i < tasks; ++i)
+    program.packet_units =
+        std::max(program.packet_units, program.positions[i + 1] - program.positions[i]);
+  // A rank without tasks expects one that does nothing, and never comes.
+  if (tasks == 0) program.packet_units = sizeof(Packet) / kPacketAlignment;
+  const size_t bytes = size_t{program.packet_units} * kPacketAlignment;
+  std::vector<std::byte> packets(std::max<size_t>(tasks, 1) * bytes);
+  for (uint32_t i = 0; i < tasks; ++i)
+    std::copy(program.packets.begin() + size_t{program.positions[i]} * kPacketAlignment,
+              program.packets.begin() + size_t{program.positions[i + 1]} * kPacketAlignment,
+              packets.begin() + i * bytes);
+  program.packets = std::move(packets);
+  for (uint32_t i = 0; i <= tasks; ++i) program.positions[i] = i * program.packet_units;
+}
+
+/// Packets say where that of the task that follows lies.
+void name_followers(Program& program, const Launches& launches, uint32_t rank,
+                    const std::vector<PacketPlace>& places) {
   for (size_t task = 0; task + 1 < program.positions.size(); ++task) {
-    std::byte* const packet = program.packets.data() + program.positions[task] * kPacketAlignment;
-    const auto& head = *reinterpret_cast<const Packet*>(packet);
+    std::byte* const packet =
+        program.packets.data() + size_t{program.positions[task]} * kPacketAlignment;
+    auto& head = *reinterpret_cast<Packet*>(packet);
     program.counted += head.counted;
-    auto* const signals =
-        reinterpret_cast<SignalRecord*>(packet + sizeof(Packet) + head.waits * sizeof(WaitRecord));
-    for (uint32_t i = 0; i < head.signals; ++i)
-      if (signals[i].launch == Launch::follower)
-        signals[i].triggers =
-            program.dependents[launches.begin_of(rank, signals[i].event)].place.bits;
+    for (uint32_t i = 0; i < head.signals; ++i) {
+      const SignalRecord& signal = head.signal_records()[i];
+      if (signal.follows != 0)
+        head.follower = places[launches.follower_of(rank, signal.event)].bits;
+    }
   }
+}
+
+/// What only a dynamic run needs.
+void schedule(Program& program, const Compiled& compiled, uint32_t rank) {
+  const Launches& launches = compiled.launches;
+  space_out(program);
+  const std::vector<uint32_t>& order = launches.order_of(rank);
+  std::vector<PacketPlace> places(order.size());  // [tasks]
+  std::vector<uint32_t> positions(order.size());
+  for (uint32_t position = 0; position < order.size(); ++position) {
+    positions[order[position]] = position;
+    places[order[position]] =
+        PacketPlace::of(program.positions[position], program.positions[position + 1]);
+  }
+  program.watches = launches.watches_of(rank);
+  program.dependents = launches.dependents_of(rank);
+  for (Dependent& task : program.dependents) {
+    task.place = places[task.position];
+    task.position = positions[task.position];
+    program.places.push_back(task.place.bits);
+  }
+  program.queued = launches.queued(rank);
+  program.pins = launches.pins(rank);
+  program.event_slots = launches.event_slots();
+  program.scheduler_bytes = sizeof(SchedulerShared);
+  name_followers(program, launches, rank, places);
 }
 
 /// A dynamic run needs schedulers on all ranks, whose queues all ranks know alike.
@@ -125,13 +171,10 @@ void check_schedulable(std::span<const Graph> graphs) {
   }
 }
 
-Placement in_order(std::span<const Graph> graphs) {
+Placement in_order(const Launches& launches, size_t ranks) {
   Placement placement;
-  for (const Graph& graph : graphs) {
-    std::vector<uint32_t> all(graph.tasks().size());
-    for (uint32_t task = 0; task < all.size(); ++task) all[task] = task;
-    placement.queues.push_back({std::move(all)});
-  }
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    placement.queues.push_back({launches.order_of(rank)});
   return placement;
 }
 
@@ -149,9 +192,9 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
   } else if (dynamic) {
     check_schedulable(graphs);
     prove_acyclic(events_only);
-    compiled.placement = in_order(graphs);
-    compiled.launches =
-        plan_launches(graphs, compiled.triggers, shapes[0].schedulers, shapes[0].event_slots);
+    compiled.launches = plan_launches(graphs, compiled.triggers, events_only, shapes[0].schedulers,
+                                      shapes[0].event_slots);
+    compiled.placement = in_order(compiled.launches, graphs.size());
   } else {
     prove_acyclic(events_only);
     std::vector<uint32_t> workers;
@@ -185,21 +228,10 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
     }
     program.queues.push_back(static_cast<uint32_t>(program.positions.size() - 1));
   }
-  program.event_slots = compiled.launches.event_slots();
-  program.dependents = compiled.launches.dependents_of(rank);
-  for (Dependent& task : program.dependents)  // A dynamic run's packets lie in the order of tasks.
-    task.place =
-        PacketPlace::of(program.positions[task.position], program.positions[task.position + 1]);
-  name_followers(program, compiled.launches, rank);
-  for (uint32_t event = 0; event <= graph.events().size(); ++event) {
-    EventRecord& record = program.events.emplace_back();
-    record.tasks_at = compiled.launches.begin_of(rank, event);
-    if (event == graph.events().size()) break;
-    record.triggers = compiled.triggers[rank][event].triggers;
-    record.dynamic_max = graph.events()[event].dynamic_max;
-    record.remote = compiled.triggers[rank][event].remote;
-    record.launch = compiled.launches.of(rank, event);
-  }
+  if (shape.schedulers > 0) schedule(program, compiled, rank);
+  for (uint32_t event = 0; event < graph.events().size(); ++event)
+    program.events.push_back({.triggers = compiled.triggers[rank][event].triggers,
+                              .dynamic_max = graph.events()[event].dynamic_max});
   for (const Graph::TaskNode& task : graph.tasks()) {
     const TaskType& type = graph.task_set().types[task.type];
     program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);
@@ -210,8 +242,9 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
 }
 
 uint32_t Program::tail_bytes(uint32_t compute_warps) const {
-  return aligned_128(scratch_bytes) + aligned_128(ahead_bytes) +
-         compute_warps * streams.depth * streams.unit_bytes;
+  return std::max(aligned_128(scratch_bytes) + aligned_128(ahead_bytes) +
+                      compute_warps * streams.depth * streams.unit_bytes,
+                  scheduler_bytes);
 }
 
 uint32_t ring_units_that_fit(const Graph& graph, const Shape& shape, const Capacity& capacity) {

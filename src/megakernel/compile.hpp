@@ -20,7 +20,7 @@ struct Shape {
   uint32_t workers = 1, compute_warps = 1;
   StreamPlan streams = {};                   ///< for graphs that stream
   uint32_t schedulers = 0;                   ///< blocks besides; 0: a static run
-  uint32_t task_slots = 0, event_slots = 0;  ///< of queues; events 0: as many as are needed
+  uint32_t task_slots = 0, event_slots = 0;  ///< of queues; 0: as many as are needed
   uint32_t blocks() const { return workers + schedulers; }
   /// Of a block. On a host the loading lanes share one warp: there they keep nobody waiting.
   uint32_t warps(const Accelerator& on) const {
@@ -31,7 +31,7 @@ struct Shape {
 /// Everything about all ranks that can be known without a device.
 struct Compiled {
   Triggers triggers;
-  Placement placement;  ///< of a dynamic run: all tasks of a rank as one queue, for their packets
+  Placement placement;  ///< of a dynamic run: all tasks of a rank in the order of their packets
   Launches launches;    ///< of a dynamic run
 };
 
@@ -42,12 +42,19 @@ Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
 /// The tables of one rank, as its device gets them.
 struct Program {
   std::vector<std::byte> packets;
-  std::vector<uint32_t> positions;    ///< [tasks + 1]
-  std::vector<uint32_t> queues;       ///< [workers + 1]
-  std::vector<EventRecord> events;    ///< [events + 1]
-  std::vector<Dependent> dependents;  ///< by event, then those of an iteration's begin
-  uint32_t counted = 0;               ///< tasks whose end an iteration awaits, in dynamic runs
-  uint32_t event_slots = 0;           ///< of each scheduler's queue, in dynamic runs
+  std::vector<uint32_t> positions;  ///< [tasks + 1]
+  std::vector<uint32_t> queues;     ///< [workers + 1]
+  std::vector<EventRecord> events;  ///< [events]
+  // Of dynamic runs:
+  std::vector<Watch> watches;
+  std::vector<Dependent> dependents;
+  std::vector<uint32_t> places;  ///< PacketPlaces of the same
+  uint32_t counted = 0;          ///< tasks whose end an iteration awaits
+  uint32_t queued = 0;           ///< tasks that go through the rank's queue
+  bool pins = false;             ///< whether there are tasks for one worker only
+  uint32_t event_slots = 0;      ///< of each scheduler's list
+  uint32_t packet_units = 0;     ///< from one packet to the next
+  uint32_t scheduler_bytes = 0;
   uint32_t scratch_bytes = 0;
   uint32_t ahead_bytes = 0;
   StreamPlan streams;  ///< empty if nothing streams

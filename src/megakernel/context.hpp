@@ -155,7 +155,7 @@ class Context {
   /// before they last met, is what the event is about. Of another rank only in static runs.
   DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
     if (to_rank == rank())
-      signal_dynamic(working_, event.id, count, iteration_);
+      signal_dynamic(working_, event.id, count);
     else
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
   }
@@ -175,7 +175,7 @@ class Context {
                        .have = n});
       return;
     }
-    signal_dynamic(working_, event.id, most - n, iteration_);
+    signal_dynamic(working_, event.id, most - n);
   }
   /// By one thread, before its task signals the loop's event or one that comes before it: this
   /// iteration is the last, on that rank. Relaxed: the signal publishes it.

@@ -1,12 +1,22 @@
 #include "megakernel/device_tables.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "device/await_stream.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
+
+namespace {
+
+/// Of the queues for tasks that only one worker runs, where nobody says.
+constexpr uint32_t kPinnedSlots = 4;
+/// Words between the two that count tickets: a line each.
+constexpr uint32_t kTicketsApart = 16;
+
+}  // namespace
 
 DeviceMemory::DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind)
     : accelerator_(accelerator),
@@ -40,11 +50,7 @@ std::unique_ptr<DeviceMemory> DeviceTables::upload(const std::vector<T>& values)
 DeviceTables::DeviceTables(World& world, const Program& program, const Graph& graph,
                            const Shape& shape, uint32_t trace_records)
     : world_(world),
-      layout_{.ranks = world.size(),
-              .events = static_cast<uint32_t>(graph.events().size()),
-              .schedulers = shape.schedulers,
-              // One more: a scheduler frees the slot of an event when it looks for the next.
-              .event_slots = QueueLayout::of(program.event_slots + 1).slots},
+      layout_{.ranks = world.size(), .events = static_cast<uint32_t>(graph.events().size())},
       shape_(shape),
       trace_records_(trace_records),
       packets_(upload(program.packets)),
@@ -58,16 +64,41 @@ DeviceTables::DeviceTables(World& world, const Program& program, const Graph& gr
       progress_(world.accelerator(), shape.blocks() * sizeof(uint64_t),
                 DeviceMemory::Kind::shared) {
   if (shape.schedulers > 0) {
-    counted_ = program.counted;
-    begin_at_ = program.events.back().tasks_at;
-    begin_end_ = static_cast<uint32_t>(program.dependents.size());
+    // A worker has a ticket more than it has tasks.
+    const uint64_t wanted = shape.task_slots > 0 ? uint64_t{shape.task_slots} * shape.workers
+                                                 : std::max(program.queued, shape.workers);
+    dynamic_ = {.schedulers = shape.schedulers,
+                .counted = program.counted,
+                .open_max = program.event_slots,
+                .slot_count = static_cast<uint32_t>(std::bit_ceil(wanted)),
+                .queued = program.queued,
+                .packet_units = program.packet_units,
+                .pinned = program.pins ? 1u : 0u,
+                .task_slots =
+                    QueueLayout::of(shape.task_slots > 0 ? shape.task_slots : kPinnedSlots).slots};
+    watches_ = upload(program.watches);
     dependents_ = upload(program.dependents);
+    places_ = upload(program.places);
     arrived_ = upload(std::vector<uint64_t>(graph.tasks().size()));
+    open_ = upload(std::vector<OpenWatch>(size_t{shape.schedulers} * program.event_slots));
+    slots_ = upload(std::vector<Stamped>(dynamic_.slot_count));
+    tickets_ = upload(std::vector<uint64_t>(2 * kTicketsApart));
     const size_t pairs = size_t{shape.workers} * shape.schedulers;
-    task_queues_ =
-        upload(std::vector<std::byte>(pairs * QueueLayout::of(shape.task_slots).bytes()));
-    heads_ = upload(std::vector<uint64_t>(pairs + shape.schedulers));
+    task_queues_ = upload(std::vector<std::byte>(
+        program.pins ? pairs * QueueLayout{dynamic_.task_slots}.bytes() : 0));
+    heads_ = upload(std::vector<uint64_t>(pairs));
     sent_ = upload(std::vector<uint64_t>(pairs));
+    dynamic_.watches = watches_->as<const Watch>();
+    dynamic_.dependents = dependents_->as<const Dependent>();
+    dynamic_.places = places_->as<const uint32_t>();
+    dynamic_.arrived = arrived_->as<uint64_t>();
+    dynamic_.open = open_->as<OpenWatch>();
+    dynamic_.slots = slots_->as<Stamped>();
+    dynamic_.published = tickets_->as<uint64_t>();
+    dynamic_.drawn = tickets_->as<uint64_t>() + kTicketsApart;
+    dynamic_.task_queues = task_queues_->as<std::byte>();
+    dynamic_.heads = heads_->as<uint64_t>();
+    dynamic_.sent = sent_->as<uint64_t>();
   }
   if (trace_records_ > 0) {
     trace_ = upload(std::vector<TraceRecord>(size_t{shape_.workers} * trace_records_));
@@ -105,17 +136,7 @@ void DeviceTables::describe(RunParams& params) const {
                     .own = window_.data(),
                     .own_counters = window_.data() + layout_.counter_at(0),
                     .layout = layout_};
-  if (shape_.schedulers > 0)
-    params.dynamic = {.schedulers = shape_.schedulers,
-                      .task_slots = QueueLayout::of(shape_.task_slots).slots,
-                      .counted = counted_,
-                      .dependents = dependents_->as<const Dependent>(),
-                      .begin_at = begin_at_,
-                      .begin_end = begin_end_,
-                      .arrived = arrived_->as<uint64_t>(),
-                      .task_queues = task_queues_->as<std::byte>(),
-                      .heads = heads_->as<uint64_t>(),
-                      .sent = sent_->as<uint64_t>()};
+  params.dynamic = dynamic_;
   params.workspace = workspace_.as<Workspace>();
   params.record = record_.as<RunRecord>();
   params.stalls = stalls_.as<StallRecord>();

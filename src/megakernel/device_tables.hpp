@@ -65,10 +65,10 @@ class DeviceTables {
   uint32_t trace_records_;
   ArenaBlock window_;
   std::unique_ptr<DeviceMemory> windows_, packets_, positions_, queues_, events_;
-  std::unique_ptr<DeviceMemory> dependents_, arrived_, task_queues_, heads_,
-      sent_;  ///< of dynamic runs
-  uint32_t counted_ = 0;
-  uint32_t begin_at_ = 0, begin_end_ = 0;
+  // Of dynamic runs:
+  std::unique_ptr<DeviceMemory> watches_, dependents_, places_, arrived_, open_, slots_, tickets_;
+  std::unique_ptr<DeviceMemory> task_queues_, heads_, sent_;
+  DynamicParams dynamic_;
   DeviceMemory workspace_, record_, stalls_, progress_;
   std::unique_ptr<DeviceMemory> trace_, trace_used_;
 };

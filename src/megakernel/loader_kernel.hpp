@@ -47,7 +47,7 @@ class Feeder {
     if (!scheduled || working_.params.dynamic.schedulers == 0)
       walk_queue();
     else if constexpr (scheduled)
-      take_tasks();
+      serve_orders();
     drain();
   }
 
@@ -65,54 +65,60 @@ class Feeder {
     push({.iteration = 0, .kind = NoteKind::end});
   }
 
-  /// A dynamic run: whatever schedulers give this worker. One task more than runs is taken, so that
-  /// it is here in time; whatever else is ready, others may have.
-  DEVICE void take_tasks() {
+  /// A dynamic run: what the compute warps order, a packet at a time. The first is that of the
+  /// worker's first ticket.
+  DEVICE void serve_orders() {
     const DynamicParams& dynamic = working_.params.dynamic;
-    const uint32_t schedulers = dynamic.schedulers, worker = block::index();
-    uint64_t* const kept = dynamic.heads + worker * schedulers;
-    uint64_t* const heads = working_.shared.heads;
-    for (uint32_t i = 0; i < schedulers; ++i) heads[i] = kept[i];
-    for (uint32_t from = 0;;) {
-      if (!await_place_ahead()) return;
-      uint32_t value = 0;
-      bool follower = false;
-      if (!loader_waits(working_, RunPhase::packet, [&] {
-            follower = take_follower(value);
-            if (follower) return true;
-            from = from + 1 < schedulers ? from + 1 : 0;
-            return dynamic.task_queue(worker, from).peek<Scope::gpu>(heads[from], value);
-          }))
-        return;
-      // The packet's way begins before the slot is freed, which is a fence.
-      const bool goes_on =
-          value == kStop ? push({.iteration = 0, .kind = NoteKind::end}) : push_taken({value});
-      if (!follower) {
-        dynamic.task_queue(worker, from).free<Scope::gpu>(heads[from]);
-        kept[from] = ++heads[from];
-      }
-      if (value == kStop || !goes_on) return;
+    for (uint32_t i = 0; i < dynamic.schedulers; ++i)
+      working_.shared.heads[i] = dynamic.heads[block::index() * dynamic.schedulers + i];
+    iteration_ = working_.params.first;
+    ticket_ = dynamic.first_ticket;
+    for (PacketOrder order = PacketOrder::next(0, true);;) {
+      if (order.ticket_used()) holds_ticket_ = false;
+      if (!(order.place() == 0 ? push_expected() : push_ordered(order))) return;
+      if (!loader_waits(working_, RunPhase::packet, [&] { return take_order(order); })) return;
     }
   }
-
-  DEVICE bool take_follower(uint32_t& place) {
-    uint32_t* const follower = &working_.shared.follower;
-    // Relaxed: see bring_follower.
-    place = load<Order::relaxed, Scope::block>(follower);
-    if (place == 0) return false;
-    store<Order::relaxed, Scope::block>(follower, 0);
+  DEVICE bool take_order(PacketOrder& order) const {
+    // Relaxed first, and for most all there is: acquire, if it comes with an iteration.
+    order.bits = load<Order::relaxed, Scope::block>(&working_.shared.order);
+    if (order.bits == 0) return false;
+    if (order.has_iteration()) load<Order::acquire, Scope::block>(&working_.shared.order);
+    store<Order::relaxed, Scope::block>(&working_.shared.order, 0);
     return true;
   }
 
-  /// Until the packet before the last has been read by all.
-  DEVICE bool await_place_ahead() {
-    constexpr uint32_t kAhead = 2;
-    const uint32_t pushed = cursor_.lap * kPacketSlots + cursor_.slot;
-    if (pushed < kAhead) return true;
-    const uint32_t oldest = pushed - kAhead;
-    Completion& empty = working_.shared.packet_empty[oldest % kPacketSlots];
-    return loader_waits(working_, RunPhase::packet,
-                        [&] { return empty.done_now(oldest / kPacketSlots & 1); });
+  /// The next ticket, and of which of an iteration's tasks it is, were they to come in their order.
+  DEVICE void draw() {
+    const DynamicParams& dynamic = working_.params.dynamic;
+    // Relaxed: it only says which slot.
+    const uint64_t ticket = fetch_add<Order::relaxed, Scope::gpu>(dynamic.drawn, 1);
+    uint64_t at = expected_ + (ticket - ticket_);
+    ticket_ = ticket;
+    holds_ticket_ = true;
+    if (dynamic.queued == 0) return;
+    for (; at >= dynamic.queued; at -= dynamic.queued) ++iteration_;
+    expected_ = static_cast<uint32_t>(at);
+  }
+
+  /// The packet that the worker's ticket should bring. Drawn while the task before it runs.
+  DEVICE bool push_expected() {
+    if (!holds_ticket_) draw();
+    const PacketPlace place = working_.params.dynamic.place_at(expected_);
+    if (!await_slot()) return false;
+    working_.shared.tickets[cursor_.slot] = {.number = ticket_, .place = place};
+    return push_packet(place.from(), place.bytes(),
+                       {.iteration = iteration_, .kind = NoteKind::expected});
+  }
+  /// A task that runs: a follower, of the iteration of the task before it, or another one than was
+  /// expected.
+  DEVICE bool push_ordered(PacketOrder order) {
+    const PacketPlace place{order.place()};
+    if (order.has_iteration())
+      return push_packet(place.from(), place.bytes(),
+                         {.iteration = working_.shared.ordered_iteration, .kind = NoteKind::task});
+    return push_packet(place.from(), place.bytes(),
+                       {.iteration = pushed_iteration_, .kind = NoteKind::follower});
   }
 
   /// Whether there is an iteration of this number, as far as one can know ahead of it: a loop with
@@ -153,30 +159,19 @@ class Feeder {
   }
 
   DEVICE bool push_task(uint32_t position, uint64_t iteration) {
-    if (!await_slot()) return false;
-    const RunParams& params = working_.params;
-    WorkerShared& shared = working_.shared;
-    const uint32_t from = params.positions[position] * kPacketAlignment;
-    const uint32_t bytes = params.positions[position + 1] * kPacketAlignment - from;
-    shared.notes[cursor_.slot] = {.iteration = iteration, .kind = NoteKind::task};
-    shared.packet_full[cursor_.slot].arrive_expect(bytes);
-    bulk::load(shared.packets[cursor_.slot], params.packets + from, bytes,
-               shared.packet_full[cursor_.slot]);
-    cursor_.next(kPacketSlots);
-    return true;
+    const uint32_t* const positions = working_.params.positions;
+    const uint32_t from = positions[position] * kPacketAlignment;
+    return push_packet(from, positions[position + 1] * kPacketAlignment - from,
+                       {.iteration = iteration, .kind = NoteKind::task});
   }
-
-  /// The packet's way takes longer than the iteration's: they travel together.
-  DEVICE bool push_taken(PacketPlace place) {
+  DEVICE bool push_packet(size_t from, uint32_t bytes, const Note& note) {
     if (!await_slot()) return false;
-    const RunParams& params = working_.params;
     WorkerShared& shared = working_.shared;
-    Completion& full = shared.packet_full[cursor_.slot];
-    bulk::load(shared.packets[cursor_.slot], params.packets + place.from(), place.bytes(), full);
-    // Relaxed: it was written before anything of the iteration was put into a queue.
-    const uint64_t iteration = load<Order::relaxed, Scope::gpu>(&params.workspace->iteration);
-    shared.notes[cursor_.slot] = {.iteration = iteration, .kind = NoteKind::task};
-    full.arrive_expect(place.bytes());  // What has come before is counted.
+    shared.notes[cursor_.slot] = note;
+    if constexpr (scheduled) pushed_iteration_ = note.iteration;
+    shared.packet_full[cursor_.slot].arrive_expect(bytes);
+    bulk::load(shared.packets[cursor_.slot], working_.params.packets + from, bytes,
+               shared.packet_full[cursor_.slot]);
     cursor_.next(kPacketSlots);
     return true;
   }
@@ -207,6 +202,12 @@ class Feeder {
 
   const Working& working_;
   RingCursor cursor_;
+  // Of dynamic runs:
+  bool holds_ticket_ = false;
+  uint32_t expected_ = 0;          ///< which of an iteration's tasks the ticket should bring
+  uint64_t ticket_ = 0;            ///< the last drawn
+  uint64_t iteration_ = 0;         ///< of the ticket
+  uint64_t pushed_iteration_ = 0;  ///< of the packet before
 };
 
 }  // namespace tokenyard::megakernel

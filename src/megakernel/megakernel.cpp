@@ -39,7 +39,6 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
       .schedulers = options.schedulers,
       .task_slots = options.task_slots,
       .event_slots = options.event_slots};
-  if (shape.task_slots == 0) throw InvalidArgument("task_slots", "at least 1", "0");
   if (shape.schedulers > kSchedulersMax)
     throw InvalidArgument("schedulers", fmt::format("at most {}", kSchedulersMax),
                           fmt::format("{}", shape.schedulers));
@@ -177,6 +176,8 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   params.streams = program.streams;
   params.scratch_bytes = program.scratch_bytes;
   params.ahead_bytes = program.ahead_bytes;
+  params.dynamic.first_ticket =
+      finished * params.dynamic.queued + uint64_t{runs - 1} * shape.workers;
   params.patience = cell.patience(world.timeout());
   RunRecord* const record = tables->record();
   for (uint32_t* word : {&record->done, &record->fed, &record->stop})

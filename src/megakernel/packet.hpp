@@ -22,22 +22,21 @@ struct WaitRecord {
   uint16_t rank;      ///< one that does, for reports
 };
 
-/// Who is told when an event of a dynamic run is complete: a scheduler of its rank.
+/// Who looks out for an event of a dynamic run and launches its tasks: a scheduler of its rank.
 enum class Launch : uint16_t {
   nobody = 0xffff,  ///< no task waits for it
   every = 0xfffe,   ///< a massive launch: each launches its share of the tasks
   /// The one task that waits for it, and for nothing else, runs where the one task was that signals
-  /// it, right after. A scheduler hears only where that worker has one such task to run already.
+  /// it, right after.
   follower = 0xfffd,
 };  // Else one, by its index.
 
 struct SignalRecord {
   uint32_t event;
-  uint16_t rank;      ///< whose
-  Launch launch;      ///< of dynamic runs
-  uint16_t count;     ///< how many signals at once
-  uint16_t sys;       ///< whether other ranks, or bodies of tasks, signal it as well
-  uint32_t triggers;  ///< of that event; of a follower's, the PacketPlace of the follower
+  uint16_t rank;     ///< whose
+  uint16_t count;    ///< how many signals at once
+  uint32_t sys;      ///< whether other ranks, or bodies of tasks, signal it as well
+  uint32_t follows;  ///< of dynamic runs: whether the task that follows runs by it
 };
 
 struct Packet {
@@ -45,9 +44,9 @@ struct Packet {
   uint32_t task;   ///< in the rank's graph
   uint32_t type;   ///< in the kernel's table
   uint32_t waits, signals;
-  uint32_t args_at;  ///< from the packet's begin
-  uint32_t counted;  ///< of dynamic runs: whether the iteration awaits its end (Launches)
-  uint32_t unused;
+  uint32_t args_at;   ///< from the packet's begin
+  uint32_t counted;   ///< of dynamic runs: whether the iteration awaits its end (Launches)
+  uint32_t follower;  ///< likewise: the PacketPlace of the task that follows, or 0
 
   HOST_DEVICE const WaitRecord* wait_records() const {
     return reinterpret_cast<const WaitRecord*>(this + 1);
@@ -67,9 +66,6 @@ static_assert(sizeof(Packet) % kPacketAlignment == 0);
 struct EventRecord {
   uint32_t triggers;     ///< an iteration
   uint32_t dynamic_max;  ///< of them for a number that only the device knows
-  uint16_t remote;       ///< whether other ranks signal it
-  Launch launch;         ///< of dynamic runs
-  uint32_t tasks_at;     ///< of dynamic runs: where in `dependents` its tasks begin
 };
 
 }  // namespace tokenyard::megakernel

@@ -1,6 +1,6 @@
-/// A bounded queue in memory: many add or one does, one takes, and whoever finds it full waits.
+/// A bounded queue in memory: the threads of one block add, one takes, and whoever finds it full
+/// waits.
 ///
-///     tail:    tickets drawn
 ///     taken:   tickets whose values have been taken
 ///     slot s:  the last value put there, and one more than its ticket
 ///
@@ -19,12 +19,17 @@
 
 namespace tokenyard::megakernel {
 
+/// Tells a ticket from those of other laps, and the first from zeroed memory.
+HOST_DEVICE uint32_t stamp_of(uint64_t ticket) {
+  return static_cast<uint32_t>(ticket) + 1;
+}
+
 struct QueueLayout {
   uint32_t slots;  ///< a power of two
 
   /// With room for at least `wanted`.
   static QueueLayout of(uint32_t wanted) { return {std::bit_ceil(wanted)}; }
-  static constexpr uint32_t kLine = 128;  ///< the tail's and taken's own
+  static constexpr uint32_t kLine = 128;  ///< taken's own
   HOST_DEVICE size_t bytes() const {
     return kLine + (slots * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
@@ -34,25 +39,22 @@ class Queue {
  public:
   DEVICE Queue(Peer<std::byte> base, uint32_t slots) : base_(base), slots_(slots) {}
 
-  /// By one thread, which has made a release fence after what the value is about. False if the
-  /// deadline has passed, or the run has failed.
-  template <Scope scope>
-  DEVICE bool push_fenced(const DeadlineApart& deadline, Awaited& what, uint32_t value) const {
-    // Relaxed: the ticket only says which slot. It is on its way while the next word is.
-    const uint64_t ticket = fetch_add<Order::relaxed, scope>(tail_word(), 1);
-    // Acquire: see `put`.
-    uint64_t taken = load<Order::acquire, scope>(taken_word());
-    return await_slot<scope>(deadline, what, ticket, taken) &&
-           fill<Order::relaxed, scope>(ticket, value);
-  }
   /// By one thread of the one block that adds to this queue, with a ticket that it has drawn
-  /// itself. Release: whoever takes the value knows what this thread knew. `taken`: what is known
-  /// of that word by an acquire, and becomes more if that was too little.
+  /// itself, after a release fence: whoever takes the value knows what this thread knew. `taken`:
+  /// what is known of that word by an acquire, and becomes more if that was too little.
   template <Scope scope>
   DEVICE bool put(const DeadlineApart& deadline, Awaited& what, uint64_t ticket, uint64_t& taken,
                   uint32_t value) const {
-    return await_slot<scope>(deadline, what, ticket, taken) &&
-           fill<Order::release, scope>(ticket, value);
+    what.expected = ticket + 1 - slots_;
+    // It stores as soon as it may: lanes of a warp that wait may do so for one another's values.
+    return wait_until(deadline, what, [&] {
+      // Acquire, of what `free` releases: only so is the slot's last value, which the taker has
+      // read, before ours in the order of its memory. Otherwise ours could be overwritten.
+      if (ticket >= taken + slots_) what.seen = taken = load<Order::acquire, scope>(taken_word());
+      if (ticket >= taken + slots_) return false;
+      store<Order::relaxed, scope>(slot_of(ticket), Stamped{stamp_of(ticket), value});
+      return true;
+    });
   }
 
   /// By the one thread that takes: whether the value of ticket `head` has come, and which. Acquire.
@@ -69,31 +71,10 @@ class Queue {
   }
 
  private:
-  /// Acquire, of what `free` releases: only so is the slot's last value, which the taker has read,
-  /// before ours in the order of its memory. Otherwise ours could be the one that is overwritten.
-  template <Scope scope>
-  DEVICE bool await_slot(const DeadlineApart& deadline, Awaited& what, uint64_t ticket,
-                         uint64_t& taken) const {
-    if (ticket < taken + slots_) return true;
-    what.expected = ticket + 1 - slots_;
-    return wait_until(deadline, what, [&] {
-      what.seen = taken = load<Order::acquire, scope>(taken_word());
-      return taken >= what.expected;
-    });
-  }
-  template <Order order, Scope scope>
-  DEVICE bool fill(uint64_t ticket, uint32_t value) const {
-    store<order, scope>(slot_of(ticket), Stamped{stamp_of(ticket), value});
-    return true;
-  }
-
-  DEVICE Peer<uint64_t> tail_word() const { return base_.as<uint64_t>(); }
-  DEVICE Peer<uint64_t> taken_word() const { return base_.as<uint64_t>() + 1; }
+  DEVICE Peer<uint64_t> taken_word() const { return base_.as<uint64_t>(); }
   DEVICE Peer<Stamped> slot_of(uint64_t ticket) const {
     return (base_ + QueueLayout::kLine).as<Stamped>() + (ticket & (slots_ - 1));
   }
-  /// Tells it from the tickets of other laps, and the first from zeroed memory.
-  DEVICE static uint32_t stamp_of(uint64_t ticket) { return static_cast<uint32_t>(ticket) + 1; }
 
   Peer<std::byte> base_;
   uint32_t slots_;

@@ -37,21 +37,37 @@
 ///  - where the host feeds it: worker 0 waits for all workers to end the iteration, tells the host,
 ///    waits until the host has allowed another one or stopped the run, and passes that on (`turn`).
 ///
-/// In a dynamic run workers have no queues of their own. Whoever gives an event its last signal
-/// puts it into the queue of a scheduler, a block besides the workers. Its first thread takes
-/// events; all its threads together count, for each task that waits for an event, how many of its
-/// events have come, and give tasks that have all to workers in turn. A worker has a queue for each
-/// scheduler. They are short: a scheduler waits for a free place, and never overwrites. A
-/// scheduler's own queue has room for every event that can be in it (compile() proves that), so
-/// nobody who adds to it waits, workers always come back to their queues, and all goes on. What the
-/// tasks before it have done comes to a task through these queues, so it looks at no counter of its
-/// own iteration again. A massive launch, of many tasks by one event, is shared by all schedulers
-/// of the rank; the last scheduler serves events that other ranks signal. A task that alone awaits
-/// the event which one task alone signals goes through no scheduler: the worker of the one runs the
-/// other next. A worker whose task was the last of the iteration tells scheduler 0, which ends the
-/// run or begins the next iteration: it is an event to tasks that would else wait for nothing of
-/// this rank. Tasks are not counted whose one signal another task of the iteration awaits: it ends
-/// later.
+/// In a dynamic run workers have no queues of their own. Schedulers, a warp of a block each besides
+/// the workers, look out for events, and publish the tasks that an event releases:
+///
+///     worker: its last task's signal --> scheduler: sees the counter; stores the task into the
+///                                        next slot of the rank's queue --> a worker: sees its slot
+///
+/// and nothing else lies between two tasks. A worker draws a ticket of the queue while its task
+/// runs, which says which slot it looks at next. Tickets are given out in the order in which tasks
+/// are published, so whoever has waited longest goes first. As each iteration publishes equally
+/// many tasks, the ticket also says which iteration its task belongs to, and, where events come in
+/// the order of the graph, which task it will be: the compute warps have that packet before its
+/// slot is filled, and look at the slot and at the task's events together. Where another task
+/// comes, its packet is fetched and the one that was expected is dropped.
+///
+/// A slot only assigns: schedulers look at counters and store into slots relaxed and fence nothing.
+/// What comes before a task comes to it by the counters of its events, which its worker acquires
+/// itself, as in a static run, and, what comes before the iteration, by Workspace::begun.
+///
+/// A slot is written again only after its value was taken: always so, if the queue holds as many
+/// tasks as an iteration has, else a scheduler waits until whoever took it says so. So workers are
+/// waited for, nothing is overwritten, and workers always come back to the queue, for no task in it
+/// waits for another of its iteration. Tasks that must go to one worker have queues of their own,
+/// one a worker and scheduler, which also wait.
+///
+/// A scheduler does not look at all events: it begins with each when it sees one that comes before
+/// it (Watch). A massive launch, of many tasks by one event, is shared by all schedulers of the
+/// rank; the last scheduler serves events that other ranks signal. A task that alone awaits the
+/// event which one task alone signals goes through no scheduler: the worker of the one runs the
+/// other next. Scheduler 0 sees the last task of the iteration end, and ends the run or begins the
+/// next iteration. Tasks are not counted whose one signal another task of the iteration awaits: it
+/// ends later.
 ///
 /// Waits have a deadline counted from the beginning of their iteration. The first to fail fails the
 /// run on its rank; each worker then leaves a StallRecord of what it was waiting for. Peers find
@@ -81,7 +97,6 @@ inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + kLoadingWarps) * 32;
 /// Words of a rank that all ranks reach.
 struct WindowLayout {
   uint32_t ranks, events;
-  uint32_t schedulers = 0, event_slots = 0;  ///< of a rank; of each scheduler's queue
 
   static constexpr uint32_t kLine = 128;  ///< a counter each, so that polls do not meet
   HOST_DEVICE size_t last_at() const {
@@ -90,10 +105,7 @@ struct WindowLayout {
   HOST_DEVICE size_t counter_at(uint32_t event) const {
     return last_at() + size_t{kLine} * (1 + event);
   }
-  HOST_DEVICE size_t queue_at(uint32_t scheduler) const {
-    return counter_at(events) + scheduler * QueueLayout{event_slots}.bytes();
-  }
-  HOST_DEVICE size_t bytes() const { return queue_at(schedulers); }
+  HOST_DEVICE size_t bytes() const { return counter_at(events); }
 };
 
 struct Windows {
@@ -122,17 +134,11 @@ struct Windows {
     return Peer<uint64_t>(
         reinterpret_cast<uint64_t*>(own_counters + size_t{WindowLayout::kLine} * event));
   }
-  DEVICE Peer<std::byte> event_queue_at(uint32_t rank, uint32_t scheduler) const {
-    return base(rank) + layout.queue_at(scheduler);
-  }
-  DEVICE Queue event_queue(uint32_t rank, uint32_t scheduler) const {
-    return {event_queue_at(rank, scheduler), layout.event_slots};
-  }
 };
 
 /// Words of a rank's own memory.
 struct Workspace {
-  uint64_t iteration;    ///< dynamic runs: that tasks taken from queues belong to
+  uint64_t begun;        ///< dynamic runs: one more than the iteration that runs, or kRunStopped
   uint64_t tasks_ended;  ///< dynamic runs: of those that are counted, of all iterations
   uint64_t ended;        ///< iterations that workers have ended, of all runs, added up
   uint64_t turn;         ///< of a fed run, a Turn
@@ -184,6 +190,12 @@ struct PacketPlace {
 static_assert(kPacketBytes / kPacketAlignment <= 1u << (PacketPlace::kUnitBits - 1),
               "no place looks like what schedulers say besides");
 
+/// Of a dynamic run's words, that no place looks like: a worker's run ends; a slot's value has been
+/// taken.
+inline constexpr uint32_t kStop = UINT32_MAX, kTaken = UINT32_MAX - 1;
+/// Of Workspace::begun: the run of this number has ended.
+inline constexpr uint64_t kRunStopped = uint64_t{1} << 63;
+
 /// A task of a dynamic run that waits for an event.
 struct Dependent {
   uint32_t position;  ///< of its packet
@@ -193,24 +205,64 @@ struct Dependent {
 };
 inline constexpr uint32_t kAnyWorker = UINT32_MAX;
 
+/// What a scheduler does when an event is complete, or an iteration begins.
+struct Watch {
+  uint32_t event, triggers;
+  uint32_t tasks_at, tasks;  ///< of `dependents`: what it launches
+  uint32_t opens_at, opens;  ///< of `watches`: what it looks out for from then on
+  uint32_t counts;           ///< whether any of the tasks waits for several events, or has a worker
+  uint32_t unused;
+};
+
+/// An event that a scheduler looks out for.
+struct OpenWatch {
+  Watch watch;
+  uint64_t need;    ///< of its counter
+  uint32_t staged;  ///< where in shared memory the places of its tasks are, or kNotStaged
+  uint32_t unused;
+
+  static constexpr uint32_t kNotStaged = UINT32_MAX;
+};
+
 inline constexpr uint32_t kSchedulersMax = 8;   ///< of a rank
 inline constexpr uint32_t kScheduledMax = 448;  ///< workers, where there are schedulers
 
 /// What a dynamic run needs besides.
 struct DynamicParams {
   uint32_t schedulers = 0;                ///< blocks after the workers; 0: the run is static
-  uint32_t task_slots = 0;                ///< of a worker's queues
   uint32_t counted = 0;                   ///< tasks of an iteration whose end is counted
-  const Dependent* dependents = nullptr;  ///< of event e: from events[e].tasks_at to the next's
-  uint32_t begin_at = 0, begin_end = 0;   ///< those of an iteration's begin
-  uint64_t* arrived = nullptr;       ///< [positions] events that have come, over all iterations
+  const Watch* watches = nullptr;         ///< first [schedulers] what they do when it begins
+  const Dependent* dependents = nullptr;  ///< the tasks of watches
+  const uint32_t* places = nullptr;       ///< PacketPlaces of the same
+  uint64_t* arrived = nullptr;            ///< [positions] events that have come, in all iterations
+  OpenWatch* open = nullptr;  ///< [schedulers][open_max] what its block has no place for
+  uint32_t open_max = 0;
+
+  Stamped* slots =
+      nullptr;  ///< [slot_count] the queue: a task's place, and one more than its ticket
+  uint32_t slot_count = 0;        ///< a power of two
+  uint32_t queued = 0;            ///< tasks of an iteration that go through it
+  uint32_t packet_units = 0;      ///< kPacketAlignment, of each packet's place
+  uint64_t first_ticket = 0;      ///< of this run; a run's last tell each worker its end
+  uint64_t* published = nullptr;  ///< tickets, by several schedulers
+  uint64_t* drawn = nullptr;      ///< tickets, by workers
+
+  uint32_t pinned = 0;               ///< whether there are tasks for one worker only
+  uint32_t task_slots = 0;           ///< of the queues for them
   std::byte* task_queues = nullptr;  ///< [workers][schedulers] QueueLayout
-  uint64_t* heads = nullptr;  ///< [workers][schedulers], [schedulers] where each reads its queues
-  uint64_t* sent = nullptr;   ///< [schedulers][workers] tasks given, over all runs
+  uint64_t* heads = nullptr;         ///< [workers][schedulers] where each reads its queues
+  uint64_t* sent = nullptr;          ///< [schedulers][workers] tasks given, over all runs
 
   DEVICE Queue task_queue(uint32_t worker, uint32_t scheduler) const {
     const size_t at = (size_t{worker} * schedulers + scheduler) * QueueLayout{task_slots}.bytes();
     return {Peer<std::byte>(task_queues + at), task_slots};
+  }
+  DEVICE Stamped* slot_of(uint64_t ticket) const { return slots + (ticket & (slot_count - 1)); }
+  /// Whether a slot may have to be waited for.
+  DEVICE bool waits() const { return slot_count < queued; }
+  /// The place of the packet at this position.
+  DEVICE PacketPlace place_at(uint32_t position) const {
+    return PacketPlace::of(position * packet_units, (position + 1) * packet_units);
   }
 };
 
@@ -241,7 +293,7 @@ struct RunParams {
   const std::byte* packets;
   const uint32_t* positions;  ///< [tasks + 1] where each packet begins, in kPacketAlignment
   const uint32_t* queues;     ///< [workers + 1] first position of each worker
-  const EventRecord* events;  ///< [events + 1] of this rank
+  const EventRecord* events;  ///< [events] of this rank
   DynamicParams dynamic;
   StreamPlan streams;
   uint32_t scratch_bytes;

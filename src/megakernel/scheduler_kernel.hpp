@@ -1,260 +1,397 @@
 /// A scheduler of a dynamic run: run_params.hpp tells how it works.
 #pragma once
 
+#include "device/guarded_wait.hpp"
 #include "megakernel/hello_kernel.hpp"
 #include "megakernel/host_feed_kernel.hpp"
-#include "megakernel/launch_kernel.hpp"
+#include "megakernel/publish_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
-/// By all threads of a block after the workers. The first decides what comes next, then all do it;
-/// a thread that fails to give a task has failed the run, and goes on to the next meeting.
+/// By one warp of a block after the workers. Its lanes go the same way: each looks at one event,
+/// and what one has seen, all launch.
 class Scheduler {
  public:
   DEVICE explicit Scheduler(Working& working)
       : working_(working),
-        shared_(*reinterpret_cast<SchedulerShared*>(&working.shared.packets)),
+        params_(working.params),
+        dynamic_(working.params.dynamic),
+        shared_(*reinterpret_cast<SchedulerShared*>(scratch(working.params))),
         mine_(block::index() - working.params.workers),
-        head_(kept_head()),
-        next_worker_(mine_ * working.params.workers / working.params.dynamic.schedulers) {}
+        leads_(mine_ == 0),
+        publisher_(working, shared_, mine_),
+        turn_(leads_ ? &params_.workspace->tasks_ended : &params_.workspace->begun),
+        stop_(kRunStopped | params_.run),
+        turn_need_(working.params.first + 1),
+        iteration_(working.params.first),
+        aim_(turn_) {}
 
   DEVICE void run() {
-    const uint32_t workers = working_.params.workers;
-    uint64_t* const sent = working_.params.dynamic.sent + size_t{mine_} * workers;
-    for (uint32_t worker = thread::index(); worker < workers; worker += block::threads()) {
-      shared_.sent[worker] = sent[worker];
-      shared_.taken[worker] = 0;
-    }
-    for (uint32_t turn = 0;; turn ^= 1) {
-      if (thread::index() == 0) shared_.orders[turn] = decide();
-      block::sync();
-      const Orders orders = shared_.orders[turn];
-      if (orders.kind == Orders::Kind::leave) break;
-      working_.began_ns = orders.began_ns;
-      if (orders.kind == Orders::Kind::launch)
-        launch(orders);
-      else
-        for (uint32_t worker = thread::index(); worker < workers; worker += block::threads())
-          give(worker, kStop);
-    }
-    for (uint32_t worker = thread::index(); worker < workers; worker += block::threads())
-      sent[worker] = shared_.sent[worker];
-    if (thread::index() != 0) return;
-    free_taken();
-    kept_head() = head_;
-    working_.params.progress[block::index()] = done_;
+    if (warp::index() > 0) return;
+    publisher_.recall();
+    warp::sync();
+    // It begins nothing before this rank's workers, and all others, are there to take it.
+    const bool all_here = warp::once([&] { return hear_all(working_) ? 1u : 0u; }) != 0;
+    bool turns = leads_;
+    while (all_here && (!turns || take_turn()) && await_events()) turns = launch_seen();
+    leave();
   }
 
  private:
-  DEVICE bool leads() const { return mine_ == 0; }
-  DEVICE uint64_t& kept_head() const {
-    const DynamicParams& dynamic = working_.params.dynamic;
-    return dynamic.heads[working_.params.workers * dynamic.schedulers + mine_];
+  // ---- what it looks out for
+
+  /// Its list of events: what the block has no place for lies in memory.
+  DEVICE OpenWatch& open_at(uint32_t i) const {
+    constexpr uint32_t kOpen = SchedulerShared::kOpen;
+    return i < kOpen ? shared_.open[i] : dynamic_.open[mine_ * dynamic_.open_max + i - kOpen];
   }
 
-  /// By the first thread.
-  DEVICE Orders decide() {
-    if (!heard_) {
-      heard_ = true;
-      // It begins nothing before this rank's workers, and all others, are there to take it.
-      if (!hear_all(working_)) return leave();
-      if (leads()) return begin(working_.params.first);
+  /// Until some of the events looked at, or what it goes by itself, have come: seen_ and turn_.
+  DEVICE bool await_events() {
+    Awaited what{.phase = phase_of(params_, RunPhase::iteration),
+                 .rank = params_.rank,
+                 .expected = params_.tasks};
+    // The leader's patience is that of the iteration: it awaits its end. The others' has no end.
+    const DeadlineApart deadline = leads_ ? working_.deadline() : working_.idle_deadline();
+    aim(row_ < open_ ? row_ : 0);
+    uint32_t polls = 0;
+    // Lanes look together, some times in a row.
+    constexpr uint32_t kLooks = 4;
+    const bool came = wait_until(
+        what,
+        [&] {
+          UNROLL
+          for (uint32_t i = 0; i < kLooks; ++i)
+            if (look()) return true;
+          if (open_ > kRow) aim(row_ + kRow < open_ ? row_ + kRow : 0);
+          return false;
+        },
+        [&] { return !warp::any(deadline.give_up(++polls, what)); });
+    if (came) publish_held();
+    if (!came && leads_ && warp::elect()) name_cause();
+    return came;
+  }
+
+  /// A row of the list: a lane an event. Lane 31 looks at how far the iteration is instead.
+  DEVICE bool look() {
+    bool came = false;
+    if (aims_) {
+      // Relaxed: whoever runs the event's tasks acquires it; and what only schedulers need of an
+      // iteration's begin or end they acquire then.
+      aim_seen_ = load<Order::relaxed, Scope::sys>(aim_);
+      // (A stop of a run before this one is none.)
+      came = aim_seen_ >= aim_need_ && (aim_seen_ < kRunStopped || aim_seen_ == stop_);
     }
-    if (stopped_) return leave();
-    uint32_t value = 0;
-    if (!take(value) || value == kStop) return leave();
-    return value == kEnded ? next_iteration() : tasks_of(value);
+    seen_ = warp::ballot(came);
+    return seen_ != 0;
   }
-
-  DEVICE Orders leave() const { return order(Orders::Kind::leave); }
-  DEVICE Orders order(Orders::Kind kind) const {
-    return {
-        .kind = kind, .from = 0, .to = 0, .step = 1, .worker = 0, .began_ns = working_.began_ns};
-  }
-  /// The run ends as it should: all other blocks of the rank hear so.
-  DEVICE Orders stop_all() {
-    stopped_ = true;
-    fence_for_events(working_.params);
-    for (uint32_t i = 1; i < working_.params.dynamic.schedulers; ++i)
-      push_event(working_, working_.params.rank, i, kStop);
-    return order(Orders::Kind::stop_workers);
-  }
-
-  /// The leader's patience is that of the iteration: it awaits its end. The others' has no end.
-  DEVICE bool take(uint32_t& value) {
-    const RunParams& params = working_.params;
-    const Queue queue = params.windows.event_queue(params.rank, mine_);
-    Awaited what{.phase = phase_of(params, RunPhase::iteration),
-                 .rank = params.rank,
-                 .expected = params.tasks};
-    const bool shared = params.ranks > 1;
-    free_taken();
-    // Late, as above: a GPU has no instruction that divides.
-    next_worker_ = (next_worker_ + given_) % params.workers;
-    given_ = 0;
-    const auto came = [&] {
-      return shared ? queue.peek<Scope::sys>(head_, value) : queue.peek<Scope::gpu>(head_, value);
-    };
-    if (!wait_until(leads() ? working_.deadline() : working_.idle_deadline(), what, came)) {
-      name_cause();
-      return false;
+  /// What each lane looks at, found before it looks: the loop should be short.
+  DEVICE void aim(uint32_t row) {
+    row_ = row;
+    const uint32_t lane = warp::lane(), i = row + lane;
+    const bool turns = lane == kRow;
+    aims_ = turns || i < open_;
+    if (turns) {
+      aim_ = turn_;
+      aim_need_ = turn_need_;
+    } else if (aims_) {
+      const OpenWatch& open = open_at(i);
+      aim_ = params_.windows.own_counter(open.watch.event);
+      aim_need_ = open.need;
     }
-    ++head_;
-    taken_ = true;
+    hold(row);
+  }
+  /// The tasks of the row's first event, often the only one, and the slots that they will go to:
+  /// between its coming and its tasks lies nothing but stores.
+  DEVICE void hold(uint32_t row) {
+    held_ = 0;
+    if (row >= open_) return;
+    const OpenWatch& open = open_at(row);
+    const uint32_t tasks = open.watch.tasks;
+    if (open.staged == OpenWatch::kNotStaged || tasks > kHeldRows * kWarpLanes ||
+        !publisher_.knows_slots(tasks))
+      return;
+    held_ = tasks;
+    held_ticket_ = publisher_.next_ticket() + warp::lane();
+    UNROLL
+    for (uint32_t i = 0; i < kHeldRows; ++i) {
+      const uint32_t task = i * kWarpLanes + warp::lane();
+      held_slots_[i] = dynamic_.slot_of(held_ticket_ + i * kWarpLanes);
+      held_places_[i] = task < held_ ? shared_.staged[open.staged + task] : 0;
+    }
+  }
+  DEVICE void publish_held() {
+    if ((seen_ & 1) == 0 || held_ == 0) {
+      held_ = 0;
+      return;
+    }
+    UNROLL
+    for (uint32_t i = 0; i < kHeldRows; ++i)
+      if (i * kWarpLanes + warp::lane() < held_)
+        // Relaxed: it only assigns the task.
+        store<Order::relaxed, Scope::gpu>(
+            held_slots_[i], Stamped{stamp_of(held_ticket_ + i * kWarpLanes), held_places_[i]});
+    publisher_.take_tickets(held_);
+  }
+  DEVICE static uint32_t last_bit(uint32_t bits) {
+    for (uint32_t by = 1; by < 32; by *= 2) bits |= bits >> by;
+    return population(bits) - 1;
+  }
+
+  // ---- what it does then
+
+  DEVICE bool launch_seen() {
+    constexpr uint32_t kEvents = (1u << kRow) - 1;
+    KEEP_ROLLED
+    for (uint32_t left = seen_ & (held_ != 0 ? kEvents - 1 : kEvents); left != 0; left &= left - 1)
+      launch(open_at(row_ + first_bit(left)));
+    // From the last on, so that whatever takes the place of one is none of these.
+    for (uint32_t left = seen_ & kEvents; left != 0;) {
+      const uint32_t last = last_bit(left);
+      left ^= 1u << last;
+      close(row_ + last);
+    }
+    return (seen_ >> kRow & 1) != 0;
+  }
+
+  /// Looks out for this event no more, but for those that come after it.
+  DEVICE void close(uint32_t i) {
+    const OpenWatch closed = open_at(i);
+    const OpenWatch last = open_at(open_ - 1);
+    warp::sync();
+    --open_;
+    if (closed.staged != OpenWatch::kNotStaged)
+      free_stages_ |= stages_of(closed.watch.tasks) << closed.staged / SchedulerShared::kStage;
+    if (warp::elect()) open_at(i) = last;
+    open_all(closed.watch);
+  }
+
+  DEVICE void open_all(const Watch& by) {
+    const uint32_t first = open_;
+    for (uint32_t i = warp::lane(); i < by.opens; i += kWarpLanes) {
+      const Watch watch = dynamic_.watches[by.opens_at + i];
+      open_at(first + i) = {.watch = watch,
+                            .need = uint64_t{watch.triggers} * (iteration_ + 1),
+                            .staged = OpenWatch::kNotStaged,
+                            .unused = 0};
+    }
+    open_ += by.opens;
+    warp::sync();
+    // More of them would keep what has come meanwhile waiting.
+    constexpr uint32_t kStaged = 2;
+    for (uint32_t i = 0; i < by.opens && i < kStaged; ++i) stage(first + i);
+    warp::sync();
+  }
+
+  /// Brings the places of an event's tasks before it comes.
+  DEVICE void stage(uint32_t i) {
+    const Watch watch = open_at(i).watch;
+    const uint32_t wanted = stages_of(watch.tasks);
+    if (watch.counts != 0 || wanted == 0) return;
+    uint32_t at = 0;
+    while (at < SchedulerShared::kStages && (free_stages_ >> at & wanted) != wanted) ++at;
+    if (at == SchedulerShared::kStages) return;
+    free_stages_ ^= wanted << at;
+    at *= SchedulerShared::kStage;
+    for (uint32_t task = warp::lane(); task < watch.tasks; task += kWarpLanes)
+      shared_.staged[at + task] = dynamic_.places[watch.tasks_at + task];
+    if (warp::elect()) open_at(i).staged = at;
+  }
+  /// As many bits as stages for so many tasks; none if they would take too many.
+  DEVICE static uint32_t stages_of(uint32_t tasks) {
+    constexpr uint32_t kStagesMost = 8;
+    const uint32_t stages = (tasks + SchedulerShared::kStage - 1) / SchedulerShared::kStage;
+    return stages > kStagesMost ? 0 : (1u << stages) - 1;
+  }
+
+  // ---- launches
+
+  DEVICE void launch(const OpenWatch& open) {
+    const Watch& watch = open.watch;
+    if (watch.counts != 0) return launch_counted(watch);
+    publisher_.publish(watch.tasks, open.staged != OpenWatch::kNotStaged
+                                        ? shared_.staged + open.staged
+                                        : dynamic_.places + watch.tasks_at);
+  }
+
+  /// Tasks of which each may wait for several events, or go to one worker only.
+  DEVICE void launch_counted(const Watch& watch) {
+    for (uint32_t first = 0; first < watch.tasks; first += kWarpLanes) {
+      const uint32_t task = first + warp::lane();
+      Dependent dependent{};
+      const bool ready =
+          task < watch.tasks && arrive(dependent = dynamic_.dependents[watch.tasks_at + task]);
+      const bool any_worker = dependent.worker == kAnyWorker;
+      const uint32_t queued = warp::ballot(ready && any_worker);
+      const uint64_t ticket = publisher_.take_tickets(population(queued));
+      if (ready && any_worker)
+        publisher_.publish_one(ticket + population(queued & lanes_below()), dependent.place.bits,
+                               publisher_.has_room(ticket + population(queued)));
+      if (ready && !any_worker) publisher_.give(dependent.worker, dependent.place.bits);
+      warp::sync();
+    }
+  }
+
+  /// One more of the task's events has come; it runs with the last. Relaxed: nothing hangs on it
+  /// but who gives the task to a worker, which looks at all of its events.
+  DEVICE bool arrive(const Dependent& task) const {
+    if (task.waits <= 1) return true;
+    const uint64_t now =
+        fetch_add<Order::relaxed, Scope::gpu>(&dynamic_.arrived[task.position], 1) + 1;
+    return now % task.waits == 0;
+  }
+
+  // ---- iterations
+
+  /// What has made the iteration's turn come lies before what all lanes do next: slots of the
+  /// iteration before may be written again.
+  DEVICE void acquire_turn() const {
+    fence<Scope::gpu>();
+    warp::sync();
+  }
+
+  enum class Next : uint32_t { begin, stop, leave };
+  /// An iteration has ended, or begins; false if there is none.
+  DEVICE bool take_turn() {
+    acquire_turn();
+    if (!(leads_ ? begin_next() : follow_leader())) return false;
+    working_.began_ns = now_ns();
+    const OpenWatch begin{
+        .watch = dynamic_.watches[mine_], .need = 0, .staged = OpenWatch::kNotStaged, .unused = 0};
+    launch(begin);
+    open_all(begin.watch);
     return true;
   }
 
-  /// The slot of the event before may be filled again. Said late, because it is a fence that
-  /// whoever waits for the tasks need not wait for.
-  DEVICE void free_taken() {
-    if (!taken_) return;
-    taken_ = false;
-    const RunParams& params = working_.params;
-    const Queue queue = params.windows.event_queue(params.rank, mine_);
-    if (params.ranks > 1)
-      queue.free<Scope::sys>(head_ - 1);
-    else
-      queue.free<Scope::gpu>(head_ - 1);
+  /// By the leader, whether another iteration begins.
+  DEVICE bool begin_next() {
+    if (begun_) {
+      if (params_.loop_event != kNoEvent && warp::once([&] { return await_loop() ? 1u : 0u; }) == 0)
+        return false;
+      ++iteration_;
+    }
+    begun_ = true;
+    const Next next = warp::once([&] { return decide(); });
+    if (next == Next::stop) stop_all();
+    if (next != Next::begin) return false;
+    turn_need_ = dynamic_.counted * (iteration_ + 1);
+    // Release: all that acquire it begin on its strength.
+    if (warp::elect()) store<Order::release, Scope::gpu>(&params_.workspace->begun, iteration_ + 1);
+    warp::sync();
+    return true;
   }
 
-  /// Leaves what the first task that cannot begin is waiting for.
+  DEVICE Next decide() {
+    const auto done = static_cast<uint32_t>(iteration_ - params_.first);
+    if (ends_loop_) return Next::stop;
+    if (cancelled(working_, iteration_, true)) return Next::leave;
+    if (params_.fed) {
+      const Turn turn = ask_host(working_, done);
+      if (turn.allowed() > done) return Next::begin;
+      return turn.all() ? Next::stop : Next::leave;
+    }
+    return params_.iterations != 0 && done == params_.iterations ? Next::stop : Next::begin;
+  }
+
+  /// By one lane.
+  DEVICE bool await_loop() {
+    const EventRecord event = params_.events[params_.loop_event];
+    Awaited what{.phase = phase_of(params_, RunPhase::loop),
+                 .rank = params_.rank,
+                 .expected = event.triggers * (iteration_ + 1)};
+    if (!await_counter(working_.deadline(), what,
+                       params_.windows.counter(params_.rank, params_.loop_event), true)) {
+      params_.stalls[block::index()] = {.what = Stalled::loop,
+                                        .event = params_.loop_event,
+                                        .rank = params_.rank,
+                                        .iteration = iteration_,
+                                        .need = what.expected,
+                                        .have = what.seen};
+      return false;
+    }
+    // Relaxed: the loop's event comes after it.
+    ends_loop_ =
+        load<Order::relaxed, Scope::sys>(params_.windows.last(params_.rank)) == iteration_ + 1;
+    return true;
+  }
+
+  /// By a scheduler that does not lead: what the leader has said.
+  DEVICE bool follow_leader() {
+    const uint64_t said = warp::shuffle(aim_seen_, kRow);
+    if (said >= kRunStopped) return false;
+    iteration_ = said - 1;
+    turn_need_ = said + 1;
+    return true;
+  }
+
+  /// The run ends as it should: all workers of the rank, and its other schedulers, hear so.
+  DEVICE void stop_all() {
+    const uint32_t workers = params_.workers;
+    const uint64_t ticket = publisher_.take_tickets(workers);
+    for (uint32_t i = warp::lane(); i < workers; i += kWarpLanes)
+      publisher_.publish_one(ticket + i, kStop, false);
+    if (warp::elect())
+      store<Order::relaxed, Scope::gpu>(&params_.workspace->begun, kRunStopped | params_.run);
+  }
+
+  DEVICE void leave() {
+    warp::sync();
+    publisher_.keep();
+    if (warp::elect()) params_.progress[block::index()] = iteration_ - params_.first;
+  }
+
+  /// By one lane: leaves what the first task that cannot begin is waiting for.
   DEVICE void name_cause() {
-    if (!leads()) return;
-    const RunParams& params = working_.params;
-    for (uint32_t position = 0; position < params.tasks; ++position) {
+    for (uint32_t position = 0; position < params_.tasks; ++position) {
       const Packet& packet = *reinterpret_cast<const Packet*>(
-          params.packets + params.positions[position] * kPacketAlignment);
+          params_.packets + params_.positions[position] * kPacketAlignment);
       for (uint32_t i = 0; i < packet.waits; ++i) {
         const WaitRecord& wait = packet.wait_records()[i];
         const uint64_t need = uint64_t{wait.triggers} * (iteration_ + 1 - wait.lag);
         // Relaxed: for people.
         const uint64_t have =
-            load<Order::relaxed, Scope::sys>(params.windows.counter(params.rank, wait.event));
+            load<Order::relaxed, Scope::sys>(params_.windows.counter(params_.rank, wait.event));
         if (have >= need) continue;
-        params.stalls[block::index()] = {.what = Stalled::event,
-                                         .task = packet.task,
-                                         .event = wait.event,
-                                         .rank = wait.rank,
-                                         .iteration = iteration_,
-                                         .need = need,
-                                         .have = have};
+        params_.stalls[block::index()] = {.what = Stalled::event,
+                                          .task = packet.task,
+                                          .event = wait.event,
+                                          .rank = wait.rank,
+                                          .iteration = iteration_,
+                                          .need = need,
+                                          .have = have};
         return;
       }
     }
   }
 
-  /// Stops if there shall be no such iteration.
-  DEVICE Orders begin(uint64_t iteration) {
-    const RunParams& params = working_.params;
-    const auto done = static_cast<uint32_t>(iteration - params.first);
-    if (cancelled(working_, iteration, true)) return leave();
-    if (params.fed) {
-      const Turn turn = ask_host(working_, done);
-      if (turn.allowed() <= done) return turn.all() ? stop_all() : leave();
-    } else if (params.iterations != 0 && done == params.iterations) {
-      return stop_all();
-    }
-    iteration_ = iteration;
-    working_.began_ns = now_ns();
-    // Relaxed: the queues that the tasks travel through publish it.
-    store<Order::relaxed, Scope::gpu>(&params.workspace->iteration, iteration);
-    fence_for_events(params);
-    for (uint32_t i = 1; i < params.dynamic.schedulers; ++i)
-      push_event(working_, params.rank, i, kBegin);
-    // With no task to be the last, the iteration has ended.
-    if (params.tasks == 0) push_event(working_, params.rank, 0, kEnded);
-    return tasks_of(kBegin);
-  }
-
-  DEVICE Orders next_iteration() {
-    const RunParams& params = working_.params;
-    if (params.loop_event != kNoEvent) {
-      const EventRecord event = params.events[params.loop_event];
-      Awaited what{.phase = phase_of(params, RunPhase::loop),
-                   .rank = params.rank,
-                   .expected = event.triggers * (iteration_ + 1)};
-      if (!await_counter(working_.deadline(), what,
-                         params.windows.counter(params.rank, params.loop_event), true)) {
-        params.stalls[block::index()] = {.what = Stalled::loop,
-                                         .event = params.loop_event,
-                                         .rank = params.rank,
-                                         .iteration = iteration_,
-                                         .need = what.expected,
-                                         .have = what.seen};
-        return leave();
-      }
-    }
-    ++done_;
-    // Relaxed: the loop's event comes after it.
-    if (params.loop_event != kNoEvent &&
-        load<Order::relaxed, Scope::sys>(params.windows.last(params.rank)) == iteration_ + 1)
-      return stop_all();
-    return begin(iteration_ + 1);
-  }
-
-  /// This scheduler's share of the tasks that wait for an event.
-  DEVICE Orders tasks_of(uint32_t event) {
-    const DynamicParams& dynamic = working_.params.dynamic;
-    const EventRecord* const events = working_.params.events;
-    const bool begins = event == kBegin;
-    const bool shared = begins || events[event].launch == Launch::every;
-    Orders orders = order(Orders::Kind::launch);
-    orders.from = (begins ? dynamic.begin_at : events[event].tasks_at) + (shared ? mine_ : 0);
-    orders.to = begins ? dynamic.begin_end : events[event + 1].tasks_at;
-    orders.step = shared ? dynamic.schedulers : 1;
-    orders.worker = next_worker_;
-    if (orders.to > orders.from) given_ = (orders.to - orders.from + orders.step - 1) / orders.step;
-    return orders;
-  }
-
-  /// By all threads.
-  DEVICE void launch(const Orders& orders) {
-    const uint32_t workers = working_.params.workers;
-    uint32_t worker = orders.worker + thread::index();
-    for (uint32_t i = orders.from + thread::index() * orders.step; i < orders.to;
-         i += block::threads() * orders.step, worker += block::threads()) {
-      while (worker >= workers) worker -= workers;
-      arrive(working_.params.dynamic.dependents[i], worker);
-    }
-  }
-
-  /// One more of the task's events has come; it runs with the last. Acquire and release: the last
-  /// passes on what the schedulers of the others knew.
-  DEVICE void arrive(const Dependent& task, uint32_t worker) {
-    const DynamicParams& dynamic = working_.params.dynamic;
-    if (task.waits > 1) {
-      const uint64_t now =
-          fetch_add<Order::acq_rel, Scope::gpu>(&dynamic.arrived[task.position], 1) + 1;
-      if (now % task.waits != 0) return;
-    }
-    give(task.worker != kAnyWorker ? task.worker : worker, task.place.bits);
-  }
-
-  DEVICE void give(uint32_t worker, uint32_t value) {
-    const RunParams& params = working_.params;
-    Awaited what{.phase = phase_of(params, RunPhase::queue), .rank = params.rank};
-    // Relaxed: the ticket only says which slot. Acquire and release: a thread that writes over a
-    // slot because another one has heard that it was taken must know what that one heard.
-    const uint64_t ticket = fetch_add<Order::relaxed, Scope::block>(&shared_.sent[worker], 1);
-    uint64_t taken = load<Order::acquire, Scope::block>(&shared_.taken[worker]);
-    const uint64_t known = taken;
-    // Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
-    params.dynamic.task_queue(worker, mine_)
-        .put<Scope::gpu>(leads() ? working_.deadline() : working_.idle_deadline(), what, ticket,
-                         taken, value);
-    if (taken != known) store<Order::release, Scope::block>(&shared_.taken[worker], taken);
-  }
+  static constexpr uint32_t kRow = kWarpLanes - 1;  ///< events looked at together
 
   Working& working_;
+  const RunParams& params_;
+  const DynamicParams& dynamic_;
   SchedulerShared& shared_;
-  uint32_t mine_;
-  // Of the first thread.
-  uint64_t head_;
-  uint32_t next_worker_;  ///< that gets the next task which may go to any,
-  uint32_t given_ = 0;    ///< once these are counted, which are under way
-  uint64_t iteration_ = 0, done_ = 0;
-  bool heard_ = false, stopped_ = false;
-  bool taken_ = false;  ///< the event before `head_`, whose slot has not been freed
+  const uint32_t mine_;
+  const bool leads_;
+  // All lanes alike:
+  Publisher publisher_;
+  const Peer<uint64_t> turn_;  ///< tells when the iteration ends or, who does not lead, begins
+  const uint64_t stop_;        ///< what it tells when the run ends
+  uint64_t turn_need_;
+  uint64_t iteration_;  ///< that runs, or comes next
+  uint32_t open_ = 0;   ///< events in its list
+  uint32_t row_ = 0, seen_ = 0;
+  uint32_t free_stages_ = UINT32_MAX;
+  bool begun_ = false;  ///< whether the leader has begun any
+  // Of a lane:
+  static constexpr uint32_t kHeldRows = 5;
+  uint32_t held_ = 0;  ///< tasks held, or 0
+  uint64_t held_ticket_ = 0;
+  Stamped* held_slots_[kHeldRows] = {};
+  uint32_t held_places_[kHeldRows] = {};
+  bool aims_ = false;  ///< whether it looks at anything
+  Peer<uint64_t> aim_;
+  uint64_t aim_need_ = 0, aim_seen_ = 0;
+  bool ends_loop_ = false;
 };
 
 }  // namespace tokenyard::megakernel

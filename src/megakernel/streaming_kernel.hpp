@@ -75,10 +75,11 @@ class UnitLoader {
       opened_ = false;
       return;
     }
-    const Note& note = shared.notes[packets_.slot];
-    over_ = note.kind == NoteKind::end;
+    const NoteKind kind = shared.notes[packets_.slot].look();
+    if (List::kScheduled && kind == NoteKind::expected) return;
+    over_ = kind == NoteKind::end;
     opened_ = true;
-    if (note.kind != NoteKind::task) return;
+    if (!is_task(kind)) return;
     stream_ = List::stream(shared.packet(packets_.slot), warp_, working_.params.compute_warps);
     rows_left_ = stream_.row_bytes > 0 ? stream_.rows : 0;
     const StreamPlan& plan = working_.params.streams;
@@ -125,12 +126,14 @@ class AheadLoader {
     WorkerShared& shared = working_.shared;
     for (RingCursor packets;; packets.next(kPacketSlots)) {
       if (!loader_waits(working_, RunPhase::packet, [&] {
-            return shared.packet_full[packets.slot].done_now(packets.parity());
+            return shared.packet_full[packets.slot].done_now(packets.parity()) &&
+                   shared.notes[packets.slot].look() != NoteKind::expected;
           }))
         break;
       const Note& note = shared.notes[packets.slot];
-      if (note.kind == NoteKind::end) break;
-      if (note.kind == NoteKind::task && List::loads_ahead(shared.packet(packets.slot).type) &&
+      const NoteKind kind = note.look();
+      if (kind == NoteKind::end) break;
+      if (is_task(kind) && List::loads_ahead(shared.packet(packets.slot).type) &&
           !load(shared.packet(packets.slot), note.iteration))
         break;
       shared.packet_empty[packets.slot].arrive();

@@ -1,54 +1,12 @@
 /// A worker: run_params.hpp tells how it works.
 #pragma once
 
+#include "megakernel/expected_kernel.hpp"
 #include "megakernel/scheduler_kernel.hpp"
 #include "megakernel/streaming_kernel.hpp"
+#include "megakernel/taken.hpp"
 
 namespace tokenyard::megakernel {
-
-/// By the whole block, before it first meets.
-DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
-  const uint32_t self = thread::index();
-  if (self == 0) {
-    shared.failed = kNeverFailed;
-    shared.ended = shared.stalled = shared.loop_ends = 0;
-    shared.begun = 0;
-    shared.follower = 0;
-    shared.ahead_full.init(1);
-    shared.ahead_empty.init(1);
-  }
-  // A slot is free once every compute warp has read it, and every lane that loads for tasks.
-  const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1) +
-                           (params.ahead_bytes > 0 ? 1 : 0);
-  if (self < kPacketSlots) {
-    shared.packet_full[self].init(1);
-    shared.packet_empty[self].init(readers);
-  }
-  const uint32_t depth = params.streams.depth;
-  for (uint32_t i = self; i < params.compute_warps * depth; i += block::threads()) {
-    shared.unit_full[i / depth][i % depth].init(1);
-    shared.unit_empty[i / depth][i % depth].init(1);
-  }
-  fence_async();
-}
-
-/// A packet that a worker's thread has taken. Its head is in registers: all of it is asked for, at
-/// times when nothing else is under way.
-struct Taken {
-  Note note;
-  Packet head;           ///< of a task
-  const std::byte* at;   ///< in shared memory
-  CountedSignal signal;  ///< of this thread, in a static run
-  bool follows = false;  ///< in a dynamic run: what this thread will signal has its task on its way
-
-  DEVICE const WaitRecord* wait_records() const {
-    return reinterpret_cast<const WaitRecord*>(at + sizeof(Packet));
-  }
-  DEVICE const SignalRecord* signal_records() const {
-    return reinterpret_cast<const SignalRecord*>(wait_records() + head.waits);
-  }
-  DEVICE const std::byte* args() const { return at + head.args_at; }
-};
 
 /// Arguments of so many bytes are in registers when a task begins.
 inline constexpr size_t kArgsHeld = 32;
@@ -113,7 +71,7 @@ class Worker {
       taken_ns_ = trace_time();
       if (!here_ && !await_packet(packets)) return;
       const Note note = working_.shared.notes[packets.slot];
-      if (note.kind == NoteKind::task) {
+      if (is_task(note.kind) || (dynamic() && note.kind == NoteKind::expected)) {
         if (!run_task(packets, note)) return;
       } else {
         // Not without those whose wait for this packet has failed.
@@ -146,14 +104,16 @@ class Worker {
       working_.shared.next_here[packets.slot] = packet_full_[next.slot].done_now(next.parity());
     }
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
-    begin_iteration(note.iteration);
+    if (!dynamic() || note.kind != NoteKind::expected) begin_iteration(note.iteration);
+    if (dynamic() && is_task(note.kind)) order_next(taken.head, false);
     context_.begin(taken.head.task, note.iteration);
     if (thread::index() < taken.head.signals) {
       const SignalRecord& record = taken.signal_records()[thread::index()];
-      if (!dynamic())
-        taken.signal = CountedSignal::of(params(), record);
-      else if (record.launch == Launch::follower)
-        taken.follows = bring_follower(working_, record);
+      taken.signal = CountedSignal::of(params(), record);
+      if (dynamic() && record.follows != 0) {
+        taken.led_on = taken.signal.count;
+        taken.signal.count = 0;
+      }
     }
     return taken;
   }
@@ -167,10 +127,56 @@ class Worker {
     for (bool more = i < taken.head.waits; more; i += threads) {
       more = i + threads < taken.head.waits;
       const WaitRecord& wait = taken.wait_records()[i];
-      // What schedulers count need not be looked at: the task came with it.
-      if (!dynamic() || wait.lag > 0)
+      // A follower's own event has come: its task has run here.
+      if (!dynamic() || taken.note.kind != NoteKind::follower || wait.lag > 0)
         await_event(working_, taken.head.task, wait, taken.note.iteration);
     }
+    if (dynamic() && taken.note.kind != NoteKind::follower) await_begin(taken.note.iteration);
+  }
+
+  // ---- dynamic runs (expected_kernel.hpp)
+
+  /// By the thread that looks out for what comes: the feeder brings the follower of this task, or
+  /// what the ticket should bring, while it runs.
+  DEVICE void order_next(const Packet& head, bool ticket_used) {
+    if (waiter_ == 0) order_packet(working_, PacketOrder::next(head.follower, ticket_used));
+  }
+
+  /// Until what the worker's ticket brings has come and, if it is what was expected, all that it
+  /// awaits: then it runs. Else the feeder has been told what to bring instead. Whether the run
+  /// stops, or has failed, is one to the caller.
+  DEVICE Verdict::Kind await_expected(const RingCursor& packets, Taken& taken) {
+    const uint64_t iteration = taken.note.iteration;
+    if (waiter_ == 0) look_out(working_, packets.slot, iteration);
+    for (uint32_t i = waiter_ == 0 ? context_.threads() : waiter_; i < taken.head.waits;
+         i += context_.threads())
+      await_expected_event(working_, taken.wait_records()[i], iteration);
+    await_begin(iteration);
+    if (!meet(working_)) return Verdict::Kind::stop;
+    // Relaxed: it lies before the meeting.
+    const Verdict verdict{load<Order::relaxed, Scope::block>(&working_.shared.verdict)};
+    const Verdict::Kind kind = verdict.at(working_.meetings);
+    if (first_thread())
+      // Relaxed: see Note.
+      store<Order::relaxed, Scope::block>(
+          &working_.shared.notes[packets.slot].kind,
+          kind == Verdict::Kind::run ? NoteKind::task : NoteKind::dropped);
+    here_ = false;
+    taken.met = true;
+    if (kind == Verdict::Kind::run) begin_iteration(iteration);
+    return kind;
+  }
+
+  /// By one thread, once an iteration: what was done before the iteration began.
+  DEVICE void await_begin(uint64_t iteration) {
+    if (waiter_ != 1 || seen_begun_ > iteration) return;
+    if (await_iteration(working_, iteration)) seen_begun_ = iteration + 1;
+  }
+
+  DEVICE void tell_begun_once(uint64_t iteration) {
+    if (told_begun_ > iteration) return;
+    told_begun_ = iteration + 1;
+    tell_begun(iteration);
   }
 
   /// The iteration's deadline begins with its first task.
@@ -179,6 +185,9 @@ class Worker {
     begun_ = true;
     iteration_ = iteration;
     working_.began_ns = now_ns();
+    if (!dynamic()) tell_begun(iteration);
+  }
+  DEVICE void tell_begun(uint64_t iteration) {
     if (!first_thread()) return;
     // Release: this thread has acquired the iteration's begin, and the ahead loader relies on it.
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
@@ -186,6 +195,10 @@ class Worker {
 
   DEVICE bool run_task(const RingCursor& packets, const Note& note) {
     Taken taken = take(packets, note);
+    if (dynamic() && note.kind == NoteKind::expected) {
+      const Verdict::Kind kind = await_expected(packets, taken);
+      if (kind != Verdict::Kind::run) return kind == Verdict::Kind::drop;
+    }
     uint64_t begun_ns = 0;
     if constexpr (List::kOwnPaths) {
       if (!List::with_type(taken.head.type,
@@ -225,7 +238,7 @@ class Worker {
 
   /// What registers need not keep while a task runs: its packet lies where it was.
   DEVICE void read_again(uint32_t slot, Taken& taken) {
-    taken.note = working_.shared.notes[slot];
+    taken.note.iteration = working_.shared.notes[slot].iteration;
     taken.at = working_.shared.packets[slot];
     taken.head = *reinterpret_cast<const Packet*>(taken.at);
   }
@@ -234,10 +247,11 @@ class Worker {
   DEVICE bool begin(const Taken& taken, uint64_t& begun_ns) {
     // Nothing to agree on, where all know since they met last that the packet is here, and that is
     // all there is to wait for.
-    if (!here_ || taken.head.waits > 0) {
+    if ((!here_ || taken.head.waits > 0) && !(dynamic() && taken.met)) {
       await_events(taken);
       if (!meet(working_)) return false;
     }
+    if (dynamic()) tell_begun_once(taken.note.iteration);
     begun_ns = trace_time();
     return true;
   }
@@ -256,34 +270,18 @@ class Worker {
 
   /// What the whole block did before it met is what the signals are about.
   DEVICE void signal_rest(const Taken& taken) {
-    if (!dynamic()) {
-      KEEP_ROLLED
-      for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
-           i += context_.threads())
-        CountedSignal::of(params(), taken.signal_records()[i]).send();
-      return;
-    }
-    const uint32_t threads = context_.threads();
-    uint32_t i = thread::index();
-    if (taken.follows) {
-      // Relaxed: nobody looks at it but reports.
-      add<Order::relaxed, Scope::gpu>(params().windows.own_counter(taken.signal_records()[i].event),
-                                      taken.signal_records()[i].count);
-      i += threads;
-    }
-    const bool counts = first_thread() && taken.head.counted != 0;
-    if (i < taken.head.signals || counts) fence_for_events(params());
     KEEP_ROLLED
-    for (; i < taken.head.signals; i += threads)
-      signal_record(working_, taken.signal_records()[i], taken.note.iteration);
-    if (!counts) return;
-    // Relaxed: between fences.
-    const uint64_t ended =
-        fetch_add<Order::relaxed, Scope::gpu>(&params().workspace->tasks_ended, 1) + 1;
-    if (ended != params().dynamic.counted * (taken.note.iteration + 1)) return;
-    // The last task of the iteration passes on what all others did.
-    fence_for_events(params());
-    push_event(working_, params().rank, 0, kEnded);
+    for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
+         i += context_.threads()) {
+      const SignalRecord& record = taken.signal_records()[i];
+      CountedSignal::of(params(), record).send();
+    }
+    if (!dynamic()) return;
+    // Relaxed: nobody looks at it but reports.
+    if (taken.led_on != 0) add<Order::relaxed, Scope::gpu>(taken.signal.counter, taken.led_on);
+    // Release: a scheduler that has seen the last task of the iteration end knows all.
+    if (first_thread() && taken.head.counted != 0)
+      add<Order::release, Scope::gpu>(&params().workspace->tasks_ended, 1);
   }
 
   /// The end of an iteration; false if it was the last.
@@ -354,6 +352,7 @@ class Worker {
   bool here_ = false;  ///< the packet that comes next has come, as all threads know alike
   bool begun_ = false;
   uint64_t iteration_ = 0, done_ = 0, taken_ns_ = 0;
+  uint64_t seen_begun_ = 0, told_begun_ = 0;  ///< in dynamic runs: one more than the iteration
   uint32_t traced_ = 0;
 };
 

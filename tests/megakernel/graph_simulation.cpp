@@ -51,6 +51,8 @@ Drawn draw(SeedRun& run) {
   else
     drawn.plan.runs = {random.between(1, 3), 1};
   drawn.graph_seed = static_cast<uint32_t>(random.next());
+  if (drawn.plan.schedulers > 0 && drawn.graph_seed % 2 == 1)
+    graph.pinned = run.option("pinned", drawn.plan.workers);
   drawn.discord =
       run.option("discord", graph.ranks > 1 && graph.pacing == Pacing::gated && random.chance(64));
   return drawn;
@@ -98,9 +100,6 @@ using simulation::Fault;
 /// Deadline::fail publishes its report so; the kernel says that it has begun.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
-constexpr const char* kTasksEnded =
-    "a slot's value before was of an earlier iteration, whose tasks have ended: only an event that "
-    "no task awaits would need it";
 constexpr const char* kNoneAhead = "is for tasks that load ahead, which the suite decoder has";
 constexpr const char* kNotFed = "is for fed runs, whose outputs host code reads";
 constexpr const char* kOnlyReported = "is the counter of a follower, which only reports look at";
@@ -115,18 +114,19 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {Fault::sys_made_gpu, "worker_kernel.hpp:107", kOwnHost},
-                   {Fault::store_dropped, "worker_kernel.hpp:107", kOwnHost},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:184", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:184", kNoneAhead},
-                   {Fault::store_dropped, "worker_kernel.hpp:270", kOnlyReported},
-                   {Fault::store_dropped, "worker_kernel.hpp:293", kNotFed},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:293", kNotFed},
-                   {Fault::acquire_made_relaxed, "queue.hpp:44", kTasksEnded},
-                   {Fault::acquire_made_relaxed, "scheduler_kernel.hpp:239", kSlotsStores},
-                   {Fault::release_made_relaxed, "scheduler_kernel.hpp:245", kSlotsStores},
-                   {Fault::store_dropped, "scheduler_kernel.hpp:245", kOnlySaves},
-                   {Fault::release_made_relaxed, "worker_kernel.hpp:331", kOnlyStops},
+                   {Fault::sys_made_gpu, "worker_kernel.hpp:65", kOwnHost},
+                   {Fault::store_dropped, "worker_kernel.hpp:65", kOwnHost},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:193", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:193", kNoneAhead},
+                   {Fault::store_dropped, "worker_kernel.hpp:281", kOnlyReported},
+                   {Fault::store_dropped, "worker_kernel.hpp:291", kNotFed},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:291", kNotFed},
+                   {Fault::acquire_made_relaxed, "queue.hpp:53", kSlotsStores},
+                   {Fault::release_made_relaxed, "queue.hpp:70", kSlotsStores},
+                   {Fault::acquire_made_relaxed, "publish_kernel.hpp:82", kSlotsStores},
+                   {Fault::release_made_relaxed, "publish_kernel.hpp:86", kSlotsStores},
+                   {Fault::store_dropped, "publish_kernel.hpp:86", kOnlySaves},
+                   {Fault::release_made_relaxed, "worker_kernel.hpp:329", kOnlyStops},
                    {Fault::acquire_made_relaxed, "waiting_kernel.hpp:85", kOnlyStops}},
      .seeds = 2000});
 

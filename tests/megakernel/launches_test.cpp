@@ -118,6 +118,66 @@ TEST(Launches, AnIterationAwaitsTheEndOfWhatNothingFollows) {
   EXPECT_THAT(counted, ElementsAre(false, true, true, true, true));
 }
 
+TEST(Launches, ATaskLeadsOnOneOtherOnly) {
+  Sketch s;
+  const Event a = s.event(), b = s.event();
+  s.add({}, {{a}, {b}});
+  s.add({{a}}, {});
+  s.add({{b}}, {});
+  EXPECT_EQ(launch_of(s, a), Launch::follower);
+  EXPECT_EQ(launch_of(s, b), kFirstScheduler);
+}
+
+TEST(Launches, ASchedulerBeginsToLookOutForAnEventWhenItSeesTheOneBefore) {
+  Sketch s;
+  const Event a = s.event(), b = s.event(), c = s.event();
+  for (uint32_t i = 0; i < 2; ++i) s.add({}, {{a}});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{a}}, {{b}});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {{c}});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{c}}, {});
+  const std::vector<Watch> watches = compile_dynamic({s.graph}).launches.watches_of(0);
+  ASSERT_EQ(watches.size(), 4u);  // The first is the iteration's begin.
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(watches[i].opens, i < 3 ? 1u : 0u);
+    EXPECT_EQ(watches[i].tasks, 2u);
+    EXPECT_EQ(watches[i].tasks_at, 2 * i);
+    if (i < 3) {
+      EXPECT_EQ(watches[i].opens_at, i + 1);
+    }
+    if (i > 0) {
+      EXPECT_EQ(watches[i].event, i - 1);
+    }
+  }
+}
+
+TEST(Launches, ASchedulerThatSeesNothingBeforeAnEventLooksOutForItFromTheBegin) {
+  Sketch s;
+  const Event a = s.event(), b = s.event();
+  for (uint32_t i = 0; i < 2; ++i) s.add({}, {{a}});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{a}}, {{b}});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {});
+  const std::vector<Watch> watches = compile_dynamic({s.graph}, 2).launches.watches_of(0);
+  ASSERT_EQ(watches.size(), 4u);  // Two schedulers' begins, and an event of each.
+  for (uint32_t scheduler = 0; scheduler < 2; ++scheduler) {
+    EXPECT_EQ(watches[scheduler].tasks, 1u);  // They share what begins.
+    EXPECT_EQ(watches[scheduler].opens, 1u);
+    EXPECT_EQ(watches[watches[scheduler].opens_at].event, scheduler);
+  }
+}
+
+TEST(Launches, TasksAreExpectedInTheOrderOfTheGraph) {
+  Sketch s;
+  const Event a = s.event(), b = s.event();
+  for (uint32_t i = 0; i < 2; ++i) s.add({{b}}, {});
+  for (uint32_t i = 0; i < 2; ++i) s.add({{a}}, {{b}});
+  s.add({{a}}, {}, 1);  // It has a worker, and so no place in the queue.
+  for (uint32_t i = 0; i < 2; ++i) s.add({}, {{a}});
+  const Launches launches = compile_dynamic({s.graph}).launches;
+  EXPECT_EQ(launches.queued(0), 6u);
+  EXPECT_TRUE(launches.pins(0));
+  EXPECT_THAT(launches.order_of(0), ElementsAre(5, 6, 2, 3, 0, 1, 4));
+}
+
 TEST(Launches, AFollowersPacketIsNamedByTheSignal) {
   Sketch s;
   const Event a = s.event();
@@ -127,7 +187,7 @@ TEST(Launches, AFollowersPacketIsNamedByTheSignal) {
   const Compiled compiled = compile_dynamic(graphs);
   const Program program = make_program(graphs, 0, {.workers = 2, .schedulers = 1}, compiled);
   const auto& packet = *reinterpret_cast<const Packet*>(program.packets.data());
-  const PacketPlace place{packet.signal_records()[0].triggers};
+  const PacketPlace place{packet.follower};
   EXPECT_EQ(place.from(), program.positions[1] * kPacketAlignment);
   EXPECT_EQ(place.bytes(), (program.positions[2] - program.positions[1]) * kPacketAlignment);
   EXPECT_EQ(program.counted, 1u);

@@ -151,18 +151,20 @@ TEST(Proofs, MoreThanTheDeviceHas) {
   EXPECT_EQ(fault({.workers = 3, .compute_warps = 1}).fault, GraphFault::co_residency);
 }
 
-TEST(Proofs, AQueueThatCouldHoldUpWhoeverAddsToIt) {
+TEST(Proofs, MoreEventsThanASchedulerCanLookOutFor) {
   Sketch s;
   s.add({.name = "first", .signals = {{s.a}}});
   s.add({.name = "second", .waits = {{s.a}}, .signals = {{s.b}}});
+  s.add({.name = "beside it", .waits = {{s.a}}});
   s.add({.name = "third", .waits = {{s.b}}});
+  s.add({.name = "another", .waits = {{s.b}}});
   Shape shape{.workers = 2, .compute_warps = 1, .schedulers = 1, .task_slots = 1};
   compile_all({s.graph}, {}, shape);
-  shape.event_slots = 4;
+  shape.event_slots = 1;
   const InvalidGraph error = refused({s.graph}, {}, shape);
   EXPECT_EQ(error.fault, GraphFault::queue_capacity);
   EXPECT_EQ(error.witness.front(), "a scheduler of rank 0 serves 2 events");
-  EXPECT_THAT(error.fix, HasSubstr("at least 5"));
+  EXPECT_THAT(error.fix, HasSubstr("at least 2"));
 }
 
 TEST(Proofs, SchedulersForAKernelThatHasNoCodeForThem) {

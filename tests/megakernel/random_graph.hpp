@@ -29,6 +29,7 @@ struct RandomGraphOptions {
   bool dynamic_counts = false;
   bool shares_anywhere = false;  ///< tasks of all ranks signal dynamic events: static runs only
   bool streams = false;
+  uint32_t pinned = 0;       ///< a third of the tasks have one of so many workers
   uint32_t last_of_run = 0;  ///< gated: iterations of a run, decided on the device
 };
 
@@ -303,6 +304,8 @@ class RandomGraph {
     if (options_.pacing == Pacing::gated && !followed_[task])
       options.signals.push_back({.event = all_done, .rank = 0});
     options.cost_ns = 1000 + haste % 5000;
+    if (options_.pinned > 0 && (haste >> 5) % 3 == 0)
+      options.worker = (haste >> 8) % options_.pinned;
     graph.add<Touch>({.reads = placed(memory, reads),
                       .writes = placed(memory, writes),
                       .read_count = static_cast<uint32_t>(reads.size()),

@@ -49,6 +49,94 @@ TEST_P(Running, ByASchedulerThatGivesOutTasks) {
   EXPECT_EQ(kernel.stop(), 1u);
 }
 
+/// One task, by whose events many others run: each adds to a number of its own.
+struct Fan {
+  explicit Fan(World& world) : counter(world) {}
+
+  /// `width` tasks by one more event, some of them for one worker only.
+  void add(uint32_t width, bool pinned) {
+    first.signals.push_back({counter.graph.event({.name = "event"})});
+    for (uint32_t i = 0; i < width; ++i) {
+      numbers.push_back(counter.scrap());
+      Step::Args args = adds(1);
+      args.value = numbers.back();
+      args.to = Peer<uint64_t>(numbers.back());
+      TaskOptions options{.name = "one of many", .waits = {{first.signals.back().event}}};
+      if (pinned && i % 3 == 0) options.worker = 1;
+      counter.graph.add<Step>(args, std::move(options));
+    }
+  }
+  /// Runs of these lengths; whether each task ran once an iteration.
+  void check(World& world, const MegakernelOptions& options) {
+    counter.step(std::move(first), adds(1));
+    counter.close();
+    Megakernel kernel(world, counter.graph, options);
+    uint64_t all = 0;
+    for (const uint32_t iterations : {7u, 1u, 12u}) {
+      EXPECT_EQ(kernel.run(iterations), iterations);
+      all += iterations;
+    }
+    for (uint64_t* const number : numbers) {
+      uint64_t runs = 0;
+      counter.memory.read(&runs, number, sizeof(runs));
+      EXPECT_EQ(runs, all);
+    }
+  }
+
+  Counter counter;
+  TaskOptions first{.name = "first"};
+  std::vector<uint64_t*> numbers;
+};
+
+TEST_P(Running, SchedulersWaitForAPlaceInAFullQueue) {
+  for (const uint32_t schedulers : {1u, 2u}) {
+    const auto world = alone();
+    Fan fan(*world);
+    fan.add(150, false);
+    fan.add(150, true);
+    fan.check(*world, {.workers = 3, .schedulers = schedulers, .task_slots = 1});
+  }
+}
+
+TEST_P(Running, AMassiveLaunchWhoseTasksAllHaveAPlace) {
+  const auto world = alone();
+  Fan fan(*world);
+  fan.add(500, false);  // More than a scheduler knows before their event comes.
+  fan.check(*world, {.workers = 3, .schedulers = 1});
+}
+
+TEST_P(Running, ASchedulerLooksOutForMoreEventsThanItsBlockHasPlaceFor) {
+  // A packet has room for the signals of some tasks only.
+  const auto world = alone();
+  Counter counter(*world);
+  constexpr uint32_t kRoots = 60, kIterations = 3;
+  std::vector<uint64_t*> numbers;
+  const auto add = [&](TaskOptions options) {
+    numbers.push_back(counter.scrap());
+    Step::Args args = adds(1);
+    args.value = numbers.back();
+    args.to = Peer<uint64_t>(numbers.back());
+    counter.graph.add<Step>(args, std::move(options));
+  };
+  for (uint32_t i = 0; i < kRoots; ++i) {
+    const Event a = counter.graph.event({.name = "a"}), b = counter.graph.event({.name = "b"});
+    const Event c = counter.graph.event({.name = "c"});
+    add({.name = "root", .signals = {{a}, {b}}});
+    for (uint32_t j = 0; j < 2; ++j) add({.name = "of a", .waits = {{a}}, .signals = {{c}}});
+    add({.name = "of both", .waits = {{a}, {b}}});
+    for (uint32_t j = 0; j < 2; ++j) add({.name = "of c", .waits = {{c}}});
+  }
+  counter.step({.name = "last"}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 3, .schedulers = 1});
+  EXPECT_EQ(kernel.run(kIterations), kIterations);
+  for (uint64_t* const number : numbers) {
+    uint64_t runs = 0;
+    counter.memory.read(&runs, number, sizeof(runs));
+    EXPECT_EQ(runs, kIterations);
+  }
+}
+
 TEST_P(Running, UntilATaskEndsTheLoop) {
   const auto world = alone();
   Counter counter(*world);

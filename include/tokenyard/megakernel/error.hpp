@@ -18,7 +18,7 @@ enum class GraphFault : uint8_t {
   write_after_read,
   write_after_write,
   across_iterations,  ///< the same three, between an iteration and the next
-  queue_capacity,     ///< a dynamic run could fill its queues with nobody to empty them
+  queue_capacity,     ///< a dynamic run has more events than its schedulers look out for
   co_residency,       ///< more workers than can run at once
   shared_memory,      ///< tasks want more than a block has
   packet,             ///< one task has more waits, signals and arguments than fit its packet
