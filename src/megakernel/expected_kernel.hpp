@@ -106,8 +106,13 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, con
       // once it has come.
       found = load<Order::relaxed, Scope::gpu>(slot);
       const uint64_t have = load<Order::relaxed, Scope::sys>(counter);
-      if (found.epoch == stamp && (found.value != ticket.place.bits || have >= need)) return true;
-      if (dynamic.pinned != 0 && own.look(place)) return true;
+      // A slot that is filled comes first: a worker whose own queue had something as well would
+      // otherwise leave before it has seen that the expected task's event has come.
+      if (found.epoch == stamp) {
+        if (found.value != ticket.place.bits || have >= need) return true;
+      } else if (dynamic.pinned != 0 && own.look(place)) {
+        return true;
+      }
     }
     return false;
   });

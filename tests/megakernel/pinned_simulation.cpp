@@ -1,0 +1,104 @@
+// Suite `megakernel_pinned`: events by which tasks for one worker and tasks for any run side by
+// side, while that worker is busy. When it looks for work it finds its place in the rank's queue
+// filled, its own queue, too, and their events' counters, of another rank, perhaps as they were.
+#include "megakernel/graph_runner.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using simulation::SeedRun;
+
+DEFINE_HOST_MEGAKERNEL(pinned_touch_kernel, TouchTasks)
+
+const TaskSet kTouchTasks = task_set<TouchTasks>(pinned_touch_kernel.entry);
+
+/// The last rank writes a cell of each event, whose tasks, on rank 0, read it.
+struct Drawn {
+  uint32_t ranks, workers, schedulers, events, of_any, of_one, haste, runs;
+};
+
+Drawn draw(SeedRun& run) {
+  simulation::Random& random = run.random;
+  return {.ranks = run.option("ranks", random.between(1, 2)),
+          .workers = run.option("workers", random.between(1, 2)),
+          .schedulers = run.option("schedulers", random.between(1, 2)),
+          .events = run.option("events", random.between(1, 2)),
+          .of_any = run.option("of_any", random.between(1, 2)),
+          .of_one = run.option("of_one", random.between(1, 2)),
+          .haste = static_cast<uint32_t>(random.next()),
+          .runs = run.option("runs", random.between(1, 3))};
+}
+
+/// One rank's part; the sentence is empty if all was in order.
+std::string run_rank(World& world, const Drawn& drawn) {
+  TensorMemory memory(world);
+  const size_t bytes = drawn.events * kCellWords * sizeof(uint32_t);
+  auto* const cells = static_cast<uint32_t*>(memory.shared(bytes)[0]);
+  auto* const disorder = static_cast<Disorder*>(memory.local(sizeof(Disorder)));
+  Graph graph(kTouchTasks, {.rank = world.rank(), .ranks = world.size()});
+  const Tensor tensor = graph.tensor({.name = "cells", .bytes = bytes, .given = Given::always});
+  graph.once();
+  std::mt19937 lingering(drawn.haste);
+  const auto add = [&](uint32_t writer, const CellRead* read, const Peer<uint32_t>* write,
+                       TaskOptions options) {
+    graph.add<Touch>({.reads = read,
+                      .writes = write,
+                      .read_count = read != nullptr,
+                      .write_count = write != nullptr,
+                      .writer = writer,
+                      .haste = static_cast<uint32_t>(lingering()),
+                      .disorder = disorder,
+                      .event = {},
+                      .event_rank = 0,
+                      .share = 0,
+                      .shares = 0,
+                      .stream = nullptr,
+                      .units = 0,
+                      .last_of_run = 0},
+                     std::move(options));
+  };
+  const auto place = [&](const auto& value) {
+    auto* const there = memory.local(sizeof(value));
+    memory.write(there, &value, sizeof(value));
+    return static_cast<std::remove_cvref_t<decltype(value)>*>(there);
+  };
+  for (uint32_t i = 0; i < drawn.events; ++i) {
+    const Event event = graph.event({.name = "event"});
+    const Peer<uint32_t> cell(cells + i * kCellWords);
+    const Region region = tensor.part(i * kCellWords * 4, (i + 1) * kCellWords * 4).of(0);
+    if (world.rank() + 1 == world.size())
+      add(i, nullptr, place(cell), {.name = "writes", .writes = {region}, .signals = {{event, 0}}});
+    if (world.rank() != 0) continue;
+    add(drawn.events, nullptr, nullptr, {.name = "keeps a worker busy"});
+    for (uint32_t reader = 0; reader < drawn.of_any + drawn.of_one; ++reader) {
+      TaskOptions options{.name = "reads", .reads = {region}, .waits = {{event}}};
+      if (reader >= drawn.of_any) options.worker = 0;
+      add(drawn.events, place(CellRead{cell, i, 0, 0, 0}), nullptr, std::move(options));
+    }
+  }
+  Megakernel kernel(world, graph,
+                    {.workers = drawn.workers, .compute_warps = 1, .schedulers = drawn.schedulers});
+  for (uint32_t i = 0; i < drawn.runs; ++i) kernel.run(1);
+  std::string sentence = disorder_of(memory, disorder);
+  world.barrier("all ranks have looked");  // Rank 0's cells do not go while others still run.
+  return sentence;
+}
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::run(run, {.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18}, [&](World& world) {
+    const std::string disorder = run_rank(world, drawn);
+    if (!disorder.empty()) throw simulation::SuiteFailure(disorder);
+  }).require_clean();
+}
+
+const bool registered =
+    simulation::add_suite({.name = "megakernel_pinned",
+                           .what = "tasks for one worker beside tasks for any, while it is busy",
+                           .run = run_suite,
+                           .seeds = 1000});
+
+}  // namespace
+}  // namespace tokenyard::megakernel
