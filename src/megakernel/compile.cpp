@@ -81,13 +81,14 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
 
 /// A dynamic run's packets lie at equal distances, in the order of the queue, so that who knows a
 /// task's place in it knows where its packet is.
-void space_out(Program& program) {
+void space_out(Program& program, uint32_t rank) {
   const auto tasks = static_cast<uint32_t>(program.positions.size() - 1);
   for (uint32_t i = 0; i < tasks; ++i)
     program.packet_units =
         std::max(program.packet_units, program.positions[i + 1] - program.positions[i]);
   // A rank without tasks expects one that does nothing, and never comes.
   if (tasks == 0) program.packet_units = sizeof(Packet) / kPacketAlignment;
+  check_packet_places(rank, tasks, program.packet_units);
   const size_t bytes = size_t{program.packet_units} * kPacketAlignment;
   std::vector<std::byte> packets(std::max<size_t>(tasks, 1) * bytes);
   for (uint32_t i = 0; i < tasks; ++i)
@@ -117,7 +118,7 @@ void name_followers(Program& program, const Launches& launches, uint32_t rank,
 /// What only a dynamic run needs.
 void schedule(Program& program, const Compiled& compiled, uint32_t rank) {
   const Launches& launches = compiled.launches;
-  space_out(program);
+  space_out(program, rank);
   const std::vector<uint32_t>& order = launches.order_of(rank);
   std::vector<PacketPlace> places(order.size());  // [tasks]
   std::vector<uint32_t> positions(order.size());
@@ -239,6 +240,18 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
     if (type.loads_ahead) program.ahead_bytes = std::max(program.ahead_bytes, task.ahead_bytes);
   }
   return program;
+}
+
+void check_packet_places(uint32_t rank, size_t tasks, uint32_t packet_units) {
+  if (tasks * packet_units <= PacketPlace::kUnitsEnd) return;
+  throw InvalidGraph(
+      GraphFault::packet,
+      {fmt::format("rank {} has {} tasks", rank, tasks),
+       fmt::format("their packets are {} bytes apart, as long as the longest",
+                   packet_units * kPacketAlignment),
+       fmt::format("a dynamic run finds at most {} MiB of them",
+                   size_t{PacketPlace::kUnitsEnd} * kPacketAlignment >> 20)},
+      "fewer tasks or shorter packets (waits, signals, arguments), or a static placement");
 }
 
 uint32_t Program::tail_bytes(uint32_t compute_warps) const {

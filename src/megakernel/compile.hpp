@@ -66,6 +66,10 @@ struct Program {
 Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& shape,
                      const Compiled& compiled);
 
+/// Throws InvalidGraph (packet) if the packets of a dynamic run, of so many kPacketAlignment each,
+/// are more than a PacketPlace can tell apart.
+void check_packet_places(uint32_t rank, size_t tasks, uint32_t packet_units);
+
 /// As many units of a warp's ring as fit beside what the graph's tasks need, at least one and at
 /// most as many as the shape has.
 uint32_t ring_units_that_fit(const Graph& graph, const Shape& shape, const Capacity& capacity);

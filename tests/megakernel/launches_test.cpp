@@ -4,6 +4,7 @@
 
 #include "megakernel/compile.hpp"
 #include "megakernel/task_kinds.hpp"
+#include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -191,6 +192,26 @@ TEST(Launches, AFollowersPacketIsNamedByTheSignal) {
   EXPECT_EQ(place.from(), program.positions[1] * kPacketAlignment);
   EXPECT_EQ(place.bytes(), (program.positions[2] - program.positions[1]) * kPacketAlignment);
   EXPECT_EQ(program.counted, 1u);
+}
+
+TEST(Launches, PacketsThatNoPlaceCanTellApartAreRefused) {
+  constexpr uint32_t kUnits = kPacketBytes / kPacketAlignment;
+  constexpr size_t kMost = PacketPlace::kUnitsEnd / kUnits;
+  // The last place of those that there are is still its own.
+  const PacketPlace last = PacketPlace::of((kMost - 1) * kUnits, kMost * kUnits);
+  EXPECT_EQ(last.from(), (kMost - 1) * kPacketBytes);
+  EXPECT_EQ(last.bytes(), kPacketBytes);
+  EXPECT_NO_THROW(check_packet_places(0, kMost, kUnits));
+  try {
+    check_packet_places(3, kMost + 1, kUnits);
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.fault, GraphFault::packet);
+    EXPECT_THAT(error.witness,
+                ElementsAre("rank 3 has 524289 tasks",
+                            "their packets are 1024 bytes apart, as long as the longest",
+                            "a dynamic run finds at most 512 MiB of them"));
+  }
 }
 
 }  // namespace
