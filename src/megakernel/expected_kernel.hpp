@@ -96,6 +96,8 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, con
                                                 : Peer<uint64_t>(&params.workspace->begun);
   Awaited what{.phase = phase_of(params, RunPhase::packet), .rank = params.rank};
   OwnQueues own(working);
+  // Read before, since the way from the slot to the task should be short.
+  const bool slots_wait = dynamic.waits(), owns = dynamic.pinned != 0;
   Stamped found{};
   uint32_t place = 0;
   const bool came = wait_until(working.idle_deadline(), what, [&] {
@@ -110,7 +112,7 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, con
       // otherwise leave before it has seen that the expected task's event has come.
       if (found.epoch == stamp) {
         if (found.value != ticket.place.bits || have >= need) return true;
-      } else if (dynamic.pinned != 0 && own.look(place)) {
+      } else if (owns && own.look(place)) {
         return true;
       }
     }
@@ -118,7 +120,7 @@ DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, con
   });
   if (!came) return fail_awaiting_task(working);
   if (found.epoch != stamp) return own.take(place);
-  if (dynamic.waits())
+  if (slots_wait)
     // Relaxed: this thread has read what will be written over, and the scheduler reads this before
     // it does; all that happens to one word.
     store<Order::relaxed, Scope::gpu>(slot, Stamped{stamp, kTaken});

@@ -17,6 +17,13 @@ struct CountedSignal {
   DEVICE static CountedSignal of(const RunParams& params, const SignalRecord& record) {
     return {params.windows.counter(record.rank, record.event), record.count, record.sys != 0};
   }
+  /// In dynamic runs, once the task has run: schedulers assign what comes next while this signal's
+  /// fence is under way.
+  DEVICE void announce() const {
+    if (is_near())
+      // Relaxed: whoever runs what comes next acquires the signal itself.
+      add<Order::relaxed, Scope::gpu>(announced_beside(counter), count);
+  }
   DEVICE void release() const {
     if (is_near()) [[likely]]
       fence_release<Scope::gpu>();
@@ -28,7 +35,8 @@ struct CountedSignal {
     else if (count != 0)
       add<Order::release, Scope::sys>(counter, count);
   }
-  DEVICE void send() const {
+  DEVICE void send(bool announces) const {
+    if (announces) announce();
     release();
     add_released();
   }

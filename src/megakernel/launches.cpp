@@ -184,7 +184,7 @@ class LaunchPlan {
                 .opens_at = 0,
                 .opens = 0,
                 .counts = 0,
-                .unused = 0};
+                .announced = event != events_ && !triggers_[event].sys ? 1u : 0u};
     for (size_t i = from; i < to; ++i) {
       watch.counts |= all[i].waits > 1 || all[i].worker != kAnyWorker;
       plan_.dependents.push_back(all[i]);

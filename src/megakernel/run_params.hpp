@@ -40,25 +40,30 @@
 /// In a dynamic run workers have no queues of their own. Schedulers, a warp of a block each besides
 /// the workers, look out for events, and publish the tasks that an event releases:
 ///
-///     worker: its last task's signal --> scheduler: sees the counter; stores the task into the
-///                                        next slot of the rank's queue --> a worker: sees its slot
+///     worker: its task has run
+///       announces its signals -----> scheduler: sees that all of an event's are announced; stores
+///       fences, and signals            the task into the next slot of the rank's queue
+///           |                              |
+///           +------------------> a worker: sees its slot, and the event's counter
 ///
-/// and nothing else lies between two tasks. A worker draws a ticket of the queue while its task
-/// runs, which says which slot it looks at next. Tickets are given out in the order in which tasks
-/// are published, so whoever has waited longest goes first. As each iteration publishes equally
-/// many tasks, the ticket also says which iteration its task belongs to, and, where events come in
-/// the order of the graph, which task it will be: the compute warps have that packet before its
-/// slot is filled, and look at the slot and at the task's events together. Where another task
+/// and nothing else lies between two tasks. (Events that other ranks or bodies of tasks signal are
+/// not announced: schedulers look at their counters.) A worker draws a ticket of the queue while
+/// its task runs, which says which slot it looks at next. Tickets are given out in the order in
+/// which tasks are published, so whoever has waited longest goes first. As each iteration publishes
+/// equally many tasks, the ticket also says which iteration its task belongs to, and, where events
+/// come in the order of the graph, which task it will be: the compute warps have that packet before
+/// its slot is filled, and look at the slot and at the task's events together. Where another task
 /// comes, its packet is fetched and the one that was expected is dropped.
 ///
-/// A slot only assigns: schedulers look at counters and store into slots relaxed and fence nothing.
+/// A slot only assigns: schedulers look at events and store into slots relaxed and fence nothing.
 /// What comes before a task comes to it by the counters of its events, which its worker acquires
 /// itself, as in a static run, and, what comes before the iteration, by Workspace::begun.
 ///
 /// A slot is written again only after its value was taken: always so, if the queue holds as many
 /// tasks as an iteration has, else a scheduler waits until whoever took it says so. So workers are
-/// waited for, nothing is overwritten, and workers always come back to the queue, for no task in it
-/// waits for another of its iteration. Tasks that must go to one worker have queues of their own,
+/// waited for, nothing is overwritten, and workers always come back to the queue: whatever a task
+/// in it waits for has run, and its signals need nobody else. (So a signal is announced after its
+/// task, not before.) Tasks that must go to one worker have queues of their own,
 /// one a worker and scheduler, which also wait.
 ///
 /// A scheduler does not look at all events: it begins with each when it sees one that comes before
@@ -98,7 +103,8 @@ inline constexpr uint32_t kThreadsMax = (kComputeWarpsMax + kLoadingWarps) * 32;
 struct WindowLayout {
   uint32_t ranks, events;
 
-  static constexpr uint32_t kLine = 128;  ///< a counter each, so that polls do not meet
+  static constexpr uint32_t kLine = 128;        ///< an event each, so that polls do not meet
+  static constexpr uint32_t kAnnouncedAt = 64;  ///< from its counter
   HOST_DEVICE size_t last_at() const {
     return (ranks * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
@@ -135,6 +141,12 @@ struct Windows {
         reinterpret_cast<uint64_t*>(own_counters + size_t{WindowLayout::kLine} * event));
   }
 };
+
+/// Of dynamic runs, beside an event's counter: signals whose tasks have run, and that are about to
+/// be released.
+DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
+  return counter + WindowLayout::kAnnouncedAt / sizeof(uint64_t);
+}
 
 /// Words of a rank's own memory.
 struct Workspace {
@@ -211,7 +223,7 @@ struct Watch {
   uint32_t tasks_at, tasks;  ///< of `dependents`: what it launches
   uint32_t opens_at, opens;  ///< of `watches`: what it looks out for from then on
   uint32_t counts;           ///< whether any of the tasks waits for several events, or has a worker
-  uint32_t unused;
+  uint32_t announced;        ///< whether all of its signals are announced
 };
 
 /// An event that a scheduler looks out for.

@@ -97,6 +97,7 @@ class Scheduler {
     } else if (aims_) {
       const OpenWatch& open = open_at(i);
       aim_ = params_.windows.own_counter(open.watch.event);
+      if (open.watch.announced != 0) aim_ = announced_beside(aim_);
       aim_need_ = open.need;
     }
     hold(row);

@@ -261,6 +261,7 @@ class Worker {
     come_together(working_);
     // The look is on its way while the fence, which takes much longer, begins.
     const uint32_t failed_at = failed_meeting(working_);
+    if (dynamic()) taken.signal.announce();
     taken.signal.release();
     if (failed_at <= working_.meetings) return false;
     taken.signal.add_released();
@@ -274,7 +275,7 @@ class Worker {
     for (uint32_t i = thread::index() + context_.threads(); i < taken.head.signals;
          i += context_.threads()) {
       const SignalRecord& record = taken.signal_records()[i];
-      CountedSignal::of(params(), record).send();
+      CountedSignal::of(params(), record).send(dynamic());
     }
     if (!dynamic()) return;
     // Relaxed: nobody looks at it but reports.

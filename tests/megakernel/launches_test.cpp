@@ -166,6 +166,26 @@ TEST(Launches, ASchedulerThatSeesNothingBeforeAnEventLooksOutForItFromTheBegin) 
   }
 }
 
+TEST(Launches, EventsAreAnnouncedUnlessAnotherRankOrABodySignalsThem) {
+  std::vector<Graph> graphs;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Sketch s({.rank = rank, .ranks = 2});
+    const Event own = s.event(), of_both = s.event(), counted = s.event(1);
+    if (rank == 0) {
+      for (uint32_t i = 0; i < 2; ++i)
+        s.add({}, {{own}, {of_both}, {.event = counted, .dynamic = true}});
+      s.graph.add<Nothing>({}, {.expects = {counted}});
+      for (uint32_t i = 0; i < 2; ++i) s.add({{own}, {of_both}, {counted}}, {});
+    } else {
+      s.add({}, {{.event = of_both, .rank = 0}});
+    }
+    s.graph.once();
+    graphs.push_back(s.graph);
+  }
+  for (const Watch& watch : compile_dynamic(graphs).launches.watches_of(0))
+    EXPECT_EQ(watch.announced, watch.event == 0 ? 1u : 0u) << watch.event;
+}
+
 TEST(Launches, TasksAreExpectedInTheOrderOfTheGraph) {
   Sketch s;
   const Event a = s.event(), b = s.event();
