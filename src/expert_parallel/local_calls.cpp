@@ -120,6 +120,7 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
           .warps = shape.warps,
           .extra_shared_bytes = tail_of(rings).bytes(),
           .cooperative = false,
+          .overlap_previous = true,
           .local = true},
          stream,
          {.grouping = {.topk = options.topk,

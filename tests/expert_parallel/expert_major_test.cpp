@@ -7,15 +7,15 @@ namespace {
 
 class ExpertMajor : public OnDevice {
  protected:
-  static ExchangeCase case_of(uint32_t ranks) {
+  static ExchangeCase case_of(uint32_t ranks, uint32_t topk = 4) {
     std::vector<uint32_t> tokens;
     for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(rank == 2 ? 0 : 23 + 9 * rank);
-    return {.shape = {.ranks = ranks, .experts = 5 * ranks, .hidden = 144, .topk = 4},
+    return {.shape = {.ranks = ranks, .experts = 5 * ranks, .hidden = 144, .topk = topk},
             .tokens = tokens,
             .picking = {.none = 0.25}};
   }
   template <class Group>
-  void expect_rows_by_expert(Group group);
+  void expect_rows_by_expert(Group group, uint32_t topk = 4);
 };
 
 /// Where a rank's received rows must lie: for each expert its rows, then padding.
@@ -71,9 +71,9 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
 
 /// What `group` makes of an input, on any number of ranks.
 template <class Group>
-void ExpertMajor::expect_rows_by_expert(Group group) {
+void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk) {
   for (const uint32_t ranks : {1, 2, 4}) {
-    const ExchangeCase exchange_case = case_of(ranks);
+    const ExchangeCase exchange_case = case_of(ranks, topk);
     const std::vector<Tokens> all = exchange_case.draw();
     const auto worlds_of = worlds(ranks);
     expect_none_failed(run_ranks(worlds_of, [&](World& world) {
@@ -116,6 +116,19 @@ TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
         const Received received = exchange.dispatch(input);
         return RowsByExpert{received, exchange.expand(received, how)};
       });
+}
+
+// A block counts the picks before its rows or those from there on, whichever are fewer, four at a
+// time: with three picks a row, its rows begin anywhere among the four.
+TEST_P(ExpertMajor, EveryBlockOfAnyNumberFindsItsPlaces) {
+  for (const uint32_t sms : {1u, 3u, 8u})
+    expect_rows_by_expert(
+        [&](ExpertParallel& exchange, const DispatchInput& input, ExpandOptions how) {
+          const Received received = exchange.dispatch(input);
+          how.sms = sms;
+          return RowsByExpert{received, exchange.expand(received, how)};
+        },
+        3);
 }
 
 TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {

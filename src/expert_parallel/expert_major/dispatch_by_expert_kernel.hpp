@@ -55,8 +55,7 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
   if (group.tail.counts_lost() != 0) return false;
   if (group.too_many()) return true;
   const uint32_t movers = call.params.movers;
-  if (warp::lane() == 0) clear_padding(group, warp::index(), movers);
-  warp::sync();
+  clear_padding(group, warp::index(), movers);
   bool going = await_places(call);
   if (going) {
     const throughput::StagePlan& plan = call.params.plan;

@@ -8,6 +8,8 @@
 
 namespace tokenyard::expert_major {
 
+using throughput::Crew;
+
 /// Every movers-th row of a range: all lie ready.
 class ReadyRows {
  public:
@@ -27,11 +29,26 @@ class ReadyRows {
   const uint32_t end_;
 };
 
-/// By the whole block: picks an expert of the rows before the block's.
-DEVICE void count_earlier_picks(const Group& group, RowRange range) {
-  for (size_t pick = thread::index(); pick < size_t{range.begin} * group.rows.topk;
-       pick += block::threads())
-    count_pick(group, group.tail.before(), pick);
+/// By all placers, between meetings: gives the block's rows their places.
+DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, RowRange range) {
+  const Crew crew{thread::index() - params.movers * kWarpLanes, group.tail.placers * kWarpLanes};
+  const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(crew.size); };
+  const RowRange mine = range.part(group.placer(), group.tail.placers);
+  // How many rows an expert has in all is known, so either side of the block's first row tells.
+  const size_t first = size_t{range.begin} * group.rows.topk;
+  const size_t all = size_t{params.rows} * group.rows.topk;
+  const bool from_behind = first > all - first;
+  uint32_t* const before = group.tail.before();
+  count_picks_between(group, before, from_behind ? first : 0, from_behind ? all : first, crew);
+  count_picks(group, mine);
+  meet();
+  // Whose experts these are finds their next places, too.
+  for (uint32_t expert = crew.index; from_behind && expert < group.tail.local_experts;
+       expert += crew.size)
+    before[expert] = group.tail.tokens()[expert] - before[expert];
+  find_next_places(group, crew);
+  meet();
+  assign_places(group, mine);
 }
 
 /// By the whole block, which then has to meet.
@@ -47,8 +64,6 @@ DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const
 /// By each mover.
 DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, const Group& group,
                               RowRange range, const CallDeadline& deadline) {
-  if (warp::lane() == 0) clear_padding(group, warp::index(), params.movers);
-  warp::sync();
   const uint32_t first = warp::index() * params.plan.stages;
   const SpreadRing ring{
       .full = shared.full + first,
@@ -67,9 +82,10 @@ DEVICE void expand_rows(const ExpandParams& params) {
   tail.group.base = block::shared_tail<ExpandShared>() + tail.stages_bytes;
   const CallDeadline deadline(params.patience);
   ready_expand(params, shared, tail.group);
+  grid::wait_for_previous();
   // After a dispatch that failed there are no ids that could be trusted.
   if (block::any(deadline.failed())) return;
-  const Group group{params.grouping, tail.group, 0};
+  const Group group{params.grouping, tail.group, params.movers};
   if (warp::index() == 0) {
     for (uint32_t expert = warp::lane(); expert < tail.group.local_experts; expert += kWarpLanes)
       tail.group.tokens()[expert] = params.tokens_per_expert[expert];
@@ -86,15 +102,13 @@ DEVICE void expand_rows(const ExpandParams& params) {
     return;
   }
   const RowRange range = RowRange{0, params.rows}.part(block::index(), grid::blocks());
-  const RowRange mine = range.part(warp::index(), warps);
-  count_earlier_picks(group, range);
-  count_picks(group, mine);
+  const bool moves = warp::index() < params.movers;
+  if (moves)
+    clear_padding(group, warp::index(), params.movers);
+  else
+    place_ready_rows(params, group, range);
   block::sync();
-  find_next_places(group, throughput::Crew::of_block());
-  block::sync();
-  assign_places(group, mine);
-  block::sync();
-  if (warp::index() < params.movers) {
+  if (moves) {
     spread_ready_rows(params, shared, group, range, deadline);
     return;
   }

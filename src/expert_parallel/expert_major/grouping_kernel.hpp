@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "device/device.hpp"
+#include "device/unroll.hpp"
 #include "expert_parallel/expert_major/grouping.hpp"
 #include "expert_parallel/throughput/crew.hpp"
 
@@ -33,14 +34,25 @@ struct Group {
   DEVICE bool too_many() const { return places_used() > rows.layout.rows; }
 };
 
-/// `body(row)` for every crews-th row of padding: those between an expert's last row and the next
-/// expert's first.
+/// By a warp: `body(row)`, by all its lanes, for every crews-th row of padding, which lies between
+/// an expert's last row and the next expert's first. Each lane looks at an expert, for most have
+/// little padding or none for this warp.
 template <class Body>
 DEVICE void for_each_padding(const Group& group, uint32_t crew, uint32_t crews, Body body) {
-  for (uint32_t expert = 0; expert < group.tail.local_experts; ++expert) {
-    const uint32_t begin = group.tail.offsets()[expert] + group.tail.tokens()[expert];
-    const uint32_t first = begin + (crew + crews - begin % crews) % crews;
-    for (uint32_t row = first; row < group.tail.offsets()[expert + 1]; row += crews) body(row);
+  const uint32_t experts = group.tail.local_experts;
+  for (uint32_t first = 0; first < experts; first += kWarpLanes) {
+    const uint32_t expert = first + warp::lane();
+    uint32_t row = 0, end = 0;
+    if (expert < experts) {
+      const uint32_t begin = group.tail.offsets()[expert] + group.tail.tokens()[expert];
+      row = begin + (crew + crews - begin % crews) % crews;
+      end = group.tail.offsets()[expert + 1];
+    }
+    for (uint32_t waiting; (waiting = warp::ballot(row < end)) != 0;) {
+      const uint32_t lane = first_bit(waiting);
+      body(warp::shuffle(row, lane));
+      if (warp::lane() == lane) row += crews;
+    }
   }
 }
 
@@ -59,10 +71,43 @@ DEVICE void find_offsets(const Group& group) {
   if (warp::lane() == 0) group.tail.offsets()[experts] = begin;
 }
 
+inline constexpr uint32_t kNoId = 0xffffffff;  ///< -1: a row that picked fewer experts
+
 /// `count` an expert that a row has picked.
 DEVICE void count_pick(const Group& group, uint32_t* counts, size_t pick) {
   const int32_t id = group.rows.ids[pick];
   if (id >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
+}
+
+/// By threads of a crew: picks an expert from `begin` to `end`. Ids are loaded four at a time, and
+/// several fours at once: each load comes from a cache that writes of whole rows keep busy.
+DEVICE void count_picks_between(const Group& group, uint32_t* counts, size_t begin, size_t end,
+                                throughput::Crew crew) {
+  constexpr uint32_t kFour = 4, kAtOnce = 4;
+  const auto* const fours = reinterpret_cast<const Bytes16*>(group.rows.ids);
+  const size_t last = end / kFour, first = std::min((begin + kFour - 1) / kFour, last);
+  for (size_t at = first + crew.index; at < last; at += kAtOnce * size_t{crew.size}) {
+    Bytes16 ids[kAtOnce];
+    UNROLL
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const size_t four = at + i * size_t{crew.size};
+      if (four < last)
+        ids[i] = load_vector(fours + four);
+      else
+        ids[i] = {{kNoId, kNoId, kNoId, kNoId}};
+    }
+    UNROLL
+    for (const Bytes16& four : ids) {
+      UNROLL
+      for (const uint32_t id : four.word)
+        if (static_cast<int32_t>(id) >= 0) add<Order::relaxed, Scope::block>(counts + id, 1);
+    }
+  }
+  // What lies before the first four and after the last.
+  for (size_t pick = begin + crew.index; pick < std::min(first * kFour, end); pick += crew.size)
+    count_pick(group, counts, pick);
+  for (size_t pick = std::max(last * kFour, begin) + crew.index; pick < end; pick += crew.size)
+    count_pick(group, counts, pick);
 }
 
 /// By each placer: picks an expert of its rows.
@@ -159,12 +204,12 @@ DEVICE void write_offsets(const Group& group, throughput::Crew crew) {
   }
 }
 
-/// By one lane of each warp of some in every block: zeros to every row of padding. Not awaited.
+/// By each warp of some in every block: zeros to every row of padding, a lane a piece. Not awaited.
 DEVICE void clear_padding(const Group& group, uint32_t crew, uint32_t crews) {
   const uint32_t row_bytes = group.rows.layout.row_bytes;
   auto* const x = group.rows.at<std::byte>(group.rows.layout.x_at());
   for_each_padding(group, block::index() * crews + crew, grid::blocks() * crews, [&](uint32_t row) {
-    for (uint32_t at = 0; at < row_bytes; at += kZeroBytes) {
+    for (uint32_t at = warp::lane() * kZeroBytes; at < row_bytes; at += kWarpLanes * kZeroBytes) {
       const uint32_t left = row_bytes - at;
       bulk::store(x + size_t{row} * row_bytes + at, group.tail.zeros(),
                   left < kZeroBytes ? left : kZeroBytes);
