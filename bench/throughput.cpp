@@ -174,6 +174,10 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
       measure("expand bf16 on all", 0, [&](uint32_t) {
         exchange.expand(received, {.alignment = 128, .sms = all}, stream.native);
       });
+      measure("expand bf16 on all, padding as it is", 0, [&](uint32_t) {
+        exchange.expand(received, {.alignment = 128, .sms = all, .clear_padding = false},
+                        stream.native);
+      });
       measure("combine bf16, summed by expert on all", remote_rows * row_bytes, [&](uint32_t) {
         exchange.combine({.y = rows.x, .by_expert = &rows, .local_sms = all}, *received.route,
                          {.x = tensors.out}, stream.native);

@@ -63,11 +63,14 @@ class Throughput:
                 batch.topk_idx,
                 batch.topk_weights,
                 alignment=ALIGNMENT,
+                clear_padding=False,
                 sms=min(AT_ONCE_SMS, self._sms_max),
             )
             return Rows(grouped.x, (received, grouped))
         received = self.dispatch(batch).handle
-        grouped = self._exchange.expand(received, alignment=ALIGNMENT, sms=local_sms(batch.x))
+        grouped = self._exchange.expand(
+            received, alignment=ALIGNMENT, clear_padding=False, sms=local_sms(batch.x)
+        )
         return Rows(grouped.x, (received, grouped))
 
     def experts_of(self, rows: Rows) -> list[tuple[int, int]]:

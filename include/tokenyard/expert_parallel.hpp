@@ -101,6 +101,8 @@ struct ExpandOptions {
   /// For `expand`, any number that there is, since no other rank takes part; 0: as many as the
   /// object has. (dispatch_by_expert takes its input's.)
   uint32_t sms = 0;
+  /// Whether rows of padding are zeros; else they hold anything, which saves their stores.
+  bool clear_padding = true;
 };
 
 /// What a rank gives to a combine.

@@ -109,14 +109,19 @@ std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
     const ExchangeHandle& self, const Rows& x, const Ids& topk_idx, const Weights& topk_weights,
     ElementType type, const std::optional<Rows>& scales, ScaleOrder scale_order,
     const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment, uint32_t rows_max,
-    uint32_t sms, uint64_t stream) {
+    bool clear_padding, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
   nb::gil_scoped_release unlocked;
-  RowsByExpert by_expert = exchange->expert_parallel.dispatch_by_expert(
-      input, {.alignment = alignment, .rows_max = rows_max, .scale_order = scale_order}, stream);
+  RowsByExpert by_expert =
+      exchange->expert_parallel.dispatch_by_expert(input,
+                                                   {.alignment = alignment,
+                                                    .rows_max = rows_max,
+                                                    .scale_order = scale_order,
+                                                    .clear_padding = clear_padding},
+                                                   stream);
   return {HeldReceived{exchange, std::move(by_expert.received)},
           HeldExpertRows{exchange, std::move(by_expert.rows)}};
 }
@@ -157,16 +162,18 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
 }
 
 HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, uint32_t alignment,
-                      uint32_t rows_max, ScaleOrder scale_order, uint32_t sms, uint64_t stream) {
+                      uint32_t rows_max, bool clear_padding, ScaleOrder scale_order, uint32_t sms,
+                      uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
-  return {
-      exchange,
-      exchange->expert_parallel.expand(
-          received.received,
-          {.alignment = alignment, .rows_max = rows_max, .scale_order = scale_order, .sms = sms},
-          stream)};
+  return {exchange, exchange->expert_parallel.expand(received.received,
+                                                     {.alignment = alignment,
+                                                      .rows_max = rows_max,
+                                                      .scale_order = scale_order,
+                                                      .sms = sms,
+                                                      .clear_padding = clear_padding},
+                                                     stream)};
 }
 
 nb::object rows_output_buffer(const ExchangeHandle& self, const HeldRoute& route, ElementType type,
@@ -272,12 +279,12 @@ void register_expert_parallel(nb::module_& m) {
       .def("dispatch_by_expert", &dispatch_by_expert, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
            "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a, "scales"_a.noconvert().none(),
            "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a, "alignment"_a, "rows_max"_a,
-           "sms"_a, "stream"_a)
+           "clear_padding"_a, "sms"_a, "stream"_a)
       .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
            "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(),
            "watcher"_a.none(), "sms"_a, "stream"_a)
       .def("expand", &expand, "received"_a, nb::kw_only(), "alignment"_a, "rows_max"_a,
-           "scale_order"_a, "sms"_a, "stream"_a)
+           "clear_padding"_a, "scale_order"_a, "sms"_a, "stream"_a)
       .def("combine", &combine_rows, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),
            nb::kw_only(), "type"_a, "weights"_a.noconvert().none(),
            "out_weights"_a.noconvert().none(), "bias"_a.noconvert().none(),

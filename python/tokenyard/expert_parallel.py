@@ -148,6 +148,7 @@ class ExpertParallel(GivenRows, Observation):
         *,
         alignment: int = 1,
         rows_max: int = 0,
+        clear_padding: bool = True,
         scales: A | None = None,
         scales_by_columns: bool = False,
         as_fp8: bool | str = False,
@@ -159,7 +160,7 @@ class ExpertParallel(GivenRows, Observation):
         `dispatch` brings, sooner. Collective.
 
         Args:
-            alignment: as `expand`.
+            alignment, clear_padding: as `expand`.
             rows_max: places for rows, padding included. 0: for all that may come, which the arena
                 must then have room for until the counts are known.
             x, topk_idx, topk_weights, scales, scales_by_columns, as_fp8, scale_channels,
@@ -182,6 +183,7 @@ class ExpertParallel(GivenRows, Observation):
             received_tokens_max=size_of("received_tokens_max", received_tokens_max),
             alignment=size_of("alignment", alignment),
             rows_max=size_of("rows_max", rows_max),
+            clear_padding=bool(clear_padding),
             sms=size_of("sms", sms),
             **common,
         )
@@ -194,6 +196,7 @@ class ExpertParallel(GivenRows, Observation):
         *,
         alignment: int = 1,
         rows_max: int = 0,
+        clear_padding: bool = True,
         scales_by_columns: bool = False,
         sms: int = 0,
     ) -> ExpertRows[A]:
@@ -201,9 +204,11 @@ class ExpertParallel(GivenRows, Observation):
 
         Args:
             received: what a dispatch brought; its scales must lie by rows.
-            alignment: every expert's first row is a multiple of it; what is left is zeros.
+            alignment: every expert's first row is a multiple of it; what is left is padding.
             rows_max: places in the result, padding included; needed after a dispatch with
                 `received_tokens_max`, which knows no counts on the host.
+            clear_padding: whether rows of padding are zeros; else they hold anything, which saves
+                their stores.
             scales_by_columns: as `dispatch`.
             sms: multiprocessors, any number, since no other rank takes part; 0: as the object has.
 
@@ -220,6 +225,7 @@ class ExpertParallel(GivenRows, Observation):
             received.native,
             alignment=size_of("alignment", alignment),
             rows_max=size_of("rows_max", rows_max),
+            clear_padding=bool(clear_padding),
             scale_order=scale_order(scales_by_columns),
             sms=size_of("sms", sms),
             stream=self._stream(),

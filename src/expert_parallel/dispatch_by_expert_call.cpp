@@ -59,6 +59,7 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
   const ByExpertParams params{.dispatch = dispatch,
                               .senders = throughput::choose_senders(world.size(), plan.blocks),
                               .alignment = expand.alignment,
+                              .clear_padding = expand.clear_padding,
                               .to = memory->block().data(),
                               .layout = layout};
   run(call, [&] {

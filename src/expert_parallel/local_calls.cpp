@@ -125,6 +125,7 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
          stream,
          {.grouping = {.topk = options.topk,
                        .alignment = expand.alignment,
+                       .clear_padding = expand.clear_padding,
                        .scales = static_cast<const uint32_t*>(received.scales),
                        .ids = received.topk_idx,
                        .weights = received.topk_weights,

@@ -15,7 +15,7 @@ class ExpertMajor : public OnDevice {
             .picking = {.none = 0.25}};
   }
   template <class Group>
-  void expect_rows_by_expert(Group group, uint32_t topk = 4);
+  void expect_rows_by_expert(Group group, uint32_t topk = 4, bool cleared = true);
 };
 
 /// Where a rank's received rows must lie: for each expert its rows, then padding.
@@ -43,10 +43,11 @@ Grouped grouped(const Shape& shape, const Expected& received, uint32_t alignment
   return expected;
 }
 
-/// Rows and scales of every place, zeros in the padding.
+/// Rows and scales of every place, zeros in the padding; if that was not cleared, whatever it
+/// holds.
 std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
                                const Grouped& expected, const Expected& received,
-                               uint32_t row_words) {
+                               uint32_t row_words, bool cleared) {
   const uint32_t scale_words = rows.format.scale_words;
   const bool by_rows = rows.format.scale_order == ScaleOrder::rows;
   const auto x =
@@ -56,7 +57,7 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
   for (uint32_t place = 0; place < expected.row_of.size(); ++place) {
     const int32_t row = expected.row_of[place];
     const Row from = row < 0 ? Row{} : received.rows[row];
-    for (uint32_t word = 0; word < row_words; ++word)
+    for (uint32_t word = 0; word < row_words && (row >= 0 || cleared); ++word)
       if (x[place * row_words + word] != (row < 0 ? 0 : row_word(0, from.source, from.token, word)))
         return fmt::format("word {} of place {} is wrong", word, place);
     for (uint32_t word = 0; word < scale_words; ++word) {
@@ -71,7 +72,7 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
 
 /// What `group` makes of an input, on any number of ranks.
 template <class Group>
-void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk) {
+void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk, bool cleared) {
   for (const uint32_t ranks : {1, 2, 4}) {
     const ExchangeCase exchange_case = case_of(ranks, topk);
     const std::vector<Tokens> all = exchange_case.draw();
@@ -93,7 +94,8 @@ void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk) {
         for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
           const Grouped want = grouped(exchange_case.shape, expected, alignment);
           const RowsByExpert got =
-              group(exchange, input, {.alignment = alignment, .scale_order = order});
+              group(exchange, input,
+                    {.alignment = alignment, .scale_order = order, .clear_padding = cleared});
           exchange.wait();
           const ExpertRows& rows = got.rows;
           ASSERT_EQ(rows.rows, want.row_of.size());
@@ -104,7 +106,7 @@ void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk) {
           EXPECT_EQ(read_back(accelerator, rows.row_of, rows.rows), want.row_of);
           EXPECT_EQ(read_back(accelerator, rows.weights, rows.rows), want.weights);
           EXPECT_EQ(read_back(accelerator, rows.slots, want.slots.size()), want.slots);
-          EXPECT_EQ(difference_of_rows(accelerator, rows, want, expected, kRowWords), "");
+          EXPECT_EQ(difference_of_rows(accelerator, rows, want, expected, kRowWords, cleared), "");
         }
     }));
   }
@@ -116,6 +118,20 @@ TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
         const Received received = exchange.dispatch(input);
         return RowsByExpert{received, exchange.expand(received, how)};
       });
+}
+
+TEST_P(ExpertMajor, PaddingThatIsNotClearedLeavesTheRestAsItIs) {
+  const auto after = [](ExpertParallel& exchange, const DispatchInput& input,
+                        const ExpandOptions& how) {
+    const Received received = exchange.dispatch(input);
+    return RowsByExpert{received, exchange.expand(received, how)};
+  };
+  const auto at_once = [](ExpertParallel& exchange, const DispatchInput& input,
+                          const ExpandOptions& how) {
+    return exchange.dispatch_by_expert(input, how);
+  };
+  expect_rows_by_expert(after, 4, false);
+  expect_rows_by_expert(at_once, 4, false);
 }
 
 // A block counts the picks before its rows or those from there on, whichever are fewer, four at a

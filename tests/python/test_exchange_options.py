@@ -88,6 +88,24 @@ def test_rows_by_expert_and_home() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
+def test_padding_may_stay_as_it_is() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x, given = values(world.rank), choices(world.rank)
+        received = exchange.dispatch(x, *given)
+        cleared = exchange.expand(received, alignment=4)
+        own = cleared.row_of >= 0
+        assert not own.all()
+        rows = exchange.expand(received, alignment=4, clear_padding=False)
+        _, at_once = exchange.dispatch_by_expert(x, *given, alignment=4, clear_padding=False)
+        for left in (rows, at_once):
+            assert (left.x[own] == cleared.x[own]).all()
+            for name in ("offsets", "row_of", "weights", "slots"):
+                assert (getattr(left, name) == getattr(cleared, name)).all()
+
+    tokenyard.launch(layer, ranks=2)
+
+
 def test_rows_grouped_as_they_come_are_those_grouped_after() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)

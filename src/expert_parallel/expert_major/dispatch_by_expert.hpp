@@ -31,6 +31,7 @@ struct ByExpertParams {
   throughput::DispatchParams dispatch;  ///< with shares in order; scales are received by rows
   uint32_t senders;                     ///< blocks that send first
   uint32_t alignment;
+  bool clear_padding;
   std::byte* to;  ///< ExpertRowsLayout
   ExpertRowsLayout layout;
 };

@@ -36,6 +36,7 @@ DEVICE Grouping grouping_of(const ByExpertParams& params, const Dispatch& call) 
   };
   return {.topk = params.dispatch.topk,
           .alignment = params.alignment,
+          .clear_padding = params.clear_padding,
           .scales = reinterpret_cast<const uint32_t*>(place(throughput::Place::scales)),
           .ids = reinterpret_cast<const int32_t*>(place(throughput::Place::ids)),
           .weights = reinterpret_cast<const float*>(place(throughput::Place::weights)),

@@ -10,7 +10,8 @@
 namespace tokenyard::expert_major {
 
 /// Expert e's rows begin at row offsets[e], a multiple of the alignment, in the order in which they
-/// were received; what is left up to offsets[e + 1] is padding, of zeros.
+/// were received; what is left up to offsets[e + 1] is padding, of zeros unless the caller wants
+/// none.
 struct ExpertRowsLayout {
   uint32_t rows;      ///< places, padding included
   uint32_t received;  ///< places of received rows

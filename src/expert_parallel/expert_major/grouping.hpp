@@ -12,6 +12,7 @@ namespace tokenyard::expert_major {
 
 struct Grouping {
   uint32_t topk, alignment;
+  bool clear_padding;      ///< else its rows stay as they are
   const uint32_t* scales;  ///< [rows, scale_words] as received, or null
   const int32_t* ids;      ///< [rows, topk] local experts, -1 for none
   const float* weights;    ///< [rows, topk]

@@ -204,8 +204,10 @@ DEVICE void write_offsets(const Group& group, throughput::Crew crew) {
   }
 }
 
-/// By each warp of some in every block: zeros to every row of padding, a lane a piece. Not awaited.
+/// By each warp of some in every block: zeros to every row of padding, if they are wanted, a lane a
+/// piece. Not awaited.
 DEVICE void clear_padding(const Group& group, uint32_t crew, uint32_t crews) {
+  if (!group.rows.clear_padding) return;
   const uint32_t row_bytes = group.rows.layout.row_bytes;
   auto* const x = group.rows.at<std::byte>(group.rows.layout.x_at());
   for_each_padding(group, block::index() * crews + crew, grid::blocks() * crews, [&](uint32_t row) {
