@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -62,9 +63,12 @@ def run_threads(
         # Only after a failure or Ctrl-C is anybody still running here.
         if outcomes.running:
             _cancel(worlds, outcomes, ended)
-        else:
+        if not outcomes.running:
+            # To their very end: what a rank still lets go of wants the interpreter, which must not
+            # end meanwhile.
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
             for world in worlds:
                 world.close()
     return outcomes.results()
@@ -97,10 +101,8 @@ def _cancel(
     """Ends the waits of the ranks still running; a rank busy elsewhere is left behind."""
     for rank in outcomes.running:
         worlds[rank].cancel()
-    try:
-        while outcomes.running:
-            _take(outcomes, ended.get(timeout=GRACE_S))
-    except queue.Empty:
-        return
-    for world in worlds:
-        world.close()
+    deadline = time.monotonic() + GRACE_S
+    while outcomes.running and (left := deadline - time.monotonic()) > 0:
+        # Another Ctrl-C meanwhile asks for what is being done.
+        with suppress(queue.Empty, KeyboardInterrupt):
+            _take(outcomes, ended.get(timeout=left))

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -102,6 +103,42 @@ def test_ranks_that_never_end_do_not_delay_a_failure(processes: bool) -> None:
         tokenyard.launch(sleep_on_rank_0, ranks=2, processes=processes)
     assert time.monotonic() - begin < 30  # Not the minute that rank 0 sleeps.
     assert not multiprocessing.active_children()
+
+
+def test_ctrl_c_does_not_hurry_what_is_ending_already() -> None:
+    came_to_an_end = []
+
+    def interrupt_while_it_ends(world: tokenyard.World) -> None:
+        if world.rank == 1:
+            raise KeyError("lost key")
+        try:
+            world.barrier("for a rank that has failed")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)  # To the thread that launched.
+            time.sleep(0.2)
+            came_to_an_end.append(world.rank)
+
+    with pytest.raises(KeyError, match="lost key"):
+        tokenyard.launch(interrupt_while_it_ends, ranks=2)
+    assert came_to_an_end == [0]
+
+
+def test_threads_of_a_launch_that_failed_are_gone() -> None:
+    of_thread = threading.local()
+    let_go = []
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.2)
+            let_go.append(self)
+
+    def hold_until_the_thread_is_gone(world: tokenyard.World) -> None:
+        of_thread.slow = Slow()
+        fail_on_rank_1(world)
+
+    with pytest.raises(KeyError, match="lost key"):
+        tokenyard.launch(hold_until_the_thread_is_gone, ranks=2)
+    assert len(let_go) == 2
 
 
 def test_an_exception_that_cannot_travel_is_told_as_text() -> None:
