@@ -75,10 +75,10 @@ void check_order(const mk::Trace& trace) {
   std::vector<uint64_t> begun(trace.tasks.size(), 0);
   for (const mk::TraceSpan& span : trace.spans) begun[span.task] = span.begun_ns;
   for (const mk::TraceSpan& span : trace.spans)
-    for (const uint32_t before : trace.tasks[span.task].after)
-      if (begun[before] > span.begun_ns)
+    for (const mk::TraceSignal& before : trace.tasks[span.task].after)
+      if (before.lag == 0 && begun[before.task] > span.begun_ns)
         throw InternalError(fmt::format("'{}' began before '{}'", trace.tasks[span.task].name,
-                                        trace.tasks[before].name));
+                                        trace.tasks[before.task].name));
 }
 
 /// Median and spread of a hop in us. Collective.

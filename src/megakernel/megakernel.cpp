@@ -326,8 +326,9 @@ void Megakernel::feed(uint32_t iterations) {
   parts_->accelerator.write_flag(&parts_->tables->record()->fed, parts_->fed);
 }
 
-void Megakernel::await(uint32_t iterations) {
+uint32_t Megakernel::await(uint32_t iterations) {
   Parts& parts = *parts_;
+  if (parts.ended_by_loop) return *parts.ended_by_loop;
   if (!parts.running) throw InvalidArgument("await", "a run that was started", "none");
   if (iterations > parts.fed)
     throw InvalidArgument("iterations", fmt::format("at most the {} fed", parts.fed),
@@ -341,13 +342,9 @@ void Megakernel::await(uint32_t iterations) {
   for (uint32_t before = UINT32_MAX;
        !parts.accelerator.wait_until(parts.accelerator.now() + patience, reached); before = done)
     if (done == before) break;  // Not an iteration in all that time: see why.
-  if (done >= iterations) return;
+  if (done >= iterations) return done;
   parts.ended_by_loop = parts.end_run();  // Throws, if that is why.
-  if (*parts.ended_by_loop < iterations)
-    throw InvalidArgument(
-        "iterations",
-        fmt::format("at most the {} after which the loop ended", *parts.ended_by_loop),
-        fmt::format("{}", iterations));
+  return *parts.ended_by_loop;
 }
 
 uint32_t Megakernel::stop() {
@@ -376,8 +373,8 @@ Trace Megakernel::trace() const {
     TraceTask& task = trace.tasks.emplace_back(
         TraceTask{.name = node.name, .type = parts.type_names[node.type], .after = {}});
     for (const Wait& wait : node.waits)
-      task.after.insert(task.after.end(), signalling[wait.event.id].begin(),
-                        signalling[wait.event.id].end());
+      for (const uint32_t before : signalling[wait.event.id])
+        task.after.push_back({.task = before, .lag = wait.lag});
   }
   const std::vector<TraceRecord> records = parts.tables->read_trace();
   const std::vector<uint32_t> used = parts.tables->read_trace_used();

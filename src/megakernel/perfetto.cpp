@@ -14,6 +14,10 @@ namespace {
 std::string quoted(const std::string& text) {
   std::string safe = "\"";
   for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      safe += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      continue;
+    }
     if (c == '"' || c == '\\') safe += '\\';
     safe += c;
   }
@@ -37,11 +41,13 @@ class PerfettoFile {
         quoted(name), quoted(category), at(begin_ns), us(end_ns - begin_ns),
         fmt::format("\"iteration\": {}", span.iteration));
   }
-  /// An arrow from the end of a task to the begin of one that awaited it.
+  /// An arrow from the end of a task to the begin of one that awaited it, which may have begun
+  /// before the first one's worker had noted the end.
   void flow(const TraceSpan& from, const TraceSpan& to) {
     ++flows_;
     const std::string name = "\"name\": \"signal\", \"cat\": \"event\"";
-    add("s", from.worker, "{}, \"id\": {}, {}", name, flows_, at(from.ended_ns));
+    add("s", from.worker, "{}, \"id\": {}, {}", name, flows_,
+        at(std::min(from.ended_ns, to.begun_ns)));
     add("f", to.worker, "{}, \"bp\": \"e\", \"id\": {}, {}", name, flows_, at(to.begun_ns));
   }
   std::string text() const {
@@ -83,8 +89,8 @@ std::string Trace::perfetto() const {
     if (span.begun_ns > span.taken_ns)
       file.slice("wait", "waiting", span, span.taken_ns, span.begun_ns);
     file.slice(task.name, task.type, span, span.begun_ns, span.ended_ns);
-    for (const uint32_t before : task.after) {
-      const auto from = by_task.find({before, span.iteration});
+    for (const TraceSignal& signal : task.after) {
+      const auto from = by_task.find({signal.task, span.iteration - signal.lag});
       if (from != by_task.end()) file.flow(*from->second, span);
     }
   }

@@ -27,13 +27,12 @@ uint32_t held_up_by(const Trace& trace, const Index& index, uint32_t span) {
   const TraceSpan& waiting = trace.spans[span];
   uint32_t latest = kNone;
   const auto consider = [&](uint32_t other) {
-    if (trace.spans[other].ended_ns > waiting.begun_ns) return;  // Of another iteration.
     if (latest == kNone || trace.spans[other].ended_ns > trace.spans[latest].ended_ns)
       latest = other;
   };
   if (span > 0 && trace.spans[span - 1].worker == waiting.worker) consider(span - 1);
-  for (const uint32_t task : trace.tasks[waiting.task].after) {
-    const auto found = index.find({task, waiting.iteration});
+  for (const TraceSignal& signal : trace.tasks[waiting.task].after) {
+    const auto found = index.find({signal.task, waiting.iteration - signal.lag});
     if (found != index.end()) consider(found->second);
   }
   return latest;

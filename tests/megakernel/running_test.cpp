@@ -177,6 +177,24 @@ TEST_P(Running, WhenTheHostFeedsIt) {
   kernel.start();  // And left to the destructor.
 }
 
+TEST_P(Running, AHostHearsThatTheLoopHasEndedWhileItFeeds) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "three"}, adds(3));
+  counter.end_at = 10;
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2});
+  kernel.start();
+  kernel.feed(9);
+  EXPECT_GE(kernel.await(2), 2u);
+  EXPECT_EQ(kernel.await(9), 4u);
+  EXPECT_EQ(kernel.await(9), 4u);
+  EXPECT_EQ(*counter.value, 12u);
+  EXPECT_THROW(kernel.feed(), InvalidArgument);
+  EXPECT_EQ(kernel.stop(), 4u);
+  EXPECT_EQ(kernel.finished_iterations(), 4u);
+}
+
 TEST_P(Running, TheTraceTellsWhoHeldUpWhom) {
   const auto world = alone();
   Counter counter(*world);
@@ -217,8 +235,6 @@ TEST_P(Running, ATraceKeepsTheNewestTasks) {
   EXPECT_EQ(trace.spans[0].iteration, 2u);
   EXPECT_EQ(trace.spans[2].iteration, 3u);
 }
-
-/// Every rank adds its number and pushes the sum to the next; the last one back to rank 0.
 
 }  // namespace
 }  // namespace tokenyard::megakernel

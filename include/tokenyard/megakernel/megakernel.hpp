@@ -48,8 +48,9 @@ class Megakernel {
   void start();
   /// Allows so many more iterations. What the host wrote to its inputs before, their tasks see.
   void feed(uint32_t iterations = 1);
-  /// Waits until so many iterations of this run have ended: their outputs may be read.
-  void await(uint32_t iterations);
+  /// Waits until so many iterations of this run have ended, or its loop has: their outputs may be
+  /// read. Returns how many have: fewer than asked only if the loop has ended.
+  uint32_t await(uint32_t iterations);
   /// Ends the run after what has been fed, and returns how many iterations it had: fewer than were
   /// fed if its loop ended.
   uint32_t stop();

@@ -13,10 +13,16 @@ struct TraceSpan {
   uint64_t taken_ns, begun_ns, ended_ns;  ///< worker free; events there; done. Of this rank's clock
 };
 
-/// One task's signals: which tasks of this rank await the events, for flows and critical paths.
+/// A task of this rank whose signal another one awaits.
+struct TraceSignal {
+  uint32_t task;
+  uint32_t lag;  ///< 1: its signal of the iteration before
+};
+
+/// One task, and whom it awaits: for flows and critical paths.
 struct TraceTask {
   std::string name, type;
-  std::vector<uint32_t> after;  ///< tasks of this rank whose signals it awaits
+  std::vector<TraceSignal> after;
 };
 
 struct TraceSummary {
