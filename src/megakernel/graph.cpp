@@ -8,6 +8,9 @@ namespace tokenyard::megakernel {
 
 namespace {
 
+/// Of one task to one event: what a packet has room for.
+constexpr uint32_t kSignalsMax = UINT16_MAX;
+
 void check_region(const Region& region, const char* access, const TaskOptions& task,
                   const std::vector<TensorOptions>& tensors, uint32_t ranks) {
   const std::string where = fmt::format("{} of task '{}'", access, task.name);
@@ -85,10 +88,11 @@ Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOpti
   for (Signal& signal : options.signals) {
     check_event(signal.event.id, options, events_.size());
     if (signal.rank == kThisRank) signal.rank = place_.rank;
-    if (signal.rank >= place_.ranks || signal.count == 0)
-      throw InvalidArgument(fmt::format("a signal of task '{}'", options.name),
-                            fmt::format("a rank below {} and a count of at least 1", place_.ranks),
-                            fmt::format("rank {}, count {}", signal.rank, signal.count));
+    if (signal.rank >= place_.ranks || signal.count == 0 || signal.count > kSignalsMax)
+      throw InvalidArgument(
+          fmt::format("a signal of task '{}'", options.name),
+          fmt::format("a rank below {} and a count of 1 to {}", place_.ranks, kSignalsMax),
+          fmt::format("rank {}, count {}", signal.rank, signal.count));
   }
   for (const Event& event : options.expects) check_event(event.id, options, events_.size());
 
@@ -103,7 +107,10 @@ void Graph::loop_on(Event event) {
 }
 
 void Graph::set_cost(Task task, uint64_t cost_ns) {
-  nodes_.at(task.id).cost_ns = cost_ns;
+  if (task.id >= nodes_.size())
+    throw InvalidArgument("task of a cost", fmt::format("one of {} tasks", nodes_.size()),
+                          fmt::format("task {}", task.id));
+  nodes_[task.id].cost_ns = cost_ns;
 }
 
 }  // namespace tokenyard::megakernel

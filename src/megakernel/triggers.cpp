@@ -28,13 +28,15 @@ std::string types_text(const TaskSet& set) {
 std::string event_text(const Graph& graph, size_t event) {
   if (event >= graph.events().size()) return "none";
   const EventOptions& options = graph.events()[event];
-  return fmt::format("'{}' (at most {} dynamic signals)", options.name, options.dynamic_max);
+  return fmt::format("'{}' (at most {} dynamic signals{})", options.name, options.dynamic_max,
+                     options.carried ? ", carried by the data" : "");
 }
 
 std::string tensor_text(const Graph& graph, size_t tensor) {
   if (tensor >= graph.tensors().size()) return "none";
   const TensorOptions& options = graph.tensors()[tensor];
-  return fmt::format("'{}' of {} bytes", options.name, options.bytes);
+  return fmt::format("'{}' of {} bytes{}", options.name, options.bytes,
+                     options.words ? ", all words" : "");
 }
 
 /// Who has to do with one event of one rank.
@@ -42,6 +44,12 @@ struct Users {
   std::vector<std::string> expecting = {};  ///< tasks
   bool any = false;                         ///< anybody signals or awaits it
 };
+
+[[noreturn]] void throw_not_dynamic(std::string who, std::string event) {
+  throw InvalidGraph(GraphFault::trigger_count,
+                     {std::move(who), std::move(event), "whose number is static"},
+                     "dynamic_max on an event of which only tasks know the number");
+}
 
 void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
                    const Users& users) {
@@ -53,10 +61,20 @@ void check_expects(std::span<const Graph> graphs, uint32_t rank, uint32_t event,
                         fmt::format("has a number that {} tasks find out", expecting.size())},
                        "just one task to expect() each dynamic event that is used");
   if (most == 0 && !expecting.empty())
-    throw InvalidGraph(
-        GraphFault::trigger_count,
-        {expecting.front(), "expects a number of " + event_name(graphs, rank, event)},
-        "dynamic_max on an event whose number a task finds out");
+    throw_not_dynamic(expecting.front() + " expects a number", event_name(graphs, rank, event));
+}
+
+/// The loop of a rank ends an iteration by the counter of its event.
+void check_loop(std::span<const Graph> graphs, const Graph& graph, const Triggers& all) {
+  if (!graph.loop()) return;
+  const uint32_t rank = graph.place().rank, event = graph.loop()->id;
+  const bool carried = graph.events()[event].carried;
+  if (all[rank][event].triggers > 0 && !carried) return;
+  throw InvalidGraph(
+      GraphFault::unreachable,
+      {fmt::format("the loop of rank {}", rank), "awaits " + event_name(graphs, rank, event),
+       carried ? "which is carried by the data, and counted by nobody" : "which nobody signals"},
+      "a task that signals the loop's event, and a counter to it");
 }
 
 }  // namespace
@@ -106,7 +124,11 @@ Triggers count_triggers(std::span<const Graph> graphs) {
       for (const Signal& signal : node.signals) {
         EventTriggers& event = all[signal.rank][signal.event.id];
         users[signal.rank][signal.event.id].any = true;
-        if (!signal.dynamic) event.triggers += signal.count;
+        if (!signal.dynamic)
+          event.triggers += signal.count;
+        else if (graphs[signal.rank].events()[signal.event.id].dynamic_max == 0)
+          throw_not_dynamic(task_name(graph, task) + " signals as often as it finds",
+                            event_name(graphs, signal.rank, signal.event.id));
         if (signal.rank == graph.place().rank) continue;
         event.remote = event.sys = true;
         event.remote_rank = graph.place().rank;
@@ -141,12 +163,7 @@ Triggers count_triggers(std::span<const Graph> graphs) {
               {task_name(graph, task), "awaits " + event_name(graphs, rank, wait.event.id),
                "which nobody signals"},
               "a task that signals each event that is awaited");
-    if (graph.loop() && all[rank][graph.loop()->id].triggers == 0)
-      throw InvalidGraph(
-          GraphFault::unreachable,
-          {fmt::format("the loop of rank {}", rank),
-           "awaits " + event_name(graphs, rank, graph.loop()->id), "which nobody signals"},
-          "a task that signals the loop's event");
+    check_loop(graphs, graph, all);
   }
   return all;
 }

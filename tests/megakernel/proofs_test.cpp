@@ -81,6 +81,24 @@ TEST(Proofs, ANumberForAnEventThatHasNone) {
   EXPECT_EQ(refused({s.graph}).fault, GraphFault::trigger_count);
 }
 
+TEST(Proofs, SignalsWithoutNumberToAnEventThatHasOne) {
+  Sketch s;
+  s.add({.name = "send", .signals = {{s.a}, {.event = s.a, .dynamic = true}}});
+  s.add({.name = "receive", .waits = {{s.a}}});
+  const InvalidGraph error = refused({s.graph});
+  EXPECT_EQ(error.fault, GraphFault::trigger_count);
+  EXPECT_THAT(error.witness, ElementsAre("task 'send' of rank 0 signals as often as it finds",
+                                         "event 'a' of rank 0", "whose number is static"));
+}
+
+TEST(Proofs, MoreSignalsThanAPacketCounts) {
+  Sketch s;
+  s.add({.name = "many", .signals = {{.event = s.a, .count = 65535}}});
+  EXPECT_THROW(s.add({.name = "too many", .signals = {{.event = s.a, .count = 65536}}}),
+               InvalidArgument);
+  EXPECT_THROW(s.graph.set_cost({1}, 5), InvalidArgument);
+}
+
 TEST(Proofs, SignalsThatRunAhead) {
   // Two tasks signal one event; the quick one could do so twice before the slow one has once.
   Sketch s;

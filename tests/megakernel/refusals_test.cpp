@@ -53,6 +53,28 @@ TEST(Refusals, RanksThatDeclareDifferentTensors) {
   EXPECT_THAT(error->witness, Contains(HasSubstr("of rank 1: 'y' of 32 bytes")));
 }
 
+/// Proofs and packets of all ranks go by them.
+TEST(Refusals, RanksThatDisagreeOnWordsOrOnCarriedEvents) {
+  const auto of = [](bool words, bool carried) {
+    std::vector<Graph> graphs;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      Graph graph(kinds(), {.rank = rank, .ranks = 2});
+      graph.tensor({.name = "x", .bytes = 64, .words = words && rank == 1});
+      graph.event({.name = "come", .carried = carried && rank == 1});
+      graphs.push_back(std::move(graph));
+    }
+    return refusal(graphs, {kStatic, kStatic});
+  };
+  EXPECT_FALSE(of(false, false));
+  const auto words = of(true, false), carried = of(false, true);
+  ASSERT_TRUE(words);
+  ASSERT_TRUE(carried);
+  EXPECT_EQ(words->fault, GraphFault::tables_differ);
+  EXPECT_THAT(words->witness, Contains("of rank 1: 'x' of 64 bytes, all words"));
+  EXPECT_EQ(carried->fault, GraphFault::tables_differ);
+  EXPECT_THAT(carried->witness, Contains(HasSubstr("carried by the data")));
+}
+
 TEST(Refusals, RanksOfWhichOneRunsOneIteration) {
   const auto error = refusal_of_ranks([](Graph& graph) { graph.once(); });
   ASSERT_TRUE(error);
@@ -100,6 +122,18 @@ TEST(Refusals, ALoopWhoseEventNobodySignals) {
   EXPECT_THAT(error->witness, Contains("the loop of rank 0"));
   graph.add<Nothing>({}, {.name = "ends", .signals = {{end}}});
   EXPECT_FALSE(refusal({graph}, {kStatic}));
+}
+
+/// Else an iteration would end with nothing, when its time is up.
+TEST(Refusals, ALoopWhoseEventHasNoCounter) {
+  Graph graph(kinds(), {});
+  const Event end = graph.event({.name = "end", .carried = true});
+  graph.loop_on(end);
+  graph.add<Nothing>({}, {.name = "ends", .signals = {{end}}});
+  const auto error = refusal({graph}, {kStatic});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->fault, GraphFault::unreachable);
+  EXPECT_THAT(error->witness, Contains(HasSubstr("carried by the data")));
 }
 
 /// Rank 1's task signals rank 0's event; both ranks' graphs.
