@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "megakernel/proofs.hpp"
 #include "megakernel/worker_shared.hpp"
@@ -275,6 +276,40 @@ uint32_t ring_units_that_fit(const Graph& graph, const Shape& shape, const Capac
   return depth;
 }
 
+namespace {
+
+constexpr size_t kWorkerBytes = (sizeof(WorkerShared) + 127) / 128 * 128;
+
+[[noreturn]] void throw_too_much_memory(const Program& program, const Shape& shape,
+                                        const Graph& graph, const Capacity& capacity) {
+  std::vector<std::string> witness;
+  const auto add_largest = [&](const char* does, const char* which, auto bytes_of) {
+    uint32_t most = 0, whose = 0;
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
+      const uint32_t bytes = bytes_of(graph.tasks()[task]);
+      if (bytes > most) std::tie(most, whose) = std::tuple(bytes, task);
+    }
+    if (most > 0)
+      witness.push_back(
+          fmt::format("{} {} {} bytes {}", task_name(graph, whose), does, most, which));
+  };
+  add_largest("wants", "of scratch", [&](const Graph::TaskNode& task) {
+    return graph.task_set().types[task.type].scratch_bytes;
+  });
+  add_largest("loads", "ahead", [&](const Graph::TaskNode& task) {
+    return graph.task_set().types[task.type].loads_ahead ? task.ahead_bytes : 0;
+  });
+  witness.push_back(fmt::format("rings of {} units of {} bytes for each of {} warps",
+                                program.streams.depth, program.streams.unit_bytes,
+                                shape.compute_warps));
+  witness.push_back(fmt::format("a block has {} bytes, of which the worker itself takes {}",
+                                capacity.shared_bytes, kWorkerBytes));
+  throw InvalidGraph(GraphFault::shared_memory, std::move(witness),
+                     "less scratch, less to load ahead, or shorter rings (ring_units, unit_bytes)");
+}
+
+}  // namespace
+
 void check_capacity(const Program& program, const Shape& shape, const Graph& graph,
                     const Capacity& capacity) {
   if (shape.workers == 0 || shape.blocks() > capacity.multiprocessors)
@@ -284,26 +319,11 @@ void check_capacity(const Program& program, const Shape& shape, const Graph& gra
                      graph.place().rank),
          fmt::format("but {} blocks can run at once", capacity.multiprocessors)},
         fmt::format("1 to {} blocks, since they wait for one another", capacity.multiprocessors));
-  const size_t needed =
-      (sizeof(WorkerShared) + 127) / 128 * 128 + size_t{program.tail_bytes(shape.compute_warps)};
-  if (needed <= capacity.shared_bytes) return;
-  std::string largest = "no task";
-  uint32_t bytes = 0;
-  for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
-    const TaskType& type = graph.task_set().types[graph.tasks()[task].type];
-    if (type.scratch_bytes <= bytes) continue;
-    bytes = type.scratch_bytes;
-    largest = task_name(graph, task);
-  }
-  throw InvalidGraph(
-      GraphFault::shared_memory,
-      {fmt::format("{} wants {} bytes of scratch", largest, bytes),
-       fmt::format("rings of units take {}, what is loaded ahead {}",
-                   shape.compute_warps * program.streams.depth * program.streams.unit_bytes,
-                   program.ahead_bytes),
-       fmt::format("{} in all with the worker's own, and a block has {}", needed,
-                   capacity.shared_bytes)},
-      "less scratch, or shorter rings");
+  const size_t needed = kWorkerBytes + size_t{program.tail_bytes(shape.compute_warps)};
+  // Each by itself first: of sizes beyond all bounds the sum says nothing.
+  const uint32_t largest = std::max(program.scratch_bytes, program.ahead_bytes);
+  if (std::max<size_t>(largest, needed) <= capacity.shared_bytes) return;
+  throw_too_much_memory(program, shape, graph, capacity);
 }
 
 }  // namespace tokenyard::megakernel

@@ -51,9 +51,13 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
   if (shape.streams.depth > kUnitsMax)
     throw InvalidArgument("ring_units", fmt::format("at most {}", kUnitsMax),
                           fmt::format("{}", shape.streams.depth));
-  if (shape.streams.unit_bytes == 0 || shape.streams.unit_bytes % 128 != 0)
-    throw InvalidArgument("unit_bytes", "a positive multiple of 128",
-                          fmt::format("{}", shape.streams.unit_bytes));
+  const size_t shared_bytes = accelerator.capacity().shared_bytes;
+  if (shape.streams.unit_bytes == 0 || shape.streams.unit_bytes % 128 != 0 ||
+      shape.streams.unit_bytes > shared_bytes)
+    throw InvalidArgument(
+        "unit_bytes",
+        fmt::format("a positive multiple of 128, at most the {} that a block has", shared_bytes),
+        fmt::format("{}", shape.streams.unit_bytes));
   if (options.ring_units == 0)
     shape.streams.depth = ring_units_that_fit(graph, shape, accelerator.capacity());
   shape.streams.in_flight = std::clamp(shape.streams.in_flight, 1u, shape.streams.depth);

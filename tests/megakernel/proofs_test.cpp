@@ -165,8 +165,36 @@ TEST(Proofs, MoreThanTheDeviceHas) {
   };
   const InvalidGraph memory = fault(kTwoWorkers);
   EXPECT_EQ(memory.fault, GraphFault::shared_memory);
-  EXPECT_THAT(memory.what(), HasSubstr("'glutton'"));
+  EXPECT_EQ(memory.witness.front(), "task 'glutton' of rank 0 wants 1048576 bytes of scratch");
   EXPECT_EQ(fault({.workers = 3, .compute_warps = 1}).fault, GraphFault::co_residency);
+}
+
+TEST(Proofs, MoreLoadedAheadThanABlockHas) {
+  static constexpr std::array<TaskType, 1> kTypes = {TaskType{.name = Nothing::kName,
+                                                              .args_bytes = sizeof(Nothing::Args),
+                                                              .scratch_bytes = 0,
+                                                              .streams = false,
+                                                              .loads_ahead = true,
+                                                              .fields = {}}};
+  const Capacity capacity{.multiprocessors = 2, .shared_bytes = 64 << 10};
+  const auto check = [&](uint32_t ahead_bytes) {
+    Graph graph({.kernel = nullptr, .types = kTypes}, {});
+    graph.add<Nothing>({}, {.name = "hoarder", .ahead_bytes = ahead_bytes});
+    const std::vector<Graph> graphs{graph};
+    check_capacity(make_program(graphs, 0, kTwoWorkers, compile_all(graphs)), kTwoWorkers, graph,
+                   capacity);
+  };
+  check(32 << 10);
+  for (const uint32_t bytes : {64u << 10, UINT32_MAX - 64}) {  // The latter rounds up to 0.
+    try {
+      check(bytes);
+      FAIL() << bytes << " bytes are accepted";
+    } catch (const InvalidGraph& error) {
+      EXPECT_EQ(error.fault, GraphFault::shared_memory);
+      EXPECT_EQ(error.witness.front(),
+                "task 'hoarder' of rank 0 loads " + std::to_string(bytes) + " bytes ahead");
+    }
+  }
 }
 
 TEST(Proofs, MoreEventsThanASchedulerCanLookOutFor) {

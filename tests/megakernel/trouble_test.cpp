@@ -178,6 +178,7 @@ TEST_P(RunTrouble, WhatCannotBeRunIsRefused) {
   EXPECT_THROW(Megakernel(*world, counter.graph, {.workers = 1000}), InvalidGraph);
   EXPECT_THROW(Megakernel(*world, counter.graph, {.compute_warps = 99}), InvalidArgument);
   EXPECT_THROW(Megakernel(*world, counter.graph, {.ring_units = 99}), InvalidArgument);
+  EXPECT_THROW(Megakernel(*world, counter.graph, {.unit_bytes = 1u << 31}), InvalidArgument);
   EXPECT_THROW(Megakernel(*world, Graph(steps(), {.rank = 0, .ranks = 2})), InvalidGraph);
   Graph straight(steps(), {});
   straight.add<Step>(adds(1), {});
