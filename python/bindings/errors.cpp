@@ -10,6 +10,7 @@
 
 #include "registration.hpp"
 #include "tokenyard/error.hpp"
+#include "tokenyard/megakernel/error.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,17 +25,27 @@ void set_error(const char* name, const std::exception& error, Fields&&... fields
   PyErr_SetObject(type.ptr(), value.ptr());
 }
 
-void set_wait_error(const char* name, const Error& error, const WaitFacts& facts) {
+template <class... Fields>
+void set_wait_error(const char* name, const Error& error, const WaitFacts& facts,
+                    Fields&&... fields) {
   set_error(name, error, "rank"_a = facts.rank, "phase"_a = facts.phase,
-            "expected"_a = facts.expected, "seen"_a = facts.seen, "waited_s"_a = facts.waited_s);
+            "expected"_a = facts.expected, "seen"_a = facts.seen, "waited_s"_a = facts.waited_s,
+            std::forward<Fields>(fields)...);
 }
 
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
+  } catch (const megakernel::InvalidGraph& error) {
+    set_error("InvalidGraph", error, "argument"_a = error.argument, "expected"_a = error.expected,
+              "seen"_a = error.seen, "rank"_a = error.rank,
+              "fault"_a = megakernel::name(error.fault), "witness"_a = error.witness,
+              "fix"_a = error.fix);
   } catch (const InvalidArgument& error) {
     set_error("InvalidArgument", error, "argument"_a = error.argument,
               "expected"_a = error.expected, "seen"_a = error.seen, "rank"_a = error.rank);
+  } catch (const megakernel::TaskTimeout& error) {
+    set_wait_error("TaskTimeout", error, error.facts, "dump"_a = error.dump);
   } catch (const PeerTimeout& error) {
     set_wait_error("PeerTimeout", error, error.facts);
   } catch (const PeerLost& error) {

@@ -1,6 +1,7 @@
 /// Graphs of tasks and the kernel that runs them; the words are those of tokenyard.megakernel.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -23,6 +24,17 @@ namespace {
 
 namespace mk = tokenyard::megakernel;
 
+/// One field's value, if Python's can be that.
+template <class Native>
+Native native_of(const mk::TaskType& type, const mk::ArgField& field, const nb::object& value,
+                 const char* expected) {
+  Native native{};
+  if (!nb::try_cast(value, native))
+    throw InvalidArgument(fmt::format("{} of a {} task", field.name, type.name), expected,
+                          nb::repr(value).c_str());
+  return native;
+}
+
 /// What a task's Args are made of: every field by its name, None for null.
 std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values) {
   std::vector<std::byte> args(type.args_bytes);
@@ -40,13 +52,15 @@ std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values)
     switch (field.kind) {
       case mk::ArgField::Kind::pointer:
       case mk::ArgField::Kind::peer:
-        put(value.is_none() ? nullptr : nb::cast<const Piece&>(value).address);
+        put(value.is_none() ? nullptr
+                            : native_of<Piece>(type, field, value, "a Piece or None").address);
         break;
+      case mk::ArgField::Kind::event:
       case mk::ArgField::Kind::u32:
-        put(nb::cast<uint32_t>(value));
+        put(native_of<uint32_t>(type, field, value, "an integer of 32 bits without a sign"));
         break;
       case mk::ArgField::Kind::f32:
-        put(nb::cast<float>(value));
+        put(native_of<float>(type, field, value, "a number"));
         break;
     }
   }
@@ -57,9 +71,9 @@ std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values)
 }
 
 using RegionTuple =
-    std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>;        // Tensor, begin, end, rank.
-using WaitTuple = std::tuple<uint32_t, uint32_t>;              // Event, lag.
-using SignalTuple = std::tuple<uint32_t, uint32_t, uint32_t>;  // Event, rank, count.
+    std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>;              // Tensor, begin, end, rank.
+using WaitTuple = std::tuple<uint32_t, uint32_t>;                    // Event, lag.
+using SignalTuple = std::tuple<uint32_t, uint32_t, uint32_t, bool>;  // Event, rank, count, dynamic.
 
 std::vector<mk::Region> regions_of(const std::vector<RegionTuple>& tuples) {
   std::vector<mk::Region> regions;
@@ -72,8 +86,8 @@ uint32_t add_task(mk::Graph& graph, const std::string& type, const nb::dict& arg
                   const std::string& name, const std::vector<RegionTuple>& reads,
                   const std::vector<RegionTuple>& writes, const std::vector<RegionTuple>& adds,
                   const std::vector<RegionTuple>& streams, const std::vector<WaitTuple>& waits,
-                  const std::vector<SignalTuple>& signals, std::optional<uint32_t> worker,
-                  uint64_t cost_ns) {
+                  const std::vector<SignalTuple>& signals, const std::vector<uint32_t>& expects,
+                  std::optional<uint32_t> worker, uint64_t cost_ns) {
   const mk::TaskSet& set = graph.task_set();
   mk::TaskOptions options{.name = name,
                           .reads = regions_of(reads),
@@ -83,8 +97,9 @@ uint32_t add_task(mk::Graph& graph, const std::string& type, const nb::dict& arg
                           .worker = worker,
                           .cost_ns = cost_ns};
   for (const auto& [event, lag] : waits) options.waits.push_back({{event}, lag});
-  for (const auto& [event, rank, count] : signals)
-    options.signals.push_back({.event = {event}, .rank = rank, .count = count});
+  for (const auto& [event, rank, count, dynamic] : signals)
+    options.signals.push_back({.event = {event}, .rank = rank, .count = count, .dynamic = dynamic});
+  for (const uint32_t event : expects) options.expects.push_back({event});
   return graph.add(type, args_of(set.types[set.index_of(type)], args), std::move(options)).id;
 }
 
@@ -140,6 +155,7 @@ void register_megakernel(nb::module_& m) {
   nb::class_<Memory>(m, "TensorMemory", "Memory of one rank for a graph's tensors.")
       .def(nb::init<const WorldHandle&>(), "world"_a)
       .def("local", &Memory::local, "bytes"_a)
+      .def("visible", &Memory::visible, "bytes"_a)
       .def("shared", &Memory::shared, "bytes"_a)
       .def("write", &Memory::write, "to"_a, "data"_a)
       .def("read", &Memory::read, "source"_a, "bytes"_a);
@@ -162,10 +178,14 @@ void register_megakernel(nb::module_& m) {
           "name"_a, nb::kw_only(), "bytes"_a, "given"_a)
       .def(
           "event",
-          [](mk::Graph& self, const std::string& name) { return self.event({.name = name}).id; },
-          "name"_a)
+          [](mk::Graph& self, const std::string& name, std::optional<uint32_t> count,
+             uint32_t dynamic_max) {
+            return self.event({.name = name, .count = count, .dynamic_max = dynamic_max}).id;
+          },
+          "name"_a, nb::kw_only(), "count"_a.none(), "dynamic_max"_a)
       .def("add", &add_task, "type"_a, "args"_a, nb::kw_only(), "name"_a, "reads"_a, "writes"_a,
-           "adds"_a, "streams"_a, "waits"_a, "signals"_a, "worker"_a.none(), "cost_ns"_a)
+           "adds"_a, "streams"_a, "waits"_a, "signals"_a, "expects"_a, "worker"_a.none(),
+           "cost_ns"_a)
       .def(
           "loop_on", [](mk::Graph& self, uint32_t event) { self.loop_on({event}); }, "event"_a)
       .def("once", &mk::Graph::once)
@@ -189,7 +209,7 @@ void register_megakernel(nb::module_& m) {
           "wait",
           [](const Kernel& self, uint32_t n) {
             nb::gil_scoped_release unlocked;
-            self.get().await(n);
+            return self.get().await(n);
           },
           "iterations"_a)
       .def("stop",

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tokenyard/megakernel/megakernel.hpp"
@@ -30,6 +32,8 @@ struct Piece {
   }
 };
 
+using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 /// The memory of one rank; lives as long as a piece of it, or this.
 class Memory {
  public:
@@ -40,6 +44,17 @@ class Memory {
   Piece local(size_t bytes) {
     nb::gil_scoped_release unlocked;
     return {static_cast<std::byte*>(memory_->local(bytes)), bytes, memory_};
+  }
+  /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
+  std::pair<Piece, HostBytes> visible(size_t bytes) {
+    const Piece piece = [&] {
+      nb::gil_scoped_release unlocked;
+      return Piece{static_cast<std::byte*>(memory_->visible(bytes)), bytes, memory_};
+    }();
+    const nb::capsule owner(new std::shared_ptr(memory_), [](void* shared) noexcept {
+      delete static_cast<std::shared_ptr<mk::TensorMemory>*>(shared);
+    });
+    return {piece, HostBytes(piece.address, {bytes}, owner)};
   }
   std::vector<Piece> shared(size_t bytes) {
     nb::gil_scoped_release unlocked;

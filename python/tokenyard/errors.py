@@ -45,6 +45,17 @@ class InvalidArgument(Error, ValueError):
     """Whose argument, where it is not this rank's own."""
 
 
+class InvalidGraph(InvalidArgument):
+    """A megakernel's graph cannot work. Every rank is told alike, and nothing was launched."""
+
+    fault: str
+    """What is wrong with it, as in "cycle" or "write after read"."""
+    witness: list[str]
+    """What leads there, step by step: tasks, events, bytes."""
+    fix: str
+    """What would be right."""
+
+
 class PeerTimeout(Error, TimeoutError):
     """A rank did not answer before the deadline."""
 
@@ -58,6 +69,13 @@ class PeerTimeout(Error, TimeoutError):
     """The value last seen."""
     waited_s: float
     """How long this rank waited, in seconds."""
+
+
+class TaskTimeout(PeerTimeout):
+    """A megakernel's task could not go on before its deadline: `phase` names it."""
+
+    dump: str
+    """What each worker of this rank was waiting for, a line each."""
 
 
 class PeerLost(Error, ConnectionError):

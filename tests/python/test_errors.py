@@ -8,11 +8,15 @@ import threading
 import pytest
 
 import tokenyard
+from tokenyard import errors
 
+ARGUMENT = dict(argument="graph", expected="8", seen="7", rank=1)
 WAIT = dict(rank=2, phase="dispatch: counts", expected=7, seen=6, waited_s=0.5)
 EXAMPLES = [
     tokenyard.InvalidArgument("m", argument="hidden", expected="8", seen="7", rank=1),
+    errors.InvalidGraph("m", **ARGUMENT, fault="cycle", witness=["a", "b", "a"], fix="no"),
     tokenyard.PeerTimeout("m", **WAIT),
+    errors.TaskTimeout("m", **WAIT, dump="worker 0"),
     tokenyard.PeerLost("m", **WAIT),
     tokenyard.Cancelled("m", phase="barrier"),
     tokenyard.OperationAborted("m", operation="reduce", sequence=9, epoch=2, lost=[1, 3]),
@@ -39,7 +43,9 @@ def test_pickle_keeps_type_sentence_fields_and_notes(error: tokenyard.Error) -> 
     ("ours", "builtin"),
     [
         (tokenyard.InvalidArgument, ValueError),
+        (errors.InvalidGraph, ValueError),
         (tokenyard.PeerTimeout, TimeoutError),
+        (errors.TaskTimeout, TimeoutError),
         (tokenyard.PeerLost, ConnectionError),
         (tokenyard.OperationAborted, RuntimeError),
         (tokenyard.QuorumLost, ConnectionError),

@@ -1,4 +1,4 @@
-"""The decoder example finds NumPy's tokens, however it is spread; Python's graphs are checked."""
+"""The decoder example finds NumPy's tokens, however it is spread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import tokenyard
-from tokenyard.megakernel import Graph, Megakernel, TensorMemory
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import decode
@@ -168,60 +167,3 @@ def test_a_trace_is_a_file_for_perfetto(tmp_path, capsys):
     assert "critical path" in capsys.readouterr().out
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {"X", "s", "f", "M"} <= {event["ph"] for event in events}
-
-
-def with_graph(build):
-    """What `build(graph, memory)` ends with on a world of one rank."""
-    return tokenyard.launch(lambda world: build(world, Graph(world), TensorMemory(world)), ranks=1)[
-        0
-    ]
-
-
-def test_a_graph_that_cannot_work_is_explained():
-    def build(world, graph, memory):
-        event = graph.event("never")
-        piece = memory.local(8)
-        graph.task(
-            "copy_to_peer", name="hopes", waits=[event], to=piece, words=1, **{"from": piece}
-        )
-        Megakernel(world, graph)
-
-    with pytest.raises(tokenyard.InvalidArgument, match=r"unreachable: task 'hopes' of rank 0"):
-        with_graph(build)
-
-
-def test_arguments_go_by_their_names():
-    def missing(world, graph, memory):
-        graph.task("reduce", parts=memory.local(8))
-
-    def unknown(world, graph, memory):
-        piece = memory.local(8)
-        graph.task("copy_to_peer", to=piece, words=1, speed=3, **{"from": piece})
-
-    def no_such(world, graph, memory):
-        graph.task("conjure")
-
-    with pytest.raises(tokenyard.InvalidArgument, match=r"one called residual"):
-        with_graph(missing)
-    with pytest.raises(tokenyard.InvalidArgument, match=r"expected 3 of them, got 4"):
-        with_graph(unknown)
-    with pytest.raises(tokenyard.InvalidArgument, match=r"one of embed, linear"):
-        with_graph(no_such)
-
-
-def test_a_run_is_fed_by_its_host():
-    def build(world, graph, memory):
-        parts = memory.local(np.array([1.5, 2.5], np.float32))
-        given = graph.tensor("parts", parts, 8, given=True)
-        total = graph.tensor("total", memory.local(4), 4)
-        graph.task(
-            "reduce", reads=[given.all()], writes=[total.all()],
-            parts=parts, residual=None, y=total.piece, part_count=2, stride=1, count=1,
-        )  # fmt: skip
-        kernel = Megakernel(world, graph, workers=1)
-        kernel.start()
-        kernel.feed(3)
-        kernel.wait(3)
-        return kernel.stop(), memory.read(total.piece, np.float32, 1)[0]
-
-    assert with_graph(build) == (3, 4.0)

@@ -13,7 +13,7 @@ namespace tokenyard::megakernel {
 
 /// One member of a task's Args, so that graphs can be written without the C++ type.
 struct ArgField {
-  enum class Kind : uint8_t { pointer, peer, u32, f32 };
+  enum class Kind : uint8_t { pointer, peer, u32, f32, event };
   std::string_view name;
   Kind kind;
   uint32_t offset;

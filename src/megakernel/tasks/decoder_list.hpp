@@ -2,6 +2,7 @@
 #pragma once
 
 #include "megakernel/tasks/attention.hpp"
+#include "megakernel/tasks/counts.hpp"
 #include "megakernel/tasks/exchange.hpp"
 #include "megakernel/tasks/experts.hpp"
 #include "megakernel/tasks/linear.hpp"
@@ -10,7 +11,8 @@
 
 namespace tokenyard::megakernel {
 
-using DecoderTasks = TaskList<Embed, Linear, GatedLinear, Attention, PickBest, NextToken,
-                              CopyToPeer, Reduce, RouteToken, ExpertGated, ExpertDown>;
+using DecoderTasks =
+    TaskList<Embed, Linear, GatedLinear, Attention, PickBest, NextToken, CopyToPeer, Reduce,
+             RouteToken, ExpertGated, ExpertDown, ExpectSignals, SignalOften>;
 
 }  // namespace tokenyard::megakernel

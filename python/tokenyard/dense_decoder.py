@@ -1,0 +1,106 @@
+"""A whole decoder as a graph. See `tokenyard.megakernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import _tokenyard
+
+from .task_graph import Graph, Piece, TensorMemory
+
+DecoderShape = _tokenyard.DecoderShape
+"""The shape of a model for `DenseDecoder`."""
+
+NO_TOKEN = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class LayerPieces:
+    """Where a layer's weights lie, all BF16, packed as the tasks read them."""
+
+    attention_norm: Piece
+    """[hidden]"""
+    qkv: Piece
+    """[KV heads of the rank, its query heads and K and V, dim, hidden]"""
+    out: Piece
+    """[KV heads of the rank, hidden, its query heads * dim]"""
+    mlp_norm: Piece
+    """[hidden]"""
+    gate_up: Piece
+    """[inner of the rank, gate and up, hidden]"""
+    down: Piece
+    """[hidden, inner of the rank]"""
+
+
+class DenseDecoder:
+    """A Llama-shaped step as a graph whose stages hand on words: the fastest.
+
+    The ranks of the memory's world share the model (tensor parallel), and all of them make it: of R
+    ranks, rank r has the r-th R-th of the KV heads, of the inner elements and of the head's tokens.
+
+    Args:
+        memory: where its tensors go.
+        shape: of the whole model; `shape.check(blocks, ranks)` names what the tasks cannot do.
+        embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
+            vocabulary, hidden]; BF16.
+        layers: this rank's part of the layers' weights.
+        prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
+            ranks.
+        stop: the token that ends a sequence, if any. The loop ends when all have ended.
+        blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
+
+    Raises:
+        InvalidArgument: a shape that the tasks cannot do, or weights of another size.
+    """
+
+    def __init__(
+        self,
+        memory: TensorMemory,
+        shape: DecoderShape,
+        *,
+        embedding: Piece,
+        final_norm: Piece,
+        head: Piece,
+        layers: Sequence[LayerPieces],
+        prompts: Sequence[Sequence[int]],
+        stop: int | None = None,
+        blocks: int = 0,
+    ) -> None:
+        self._native = _tokenyard.DenseDecoder.make(
+            memory._native,
+            shape,
+            outer=[embedding, final_norm, head],
+            layers=[
+                [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
+            ],
+            blocks=blocks,
+            prompts=[list(prompt) for prompt in prompts],
+            stop_token=NO_TOKEN if stop is None else stop,
+        )
+        self.graph = Graph._of(self._native.graph)
+
+    @property
+    def blocks(self) -> int:
+        """Workers that its megakernel needs."""
+        return self._native.blocks
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of what its tasks stream."""
+        return self._native.unit_bytes
+
+    @property
+    def logits(self) -> Piece:
+        """Of the last step: [sequences, this rank's part of the vocabulary] float32."""
+        return self._native.logits
+
+    @property
+    def tokens(self) -> Piece:
+        """What has been decided, by position: [sequences, positions_max + 1] uint32."""
+        return self._native.tokens
+
+    @property
+    def status(self) -> Piece:
+        """[sequences] how they stand: 0 goes on, 1 stopped, 2 cache full, 3 not a number."""
+        return self._native.status

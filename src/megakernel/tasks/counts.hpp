@@ -1,0 +1,41 @@
+/// Events of which only the device knows how often they are signalled, for graphs that are not
+/// written in C++: the numbers lie in memory, where tasks before have put them.
+#pragma once
+
+#include "megakernel/context.hpp"
+#include "megakernel/tasks/fields.hpp"
+
+namespace tokenyard::megakernel {
+
+/// The event of this rank gets so many signals in this iteration. The task `expects` it.
+struct ExpectSignals {
+  static constexpr const char* kName = "expect_signals";
+  struct Args {
+    const uint32_t* count;
+    Event event;
+  };
+  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, count),
+                                         TOKENYARD_FIELD(event, event)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    if (context.thread() == 0) context.expect(args.event, *args.count);
+  }
+};
+
+/// Signals a rank's event so many times. The task has a dynamic signal to it.
+struct SignalOften {
+  static constexpr const char* kName = "signal_often";
+  struct Args {
+    const uint32_t* count;
+    Event event;
+    uint32_t rank;
+  };
+  static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, count),
+                                         TOKENYARD_FIELD(event, event), TOKENYARD_FIELD(u32, rank)};
+
+  static DEVICE void run(Context& context, const Args& args) {
+    if (context.thread() == 0) context.signal(args.event, args.rank, *args.count);
+  }
+};
+
+}  // namespace tokenyard::megakernel

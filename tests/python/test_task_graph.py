@@ -1,0 +1,227 @@
+"""Graphs of tasks that Python puts together: what they say, what is refused, and how they run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from programs import ROOT
+
+import tokenyard
+from tokenyard.errors import InvalidGraph, TaskTimeout
+from tokenyard.megakernel import Event, Graph, Megakernel, Signal, TensorMemory
+
+SUM = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
+
+
+def with_graph(build, **options):
+    """What `build(world, graph, memory)` ends with on a world of one rank."""
+
+    def run(world):
+        return build(world, Graph(world), TensorMemory(world))
+
+    return tokenyard.launch(run, ranks=1, **options)[0]
+
+
+def test_a_graph_that_cannot_work_is_explained():
+    def build(world, graph, memory):
+        event = graph.event("never")
+        piece = memory.local(8)
+        graph.task(
+            "copy_to_peer", name="hopes", waits=[event], to=piece, words=1, **{"from": piece}
+        )
+        Megakernel(world, graph)
+
+    with pytest.raises(InvalidGraph, match=r"unreachable: task 'hopes' of rank 0") as caught:
+        with_graph(build)
+    assert caught.value.fault == "unreachable"
+    assert caught.value.witness[1] == "awaits event 'never' of rank 0"
+    assert "signals each event" in caught.value.fix
+
+
+def test_arguments_go_by_their_names():
+    def missing(world, graph, memory):
+        graph.task("reduce", parts=memory.local(8))
+
+    def unknown(world, graph, memory):
+        piece = memory.local(8)
+        graph.task("copy_to_peer", to=piece, words=1, speed=3, **{"from": piece})
+
+    def no_such(world, graph, memory):
+        graph.task("conjure")
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"one called residual"):
+        with_graph(missing)
+    with pytest.raises(tokenyard.InvalidArgument, match=r"expected 3 of them, got 4"):
+        with_graph(unknown)
+    with pytest.raises(tokenyard.InvalidArgument, match=r"one of embed, linear"):
+        with_graph(no_such)
+
+
+def test_a_run_is_fed_by_its_host():
+    def build(world, graph, memory):
+        parts = memory.local(np.array([1.5, 2.5], np.float32))
+        given = graph.tensor("parts", parts, 8, given=True)
+        total = graph.tensor("total", memory.local(4), 4)
+        graph.task(
+            "reduce", reads=[given.all()], writes=[total.all()],
+            parts=parts, residual=None, y=total.piece, part_count=2, stride=1, count=1,
+        )  # fmt: skip
+        kernel = Megakernel(world, graph, workers=1)
+        kernel.start()
+        kernel.feed(3)
+        kernel.wait(3)
+        return kernel.stop(), memory.read(total.piece, np.float32, 1)[0]
+
+    assert with_graph(build) == (3, 4.0)
+
+
+class CountedRows:
+    """Sums three numbers once as many rows have been sent as were promised: two words that the host
+    writes."""
+
+    def __init__(self, graph, memory):
+        self.promised, self.sent = (memory.visible(np.array([0], np.uint32)) for _ in range(2))
+        self.numbers, self.sum = (memory.visible(np.zeros(n, np.float32)) for n in (3, 1))
+
+        def tensor(name, place, **how):
+            return graph.tensor(name, place[0], place[0].bytes, **how).all()
+
+        rows = graph.event("rows", dynamic_max=5)
+        done = graph.event("done", count=1)
+        graph.task(
+            "expect_signals", name="promise", reads=[tensor("promised", self.promised, given=True)],
+            expects=[rows], count=self.promised[0], event=rows,
+        )  # fmt: skip
+        graph.task(
+            "signal_often", name="send", reads=[tensor("sent", self.sent, given=True)],
+            signals=[rows.often()], count=self.sent[0], event=rows, rank=0,
+        )  # fmt: skip
+        graph.task(
+            "reduce", name="sum", reads=[tensor("numbers", self.numbers, given=True)],
+            writes=[tensor("sum", self.sum)], waits=[rows], signals=[done],
+            parts=self.numbers[0], residual=None, y=self.sum[0],
+            part_count=3, stride=1, count=1,
+        )  # fmt: skip
+        graph.loop_on(done)
+
+
+@pytest.mark.parametrize("schedulers", [0, 1])
+def test_a_server_feeds_counts_that_only_the_device_knows(schedulers):
+    def build(world, graph, memory):
+        rows = CountedRows(graph, memory)
+        kernel = Megakernel(world, graph, workers=2, schedulers=schedulers)
+        kernel.start()
+        sums = []
+        for request in range(1, 5):
+            rows.promised[1][0] = rows.sent[1][0] = request
+            rows.numbers[1][:] = request
+            kernel.feed()
+            assert kernel.wait(request) == request
+            sums.append(rows.sum[1][0])
+        assert kernel.stop() == 4
+        return sums
+
+    assert with_graph(build) == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize("schedulers", [0, 1])
+def test_a_task_that_cannot_go_on_is_named_with_all_workers(schedulers):
+    def build(world, graph, memory):
+        rows = CountedRows(graph, memory)
+        rows.promised[1][0], rows.sent[1][0] = 3, 2
+        kernel = Megakernel(world, graph, workers=2, schedulers=schedulers)
+        with pytest.raises(TaskTimeout) as caught:
+            kernel.run(1)
+        assert kernel.finished_iterations == 0
+        return caught.value
+
+    error = with_graph(build, timeout=0.3)
+    assert "task 'sum' awaits event 'rows' of iteration 0: has 4 of 5" in error.phase
+    assert (error.expected, error.seen) == (5, 4)
+    assert len(error.dump.splitlines()) == 2 + schedulers
+
+
+def test_more_signals_than_were_declared_are_refused():
+    def build(world, graph, memory):
+        rows = CountedRows(graph, memory)
+        rows.promised[1][0] = 6
+        Megakernel(world, graph).run(1)
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"expect\(\) of task 'promise'.*at most 5"):
+        with_graph(build)
+
+
+def test_what_the_host_sees_outlives_its_memory():
+    def build(world, graph, memory):
+        return memory.visible(np.arange(6, dtype=np.int64).reshape(2, 3))[1]
+
+    assert with_graph(build).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda graph, memory: graph.event("e", dynamic_max=-1), "dynamic_max"),
+        (lambda graph, memory: graph.event("e", count=2**32), "count"),
+        (lambda graph, memory: graph.tensor("x", memory.local(8), 9), "size of tensor 'x'"),
+        (lambda graph, memory: memory.local(-1), "bytes"),
+        (lambda graph, memory: graph.task("reduce", worker=-1), "worker"),
+        (lambda graph, memory: graph.task("reduce", waits=[Event(7)], **SUM), "events of task"),
+        (
+            lambda graph, memory: graph.task("reduce", signals=[Signal(Event(0), 1)], **SUM),
+            "events of task",
+        ),
+        (lambda graph, memory: graph.task("reduce", **{**SUM, "count": -1}), "count of a reduce"),
+        (lambda graph, memory: graph.task("reduce", **{**SUM, "y": 5}), "y of a reduce task"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, named):
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        with_graph(lambda world, graph, memory: wrong(graph, memory))
+    assert named in caught.value.argument
+
+
+@pytest.mark.parametrize("option", ["workers", "compute_warps", "schedulers", "trace_records"])
+def test_wrong_options_are_named(option):
+    with pytest.raises(tokenyard.InvalidArgument, match=f"{option}: .*got -1"):
+        with_graph(lambda world, graph, memory: Megakernel(world, graph, **{option: -1}))
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_costs_that_were_measured_place_the_next_run(longest):
+    def build(world, graph, memory):
+        ones = memory.local(np.ones(8, np.float32))
+        given = graph.tensor("ones", ones, 32, given=True)
+        tasks = []
+        for index in range(3):
+            place = memory.local(32)
+            written = graph.tensor(f"sum {index}", place, 32)
+            task = graph.task(
+                "reduce", name=f"sum {index}", reads=[given.all()], writes=[written.all()],
+                parts=ones, residual=None, y=place, part_count=1, stride=0, count=8,
+            )  # fmt: skip
+            tasks.append(task)
+        kernel = Megakernel(world, graph, workers=2, trace_records=8)
+        kernel.run(2)
+        costs = kernel.trace().measured_costs()
+        assert len(costs) == 3
+        assert all(cost > 0 for cost in costs)
+        costs[longest] = 2 * sum(costs)  # Two cores that others use measure anything.
+        graph.set_costs(dict(zip(tasks, costs, strict=True)))
+        kernel = Megakernel(world, graph, workers=2, trace_records=8)
+        kernel.run(1)
+        return json.loads(kernel.trace().perfetto())["traceEvents"]
+
+    workers = {event["name"]: event["tid"] for event in with_graph(build) if event["ph"] == "X"}
+    others = {workers[f"sum {index}"] for index in range(3) if index != longest}
+    assert len(others) == 1
+    assert workers[f"sum {longest}"] not in others
+
+
+def test_the_page_shows_what_runs(capsys):
+    """The Python code of docs/megakernel.md prints what it says it prints."""
+    code = (ROOT / "docs" / "megakernel.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code, "docs/megakernel.md", "exec"), {})
+    assert capsys.readouterr().out.strip() == code.rstrip().rsplit("# ", 1)[1]
