@@ -649,10 +649,15 @@ class Megakernel:
 
     def trace(self) -> TaskTrace: ...
 
+class RopeScaling:
+    """How Llama 3 stretches what turns slowly."""
+
+    def __init__(self, *, factor: float, low: float, high: float, positions: int) -> None: ...
+
 class DecoderShape:
     """The shape of a dense decoder."""
 
-    def __init__(self, *, vocabulary: int, hidden: int, layers: int, query_heads: int, kv_heads: int, head_dim: int, inner: int, page_tokens: int, positions_max: int, epsilon: float, rope_base: float) -> None: ...
+    def __init__(self, *, vocabulary: int, hidden: int, layers: int, query_heads: int, kv_heads: int, head_dim: int, inner: int, page_tokens: int, positions_max: int, epsilon: float, rope_base: float, rope_scaling: RopeScaling | None = ...) -> None: ...
 
     def blocks_of(self, multiprocessors: int, ranks: int = ...) -> int: ...
 

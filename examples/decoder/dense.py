@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenyard.megakernel import DecoderShape, DenseDecoder, LayerPieces, Piece, TensorMemory
+from tokenyard.megakernel import (
+    DecoderShape,
+    DenseDecoder,
+    LayerPieces,
+    Piece,
+    RopeScaling,
+    TensorMemory,
+)
 from tokenyard.world import World
 
 from .config import Config
@@ -27,6 +34,19 @@ def shape_of(config: Config) -> DecoderShape:
         positions_max=config.positions_max,
         epsilon=config.rms_norm_eps,
         rope_base=config.rope_theta,
+        rope_scaling=_scaling_of(config),
+    )
+
+
+def _scaling_of(config: Config) -> RopeScaling | None:
+    scaling = config.rope_scaling
+    if scaling is None:
+        return None
+    return RopeScaling(
+        factor=scaling.factor,
+        low=scaling.low_freq_factor,
+        high=scaling.high_freq_factor,
+        positions=scaling.original_max_position_embeddings,
     )
 
 

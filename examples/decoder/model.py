@@ -69,6 +69,7 @@ class DecodeGraph(TiledGraph):
         self.status = words("status", [0])
         pages = np.random.default_rng(7).permutation(positions // self.config.page_tokens)
         self.pages = words("pages", pages.tolist())
+        self.frequencies = self._given("frequencies", self.config.rope_frequencies())
 
     def _embed(self, weights: Weights) -> Event:
         embedded = self.graph.event("embedded")
@@ -130,6 +131,7 @@ class DecodeGraph(TiledGraph):
                     slice_of(self.qkv, head * words, words),
                     self.pages.all(),
                     self.position.all(),
+                    self.frequencies.all(),
                     *(tensor.all() for tensor in cache),
                 ],
                 writes=[
@@ -150,7 +152,7 @@ class DecodeGraph(TiledGraph):
                 group=config.group,
                 dim=config.head_dim,
                 page_tokens=config.page_tokens,
-                rope_base=config.rope_theta,
+                frequencies=self.frequencies.piece,
             )
         return done
 

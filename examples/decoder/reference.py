@@ -46,8 +46,7 @@ class Reference:
 
     def _rotated(self, x: np.ndarray, position: int) -> np.ndarray:
         half = self.config.head_dim // 2
-        steps = np.arange(half, dtype=np.float32) / np.float32(half)
-        angle = np.float32(position) * np.float32(self.config.rope_theta) ** -steps
+        angle = np.float32(position) * self.config.rope_frequencies()
         cosine, sine = np.cos(angle), np.sin(angle)
         first, second = x[..., :half], x[..., half:]
         return np.concatenate(

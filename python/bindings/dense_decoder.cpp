@@ -1,6 +1,7 @@
 /// A dense decoder's graph, for Python; the words are those of tokenyard.megakernel.DenseDecoder.
 #include "megakernel/dense_decoder.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -111,12 +112,23 @@ std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderSha
 }  // namespace
 
 void register_dense_decoder(nb::module_& m) {
+  nb::class_<mk::RopeScaling>(m, "RopeScaling", "How Llama 3 stretches what turns slowly.")
+      .def(
+          "__init__",
+          [](mk::RopeScaling* self, float factor, float low, float high, uint32_t positions) {
+            if (!(factor > 0) || !(high > low))
+              throw InvalidArgument("rope_scaling", "a factor above 0, and high above low",
+                                    fmt::format("{}, {} and {}", factor, high, low));
+            *self = {.factor = factor, .low = low, .high = high, .positions = positions};
+          },
+          nb::kw_only(), "factor"_a, "low"_a, "high"_a, "positions"_a);
   nb::class_<mk::DecoderShape>(m, "DecoderShape", "The shape of a dense decoder.")
       .def(
           "__init__",
           [](mk::DecoderShape* self, uint32_t vocabulary, uint32_t hidden, uint32_t layers,
              uint32_t query_heads, uint32_t kv_heads, uint32_t head_dim, uint32_t inner,
-             uint32_t page_tokens, uint32_t positions_max, float epsilon, float rope_base) {
+             uint32_t page_tokens, uint32_t positions_max, float epsilon, float rope_base,
+             std::optional<mk::RopeScaling> rope_scaling) {
             *self = {.vocabulary = vocabulary,
                      .hidden = hidden,
                      .layers = layers,
@@ -127,10 +139,12 @@ void register_dense_decoder(nb::module_& m) {
                      .page_tokens = page_tokens,
                      .positions_max = positions_max,
                      .epsilon = epsilon,
-                     .rope_base = rope_base};
+                     .rope_base = rope_base,
+                     .rope_scaling = rope_scaling.value_or(mk::RopeScaling{})};
           },
           nb::kw_only(), "vocabulary"_a, "hidden"_a, "layers"_a, "query_heads"_a, "kv_heads"_a,
-          "head_dim"_a, "inner"_a, "page_tokens"_a, "positions_max"_a, "epsilon"_a, "rope_base"_a)
+          "head_dim"_a, "inner"_a, "page_tokens"_a, "positions_max"_a, "epsilon"_a, "rope_base"_a,
+          "rope_scaling"_a = nb::none())
       .def("blocks_of", &mk::DecoderShape::blocks_of, "multiprocessors"_a, "ranks"_a = 1)
       .def("check", &mk::DecoderShape::check, "blocks"_a, "ranks"_a = 1);
   nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")

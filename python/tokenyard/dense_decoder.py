@@ -12,6 +12,9 @@ from .task_graph import Graph, Piece, TensorMemory
 DecoderShape = _tokenyard.DecoderShape
 """The shape of a model for `DenseDecoder`."""
 
+RopeScaling = _tokenyard.RopeScaling
+"""How Llama 3 stretches what turns slowly, for longer contexts."""
+
 NO_TOKEN = 0xFFFFFFFF
 
 

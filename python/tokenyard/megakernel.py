@@ -15,7 +15,7 @@ from typing import Any
 
 import _tokenyard
 
-from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces
+from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces, RopeScaling
 from .errors import InvalidGraph, TaskTimeout
 from .sizes import size_of
 from .task_graph import (
@@ -43,6 +43,7 @@ __all__ = [
     "Megakernel",
     "Piece",
     "Region",
+    "RopeScaling",
     "Signal",
     "Task",
     "TaskTimeout",

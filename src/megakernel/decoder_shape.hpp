@@ -5,10 +5,18 @@
 
 namespace tokenyard::megakernel {
 
+/// As Llama 3 stretches what turns slowly, for contexts longer than it was trained with.
+struct RopeScaling {
+  float factor = 1;         ///< by which whatever turns less than `low` times is slowed down
+  float low = 1, high = 2;  ///< turns; more than `high`: as without
+  uint32_t positions = 0;   ///< within which turns are counted; 0: no scaling
+};
+
 struct DecoderShape {
   uint32_t vocabulary, hidden, layers, query_heads, kv_heads, head_dim, inner;
   uint32_t page_tokens, positions_max;  ///< of the KV cache
   float epsilon, rope_base;
+  RopeScaling rope_scaling = {};
 
   uint32_t group() const { return query_heads / kv_heads; }
   /// Parts of the inner elements, each of as many as a block can hold.

@@ -163,8 +163,7 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   std::vector<uint32_t> in_order(pages);
   for (uint32_t page = 0; page < pages; ++page) in_order[page] = page;
   memory_.write(pages_, in_order.data(), pages * sizeof(uint32_t));
-  const std::vector<float> rotation =
-      rotary_table(shape_.positions_max, shape_.head_dim, shape_.rope_base);
+  const std::vector<float> rotation = rotary_table(shape_);
   local(rotation.size(), rotation_);
   memory_.write(rotation_, rotation.data(), rotation.size() * sizeof(float));
   make_prompts(options);

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "megakernel/decoder_shape.hpp"
+
 namespace tokenyard::megakernel {
 
-/// [positions][cosines, sines][dim / 2]
-std::vector<float> rotary_table(uint32_t positions, uint32_t dim, float base);
+/// [positions_max][cosines, sines][head_dim / 2]
+std::vector<float> rotary_table(const DecoderShape& shape);
 
 }  // namespace tokenyard::megakernel

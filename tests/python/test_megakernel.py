@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ import tokenyard
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import decode
+from decoder import progress
+from decoder.config import Config, RopeScaling, read_config
+from decoder.weights import WeightsError, random_weights
 
 
 @pytest.mark.parametrize(
@@ -38,11 +42,13 @@ def test_finds_the_tokens_of_numpy(how, capsys):
     assert decode.main([*how, "--tokens", "32"]) == 0
     said = capsys.readouterr().out
     assert "NumPy finds the same" in said
-    assert "goes on; 34 steps" in said
+    ran = re.search(r"goes on; 34 steps in ([\d.]+) s", said)
+    assert ran is not None
+    assert float(ran[1]) < 20  # Two busy cores take 2 to 4 seconds.
 
 
-def saved(path, weights, config):
-    """A file such as Hugging Face's of a Llama, written by the safetensors package."""
+def saved(path, weights, config, **changed):
+    """A file such as Hugging Face's of a Llama or a Mixtral."""
     hidden = config.hidden_size
     tensors = {
         "model.embed_tokens.weight": weights.embedding,
@@ -58,23 +64,102 @@ def saved(path, weights, config):
             at + "self_attn.v_proj.weight": layer.v.reshape(-1, hidden),
             at + "self_attn.o_proj.weight": layer.out.reshape(hidden, -1),
             at + "post_attention_layernorm.weight": layer.mlp_norm,
-            at + "mlp.gate_proj.weight": layer.gate[0],
-            at + "mlp.up_proj.weight": layer.up[0],
-            at + "mlp.down_proj.weight": layer.down[0],
         }
-    save_file(tensors, path)
+        if layer.router is None:
+            names = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+            tensors |= {
+                f"{at}{name}.weight": getattr(layer, ours)[0] for ours, name in names.items()
+            }
+            continue
+        moe = at + "block_sparse_moe."
+        tensors[moe + "gate.weight"] = layer.router
+        for expert in range(config.num_local_experts):
+            for ours, name in {"gate": "w1", "up": "w3", "down": "w2"}.items():
+                tensors[f"{moe}experts.{expert}.{name}.weight"] = getattr(layer, ours)[expert]
+    tensors |= changed
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
 
 
-def test_weights_come_from_safetensors(tmp_path, capsys):
-    config = decode.Config()
+def told(path, config, **others):
+    """A config.json of it."""
+    said = {name: value for name, value in vars(config).items() if name != "rope_scaling"}
+    path.write_text(json.dumps({**said, **others}))
+    return path
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_weights_come_from_safetensors(experts, tmp_path, capsys):
+    config = Config(num_local_experts=experts)
     file = tmp_path / "model.safetensors"
-    saved(file, decode.random_weights(config, 5), config)
-    assert decode.main(["--tokens", "8", "--seed", "5", "--no-check"]) == 0
-    drawn = capsys.readouterr().out.splitlines()[0]
-    assert decode.main(["--tokens", "8", "--weights", str(file)]) == 0
+    saved(file, random_weights(config, 5), config)
+    about = told(tmp_path / "config.json", config)
+    drawn = ["--tokens", "8", "--seed", "5", "--no-check", "--experts", str(experts)]
+    assert decode.main(drawn) == 0
+    tokens = capsys.readouterr().out.splitlines()[0]
+    assert decode.main(["--tokens", "8", "--config", str(about), "--weights", str(file)]) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[0] == drawn
+    assert said.splitlines()[0] == tokens
     assert "NumPy finds the same" in said
+
+
+HEAD = "lm_head.weight"
+NORM = "model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({NORM: None}, f"has no tensor {NORM}"),
+        ({NORM: np.ones(63, np.float32)}, rf"{NORM} has the shape \[63\], .* have \[64\]"),
+        ({HEAD: np.ones((64, 256), np.float32)}, rf"{HEAD} has the shape"),
+    ],
+)
+def test_weights_of_another_model_are_named(changed, complaint, tmp_path):
+    config = Config()
+    file = tmp_path / "model.safetensors"
+    saved(file, random_weights(config, 5), config, **changed)
+    with pytest.raises(WeightsError, match=complaint):
+        decode.main(["--tokens", "8", "--weights", str(file)])
+
+
+def test_what_is_no_safetensors_file_is_named(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_text("hello")
+    with pytest.raises(WeightsError, match="is not a safetensors file"):
+        decode.main(["--tokens", "8", "--weights", str(file)])
+
+
+LLAMA_3 = RopeScaling(8.0, 1.0, 4.0, 16)
+"""Such that of the tiny model's frequencies some are stretched, some are not, and some half."""
+
+
+@pytest.mark.parametrize("how", [[], ["--counters"], ["--ranks", "2"]], ids=" ".join)
+def test_frequencies_are_stretched_as_llama_3_does(how, tmp_path, capsys):
+    config = Config()
+    scaling = {"rope_type": "llama3", **vars(LLAMA_3)}
+    tokens = []
+    for others in ({}, {"rope_scaling": scaling}):
+        about = told(tmp_path / "config.json", config, **others)
+        assert decode.main(["--tokens", "24", "--config", str(about), *how]) == 0
+        said = capsys.readouterr().out
+        assert "NumPy finds the same" in said
+        tokens.append(said.splitlines()[0])
+    assert tokens[0] != tokens[1]
+
+
+def test_frequencies_by_the_rules_of_llama_3():
+    plain = Config(rope_theta=500000.0, head_dim=64).rope_frequencies()
+    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
+    found = Config(rope_theta=500000.0, head_dim=64, rope_scaling=scaling).rope_frequencies()
+    turn = 2 * np.pi / plain
+    kept, stretched = turn < 8192 / 4, turn > 8192
+    np.testing.assert_array_equal(found[kept], plain[kept])
+    np.testing.assert_allclose(found[stretched], plain[stretched] / 32, rtol=1e-6)
+    between = ~(kept | stretched)
+    assert between.any()
+    smooth = (8192 / turn[between] - 1) / (4 - 1)
+    expected = (1 - smooth) * plain[between] / 32 + smooth * plain[between]
+    np.testing.assert_allclose(found[between], expected, rtol=1e-5)
 
 
 PROMPTS = ("1,2,3", "7", "200,1", "5,6,7,8", "9", "33,44", "3,2,1", "250")
@@ -102,11 +187,27 @@ def test_sequences_side_by_side_of_ranks_that_share_a_model(ranks, sequences, ca
     ("arguments", "complaint"),
     [
         (["--prompt", "1,two"], "--prompt"),
+        (["--prompt", ""], "--prompt"),
+        (["--prompt", "1,256"], "from 0 to 255"),
         (["--prompt", "1", "--prompt", "2", "--prompt", "3"], "--prompt"),
+        (["--prompt", "1,2,3", "--positions", "8", "--prompt", ",".join("1" * 9)], "9 tokens"),
         (["--weights", "no/such/file"], "no/such/file"),
         (["--config", "no/such/file"], "no/such/file"),
+        (["--trace", "no/such/folder/t.json"], "no/such/folder"),
+        (["--trace", "."], "is a folder"),
         (["--ranks", "3"], "3 ranks"),
+        (["--ranks", "0"], "--ranks: '0'"),
+        (["--seed", "-1"], "--seed: '-1'"),
+        (["--tokens", "1e3"], "--tokens: '1e3'"),
+        (["--positions", "7"], "page_tokens"),
+        (["--stop", "-1"], "--stop: '-1'"),
+        (["--stop", "256"], "--stop: tokens are from 0 to 255"),
+        (["--workers", "0"], "--workers: '0'"),
+        (["--schedulers", "-1"], "--schedulers: '-1'"),
+        (["--experts", "1"], "a token picks at most 1"),
+        (["--experts", "4", "--prompt", "1", "--prompt", "2"], "several sequences"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_arguments_get_one_sentence(arguments: list[str], complaint: str, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -114,12 +215,44 @@ def test_wrong_arguments_get_one_sentence(arguments: list[str], complaint: str, 
     assert complaint in capsys.readouterr().err
 
 
-def test_a_config_that_lacks_a_size_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"hidden_size": 64', "not JSON"),
+        ("[1, 2]", "object"),
+        ('{"hidden_size": 64}', "num_attention_heads"),
+        (dict(hidden_size="64"), "hidden_size must be a number, not '64'"),
+        (dict(hidden_size=None), "does not say hidden_size"),
+        (dict(num_key_value_heads=0), "num_key_value_heads must be at least 1"),
+        (dict(num_attention_heads=0), "num_attention_heads must be at least 1"),
+        (dict(num_local_experts=4, num_experts_per_tok=5), "at most 4, not 5"),
+        (dict(hidden_act="gelu"), "hidden_act 'gelu'"),
+        (dict(attention_bias=True), "attention_bias True"),
+        (dict(rope_scaling={"factor": 2.0}), "rope_scaling"),
+        (dict(rope_scaling={"rope_type": "yarn"}), "rope_scaling of type 'yarn'"),
+        (dict(rope_scaling={"rope_type": "llama3", "factor": 8.0}), "low_freq_factor"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(text, complaint, tmp_path, capsys):
     config = tmp_path / "config.json"
-    config.write_text('{"hidden_size": 64}')
+    if isinstance(text, str):
+        config.write_text(text)
+    else:
+        told(config, Config(), **text)
     with pytest.raises(SystemExit, match="2"):
         decode.main(["--config", str(config)])
-    assert "num_attention_heads" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_config_says_what_it_needs_to(tmp_path):
+    said = dict(
+        vocab_size=512, hidden_size=64, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=128, head_dim=None, rope_scaling=None, torch_dtype="bfloat16",
+    )  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    config = read_config(tmp_path / "config.json", positions_max=128)
+    assert (config.num_key_value_heads, config.head_dim, config.group) == (4, 16, 1)
+    assert config.positions_max == 128
 
 
 def test_several_sequences_are_refused_where_the_graph_cannot_have_them():
@@ -160,6 +293,16 @@ def test_logits_that_are_no_numbers_are_named(monkeypatch):
     monkeypatch.setattr(decode, "random_weights", with_a_hole)
     with pytest.raises(tokenyard.InternalError, match=r"logits of position 0 are not numbers"):
         decode.main(["--no-check"])
+
+
+def test_progress_is_told_meanwhile(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "ELSEWHERE_S", 0)
+    assert decode.main(["--prompt", "1,2", "--prompt", "3", "--tokens", "4", "--no-check"]) == 0
+    said = capsys.readouterr()
+    steps = [line.split(",")[0] for line in said.err.splitlines()]
+    assert steps[-1] == "step 5 of 5"
+    assert all("tokens/s" in line for line in said.err.splitlines())
+    assert re.search(r"5 steps in .* s: [\d.]+ tokens/s", said.out)
 
 
 def test_a_trace_is_a_file_for_perfetto(tmp_path, capsys):

@@ -22,7 +22,7 @@ struct Attention {
     const uint32_t* position;  ///< of the token
     float* out;                ///< [group][dim]
     uint32_t group, dim, page_tokens;
-    float rope_base;
+    const float* frequencies;  ///< [dim / 2] by which angles pairs of elements turn a position
   };
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, q),        TOKENYARD_FIELD(pointer, k),
@@ -30,7 +30,7 @@ struct Attention {
       TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
       TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, out),
       TOKENYARD_FIELD(u32, group),        TOKENYARD_FIELD(u32, dim),
-      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(f32, rope_base)};
+      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(pointer, frequencies)};
   struct Shared {
     float q[kGroupMax][kHeadDimMax];
   };
@@ -43,8 +43,7 @@ struct Attention {
   /// Element d of a rotated vector.
   static DEVICE float rotated(const Args& args, const float* x, uint32_t d, uint32_t position) {
     const uint32_t half = args.dim / 2, i = d % half;
-    const float angle = static_cast<float>(position) *
-                        power(args.rope_base, -static_cast<float>(i) / static_cast<float>(half));
+    const float angle = static_cast<float>(position) * args.frequencies[i];
     const float other = d < half ? -x[d + half] : x[d - half];
     return x[d] * cosine(angle) + other * sine(angle);
   }
