@@ -58,7 +58,7 @@ class DenseDecoder {
   // What a step leaves, in this rank's memory.
   float* logits = nullptr;       ///< [sequences][vocabulary of this rank]
   uint32_t* tokens = nullptr;    ///< [sequences][positions_max + 1] decided, by position
-  uint32_t* status = nullptr;    ///< [sequences] a NextToken::Status
+  uint32_t* status = nullptr;    ///< [sequences] a SequenceStatus
   uint32_t* token = nullptr;     ///< [sequences] of the next step
   uint32_t* position = nullptr;  ///< [sequences] likewise
   BFloat16* k_cache =

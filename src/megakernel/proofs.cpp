@@ -1,5 +1,9 @@
 #include "megakernel/proofs.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -13,6 +17,23 @@ void prove_acyclic(const GraphOrder& order) {
   throw InvalidGraph(GraphFault::cycle, std::move(witness),
                      "tasks that do not wait for one another, by events or by their queue");
 }
+
+namespace {
+
+/// Of each pair the first comes before the second, a task that signals in the next iteration.
+void prove_held_back(const GraphOrder& order, std::span<const GraphOrder::Pair> pairs,
+                     const char* first_is, const char* fix) {
+  const std::vector<bool> ordered = order.precedes(pairs);
+  const auto found = std::find(ordered.begin(), ordered.end(), false);
+  if (found == ordered.end()) return;
+  const auto& [first, signals] = pairs[static_cast<size_t>(found - ordered.begin())];
+  throw InvalidGraph(GraphFault::runs_ahead,
+                     {order.name(signals), "may signal before " + order.name(first),
+                      fmt::format("{} in the iteration before", first_is)},
+                     fix);
+}
+
+}  // namespace
 
 void prove_counts_apart(std::span<const Graph> graphs, const GraphOrder& order) {
   if (graphs[0].is_once()) return;
@@ -42,14 +63,8 @@ void prove_counts_apart(std::span<const Graph> graphs, const GraphOrder& order) 
       for (const GraphOrder::Node next : signalling[rank][event])
         pairs.emplace_back(order.event(rank, event), next);
     }
-  const std::vector<bool> ordered = order.precedes(pairs);
-  for (size_t i = 0; i < pairs.size(); ++i)
-    if (!ordered[i])
-      throw InvalidGraph(
-          GraphFault::runs_ahead,
-          {order.name(pairs[i].second), "may signal before " + order.name(pairs[i].first),
-           "is complete in the iteration before"},
-          "a wait with lag 1, or a loop event, that holds back the next iteration");
+  prove_held_back(order, pairs, "is complete",
+                  "a wait with lag 1, or a loop event, that holds back the next iteration");
 }
 
 void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& triggers,
@@ -74,14 +89,8 @@ void prove_arrivals_apart(std::span<const Graph> graphs, const Triggers& trigger
           for (const GraphOrder::Node signals : from_others[rank][wait.event.id])
             pairs.emplace_back(order.task(rank, task), signals);
   }
-  const std::vector<bool> ordered = order.precedes(pairs);
-  for (size_t i = 0; i < pairs.size(); ++i)
-    if (!ordered[i])
-      throw InvalidGraph(
-          GraphFault::runs_ahead,
-          {order.name(pairs[i].second), "may signal before " + order.name(pairs[i].first),
-           "has run in the iteration before"},
-          "a static placement, or an event that holds back the next iteration");
+  prove_held_back(order, pairs, "has run",
+                  "a static placement, or an event that holds back the next iteration");
 }
 
 }  // namespace tokenyard::megakernel

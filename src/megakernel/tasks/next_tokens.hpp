@@ -12,7 +12,7 @@ namespace tokenyard::megakernel {
 template <class Kind>
 struct NextTokens {
   static constexpr const char* kName = "next_tokens";
-  using Status = NextToken::Status;
+  using Status = SequenceStatus;
   struct Args {
     const Best* parts;              ///< [part_count][sequences]
     uint32_t* token;                ///< [sequences] the next iteration's
@@ -56,16 +56,7 @@ struct NextTokens {
     const bool told = position < args.prompt_tokens[sequence];
     const uint32_t token =
         told ? args.prompt[sequence * args.prompt_stride + position] : best.token;
-    Status status = Status::goes_on;
-    // Relaxed: written before the events that this task has awaited.
-    const bool broken =
-        args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
-    if (best.token == kNoToken || broken)
-      status = Status::not_a_number;
-    else if (!told && token == args.stop_token)
-      status = Status::stopped;
-    else if (position >= args.positions_max)
-      status = Status::cache_full;
+    const Status status = status_after(args, best, told, token, position);
     if (status != Status::not_a_number)
       args.tokens[sequence * (args.positions_max + 1) + position] = token;
     args.status[sequence] = static_cast<uint32_t>(status);

@@ -100,12 +100,27 @@ struct PickBest {
   }
 };
 
+/// How a sequence stands.
+enum class SequenceStatus : uint32_t { goes_on, stopped, cache_full, not_a_number };
+
+/// After a step that found `best`: `token` comes at `position`, which the prompt may have told. Of
+/// the hook's Args.
+template <class Args>
+DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool told, uint32_t token,
+                                   uint32_t position) {
+  // Relaxed: written before the events that the task has awaited.
+  const bool broken = args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
+  if (best.token == kNoToken || broken) return SequenceStatus::not_a_number;
+  if (!told && token == args.stop_token) return SequenceStatus::stopped;
+  return position >= args.positions_max ? SequenceStatus::cache_full : SequenceStatus::goes_on;
+}
+
 /// The loop's hook: takes the best of all parts as the next token, notes it, and ends the loop at a
 /// stop token, a full cache, or logits that are no numbers. Clears the last stage's sums, where the
 /// stages hand on words.
 struct NextToken {
   static constexpr const char* kName = "next_token";
-  enum class Status : uint32_t { goes_on, stopped, cache_full, not_a_number };
+  using Status = SequenceStatus;
   struct Args {
     const Best* parts;       ///< [part_count]
     uint32_t* token;         ///< the next iteration's
@@ -143,16 +158,7 @@ struct NextToken {
     // While the prompt lasts it says what comes next, whatever the model thinks.
     const bool told = position < args.prompt_tokens;
     const uint32_t token = told ? args.prompt[position] : best.token;
-    Status status = Status::goes_on;
-    // Relaxed: written before the events that this task has awaited.
-    const bool broken =
-        args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
-    if (best.token == kNoToken || broken)
-      status = Status::not_a_number;
-    else if (!told && token == args.stop_token)
-      status = Status::stopped;
-    else if (position >= args.positions_max)
-      status = Status::cache_full;
+    const Status status = status_after(args, best, told, token, position);
     if (status != Status::not_a_number) args.tokens[position] = token;
     *args.status = static_cast<uint32_t>(status);
     if (status != Status::goes_on) {
