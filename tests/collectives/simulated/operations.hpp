@@ -127,12 +127,7 @@ class Operations final : public Program {
     quorum_missing_ = answering.size() < needed;
   }
 
-  std::vector<GroupProgress> progress() const override {
-    std::vector<GroupProgress> list;
-    for (const auto& [id, group] : groups_)
-      list.push_back({id, group.slots, group.committed, group.begun});
-    return list;
-  }
+  std::vector<GroupProgress> progress() const override { return progress_of(groups_); }
   Sequence begun(GroupId id) const override { return groups_.at(id).begun; }
   bool running(GroupId id) const override { return groups_.at(id).running; }
   const View& view() const override { return view_; }

@@ -59,6 +59,16 @@ class Program : public Participant {
     for (const GroupProgress& group : progress()) ids.push_back(group.group);
     return ids;
   }
+
+ protected:
+  /// Of a map of groups by number.
+  template <class Groups>
+  static std::vector<GroupProgress> progress_of(const Groups& groups) {
+    std::vector<GroupProgress> list;
+    for (const auto& [id, group] : groups)
+      list.push_back({id, group.slots, group.committed, group.begun});
+    return list;
+  }
 };
 
 }  // namespace tokenyard::collectives::simulated
