@@ -221,16 +221,25 @@ int main(int argc, char** argv) {
   bool smoke = false;
   CLI::App app("Device time of low-latency dispatch and combine, checked first");
   app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda a GPU each")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", settings.tokens, "tokens a rank, several to compare")->delimiter(',');
-  app.add_option("--hidden", settings.hidden, "elements a token, several")->delimiter(',');
-  app.add_option("--topk", settings.topk, "experts a token, several")->delimiter(',');
-  app.add_option("--experts", settings.shape.experts, "experts in all");
-  app.add_option("--zipf", settings.zipf, "exponent of the experts' popularity; 0: all alike");
+  app.add_option("--tokens", settings.tokens, "tokens a rank, several to compare")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--hidden", settings.hidden, "elements a token, several")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--topk", settings.topk, "experts a token, several")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--experts", settings.shape.experts, "experts in all")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--zipf", settings.zipf, "exponent of the experts' popularity; 0: all alike")
+      ->check(CLI::Range(0.0, 100.0));
   app.add_option("--sms", settings.sms, "multiprocessors a call, 0 for all; several to compare")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
       ->check(CLI::Range(1, 10000));
   app.add_option("--output", settings.output,

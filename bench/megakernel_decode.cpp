@@ -251,9 +251,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 7000));
   app.add_option("--tokens", settings.tokens, "a run")->check(CLI::Range(1, 1000));
   app.add_option("--runs", settings.runs, "measured runs")->check(CLI::Range(1, 1000));
-  app.add_option("--ring-units", settings.ring_units,
-                 "units a warp holds; 0: as the library likes");
-  app.add_option("--in-flight", settings.in_flight, "copies of a warp under way");
+  app.add_option("--ring-units", settings.ring_units, "units a warp holds; 0: as the library likes")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--in-flight", settings.in_flight, "copies of a warp under way")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
       ->delimiter(',')
       ->check(CLI::Range(2, 8));

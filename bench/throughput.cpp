@@ -223,24 +223,32 @@ int main(int argc, char** argv) {
   Shape& shape = scene.shape;
   shape.ranks = 4;
   CLI::App app("Device time of throughput dispatch and combine, checked first");
-  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", shape.tokens, "tokens a rank");
-  app.add_option("--hidden", shape.hidden, "elements a token");
-  app.add_option("--topk", shape.topk, "experts a token");
-  app.add_option("--experts", shape.experts, "experts in all");
-  app.add_option("--skew", scene.skew, "Zipf's exponent of the experts' load; 0: all alike");
+  app.add_option("--tokens", shape.tokens, "tokens a rank")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--hidden", shape.hidden, "elements a token")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--topk", shape.topk, "experts a token")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--experts", shape.experts, "experts in all")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--skew", scene.skew, "Zipf's exponent of the experts' load; 0: all alike")
+      ->check(CLI::Range(0.0, 100.0));
   app.add_flag("--sweep", settings.sweep, "also other shapes, loads and multiprocessors");
-  app.add_option("--sms", scene.sms, "multiprocessors a call, several to compare")->delimiter(',');
+  app.add_option("--sms", scene.sms, "multiprocessors a call, several to compare")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--calls", settings.calls, "measured calls")->check(CLI::Range(1, 10000));
   app.add_option("--together", settings.together, "calls between two events")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--cases", settings.cases, "only those whose name contains this");
-  app.add_option("--movers", settings.tuning.movers, "see ExpertParallelOptions");
-  app.add_option("--kept-percent", settings.tuning.kept_percent, "see ExpertParallelOptions");
-  app.add_option("--stages", settings.tuning.stages, "see ExpertParallelOptions");
-  app.add_option("--lag", settings.tuning.lag, "see ExpertParallelOptions");
+  app.add_option("--movers", settings.tuning.movers, "see ExpertParallelOptions")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--kept-percent", settings.tuning.kept_percent, "see ExpertParallelOptions")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--stages", settings.tuning.stages, "see ExpertParallelOptions")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--lag", settings.tuning.lag, "see ExpertParallelOptions")
+      ->check(CLI::Range(0, 1 << 20));
   app.add_flag("--unchecked", settings.unchecked, "without looking at results first");
   app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/throughput.json");

@@ -16,3 +16,12 @@ if(differ)
   message(FATAL_ERROR "the same seed gave two traces")
 endif()
 message(STATUS "${bytes} bytes, twice the same")
+
+# Numbers that cannot be are refused, not taken for others: -1 was once the seed 2^64 - 1.
+foreach(wrong "--seed=-1" "--first=-1" "--seeds=-1" "--budget=-1" "--jobs=0")
+  execute_process(COMMAND ${SIMULATE} --suite memory --trace ${DIRECTORY}/wrong.trace ${wrong}
+                  RESULT_VARIABLE failed ERROR_VARIABLE said OUTPUT_VARIABLE said)
+  if(NOT failed OR NOT said MATCHES "not in range")
+    message(FATAL_ERROR "${wrong} was taken: ${said}")
+  endif()
+endforeach()

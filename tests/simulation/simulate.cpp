@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -293,12 +294,20 @@ int run(const Options& options) {
 int main(int count, char** arguments) {
   tokenyard::simulation::Options options;
   CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed");
+  // Else -1 would be the largest number there is.
+  const CLI::Range a_seed(int64_t{0}, std::numeric_limits<int64_t>::max());
   app.add_option("--suite", options.suite, "one suite; without it, all");
-  app.add_option("--seeds", options.seeds, "how many seeds; without it, as many as a suite asks");
-  app.add_option("--first", options.first, "the first seed of a sweep")->capture_default_str();
-  app.add_option("--seed", options.seed, "one seed alone: a replay");
-  app.add_option("--budget", options.budget, "seconds after which a sweep ends");
-  app.add_option("--jobs", options.jobs, "seeds at a time")->capture_default_str();
+  app.add_option("--seeds", options.seeds, "how many seeds; without it, as many as a suite asks")
+      ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
+  app.add_option("--first", options.first, "the first seed of a sweep")
+      ->capture_default_str()
+      ->check(a_seed);
+  app.add_option("--seed", options.seed, "one seed alone: a replay")->check(a_seed);
+  app.add_option("--budget", options.budget, "seconds after which a sweep ends")
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--jobs", options.jobs, "seeds at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   app.add_option("--trace", options.trace, "write what a replay does, as text");
   app.add_flag("--tally", options.tally, "after a sweep: how many seeds drew each option");
   app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?");
