@@ -184,7 +184,10 @@ class LaunchPlan {
                 .opens_at = 0,
                 .opens = 0,
                 .counts = 0,
-                .announced = event != events_ && !triggers_[event].sys ? 1u : 0u};
+                .announced = event != events_ && !triggers_[event].sys ? 1u : 0u,
+                .opened_tasks_at = 0,
+                .opened_tasks = 0,
+                .unused = {}};
     for (size_t i = from; i < to; ++i) {
       watch.counts |= all[i].waits > 1 || all[i].worker != kAnyWorker;
       plan_.dependents.push_back(all[i]);
@@ -222,8 +225,12 @@ class LaunchPlan {
           watch_of[event] = static_cast<uint32_t>(plan_.watches.size());
           plan_.watches.push_back(share_of(event, scheduler));
         }
-        plan_.watches[watch_of[opener]].opens_at = at;
-        plan_.watches[watch_of[opener]].opens = static_cast<uint32_t>(opened_by[opener].size());
+        Watch& by = plan_.watches[watch_of[opener]];
+        by.opens_at = at;
+        by.opens = static_cast<uint32_t>(opened_by[opener].size());
+        if (by.opens == 0) return;
+        by.opened_tasks_at = plan_.watches[at].tasks_at;
+        by.opened_tasks = plan_.watches[at].tasks;
       };
       open_by(events_);
       for (const uint32_t event : by_place)

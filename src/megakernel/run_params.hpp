@@ -217,23 +217,23 @@ struct Dependent {
 };
 inline constexpr uint32_t kAnyWorker = UINT32_MAX;
 
-/// What a scheduler does when an event is complete, or an iteration begins.
-struct Watch {
+/// What a scheduler does when an event is complete, or an iteration begins. (Aligned, so that it is
+/// loaded in few pieces.)
+struct alignas(16) Watch {
   uint32_t event, triggers;
   uint32_t tasks_at, tasks;  ///< of `dependents`: what it launches
   uint32_t opens_at, opens;  ///< of `watches`: what it looks out for from then on
   uint32_t counts;           ///< whether any of the tasks waits for several events, or has a worker
   uint32_t announced;        ///< whether all of its signals are announced
+  uint32_t opened_tasks_at, opened_tasks;  ///< what the first that it opens launches
+  uint32_t unused[2];
 };
 
 /// An event that a scheduler looks out for.
 struct OpenWatch {
   Watch watch;
-  uint64_t need;    ///< of its counter
-  uint32_t staged;  ///< where in shared memory the places of its tasks are, or kNotStaged
-  uint32_t unused;
-
-  static constexpr uint32_t kNotStaged = UINT32_MAX;
+  uint64_t need;  ///< of its counter
+  uint64_t unused;
 };
 
 inline constexpr uint32_t kSchedulersMax = 8;   ///< of a rank

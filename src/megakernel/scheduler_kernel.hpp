@@ -38,6 +38,9 @@ class Scheduler {
   }
 
  private:
+  static constexpr uint32_t kRow = kWarpLanes - 1;  ///< events looked at together
+  static constexpr uint32_t kHeldRows = 5;          ///< tasks held, a lane one of each row
+
   // ---- what it looks out for
 
   /// Its list of events: what the block has no place for lies in memory.
@@ -53,7 +56,7 @@ class Scheduler {
                  .expected = params_.tasks};
     // The leader's patience is that of the iteration: it awaits its end. The others' has no end.
     const DeadlineApart deadline = leads_ ? working_.deadline() : working_.idle_deadline();
-    aim(row_ < open_ ? row_ : 0);
+    if (!moved_on_) aim(row_ < open_ ? row_ : 0);
     uint32_t polls = 0;
     // Lanes look together, some times in a row.
     constexpr uint32_t kLooks = 4;
@@ -96,36 +99,50 @@ class Scheduler {
       aim_need_ = turn_need_;
     } else if (aims_) {
       const OpenWatch& open = open_at(i);
-      aim_ = params_.windows.own_counter(open.watch.event);
-      if (open.watch.announced != 0) aim_ = announced_beside(aim_);
+      aim_ = word_of(open.watch);
       aim_need_ = open.need;
     }
-    hold(row);
-  }
-  /// The tasks of the row's first event, often the only one, and the slots that they will go to:
-  /// between its coming and its tasks lies nothing but stores.
-  DEVICE void hold(uint32_t row) {
     held_ = 0;
     if (row >= open_) return;
-    const OpenWatch& open = open_at(row);
-    const uint32_t tasks = open.watch.tasks;
-    if (open.staged == OpenWatch::kNotStaged || tasks > kHeldRows * kWarpLanes ||
-        !publisher_.knows_slots(tasks))
+    held_watch_ = open_at(row).watch;
+    ask_for_places(held_watch_.tasks_at, held_watch_.tasks, held_places_);
+    hold();
+  }
+  DEVICE Peer<uint64_t> word_of(const Watch& watch) const {
+    const Peer<uint64_t> counter = params_.windows.own_counter(watch.event);
+    return watch.announced != 0 ? announced_beside(counter) : counter;
+  }
+  DEVICE uint64_t need_of(const Watch& watch) const {
+    return uint64_t{watch.triggers} * (iteration_ + 1);
+  }
+
+  /// Of the row's first event, often the only one: its tasks, and the slots that they will go to.
+  /// Between its coming and its tasks lies nothing but stores. And what comes after it is asked for
+  /// now, to be here by then.
+  DEVICE void hold() {
+    const uint32_t tasks = held_watch_.tasks;
+    held_ = 0;
+    if (held_watch_.counts != 0 || tasks > kHeldRows * kWarpLanes || !publisher_.knows_slots(tasks))
       return;
     held_ = tasks;
     held_ticket_ = publisher_.next_ticket() + warp::lane();
     UNROLL
+    for (uint32_t i = 0; i < kHeldRows; ++i)
+      held_slots_[i] = dynamic_.slot_of(held_ticket_ + i * kWarpLanes);
+    if (held_watch_.opens != 1) return;
+    next_ = dynamic_.watches[held_watch_.opens_at];
+    ask_for_places(held_watch_.opened_tasks_at, held_watch_.opened_tasks, next_places_);
+  }
+  DEVICE void ask_for_places(uint32_t at, uint32_t tasks, uint32_t (&places)[kHeldRows]) const {
+    UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i) {
       const uint32_t task = i * kWarpLanes + warp::lane();
-      held_slots_[i] = dynamic_.slot_of(held_ticket_ + i * kWarpLanes);
-      held_places_[i] = task < held_ ? shared_.staged[open.staged + task] : 0;
+      places[i] = task < tasks ? dynamic_.places[at + task] : 0;
     }
   }
   DEVICE void publish_held() {
-    if ((seen_ & 1) == 0 || held_ == 0) {
-      held_ = 0;
-      return;
-    }
+    if ((seen_ & 1) == 0) held_ = 0;
+    if (held_ == 0) return;
     UNROLL
     for (uint32_t i = 0; i < kHeldRows; ++i)
       if (i * kWarpLanes + warp::lane() < held_)
@@ -141,11 +158,14 @@ class Scheduler {
 
   // ---- what it does then
 
+  /// Whether the iteration's turn has come, too.
   DEVICE bool launch_seen() {
+    moved_on_ = move_on();
+    if (moved_on_) return false;
     constexpr uint32_t kEvents = (1u << kRow) - 1;
     KEEP_ROLLED
     for (uint32_t left = seen_ & (held_ != 0 ? kEvents - 1 : kEvents); left != 0; left &= left - 1)
-      launch(open_at(row_ + first_bit(left)));
+      launch(open_at(row_ + first_bit(left)).watch);
     // From the last on, so that whatever takes the place of one is none of these.
     for (uint32_t left = seen_ & kEvents; left != 0;) {
       const uint32_t last = last_bit(left);
@@ -155,14 +175,30 @@ class Scheduler {
     return (seen_ >> kRow & 1) != 0;
   }
 
+  /// Where the event that has come was the only one, and opens one: that has been asked for.
+  DEVICE bool move_on() {
+    if (held_ == 0 || seen_ != 1 || open_ != 1 || held_watch_.opens != 1) return false;
+    held_watch_ = next_;
+    UNROLL
+    for (uint32_t i = 0; i < kHeldRows; ++i) held_places_[i] = next_places_[i];
+    const uint64_t need = need_of(next_);
+    warp::sync();  // All have read the list.
+    if (warp::lane() == 0) {
+      aim_ = word_of(next_);
+      aim_need_ = need;
+      open_at(0) = {.watch = next_, .need = need, .unused = 0};
+    }
+    warp::sync();
+    hold();
+    return true;
+  }
+
   /// Looks out for this event no more, but for those that come after it.
   DEVICE void close(uint32_t i) {
     const OpenWatch closed = open_at(i);
     const OpenWatch last = open_at(open_ - 1);
     warp::sync();
     --open_;
-    if (closed.staged != OpenWatch::kNotStaged)
-      free_stages_ |= stages_of(closed.watch.tasks) << closed.staged / SchedulerShared::kStage;
     if (warp::elect()) open_at(i) = last;
     open_all(closed.watch);
   }
@@ -171,48 +207,17 @@ class Scheduler {
     const uint32_t first = open_;
     for (uint32_t i = warp::lane(); i < by.opens; i += kWarpLanes) {
       const Watch watch = dynamic_.watches[by.opens_at + i];
-      open_at(first + i) = {.watch = watch,
-                            .need = uint64_t{watch.triggers} * (iteration_ + 1),
-                            .staged = OpenWatch::kNotStaged,
-                            .unused = 0};
+      open_at(first + i) = {.watch = watch, .need = need_of(watch), .unused = 0};
     }
     open_ += by.opens;
     warp::sync();
-    // More of them would keep what has come meanwhile waiting.
-    constexpr uint32_t kStaged = 2;
-    for (uint32_t i = 0; i < by.opens && i < kStaged; ++i) stage(first + i);
-    warp::sync();
-  }
-
-  /// Brings the places of an event's tasks before it comes.
-  DEVICE void stage(uint32_t i) {
-    const Watch watch = open_at(i).watch;
-    const uint32_t wanted = stages_of(watch.tasks);
-    if (watch.counts != 0 || wanted == 0) return;
-    uint32_t at = 0;
-    while (at < SchedulerShared::kStages && (free_stages_ >> at & wanted) != wanted) ++at;
-    if (at == SchedulerShared::kStages) return;
-    free_stages_ ^= wanted << at;
-    at *= SchedulerShared::kStage;
-    for (uint32_t task = warp::lane(); task < watch.tasks; task += kWarpLanes)
-      shared_.staged[at + task] = dynamic_.places[watch.tasks_at + task];
-    if (warp::elect()) open_at(i).staged = at;
-  }
-  /// As many bits as stages for so many tasks; none if they would take too many.
-  DEVICE static uint32_t stages_of(uint32_t tasks) {
-    constexpr uint32_t kStagesMost = 8;
-    const uint32_t stages = (tasks + SchedulerShared::kStage - 1) / SchedulerShared::kStage;
-    return stages > kStagesMost ? 0 : (1u << stages) - 1;
   }
 
   // ---- launches
 
-  DEVICE void launch(const OpenWatch& open) {
-    const Watch& watch = open.watch;
+  DEVICE void launch(const Watch& watch) {
     if (watch.counts != 0) return launch_counted(watch);
-    publisher_.publish(watch.tasks, open.staged != OpenWatch::kNotStaged
-                                        ? shared_.staged + open.staged
-                                        : dynamic_.places + watch.tasks_at);
+    publisher_.publish(watch.tasks, dynamic_.places + watch.tasks_at);
   }
 
   /// Tasks of which each may wait for several events, or go to one worker only.
@@ -257,10 +262,9 @@ class Scheduler {
     acquire_turn();
     if (!(leads_ ? begin_next() : follow_leader())) return false;
     working_.began_ns = now_ns();
-    const OpenWatch begin{
-        .watch = dynamic_.watches[mine_], .need = 0, .staged = OpenWatch::kNotStaged, .unused = 0};
+    const Watch begin = dynamic_.watches[mine_];
     launch(begin);
-    open_all(begin.watch);
+    open_all(begin);
     return true;
   }
 
@@ -365,8 +369,6 @@ class Scheduler {
     }
   }
 
-  static constexpr uint32_t kRow = kWarpLanes - 1;  ///< events looked at together
-
   Working& working_;
   const RunParams& params_;
   const DynamicParams& dynamic_;
@@ -381,14 +383,14 @@ class Scheduler {
   uint64_t iteration_;  ///< that runs, or comes next
   uint32_t open_ = 0;   ///< events in its list
   uint32_t row_ = 0, seen_ = 0;
-  uint32_t free_stages_ = UINT32_MAX;
   bool begun_ = false;  ///< whether the leader has begun any
   // Of a lane:
-  static constexpr uint32_t kHeldRows = 5;
-  uint32_t held_ = 0;  ///< tasks held, or 0
+  Watch held_watch_{}, next_{};  ///< the row's first; the one that it opens
+  bool moved_on_ = false;        ///< it is what the one before it opened, and aimed at
+  uint32_t held_ = 0;            ///< its tasks, if they are held, or 0
   uint64_t held_ticket_ = 0;
   Stamped* held_slots_[kHeldRows] = {};
-  uint32_t held_places_[kHeldRows] = {};
+  uint32_t held_places_[kHeldRows] = {}, next_places_[kHeldRows] = {};
   bool aims_ = false;  ///< whether it looks at anything
   Peer<uint64_t> aim_;
   uint64_t aim_need_ = 0, aim_seen_ = 0;

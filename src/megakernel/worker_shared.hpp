@@ -104,10 +104,8 @@ struct WorkerShared {
 
 /// A scheduler's shared memory, where workers have scratch.
 struct SchedulerShared {
-  static constexpr uint32_t kOpen = 96;                 ///< more lie in memory
-  static constexpr uint32_t kStages = 32, kStage = 32;  ///< places: so many stages of so many
+  static constexpr uint32_t kOpen = 96;  ///< more lie in memory
   OpenWatch open[kOpen];
-  uint32_t staged[kStages * kStage];
   uint64_t sent[kScheduledMax];   ///< tasks given to each worker that are only for it
   uint64_t taken[kScheduledMax];  ///< at least so many of them it has taken
 };

@@ -144,6 +144,8 @@ TEST(Launches, ASchedulerBeginsToLookOutForAnEventWhenItSeesTheOneBefore) {
     EXPECT_EQ(watches[i].tasks_at, 2 * i);
     if (i < 3) {
       EXPECT_EQ(watches[i].opens_at, i + 1);
+      EXPECT_EQ(watches[i].opened_tasks_at, 2 * (i + 1));
+      EXPECT_EQ(watches[i].opened_tasks, 2u);
     }
     if (i > 0) {
       EXPECT_EQ(watches[i].event, i - 1);
