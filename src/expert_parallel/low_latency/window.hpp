@@ -26,7 +26,6 @@ class WindowLayout {
         tokens_max_(shape.tokens_max),
         row_bytes_(shape.row_pieces * sizeof(Bytes16)),
         partial_bytes_(shape.partial_pieces * sizeof(Bytes16)),
-        partial_stride_(shape.partial_pieces * shape.tokens_max),
         ids_bytes_(packed_ids_of(shape.topk) * sizeof(Bytes16)),
         weights_bytes_(shape.topk * sizeof(Stamped)) {
     const size_t slots = size_t{2} * shape.ranks * shape.tokens_max;
@@ -44,8 +43,6 @@ class WindowLayout {
   HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
     return partials_ + size_t{slot(parity, source, token)} * partial_bytes_;
   }
-  /// Pieces from a source's row of sums to the next source's of the same token.
-  HOST_DEVICE uint32_t partial_stride() const { return partial_stride_; }
   HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
     return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
@@ -68,7 +65,7 @@ class WindowLayout {
   }
 
   uint32_t ranks_, tokens_max_;
-  uint32_t row_bytes_, partial_bytes_, partial_stride_, ids_bytes_, weights_bytes_;
+  uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
   size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
 };
 
