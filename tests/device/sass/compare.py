@@ -57,15 +57,20 @@ def compile_to(cubin: pathlib.Path, source: str, nvcc: str, arch: str) -> None:
     subprocess.run(command, check=True)
 
 
-def instructions(cubin: pathlib.Path, disassembler: pathlib.Path) -> collections.Counter:
-    """How often each counted instruction occurs, with its modifiers: LDG.E.64.STRONG.SYS."""
+def disassembly(cubin: pathlib.Path, disassembler: pathlib.Path) -> str:
     path = f"{disassembler.parent}{os.pathsep}{os.environ['PATH']}"
     dump = subprocess.run(
         [str(disassembler), "-sass", str(cubin)],
         capture_output=True, text=True, check=True, env={**os.environ, "PATH": path},
     )  # fmt: skip
+    return dump.stdout
+
+
+def instructions(cubin: pathlib.Path, disassembler: pathlib.Path) -> collections.Counter:
+    """How often each counted instruction occurs, with its modifiers: LDG.E.64.STRONG.SYS."""
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
-    found = [match.group(1) for match in map(line.match, dump.stdout.splitlines()) if match]
+    lines = disassembly(cubin, disassembler).splitlines()
+    found = [match.group(1) for match in map(line.match, lines) if match]
     if "EXIT" not in found:
         raise RuntimeError(f"{cubin.name}: no kernel in the disassembly")
     return collections.Counter(name for name in found if COUNTED.match(name))
