@@ -39,19 +39,9 @@ TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   expect_split(plan.combine(Part::receive, kAll, 128), 128 + 1, 0);
   // Of a call with fewer tokens than there may be.
   expect_split(plan.dispatch(Part::send, kAll, 5), 5 + 1 + 1, 5 + 1 + 1);
-  expect_split(plan.combine(Part::send, kAll, 5), 64 + 3 + 1, 64 + 3 + 1);
   expect_split(plan.combine(Part::receive, kAll, 5), 5 + 1, 0);
   expect_split(plan.dispatch(Part::send, kAll, 0), 1 + 1, 1 + 1);
   expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
-}
-
-/// Between two ranks a combine that only sends has a block a token, where there are more than a
-/// few.
-TEST(LowLatencyPlan, SumsOfManyTokensForOneRankHaveABlockEach) {
-  const Plan plan = plan_of(128, 2);
-  expect_split(plan.combine(Part::send, kAll, 128), 128 + 1 + 1, 128 + 1 + 1);
-  expect_split(plan.combine(Part::send, kAll, 100), 100 + 1 + 1, 100 + 1 + 1);
-  expect_split(plan.combine(Part::send, kAll, 16), 64 + 1 + 1, 64 + 1 + 1);
 }
 
 /// Ranks that share a GPU launch one grid, however many tokens each of them has.

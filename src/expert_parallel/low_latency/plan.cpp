@@ -15,9 +15,7 @@ constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 24, kDispatchSend
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
-// A combine that only sends is asked to leave multiprocessors to others, and waits for weights. Of
-// few tokens these share each; between two ranks more have one each, since blocks of two take
-// longer than the wire does.
+// A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
 // sums is held by 14, two chunks each, or as logarithms by 28.
@@ -94,14 +92,10 @@ SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   return {data, data, senders - data - (last_speaks ? 1 : 0)};
 }
 
-uint32_t Plan::sum_blocks_alone(uint32_t tokens) const {
-  return others == 1 ? std::max(sum_blocks_alone_min, shaping(tokens)) : sum_blocks_alone_min;
-}
-
 Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens) const {
   Split most = combine_most;
   if (part == Part::send)
-    most.send_blocks = std::min(most.send_blocks, sum_blocks_alone(tokens) + others + kSpeaker);
+    most.send_blocks = std::min(most.send_blocks, sum_blocks_alone_max + others + kSpeaker);
   if (part == Part::receive)
     most.blocks = std::min(most.blocks, most.send_blocks + shaping(tokens) + kSpeaker);
   return split(part, blocks, blocks / kCombineSendersShare, most);
@@ -144,7 +138,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
           .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
                                                      kTellBlocksOfTwoGpus)
                                         : 1,
-          .sum_blocks_alone_min = gpu ? kSumBlocksAloneGpu : kBlocksMax,
+          .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
           .others = ranks - 1,
           .tokens_max = options.tokens_max,
           .one_grid = capacity.one_grid,

@@ -31,7 +31,7 @@ struct Plan {
   uint32_t words_summed;          ///< see DispatchParams::divide
   uint32_t data_blocks_max;       ///< of a dispatch that also receives
   uint32_t tell_blocks_max;       ///< that tell ids beside as many as those
-  uint32_t sum_blocks_alone_min;  ///< see sum_blocks_alone
+  uint32_t sum_blocks_alone_max;  ///< that sum, of a combine that only sends
   uint32_t others;                ///< ranks
   uint32_t tokens_max;
   bool one_grid;                      ///< see Capacity
@@ -42,8 +42,6 @@ struct Plan {
   Split dispatch(Part part, uint32_t blocks, uint32_t tokens) const;
   Split combine(Part part, uint32_t blocks, uint32_t tokens) const;
   SendRoles send_roles(Split split, uint32_t tokens) const;
-  /// That sum, of a combine that only sends, where there are as many.
-  uint32_t sum_blocks_alone(uint32_t tokens) const;
   /// By which a call is shaped: where all ranks must give the same shape, those that there may be.
   uint32_t shaping(uint32_t tokens) const { return one_grid ? tokens_max : tokens; }
 
