@@ -76,9 +76,9 @@ def instructions(cubin: pathlib.Path, disassembler: pathlib.Path) -> collections
     return collections.Counter(name for name in found if COUNTED.match(name))
 
 
-def main() -> int:
-    """0 if the counts are equal; with --break, if they are not."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse(description: str) -> tuple[argparse.Namespace, pathlib.Path | None]:
+    """What the command line says, and a disassembler if there is one."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     parser.add_argument("--arch", default="90a")
     parser.add_argument("--scratch", type=pathlib.Path, required=True)
@@ -88,6 +88,13 @@ def main() -> int:
     disassembler = find_disassembler(options.scratch, options.nvcc)
     if disassembler is None:
         print("skipped: no cuobjdump here, and it could not be installed")
+    return options, disassembler
+
+
+def main() -> int:
+    """0 if the counts are equal; with --break, if they are not."""
+    options, disassembler = parse(__doc__)
+    if disassembler is None:
         return SKIPPED
 
     counts = {}

@@ -8,13 +8,12 @@ rows follow one another before anything asks for what one of them loads.
 `--break` has each row asked for alone first, and demands that the count notices.
 """
 
-import argparse
 import pathlib
 import re
 import subprocess
 import sys
 
-from compare import ROOT, SKIPPED, disassembly, find_disassembler
+from compare import ROOT, SKIPPED, disassembly, parse
 
 KERNEL = "combine_kernel_on_gpuE"
 SOURCE = ROOT / "src/expert_parallel/low_latency/combine_gpu.cu"
@@ -70,16 +69,8 @@ def compile_kernel(scratch: pathlib.Path, nvcc: str, arch: str, broken: bool) ->
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--nvcc", required=True)
-    parser.add_argument("--arch", required=True, help="90a")
-    parser.add_argument("--scratch", required=True, type=pathlib.Path)
-    parser.add_argument("--break", dest="broken", action="store_true")
-    options = parser.parse_args()
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    disassembler = find_disassembler(options.scratch, options.nvcc)
+    options, disassembler = parse(__doc__)
     if disassembler is None:
-        print("skipped: no cuobjdump here, and it could not be installed")
         return SKIPPED
     cubin = compile_kernel(options.scratch, options.nvcc, options.arch, options.broken)
     text = disassembly(cubin, disassembler)
