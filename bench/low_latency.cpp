@@ -13,6 +13,8 @@
 // blocks: in us of one multiprocessor. The second kernel begins at once, so it also waits for what
 // is on its way.
 //
+// "Early weights": dispatch has them, so that combine need not tell them.
+//
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink), without a latency.
 
@@ -64,11 +66,9 @@ class Measurement {
     for (uint32_t set = 0; set < kSets; ++set) {
       check_rows(world_, exchange_, tensors_, batch_, set, stream_);
       for (const bool logfmt : {false, true})
-        check_home(world_, exchange_, tensors_, batch_, set, logfmt, stream_);
+        for (const bool early : {false, true})
+          check_home(world_, exchange_, tensors_, batch_, set, {logfmt, early}, stream_);
     }
-    const double fp8 = batch_.shape.hidden * (1 + 1.0 / 32), bf16 = batch_.shape.hidden * 2.0;
-    const double logfmt =
-        (batch_.shape.hidden + 255) / 256 * low_latency::kLogFmtPiecesAChunk * sizeof(Bytes16);
     {
       // Any memory serves as y: what it holds does not change the time.
       const LowLatencyReceived first = dispatch(0, nullptr, false);
@@ -77,50 +77,68 @@ class Measurement {
     const TrainTimes dispatches = time([&](uint32_t call, const SpanMemory& spans) {
       dispatch(call, spans.of(call, Span::dispatch), false);
     });
-    add("dispatch fp8, in kernel", fp8, dispatches.spans[0]);
-    add("dispatch fp8, per call", fp8, dispatches.call);
+    add("dispatch fp8, in kernel", fp8_, dispatches.spans[0]);
+    add("dispatch fp8, per call", fp8_, dispatches.call);
     const TrainTimes pairs = time_pairs(Launched::one_by_one);
-    add("combine bf16, in kernel", bf16, pairs.spans[2]);
-    add("both, per pair", fp8 + bf16, pairs.call);
-    add("both, per pair of a graph", fp8 + bf16, time_pairs(Launched::as_a_graph).call);
-    logfmt_ = true;
+    add("combine bf16, in kernel", bf16_, pairs.spans[2]);
+    add("both, per pair", fp8_ + bf16_, pairs.call);
+    add("both, per pair of a graph", fp8_ + bf16_, time_pairs(Launched::as_a_graph).call);
+    how_ = {.logfmt = true};
     const TrainTimes shorter = time_pairs(Launched::one_by_one);
-    logfmt_ = false;
-    add("combine logfmt, in kernel", logfmt, shorter.spans[2]);
-    add("both with logfmt, per pair", fp8 + logfmt, shorter.call);
-    const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {
-      const auto got = dispatch(call, spans.of(call, Span::dispatch), true);
-      exchange_.receive(got.handle, stream_.native);
-      combine(call, got, spans.of(call, Span::combine), true);
-      exchange_.receive(got.handle, stream_.native);
-    });
-    add("hooks: dispatch sends", 0, halves.spans[0]);
-    add("hooks: dispatch receives", 0, halves.spans[1]);
-    add("hooks: combine sends", 0, halves.spans[2]);
-    add("hooks: combine receives", 0, halves.spans[3]);
-    const low_latency::Plan plan = plan_of_calls();
-    const uint32_t blocks = plan.blocks_max, tokens = batch_.shape.tokens;
-    using low_latency::Part;
-    add("hooks: dispatch, multiprocessors held", 0,
-        held(halves.spans[0], plan.dispatch(Part::send, blocks, tokens), halves.spans[1],
-             plan.dispatch(Part::receive, blocks, tokens)));
-    add("hooks: combine, multiprocessors held", 0,
-        held(halves.spans[2], plan.combine(Part::send, blocks, tokens), halves.spans[3],
-             plan.combine(Part::receive, blocks, tokens)));
+    add("combine logfmt, in kernel", logfmt_, shorter.spans[2]);
+    add("both with logfmt, per pair", fp8_ + logfmt_, shorter.call);
+    how_ = {};
+    run_hooks("hooks");
+    run_early();
     exchange_.wait(stream_.native);
     if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
     exchange_.close();
   }
 
  private:
+  /// Dispatches that have the weights.
+  void run_early() {
+    how_ = {.early = true};
+    const TrainTimes pairs = time_pairs(Launched::one_by_one);
+    add("early weights: dispatch fp8, in kernel", fp8_, pairs.spans[0]);
+    add("early weights: combine bf16, in kernel", bf16_, pairs.spans[2]);
+    add("early weights: both, per pair", fp8_ + bf16_, pairs.call);
+    add("early weights: both, per pair of a graph", fp8_ + bf16_,
+        time_pairs(Launched::as_a_graph).call);
+    run_hooks("early weights, hooks");
+    how_ = {};
+  }
+  void run_hooks(const std::string& which) {
+    const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {
+      const auto got = dispatch(call, spans.of(call, Span::dispatch), true);
+      exchange_.receive(got.handle, stream_.native);
+      combine(call, got, spans.of(call, Span::combine), true);
+      exchange_.receive(got.handle, stream_.native);
+    });
+    add(which + ": dispatch sends", 0, halves.spans[0]);
+    add(which + ": dispatch receives", 0, halves.spans[1]);
+    add(which + ": combine sends", 0, halves.spans[2]);
+    add(which + ": combine receives", 0, halves.spans[3]);
+    const low_latency::Plan plan = plan_of_calls();
+    const uint32_t blocks = plan.blocks_max, tokens = batch_.shape.tokens;
+    using low_latency::Part;
+    add(which + ": dispatch, multiprocessors held", 0,
+        held(halves.spans[0], plan.dispatch(Part::send, blocks, tokens), halves.spans[1],
+             plan.dispatch(Part::receive, blocks, tokens)));
+    add(which + ": combine, multiprocessors held", 0,
+        held(halves.spans[2], plan.combine(Part::send, blocks, tokens), halves.spans[3],
+             plan.combine(Part::receive, blocks, tokens)));
+  }
   LowLatencyReceived dispatch(uint32_t call, uint64_t* span, bool hook) {
-    return exchange_.dispatch(tensors_.input(call, LowLatencyRows::fp8),
+    return exchange_.dispatch(tensors_.input(call, LowLatencyRows::fp8, how_.early),
                               {.hook = hook, .span_ns = span, .stream = stream_.native});
   }
   void combine(uint32_t call, const LowLatencyReceived& got, uint64_t* span, bool hook) {
-    exchange_.combine(
-        {.y = y_, .weights = tensors_.weights(call), .out = tensors_.out, .logfmt = logfmt_},
-        got.handle, {.hook = hook, .span_ns = span, .stream = stream_.native});
+    exchange_.combine({.y = y_,
+                       .weights = how_.early ? nullptr : tensors_.weights(call),
+                       .out = tensors_.out,
+                       .logfmt = how_.logfmt},
+                      got.handle, {.hook = hook, .span_ns = span, .stream = stream_.native});
   }
   /// That of the exchange.
   low_latency::Plan plan_of_calls() {
@@ -178,7 +196,11 @@ class Measurement {
   Tensors tensors_;
   LowLatency exchange_;
   void* y_ = nullptr;
-  bool logfmt_ = false;  ///< of the combines that are timed
+  BatchKind how_;  ///< the batches that are timed
+  // Bytes of a row on its way.
+  const double fp8_ = batch_.shape.hidden * (1 + 1.0 / 32), bf16_ = batch_.shape.hidden * 2.0;
+  const double logfmt_ =
+      (batch_.shape.hidden + 255) / 256 * low_latency::kLogFmtPiecesAChunk * sizeof(Bytes16);
 };
 
 void run_rank(World& world, const Settings& settings, Report* report) {

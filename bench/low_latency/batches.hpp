@@ -15,6 +15,12 @@ namespace tokenyard::bench {
 /// Input sets taken in turn, so that no call finds its rows in a cache.
 inline constexpr uint32_t kSets = 3;
 
+/// How a batch is made.
+struct BatchKind {
+  bool logfmt = false;  ///< rows of sums travel as ten-bit logarithms
+  bool early = false;   ///< dispatch has the weights, and not combine
+};
+
 struct Batch {
   Shape shape;
   double zipf = 0;  ///< exponent of the experts' popularity; 0: all alike
@@ -82,9 +88,11 @@ class Tensors : public DeviceMemory {
     }
     out = reserve(size_t{of.shape.tokens} * of.shape.hidden * 2);
   }
-  LowLatencyInput input(uint32_t call, LowLatencyRows rows) const {
+  /// `early`: with the weights.
+  LowLatencyInput input(uint32_t call, LowLatencyRows rows, bool early = false) const {
     LowLatencyInput input = inputs_[call % kSets];
     input.rows = rows;
+    if (early) input.weights = weights(call);
     return input;
   }
   const float* weights(uint32_t call) const { return weights_[call % kSets]; }

@@ -58,13 +58,16 @@ inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensor
 /// What experts leave as it was comes home times the sum of its weights, within the two roundings,
 /// or as near as ten-bit logarithms are.
 inline void check_home(World& world, LowLatency& exchange, const Tensors& tensors,
-                       const Batch& batch, uint32_t set, bool logfmt, Stream stream) {
+                       const Batch& batch, uint32_t set, BatchKind how, Stream stream) {
   const Shape& shape = batch.shape;
   const LowLatencyCall call{.stream = stream.native};
-  const LowLatencyReceived got = exchange.dispatch(tensors.input(set, LowLatencyRows::bf16), call);
-  exchange.combine(
-      {.y = got.x, .weights = tensors.weights(set), .out = tensors.out, .logfmt = logfmt},
-      got.handle, call);
+  const LowLatencyReceived got =
+      exchange.dispatch(tensors.input(set, LowLatencyRows::bf16, how.early), call);
+  exchange.combine({.y = got.x,
+                    .weights = how.early ? nullptr : tensors.weights(set),
+                    .out = tensors.out,
+                    .logfmt = how.logfmt},
+                   got.handle, call);
   exchange.wait(stream.native);
   const auto out =
       tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
@@ -74,7 +77,7 @@ inline void check_home(World& world, LowLatency& exchange, const Tensors& tensor
     for (uint32_t pick = 0; pick < shape.topk; ++pick)
       weight += mine.topk_weights[at / shape.hidden * shape.topk + pick];
     const double wanted = weight * value_of(mine.x[at]);
-    const double tolerance = logfmt ? std::fabs(wanted) / 32 + 1e-6 : std::fabs(wanted) / 120;
+    const double tolerance = how.logfmt ? std::fabs(wanted) / 32 + 1e-6 : std::fabs(wanted) / 120;
     if (std::fabs(value_of(out[at]) - wanted) > tolerance + 1e-30)
       throw InternalError(fmt::format("token {} channel {} is {}, not {}", at / shape.hidden,
                                       at % shape.hidden, value_of(out[at]), wanted));

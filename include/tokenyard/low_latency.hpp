@@ -45,6 +45,9 @@ struct LowLatencyInput {
   const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none. An
                                    ///< expert that stands twice in a token gets one row
   bool idx_is_int64 = true;
+  /// [tokens, topk], may be null. Who has them already gives them here and none to combine, which
+  /// then need not wait for them to travel. Each rank may choose for itself.
+  const float* weights = nullptr;
   uint32_t tokens = 0;
   LowLatencyRows rows = LowLatencyRows::fp8;
 };
@@ -83,7 +86,7 @@ struct LowLatencyReceived {
 
 struct LowLatencyCombine {
   const void* y = nullptr;         ///< [local experts, slots, hidden] bf16, read in place
-  const float* weights = nullptr;  ///< [tokens, topk]
+  const float* weights = nullptr;  ///< [tokens, topk]; null if the dispatch had them
   void* out = nullptr;             ///< [tokens, hidden] bf16, apart from y
   bool logfmt = false;      ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's
                             ///< bytes, at an error of up to 2.2 % of each rank's part

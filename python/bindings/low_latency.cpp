@@ -109,8 +109,9 @@ class ServingHandle {
 
 HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                    const Matrix<nb::ro>& topk_idx, const std::optional<Matrix<nb::ro>>& scales,
-                   uint32_t rows, const std::vector<bool>& active, std::optional<double> timeout_s,
-                   uint32_t sms, bool hook, const std::optional<Row<int32_t>>& rows_total,
+                   uint32_t rows, const std::optional<Matrix<const float>>& topk_weights,
+                   const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
+                   bool hook, const std::optional<Row<int32_t>>& rows_total,
                    const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
@@ -120,6 +121,7 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                               .scales = scales ? scales->data() : nullptr,
                               .topk_idx = topk_idx.data(),
                               .idx_is_int64 = is_int64(topk_idx.dtype()),
+                              .weights = topk_weights ? topk_weights->data() : nullptr,
                               .tokens = static_cast<uint32_t>(x.shape(0)),
                               .rows = static_cast<LowLatencyRows>(rows)};
   nb::gil_scoped_release unlocked;
@@ -137,16 +139,16 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
           .scale_words = packed ? (groups + 3) / 4 : groups};
 }
 
-void combine(const ServingHandle& self, const Cube& y, const Matrix<const float>& topk_weights,
-             const HeldBatch& batch, const Matrix<>& out, const std::optional<Row<int32_t>>& lost,
-             bool logfmt, const std::vector<bool>& active, std::optional<double> timeout_s,
-             uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
-             uint64_t stream) {
+void combine(const ServingHandle& self, const Cube& y,
+             const std::optional<Matrix<const float>>& topk_weights, const HeldBatch& batch,
+             const Matrix<>& out, const std::optional<Row<int32_t>>& lost, bool logfmt,
+             const std::vector<bool>& active, std::optional<double> timeout_s, uint32_t sms,
+             bool hook, const std::optional<Row<int64_t>>& waited_cycles, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   const LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
   const LowLatencyCombine what{.y = y.data(),
-                               .weights = topk_weights.data(),
+                               .weights = topk_weights ? topk_weights->data() : nullptr,
                                .out = out.data(),
                                .logfmt = logfmt,
                                .lost = lost ? lost->data() : nullptr};
@@ -267,10 +269,10 @@ void register_low_latency(nb::module_& m) {
                      "tokens_max"_a, "bf16_rows"_a, "ranks"_a);
   serving
       .def("dispatch", &dispatch, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-           "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(), "active"_a, "timeout_s"_a.none(),
-           "sms"_a, "hook"_a, "rows_total"_a.noconvert().none(),
-           "waited_cycles"_a.noconvert().none(), "stream"_a)
-      .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert(), "batch"_a,
+           "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(),
+           "topk_weights"_a.noconvert().none(), "active"_a, "timeout_s"_a.none(), "sms"_a, "hook"_a,
+           "rows_total"_a.noconvert().none(), "waited_cycles"_a.noconvert().none(), "stream"_a)
+      .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert().none(), "batch"_a,
            "out"_a.noconvert(), "lost"_a.noconvert().none(), "logfmt"_a, nb::kw_only(), "active"_a,
            "timeout_s"_a.none(), "sms"_a, "hook"_a, "waited_cycles"_a.noconvert().none(),
            "stream"_a)

@@ -67,6 +67,7 @@ class LowLatencyReceived(Generic[A]):
     """With `return_recv_hook`: brings all of the above."""
     _batch: Any
     _arrays: Arrays
+    _weights_told: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +163,7 @@ class LowLatency(Exchange):
         *,
         rows: str = "fp8",
         scales: A | None = None,
+        topk_weights: A | None = None,
         active_ranks: Sequence[bool] | None = None,
         timeout: float | None = None,
         sms: int = 0,
@@ -183,6 +185,9 @@ class LowLatency(Exchange):
                 exponents.
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
+            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
+                and not to `combine`, they travel beside the tokens and combine waits for none. Each
+                rank may do as it likes.
             active_ranks: [ranks] who takes part; the others are masked from then on.
             timeout: seconds, the world's without one; of more than 14 minutes, 14.
             sms: multiprocessors of this call.
@@ -207,6 +212,8 @@ class LowLatency(Exchange):
             packed = rows == "fp8_ue8m0"
             words = -(-self.hidden // (512 if packed else 128))
             self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
+        if topk_weights is not None:
+            self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
         if rows_total is not None:
             shape = (self._local_experts,)
             self._check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
@@ -215,6 +222,7 @@ class LowLatency(Exchange):
             arrays.to_native(topk_idx),
             None if scales is None else arrays.to_native(scales),
             ROWS.index(rows),
+            topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
             rows_total=None if rows_total is None else arrays.to_native(rows_total),
             hook=return_recv_hook,
             **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
@@ -228,12 +236,13 @@ class LowLatency(Exchange):
             hook=self._hook(batch) if return_recv_hook else None,
             _batch=batch,
             _arrays=arrays,
+            _weights_told=topk_weights is not None,
         )
 
     def combine(
         self,
         y: A,
-        topk_weights: A,
+        topk_weights: A | None,
         received: LowLatencyReceived[A],
         *,
         out: A | None = None,
@@ -253,7 +262,8 @@ class LowLatency(Exchange):
         Args:
             y: [local experts, slots, hidden] bfloat16: the results, where the rows lay. Read in
                 place, whatever memory it is in; see `combine_buffer`.
-            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing.
+            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. None if the
+                dispatch had them.
             received: of the dispatch.
             out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
             use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
@@ -266,10 +276,11 @@ class LowLatency(Exchange):
         self._check_received(received)
         arrays = arrays_of("y", y)
         self._check("y", y, arrays, BF16, (self._local_experts, self._slots, self.hidden))
-        self._check("topk_weights", topk_weights, arrays, FP32, ("tokens", self.topk))
-        tokens = arrays.shape(topk_weights)[0]
-        if tokens != received._batch.tokens:
-            raise invalid("topk_weights", f"{received._batch.tokens} tokens", f"{tokens}")
+        tokens = received._batch.tokens
+        if received._weights_told and topk_weights is not None:
+            raise invalid("topk_weights", "None, since the dispatch had them", "an array")
+        if not received._weights_told:
+            self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
         if out is None:
             out = arrays.empty((tokens, self.hidden), "bfloat16", y)
         else:
@@ -277,7 +288,7 @@ class LowLatency(Exchange):
         lost = arrays.empty((tokens,), "int32", y)
         self._native.combine(
             arrays.to_native(y),
-            arrays.to_native(topk_weights),
+            None if topk_weights is None else arrays.to_native(topk_weights),
             received._batch,
             arrays.to_native(out),
             arrays.to_native(lost),

@@ -21,6 +21,7 @@ struct LowLatencyCase {
   bool given_fp8 = false;  ///< the caller casts
   bool hooks = false;
   bool logfmt = false;
+  uint32_t early_weights = 0;  ///< bit r: rank r gives its weights to dispatch, not to combine
   uint32_t sms = 0;
   uint32_t seed = 1;
 
@@ -30,6 +31,7 @@ struct LowLatencyCase {
             .topk = shape.topk,
             .tokens_max = 1 + *std::max_element(tokens.begin(), tokens.end())};
   }
+  bool gives_weights_early(uint32_t rank) const { return early_weights >> rank % 32 & 1; }
   std::vector<Tokens> draw() const {
     std::mt19937 random(seed);
     std::vector<Tokens> all;
@@ -46,12 +48,13 @@ struct LowLatencyCase {
 /// A rank's tokens in its device's memory.
 class LowLatencyTokens {
  public:
-  LowLatencyTokens(Accelerator& accelerator, const LowLatencyCase& of, const Tokens& tokens)
-      : tokens_(accelerator, tokens, true),
-        weights_(accelerator, tokens.weights),
-        fp8_(accelerator, given(of, tokens, &DeliveredRow::data)),
-        scales_(accelerator, given(of, tokens, &DeliveredRow::scales)),
+  LowLatencyTokens(World& world, const LowLatencyCase& of, const Tokens& tokens)
+      : tokens_(world.accelerator(), tokens, true),
+        weights_(world.accelerator(), tokens.weights),
+        fp8_(world.accelerator(), given(of, tokens, &DeliveredRow::data)),
+        scales_(world.accelerator(), given(of, tokens, &DeliveredRow::scales)),
         given_fp8_(of.given_fp8),
+        weights_early_(of.gives_weights_early(world.rank())),
         rows_(of.rows) {}
 
   LowLatencyInput input() const {
@@ -60,10 +63,12 @@ class LowLatencyTokens {
             .scales = given_fp8_ ? scales_.data() : nullptr,
             .topk_idx = plain.topk_idx,
             .idx_is_int64 = plain.idx_is_int64,
+            .weights = weights_early_ ? weights_.data() : nullptr,
             .tokens = plain.tokens,
             .rows = rows_};
   }
-  const float* weights() const { return weights_.data(); }
+  /// For combine.
+  const float* weights() const { return weights_early_ ? nullptr : weights_.data(); }
 
  private:
   template <class T>
@@ -81,7 +86,7 @@ class LowLatencyTokens {
   DeviceArray<float> weights_;
   DeviceArray<uint8_t> fp8_;
   DeviceArray<uint32_t> scales_;
-  bool given_fp8_;
+  bool given_fp8_, weights_early_;
   LowLatencyRows rows_;
 };
 
@@ -207,7 +212,7 @@ inline std::string difference_after_batch(LowLatency& exchange, const LowLatency
                                           const std::set<uint32_t>& absent = {}) {
   World& world = exchange.world();
   const Tokens& mine = all[world.rank()];
-  const LowLatencyTokens tokens(world.accelerator(), of, mine);
+  const LowLatencyTokens tokens(world, of, mine);
   const LowLatencyCall call{.sms = of.sms, .hook = of.hooks};
   const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
   if (of.hooks) exchange.receive(received.handle);

@@ -69,7 +69,7 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
   on_ranks([&](LowLatency& exchange) {
     World& world = exchange.world();
     const std::vector<Tokens> all = kCase.draw();
-    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyTokens tokens(world, kCase, all[world.rank()]);
     const auto why = [&](const std::function<void(LowLatencyInput&, LowLatencyCall&)>& change) {
       LowLatencyInput input = tokens.input();
       LowLatencyCall call;
@@ -96,11 +96,38 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
   });
 }
 
+TEST_P(LowLatencyErrors, WeightsAreGivenOnce) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    LowLatencyCase early = kCase;
+    early.early_weights = 0b11;
+    const std::vector<Tokens> all = kCase.draw();
+    const LowLatencyTokens at_dispatch(world, early, all[world.rank()]);
+    const LowLatencyTokens at_combine(world, kCase, all[world.rank()]);
+    const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
+    LowLatencyInput input = at_dispatch.input();
+    input.weights = reinterpret_cast<const float*>(reinterpret_cast<uintptr_t>(input.weights) + 2);
+    EXPECT_EQ(refused([&] { exchange.dispatch(input); }), "weights");
+    const auto why = [&](const LowLatencyTokens& dispatched, const LowLatencyTokens& wrong) {
+      const LowLatencyReceived received = exchange.dispatch(dispatched.input());
+      void* const y = exchange.combine_buffer(received.handle);
+      run_experts(exchange, kCase, all, y);
+      const std::string argument =
+          refused([&] { exchange.combine(combined.what(y, wrong), received.handle); });
+      exchange.combine(combined.what(y, dispatched), received.handle);
+      EXPECT_EQ(difference_after_combine(exchange, kCase, all[world.rank()], combined), "");
+      return argument;
+    };
+    EXPECT_EQ(why(at_dispatch, at_combine), "weights");
+    EXPECT_EQ(why(at_combine, at_dispatch), "weights");
+  });
+}
+
 TEST_P(LowLatencyErrors, ABatchTooMany) {
   on_ranks([&](LowLatency& exchange) {
     World& world = exchange.world();
     const std::vector<Tokens> all = kCase.draw();
-    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyTokens tokens(world, kCase, all[world.rank()]);
     const LowLatencyReceived first = exchange.dispatch(tokens.input());
     LowLatencyReceived second = exchange.dispatch(tokens.input());
     EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input()); }), "handle");
@@ -117,7 +144,7 @@ TEST_P(LowLatencyErrors, HooksAreCalledOnceAndInOrder) {
   on_ranks([&](LowLatency& exchange) {
     World& world = exchange.world();
     const std::vector<Tokens> all = kCase.draw();
-    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyTokens tokens(world, kCase, all[world.rank()]);
     const LowLatencyReceived first = exchange.dispatch(tokens.input(), {.hook = true});
     const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
     const LowLatencyCombine what = combined.what(exchange.combine_buffer(first.handle), tokens);
@@ -143,7 +170,7 @@ TEST_P(LowLatencyErrors, AnIdThatIsNoExpertIsNamedAndCountsAsNone) {
     std::vector<Tokens> wrong = all;
     all[1].ids[3] = -1;
     wrong[1].ids[3] = 77;
-    const LowLatencyTokens tokens(world.accelerator(), kCase, wrong[world.rank()]);
+    const LowLatencyTokens tokens(world, kCase, wrong[world.rank()]);
     const LowLatencyReceived received = exchange.dispatch(tokens.input());
     if (world.rank() == 1) {
       try {
@@ -164,7 +191,7 @@ TEST_P(LowLatencyErrors, ManyIdsThatAreNoExpertsAreOneComplaintADispatch) {
     World& world = exchange.world();
     std::vector<Tokens> all = kCase.draw();
     for (int64_t& id : all[1].ids) id = 77;
-    const LowLatencyTokens tokens(world.accelerator(), kCase, all[world.rank()]);
+    const LowLatencyTokens tokens(world, kCase, all[world.rank()]);
     for (const uint32_t dispatch : {1, 2}) {
       exchange.dispatch(tokens.input());
       if (world.rank() == 1) {
@@ -186,7 +213,7 @@ TEST_P(LowLatencyErrors, ACancelledWorldSaysSo) {
   expect_none_failed(run_ranks(all, [&](World& world) {
     LowLatency exchange(world, kCase.options());
     if (world.rank() == 0) return;
-    const LowLatencyTokens tokens(world.accelerator(), kCase, kCase.draw()[1]);
+    const LowLatencyTokens tokens(world, kCase, kCase.draw()[1]);
     world.cancel();
     EXPECT_THROW(exchange.dispatch(tokens.input()), Cancelled);
   }));

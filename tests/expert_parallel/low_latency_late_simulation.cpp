@@ -44,6 +44,7 @@ Drawn draw(SeedRun& run) {
   run.option("sms", fmt::format("{}", drawn.sms));
   of.rows = run.option("fp8", random.chance(512)) ? LowLatencyRows::fp8 : LowLatencyRows::bf16;
   of.hooks = run.option("hooks", random.chance(512));
+  of.early_weights = run.option("early_weights", random.below(1 << of.shape.ranks));
   of.seed = static_cast<uint32_t>(random.next());
   drawn.late = run.option("late", random.below(of.shape.ranks));
   drawn.in_combine = run.option("in_combine", random.chance(512));
@@ -95,7 +96,7 @@ class Program {
   void late_batch() {
     const std::vector<Tokens> all = of_.draw();
     const Tokens& mine = all[world_.rank()];
-    const LowLatencyTokens tokens(world_.accelerator(), of_, mine);
+    const LowLatencyTokens tokens(world_, of_, mine);
     const std::set<uint32_t> without{drawn_.late};
     const std::set<uint32_t> absent = drawn_.in_combine ? std::set<uint32_t>{} : without;
     const LowLatencyCall call{.timeout = kTimeout, .sms = of_.sms, .hook = of_.hooks};

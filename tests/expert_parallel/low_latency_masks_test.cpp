@@ -52,7 +52,7 @@ std::string difference_without(LowLatency& exchange, uint32_t seed,
   const LowLatencyCase of = with_seed(seed);
   const std::vector<Tokens> all = of.draw();
   const Tokens& mine = all[exchange.world().rank()];
-  const LowLatencyTokens tokens(exchange.world().accelerator(), of, mine);
+  const LowLatencyTokens tokens(exchange.world(), of, mine);
   const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
   std::string text = difference_after_dispatch(exchange, of, all, received, without);
   void* const y = exchange.combine_buffer(received.handle);
@@ -171,7 +171,7 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
     EXPECT_EQ(difference(exchange, 1), "");
     const LowLatencyCase second = with_seed(2, ranks);
     const std::vector<Tokens> tokens = second.draw();
-    const LowLatencyTokens mine(world.accelerator(), second, tokens[world.rank()]);
+    const LowLatencyTokens mine(world, second, tokens[world.rank()]);
     if (late) world.barrier("the others have given up");
     LowLatencyReceived received =
         exchange.dispatch(mine.input(), {.timeout = kTimeout, .hook = false});

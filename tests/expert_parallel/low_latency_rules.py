@@ -96,8 +96,26 @@ RULES = (
     Rule(
         "weights of another epoch are taken",
         "send_sums_kernel.hpp",
-        "return told.epoch == call.call.epoch();",
+        "return told.epoch == call.dispatched;",
         "return told.epoch != 0;",
+    ),
+    Rule(
+        "weights are looked for where another batch's lie",
+        "send_sums_kernel.hpp",
+        "const Stamped told = one.epoch == call.dispatched ? one : other;",
+        "const Stamped told = one;",
+    ),
+    Rule(
+        "weights of both batches lie in one place",
+        "window.hpp",
+        "return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;",
+        "return weights_ + size_t{slot(batch & 0, source, token)} * weights_bytes_;",
+    ),
+    Rule(
+        "a batch's weights are told under the epoch before",
+        "send_rows_kernel.hpp",
+        "call_.call.epoch(), asked_.weight);",
+        "call_.call.epoch() - 1, asked_.weight);",
     ),
     Rule(
         "a block goes by what it holds, whatever the verdict",

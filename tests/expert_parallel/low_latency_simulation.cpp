@@ -59,6 +59,10 @@ Drawn draw(SeedRun& run) {
   first.given_fp8 =
       run.option("given_fp8", first.rows != LowLatencyRows::bf16 && random.chance(256));
   first.logfmt = run.option("logfmt", random.chance(192));
+  // Each rank as it likes.
+  const bool some_early = random.chance(512);
+  first.early_weights =
+      run.option("early_weights", some_early ? random.below(1 << shape.ranks) : 0);
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
   if (shape.ranks == 2 && random.chance(384))

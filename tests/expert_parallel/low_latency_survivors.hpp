@@ -50,7 +50,7 @@ class SurvivorBatch {
         all_(of.draw()),
         mine_(all_[rank()]) {
     if (all_ones) fill_with_ones();
-    tokens_.emplace(accelerator(), of_, mine_);
+    tokens_.emplace(exchange_.world(), of_, mine_);
     combined_.emplace(exchange_, of_, mine_);
     call.sms = of_.sms;
   }

@@ -75,6 +75,50 @@ TEST_P(LowLatencyBatch, SendsAndReceivesApart) {
         5);
 }
 
+/// All of them, some of them; of eight picks or fewer a token has one word of ids, else two.
+TEST_P(LowLatencyBatch, RanksMayGiveTheirWeightsToDispatch) {
+  for (const uint32_t early : {0b111, 0b010})
+    for (const uint32_t topk : {3, 9})
+      for (const bool hooks : {false, true})
+        check({.shape = {.ranks = 3, .experts = 36, .hidden = 288, .topk = topk},
+               .tokens = {7, 0, 40},
+               .picking = {.none = 0.2},
+               .hooks = hooks,
+               .early_weights = early},
+              4);
+}
+
+/// Batches need not be combined in the order in which they were dispatched, nor at all, and the
+/// ranks' own numbers for one may differ: its weights are found all the same.
+TEST_P(LowLatencyBatch, WeightsAreFoundWhateverTheOrderOfCombines) {
+  LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
+                    .tokens = {7, 3, 5},
+                    .early_weights = 0b011};
+  expect_none_failed(run_ranks(worlds(of.shape.ranks), [&](World& world) {
+    LowLatency exchange(world, of.options());
+    const Survivor all_live(exchange, std::nullopt);
+    LowLatencyCase changing = of;
+    const auto next = [&]() -> const LowLatencyCase& {
+      ++changing.seed;
+      return changing;
+    };
+    std::optional<SurvivorBatch> dropped(std::in_place, all_live, next(), false);
+    dropped->dispatch(false);
+    if (world.rank() != 1) dropped.reset();
+    SurvivorBatch lasting(all_live, next(), false);
+    lasting.dispatch(false);  // Rank 1's other batch, the others' first.
+    dropped.reset();
+    for (uint32_t turn = 0; turn < 3; ++turn) {
+      SurvivorBatch between(all_live, next(), false);
+      between.dispatch(false);
+      between.combine(false);
+    }
+    lasting.combine(false);
+    EXPECT_TRUE(exchange.masked().empty());
+    exchange.close();
+  }));
+}
+
 /// One batch's sends fill the time of the other's way, in dispatches and in combines, on both
 /// buffers and again.
 TEST_P(LowLatencyBatch, TwoBatchesOverlap) {

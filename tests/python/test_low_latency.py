@@ -24,13 +24,17 @@ def given(rank: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return x, topk_idx, np.full((TOKENS, TOPK), 0.5, np.float32)
 
 
-def there_and_back(exchange: tokenyard.LowLatency, rank: int, seed: int, **call) -> bool:
-    """Experts that change nothing, each weighing one half: everything comes home as it was."""
+def there_and_back(
+    exchange: tokenyard.LowLatency, rank: int, seed: int, early: bool = False, **call
+) -> bool:
+    """Experts that change nothing, each weighing one half: everything comes home as it was. `early`: it
+    is dispatch that gets the weights."""
     x, topk_idx, weights = given(rank, seed)
-    got = exchange.dispatch(x, topk_idx, rows="bf16", **call)
+    told = weights if early else None
+    got = exchange.dispatch(x, topk_idx, rows="bf16", topk_weights=told, **call)
     if got.hook is not None:
         got.hook()
-    home = exchange.combine(got.x, weights, got, **call)
+    home = exchange.combine(got.x, None if early else weights, got, **call)
     if home.hook is not None:
         home.hook()
     exchange.wait()
@@ -47,7 +51,8 @@ def test_what_goes_out_comes_home(processes: bool, hooks: bool) -> None:
 def several_batches(world: tokenyard.World, hooks: bool) -> bool:
     exchange = tokenyard.LowLatency(world, **SIZES)
     fine = all(
-        there_and_back(exchange, world.rank, seed, return_recv_hook=hooks) for seed in range(5)
+        there_and_back(exchange, world.rank, seed, seed % 3 == world.rank, return_recv_hook=hooks)
+        for seed in range(5)
     )
     exchange.close()
     return fine
@@ -294,12 +299,17 @@ def test_arguments_are_named() -> None:
         refused(exchange.combine, got.x[:1], weights, got)
         refused(exchange.combine, got.x, weights[:2], got)
         refused(exchange.combine, got.x, weights, "got")
+        refused(exchange.combine, got.x, None, got)
         exchange.combine(got.x, weights, got)
+        refused(exchange.combine, got.x, weights, got)
+        refused(exchange.dispatch, x, topk_idx, rows="bf16", topk_weights=weights[:2])
+        got = exchange.dispatch(x, topk_idx, rows="bf16", topk_weights=weights)
         refused(exchange.combine, got.x, weights, got)
         return named
 
     names = ["rows", "x", "x", "topk_idx", "x", "active_ranks", "timeout"]
-    names += ["y", "topk_weights", "received", "handle"]
+    names += ["y", "topk_weights", "received", "topk_weights", "handle"]
+    names += ["topk_weights", "topk_weights"]
     assert tokenyard.launch(program, ranks=1) == [names]
 
 

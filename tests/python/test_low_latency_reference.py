@@ -54,6 +54,8 @@ class Configuration:
     left_out: int | None
     """The rank that nobody speaks with in the second batch, nor it with anybody. A third one comes
     when masks are cleared."""
+    early_weights: tuple[bool, ...]
+    """[ranks] whether a rank gives its weights to dispatch, and not to combine."""
 
 
 def draw(seed: int, ranks: int) -> Configuration:
@@ -86,6 +88,7 @@ def draw(seed: int, ranks: int) -> Configuration:
         own_y=bool(rng.random() < 0.5),
         spare=int(rng.choice([0, 0, 1, 30])),
         left_out=int(rng.integers(ranks)) if leaves else None,
+        early_weights=tuple(bool(early) for early in rng.random(ranks) < rng.choice([0, 0.5, 1])),
     )
 
 
@@ -136,6 +139,8 @@ class Batch:
         self.given = batch_of(config, number, rank)
         active = active_of(config, number, rank)
         self.active = None if all(active) else active
+        mine, early = self.given[rank], config.early_weights[rank]
+        self.early, self.late = (mine.topk_weights, None) if early else (None, mine.topk_weights)
 
     def dispatch(self, rows_total: np.ndarray) -> None:
         config, mine = self.config, self.given[self.rank]
@@ -149,6 +154,7 @@ class Batch:
             mine.topk_idx,
             rows=config.rows,
             scales=scales,
+            topk_weights=self.early,
             sms=config.sms,
             active_ranks=self.active,
             return_recv_hook=config.hooks,
@@ -177,7 +183,7 @@ class Batch:
                 y[local, slot] = expert_row(config, expert, int(source), int(token))
         self.home = self.exchange.combine(
             y,
-            self.given[self.rank].topk_weights,
+            self.late,
             got,
             use_logfmt=config.logfmt,
             sms=config.combine_sms,

@@ -42,13 +42,18 @@ void LowLatency::Parts::check_input(const LowLatencyInput& input) const {
     require_pointer(input.scales, "scales", uint64_t{input.tokens} * row.scale_words(), 4);
   require_pointer(input.topk_idx, "topk_idx", uint64_t{input.tokens} * options.topk,
                   input.idx_is_int64 ? 8 : 4);
+  if (input.weights != nullptr)
+    require_pointer(input.weights, "weights", uint64_t{input.tokens} * options.topk, 4);
 }
 
 void LowLatency::Parts::check_combine(const LowLatencyCombine& what,
                                       const LowLatencyHandle& handle) const {
   const uint64_t rows = uint64_t{options.experts} * options.tokens_max;
   require_pointer(what.y, "y", rows * options.hidden, kPieceAlignment);
-  require_pointer(what.weights, "weights", uint64_t{handle.tokens} * options.topk, 4);
+  if (handle.weights_told && what.weights != nullptr)
+    throw InvalidArgument("weights", "none, since the dispatch had them", "some");
+  if (!handle.weights_told)
+    require_pointer(what.weights, "weights", uint64_t{handle.tokens} * options.topk, 4);
   require_pointer(what.out, "out", uint64_t{handle.tokens} * options.hidden, kPieceAlignment);
   const uint64_t row_bytes = uint64_t{options.hidden} * 2;
   require_apart("out", what.out, handle.tokens * row_bytes, "y", what.y, rows * row_bytes);

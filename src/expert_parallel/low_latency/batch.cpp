@@ -36,6 +36,8 @@ DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t r
   out.counts = pieces.take<int32_t>(local_experts);
   out.row_slot = pieces.take<int32_t>(slots * options.topk);
   out.picks = pieces.take<int32_t>(uint64_t{options.tokens_max} * options.topk);
+  out.weights = pieces.take<float>(uint64_t{options.tokens_max} * options.topk);
+  out.epoch = pieces.take<uint32_t>(1);
   return out;
 }
 
@@ -51,8 +53,10 @@ uint64_t Batch::combine_bytes(const LowLatencyOptions& options) {
   return uint64_t{options.experts} * options.tokens_max * options.hidden * 2;
 }
 
-Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks)
+Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
+             uint32_t number)
     : accelerator_(accelerator),
+      number_(number),
       combine_bytes_(combine_bytes(options)),
       memory_(accelerator.allocate(bytes(options, ranks))) {
   Pieces pieces(static_cast<std::byte*>(memory_));

@@ -13,7 +13,10 @@ namespace low_latency {
 
 class Batch {
  public:
-  Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks);
+  /// `number`: 0 or 1, this rank's own for it. What its peers are told of the batch's weights lies
+  /// by it.
+  Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
+        uint32_t number);
   ~Batch();
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -22,6 +25,7 @@ class Batch {
   static uint64_t combine_bytes(const LowLatencyOptions& options);
 
   const DispatchOut& out() const { return out_; }
+  uint32_t number() const { return number_; }
   /// For experts' results; allocated when it is first asked for.
   void* combine_buffer();
 
@@ -29,6 +33,7 @@ class Batch {
 
  private:
   Accelerator& accelerator_;
+  const uint32_t number_;
   size_t combine_bytes_;
   void* memory_;
   void* combine_buffer_ = nullptr;
@@ -58,6 +63,7 @@ class LowLatencyHandle {
   const void* const made_by;  ///< the object: no other knows it
   Stage stage = Stage::dispatch_sent;
   uint32_t tokens = 0;
+  bool weights_told = false;  ///< by the dispatch
   /// The second halves of calls whose hooks are still to be called.
   std::optional<low_latency::DispatchParams> dispatch_left;
   std::optional<low_latency::CombineParams> combine_left;

@@ -11,6 +11,8 @@
 /// a role can load without knowing with whom it speaks, it loads between the two.
 #pragma once
 
+#include <bit>
+
 #include "device/dependent_launch.hpp"
 #include "expert_parallel/low_latency/vigil_kernel.hpp"
 
@@ -58,6 +60,11 @@ DEVICE void leave_out(const Call& call, uint32_t rank) {
   Deadline(patience, call.start_ns)
       .fail(Failure::refused,
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
+}
+
+/// By one thread. Relaxed: the word says which batch it belongs to and speaks of nothing else.
+DEVICE void tell_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
+  store<Order::relaxed, Scope::sys>(to, Stamped{dispatched, std::bit_cast<uint32_t>(weight)});
 }
 
 /// The block that speaks for the rank: the last one, which of few tokens has none, since a release

@@ -91,16 +91,19 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
   const auto batch = take_batch();
   const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
   handle->tokens = input.tokens;
+  handle->weights_told = input.weights != nullptr;
   DispatchParams params{.call = call_params(call),
                         .x = static_cast<const std::byte*>(input.x),
                         .scales = input.scales,
                         .topk_idx = input.topk_idx,
+                        .weights = input.weights,
                         .idx_is_int64 = input.idx_is_int64,
                         .tokens = input.tokens,
                         .tokens_max = options.tokens_max,
                         .topk = options.topk,
                         .experts = options.experts,
                         .local_experts = options.experts / world.size(),
+                        .batch = batch->number(),
                         .row = low_latency::row_layout(options, input.rows),
                         .out = batch->out(),
                         .complaint = complaint_,
@@ -141,7 +144,10 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
   const low_latency::DispatchOut& batch = handle->batch->out();
   const CombineParams params{.call = call_params(call),
                              .y = static_cast<const std::byte*>(what.y),
-                             .weights = what.weights,
+                             .weights = handle->weights_told ? batch.weights : what.weights,
+                             .told = handle->weights_told,
+                             .batch = handle->batch->number(),
+                             .dispatched = batch.epoch,
                              .row_slot = batch.row_slot,
                              .picks = batch.picks,
                              .out = static_cast<std::byte*>(what.out),

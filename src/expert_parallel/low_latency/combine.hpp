@@ -2,7 +2,8 @@
 /// row of sums to the token's owner, who adds the ranks' rows up.
 ///
 ///     sending blocks, for the others' tokens           receiving blocks, for this rank's tokens
-///     ---- this rank's weights ------------------>      (to the other ranks' sending blocks)
+///     ---- this rank's weights, unless the              (to the other ranks' sending blocks)
+///          dispatch has told them -------------->
 ///     await a token's weights, sum, round,
 ///     ---- a row of sums ------------------------>      own experts' rows straight from y, in
 ///     fp32;
@@ -12,8 +13,8 @@
 ///
 /// Two roundings to BF16 a contribution from another rank, one of the result for this rank's own.
 /// The order of sums is that of the token's picks: the same bits for every grid and timing. Remote
-/// bytes: 2 * hidden a token and rank it went to, 8 * topk of weights. Two latencies, of which the
-/// first hides behind the start.
+/// bytes: 2 * hidden a token and rank it went to, 8 * topk of weights. Two latencies, or one if
+/// weights were told in the dispatch.
 #pragma once
 
 #include <algorithm>
@@ -39,13 +40,16 @@ struct CombineDivisors {
 
 struct CombineParams {
   CallParams call;
-  const std::byte* y;       ///< [local experts, slots, hidden] BF16
-  const float* weights;     ///< [tokens, topk]
-  const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
-  const int32_t* picks;     ///< [tokens_max, topk], of the dispatch
-  std::byte* out;           ///< [tokens, hidden] BF16
-  int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
-  uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
+  const std::byte* y;          ///< [local experts, slots, hidden] BF16
+  const float* weights;        ///< [tokens, topk], given here or copied by the dispatch
+  bool told;                   ///< to the others already, by the dispatch
+  uint32_t batch;              ///< this rank's number for the batch, 0 or 1
+  const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
+  const int32_t* row_slot;     ///< [ranks, tokens_max, topk], of the dispatch
+  const int32_t* picks;        ///< [tokens_max, topk], of the dispatch
+  std::byte* out;              ///< [tokens, hidden] BF16
+  int32_t* lost;               ///< [tokens] picks of masked ranks, which the sum lacks; may be null
+  uint64_t* waited;            ///< [ranks] cycles waited for a rank's sums are added; may be null
   uint32_t tokens, tokens_max, topk, local_experts;
   uint32_t pieces;  ///< of a row: hidden / 8
   // By divide().

@@ -36,8 +36,9 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       static_cast<low_latency::Workspace*>(accelerator_.allocate(sizeof(low_latency::Workspace)));
   complaint_ = static_cast<low_latency::Complaint*>(
       accelerator_.allocate_shared(sizeof(low_latency::Complaint)));
-  for (auto& batch : batches_)
-    batch = std::make_shared<low_latency::Batch>(accelerator_, options, world.size());
+  for (uint32_t number = 0; number < batches_.size(); ++number)
+    batches_[number] =
+        std::make_shared<low_latency::Batch>(accelerator_, options, world.size(), number);
   open_windows();
 }
 

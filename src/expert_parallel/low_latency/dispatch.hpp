@@ -3,13 +3,14 @@
 ///
 ///     sending blocks                                   receiving blocks
 ///     ---- ids of all tokens ------------------->      who sends what: a bitmap of expert, source
-///                                                      and token; a verdict on every source
+///     ---- their weights, if given ------------->      and token; a verdict on every source
 ///     cast, ---- rows, with their scales ------->      slots from counts of bits; each piece goes
 ///                                                      to its experts' rows, its place is emptied
 ///
 /// Rows of an expert lie packed, by source rank, then source token, whatever the timing. Remote
 /// bytes a row and rank: hidden and 16 for every 512 channels in FP8, 2 * hidden in BF16; beside
-/// them 16 to 32 bytes of ids a token and rank. One latency in all.
+/// them 16 to 32 bytes of ids a token and rank, and 8 of a weight a pick. One latency in all;
+/// nothing here waits for weights.
 #pragma once
 
 #include <algorithm>
@@ -49,6 +50,8 @@ struct DispatchOut {
   int32_t* counts;      ///< [local experts] rows
   int32_t* row_slot;    ///< [ranks, tokens_max, topk] local expert * slots + slot, or -1
   int32_t* picks;       ///< [tokens_max, topk] experts of this rank's own tokens, or -1
+  float* weights;       ///< [tokens_max, topk] of those, if this dispatch tells them
+  uint32_t* epoch;      ///< of this dispatch: that of the batch
   int32_t* rows_total;  ///< [local experts] counts are added here, if not null
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
 };
@@ -96,9 +99,11 @@ struct DispatchParams {
   const std::byte* x;  ///< [tokens, hidden] BF16, or FP8 with `scales`
   const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
   const void* topk_idx;
+  const float* weights;  ///< [tokens, topk]; null: combine tells them
   bool idx_is_int64;
   uint32_t tokens, tokens_max, topk;
   uint32_t experts, local_experts;
+  uint32_t batch;  ///< this rank's number for the batch, 0 or 1
   RowLayout row;
   DispatchOut out;
   Complaint* complaint;

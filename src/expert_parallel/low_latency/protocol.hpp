@@ -3,17 +3,22 @@
 ///     source                                           destination
 ///     drained{dispatch, combine}  ----------------->   knows which buffers it may write again
 ///     ids of every token          ----------------->   slots, by prefix sums over all sources
+///     weights, if dispatch has them -------------->    kept for the batch's combine
 ///     rows, a copy a rank         ----------------->   spread over the experts' packed rows
 ///                                  ... experts ...
-///     weights                     ----------------->   weighs and sums its experts' rows
+///     weights, if not told before ----------------->   weighs and sums its experts' rows
 ///     waits for the sums         <-----------------    a row of sums a token and rank
 ///
 /// 1. **The data is the flag.** Rows and sums lie in staging that was filled with 0xff. Sixteen
 ///    bytes are one atomic store and one atomic load, and no payload holds a first word of
 ///    0xffffffff (`canonical` sees to it). Whoever has read sixteen bytes puts 0xff back. No flag
 ///    and no fence follows the data.
-/// 2. **Everything else is stamped.** Ids and weights carry their call's epoch in the same atomic
-///    word; nobody clears them, and those of another epoch are never taken.
+/// 2. **Everything else is stamped.** Ids and weights carry their dispatch's epoch in the same
+///    atomic word; nobody clears them, and those of another epoch are never taken. Weights belong
+///    to a batch and not to a call: each rank tells its own in the dispatch or in the combine, as
+///    it likes. They lie by the source's own number for the batch, 0 or 1, whose place the source
+///    uses again when it has combined that batch: all who read weights there have sent it their
+///    sums.
 /// 3. **Two buffers by the parity of the epoch.** Dispatches and combines count their epochs
 ///    apart, each on the device, so that a CUDA graph can replay a call. A rank says in every
 ///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e

@@ -65,8 +65,9 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
 struct AskedIds {
   static constexpr uint32_t kLanes = PackedIds::kIds, kAWarp = kWarpLanes / kLanes;
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
-  uint32_t index;  ///< of the word, as IdsPlace has it
-  LoadedId id;     ///< of this lane's pick
+  uint32_t index;    ///< of the word, as IdsPlace has it
+  LoadedId id;       ///< of this lane's pick
+  float weight = 0;  ///< of it, if it is told here
 
   DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
 
@@ -75,7 +76,9 @@ struct AskedIds {
     const auto [token, first] = IdsPlace::of(index, params.topk);
     const uint32_t pick = first + lane();
     if (token >= params.tokens || pick >= params.topk) return {index, {}};
-    return {index, LoadedId::load(params, token, pick)};
+    const LoadedId id = LoadedId::load(params, token, pick);
+    if (params.weights == nullptr) return {index, id};
+    return {index, id, load_cached(params.weights + size_t{token} * params.topk + pick)};
   }
   /// This lane's pick: an expert, kNothing or kNoExpert.
   DEVICE int32_t expert(const DispatchParams& params) const {
@@ -91,7 +94,9 @@ DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t exper
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
   const uint32_t pick = first + AskedIds::lane();
   if (pick >= params.topk) return;
-  params.out.picks[size_t{token} * params.topk + pick] = expert >= 0 ? expert : -1;
+  const size_t at = size_t{token} * params.topk + pick;
+  params.out.picks[at] = expert >= 0 ? expert : -1;
+  if (params.weights != nullptr) params.out.weights[at] = asked.weight;
   if (expert == AskedIds::kNoExpert) [[unlikely]]
     complain(call, token, asked.id.value(params));
 }
@@ -138,10 +143,23 @@ class LeavingIds {
       const uint32_t destination = rank_after(common, 1 + turn);
       send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
+    if (call_.params.weights != nullptr) send_weight();
     if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
   }
 
  private:
+  /// Of this lane's pick, to the rank that has its expert: no other asks for it.
+  DEVICE void send_weight() const {
+    const DispatchParams& params = call_.params;
+    const CallParams& common = params.call;
+    if (expert_ < 0) return;
+    const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
+    if (rank == common.rank || !call_.call.open(rank)) return;
+    const auto [token, first] = IdsPlace::of(asked_.index, params.topk);
+    tell_weight(common.windows.weights(rank, params.batch, common.rank) +
+                    (token * params.topk + first + AskedIds::lane()),
+                call_.call.epoch(), asked_.weight);
+  }
   DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
     return common.windows.ids(destination, call_.call.parity(), common.rank) + asked_.index;
@@ -331,6 +349,7 @@ DEVICE void send_dispatch(const Dispatch& call) {
     send_tokens(call, open);
   else
     tell_ids(call, IdsShare::of_warp(params, warps), open);
+  if (block::index() == 0 && thread::index() == 0) *params.out.epoch = call.call.epoch();
   advance_epoch(call.call);
 }
 

@@ -1,8 +1,6 @@
-/// The sending blocks of a combine: weights to everybody, then sums of this rank's experts' rows to
-/// the owners of the tokens.
+/// The sending blocks of a combine: weights to everybody, unless the dispatch has told them, then
+/// sums of this rank's experts' rows to the owners of the tokens.
 #pragma once
-
-#include <bit>
 
 #include "expert_parallel/low_latency/call_kernel.hpp"
 #include "expert_parallel/low_latency/sums_codecs_kernel.hpp"
@@ -20,13 +18,6 @@ DEVICE uint32_t first_weights(const CombineParams& params) {
   return block::index() == last ? last : last - 1 - block::index();
 }
 
-/// By one thread.
-DEVICE void send_weight(const Combine& call, Peer<Stamped> to, float weight) {
-  // Relaxed: the word says which call it belongs to and speaks of nothing else.
-  store<Order::relaxed, Scope::sys>(to,
-                                    Stamped{call.call.epoch(), std::bit_cast<uint32_t>(weight)});
-}
-
 /// The weights that a block tells, to every so many ranks. A warp that looks at ranks tells the
 /// first of them itself, before the block meets, since others wait for them; the block tells the
 /// rest. What leaves first is loaded, and its place found, before the block may send.
@@ -36,7 +27,8 @@ class LeavingWeights {
     const CombineParams& params = call.params;
     LeavingWeights made;
     made.turn_ = first_weights(params);
-    made.count_ = made.turn_ + 1 < params.call.ranks ? params.tokens * params.topk : 0;
+    const bool tells = !params.told && made.turn_ + 1 < params.call.ranks;
+    made.count_ = tells ? params.tokens * params.topk : 0;
     if (made.count_ == 0) return made;
     if (warp_looks(params.call)) made.first_ = load_weight(params, warp::lane());
     UNROLL for (uint32_t i = 0; i < kHeld; ++i) made.rest_[i] =
@@ -53,10 +45,11 @@ class LeavingWeights {
   /// By all lanes of a warp that looks.
   DEVICE void send_first(const Combine& call) const {
     if (warp::lane() >= count_) return;
-    if (destination_ != kRanksMax && call.call.open(destination_)) send_weight(call, to_, first_);
+    if (destination_ != kRanksMax && call.call.open(destination_))
+      tell_weight(to_, call.dispatched, first_);
     for_more(call, [&](uint32_t destination) {
       if (warp_looks_at(destination) && call.call.open(destination))
-        send_weight(call, place(call, destination) + warp::lane(), first_);
+        tell_weight(place(call, destination) + warp::lane(), call.dispatched, first_);
     });
   }
   /// By the whole block.
@@ -67,10 +60,10 @@ class LeavingWeights {
       const Peer<Stamped> to = place(call, destination);
       uint32_t at = kWarpLanes + thread::index();
       UNROLL for (uint32_t i = 0; i < kHeld; ++i, at += block::threads()) {
-        if (at < count_) send_weight(call, to + at, rest_[i]);
+        if (at < count_) tell_weight(to + at, call.dispatched, rest_[i]);
       }
       KEEP_ROLLED for (; at < count_; at += block::threads())
-          send_weight(call, to + at, load_weight(call.params, at));
+          tell_weight(to + at, call.dispatched, load_weight(call.params, at));
     };
     send(rank_after(call.params.call, 1 + turn_));
     for_more(call, send);
@@ -79,7 +72,7 @@ class LeavingWeights {
  private:
   DEVICE static Peer<Stamped> place(const Combine& call, uint32_t destination) {
     const CallParams& common = call.params.call;
-    return common.windows.weights(destination, call.call.parity(), common.rank);
+    return common.windows.weights(destination, call.params.batch, common.rank);
   }
   /// `send(destination)` for all but the first, which only few blocks have.
   template <class Send>
@@ -138,20 +131,23 @@ struct TokenGroup {
   }
 
   /// By one lane with a row: its weight, once the owner has told it. False if the owner is masked.
+  /// Which number the owner has for the batch is not known here: its word is where the epoch is.
   DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
+    const Windows& windows = params.call.windows;
     if (!call.call.open(of.source)) return false;
     const uint32_t pick = params.by.topk.remainder(warp::lane(), token_of_lane(params));
-    const Peer<Stamped> from =
-        params.call.windows.weights_here(call.call.parity(), of.source, of.token) + pick;
-    return call.call.await(Phase::combine_weights, of.source, call.call.epoch(),
-                           [&](uint64_t& seen) {
-                             // Relaxed: the word is all there is to see.
-                             const Stamped told = load<Order::relaxed, Scope::sys>(from);
-                             weight = std::bit_cast<float>(told.value);
-                             seen = told.epoch;
-                             return told.epoch == call.call.epoch();
-                           });
+    const Peer<Stamped> first = windows.weights_here(0, of.source, of.token) + pick;
+    const Peer<Stamped> second = windows.weights_here(1, of.source, of.token) + pick;
+    return call.call.await(Phase::combine_weights, of.source, call.dispatched, [&](uint64_t& seen) {
+      // Relaxed: a word is all there is to see.
+      const Stamped one = load<Order::relaxed, Scope::sys>(first);
+      const Stamped other = load<Order::relaxed, Scope::sys>(second);
+      const Stamped told = one.epoch == call.dispatched ? one : other;
+      weight = std::bit_cast<float>(told.value);
+      seen = told.epoch;
+      return told.epoch == call.dispatched;
+    });
   }
 
   /// By all lanes: the group's rows, in the order of tokens and of their picks, without weights.

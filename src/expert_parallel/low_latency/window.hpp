@@ -46,8 +46,9 @@ class WindowLayout {
   HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
     return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
   }
-  HOST_DEVICE size_t weight(uint32_t parity, uint32_t source, uint32_t token) const {
-    return weights_ + size_t{slot(parity, source, token)} * weights_bytes_;
+  /// `batch`: the source's number for it.
+  HOST_DEVICE size_t weight(uint32_t batch, uint32_t source, uint32_t token) const {
+    return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;
   }
   HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
   HOST_DEVICE size_t pulse(uint32_t source) const { return pulses_ + source * sizeof(uint32_t); }
@@ -60,8 +61,8 @@ class WindowLayout {
 
  private:
   /// There are no more ranks than experts, and tokens_max * experts is less than 2^31.
-  HOST_DEVICE uint32_t slot(uint32_t parity, uint32_t source, uint32_t token) const {
-    return (parity * ranks_ + source) * tokens_max_ + token;
+  HOST_DEVICE uint32_t slot(uint32_t half, uint32_t source, uint32_t token) const {
+    return (half * ranks_ + source) * tokens_max_ + token;
   }
 
   uint32_t ranks_, tokens_max_;
@@ -99,11 +100,11 @@ struct Windows {
   DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
     return at<Bytes16>(here(), layout.ids(parity, 0, 0));
   }
-  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t parity, uint32_t source) const {
-    return at<Stamped>(peers.of(rank), layout.weight(parity, source, 0));
+  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t batch, uint32_t source) const {
+    return at<Stamped>(peers.of(rank), layout.weight(batch, source, 0));
   }
-  DEVICE Peer<Stamped> weights_here(uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Stamped>(here(), layout.weight(parity, source, token));
+  DEVICE Peer<Stamped> weights_here(uint32_t batch, uint32_t source, uint32_t token) const {
+    return at<Stamped>(here(), layout.weight(batch, source, token));
   }
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
     return at<Drained>(peers.of(rank), layout.drained(source));
