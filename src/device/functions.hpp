@@ -9,7 +9,6 @@
 namespace tokenyard {
 
 DEVICE float exponential(float x);
-DEVICE float power(float base, float exponent);
 DEVICE float sine(float x);
 DEVICE float cosine(float x);
 DEVICE float reciprocal_square_root(float x);

@@ -7,9 +7,6 @@ namespace tokenyard {
 DEVICE float exponential(float x) {
   return expf(x);
 }
-DEVICE float power(float base, float exponent) {
-  return powf(base, exponent);
-}
 DEVICE float sine(float x) {
   return sinf(x);
 }

@@ -9,9 +9,6 @@ namespace tokenyard {
 DEVICE float exponential(float x) {
   return std::exp(x);
 }
-DEVICE float power(float base, float exponent) {
-  return std::pow(base, exponent);
-}
 DEVICE float sine(float x) {
   return std::sin(x);
 }
