@@ -87,21 +87,23 @@ void Result::require_clean(const std::vector<uint32_t>& expected) const {
   if (!text.empty()) throw simulation::SuiteFailure(text + "\n" + drawn);
 }
 
-std::vector<uint32_t> Result::missing_a_peer() const {
-  std::vector<uint32_t> ranks;
-  for (uint32_t rank = 0; rank < thrown.size(); ++rank) {
+void Result::require_clean_after(const std::optional<simulation::RankStop>& stop) const {
+  std::vector<uint32_t> may_throw;
+  for (uint32_t rank = 0; stop && rank < thrown.size(); ++rank) {
     if (!thrown[rank]) continue;
+    bool may = rank == stop->rank;
     try {
       std::rethrow_exception(thrown[rank]);
     } catch (const PeerTimeout&) {
-      ranks.push_back(rank);
+      may = true;
     } catch (const PeerLost&) {
-      ranks.push_back(rank);
+      may = true;
     } catch (...) {
       // Whatever it is, it is no answer to a rank that stops.
     }
+    if (may) may_throw.push_back(rank);
   }
-  return ranks;
+  require_clean(may_throw);
 }
 
 Result run(simulation::SeedRun& seed, const Options& options,

@@ -38,9 +38,9 @@ struct Result {
 
   /// Throws SuiteFailure with all that is wrong, if anything is. `expected`: ranks that may throw.
   void require_clean(const std::vector<uint32_t>& expected = {}) const;
-  /// Ranks whose program threw PeerTimeout or PeerLost: all that a stopped rank should do to
-  /// others.
-  std::vector<uint32_t> missing_a_peer() const;
+  /// The same where a rank may have stopped: it may throw what it likes, the others PeerTimeout or
+  /// PeerLost, which is all that a stopped rank should do to them.
+  void require_clean_after(const std::optional<simulation::RankStop>& stop) const;
   /// Throws unless this rank's program threw an Error_; gives its fields.
   template <class Error_>
   Error_ expect(uint32_t rank) const {

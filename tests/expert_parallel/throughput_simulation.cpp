@@ -289,12 +289,7 @@ void run_suite(SeedRun& run) {
   }
   const simulated::Result result =
       simulated::run(run, options, [&](World& world) { exchange_on(world, drawn); });
-  std::vector<uint32_t> may_throw;
-  if (stops) {
-    may_throw = result.missing_a_peer();
-    may_throw.push_back(options.stop->rank);
-  }
-  result.require_clean(may_throw);
+  result.require_clean_after(options.stop);
 }
 
 /// The epoch is read by every block and advanced by the last one that has: without acq_rel an early

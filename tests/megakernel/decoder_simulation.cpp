@@ -84,8 +84,7 @@ void run_suite(SeedRun& run) {
       expected[s] = plain.logits(prompts[s][step]);
   }
   simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
-  const bool stops = drawn.ranks > 1 && run.random.chance(256);
-  if (stops) {
+  if (drawn.ranks > 1 && run.random.chance(256)) {
     options.stop = simulation::RankStop{
         .rank = run.option("stops", run.random.below(drawn.ranks)),
         .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
@@ -103,17 +102,7 @@ void run_suite(SeedRun& run) {
                                                    token, sequence, logits[i], right));
     }
   });
-  std::vector<uint32_t> may_throw;
-  for (uint32_t rank = 0; rank < drawn.ranks && stops; ++rank) {
-    may_throw.push_back(rank);
-    if (rank == options.stop->rank || !result.thrown[rank]) continue;
-    try {
-      std::rethrow_exception(result.thrown[rank]);
-    } catch (const PeerTimeout&) {
-    } catch (const PeerLost&) {
-    }  // Anything else is no answer to a rank that stops.
-  }
-  result.require_clean(may_throw);
+  result.require_clean_after(options.stop);
 }
 
 const bool registered = simulation::add_suite(

@@ -62,8 +62,7 @@ void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   const RandomGraph graph(drawn.graph, drawn.graph_seed);
   simulated::Options options{.ranks = drawn.graph.ranks, .arena_bytes = size_t{1} << 18};
-  const bool stops = options.ranks > 1 && !drawn.discord && run.random.chance(128);
-  if (stops) {
+  if (options.ranks > 1 && !drawn.discord && run.random.chance(128)) {
     options.stop = simulation::RankStop{
         .rank = run.option("stops", run.random.below(options.ranks)),
         .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
@@ -76,23 +75,14 @@ void run_suite(SeedRun& run) {
     const std::string disorder = run_random_graph(world, graph, kTouchTasks, plan);
     if (!disorder.empty()) throw simulation::SuiteFailure(disorder);
   });
-  std::vector<uint32_t> may_throw;
+  if (!drawn.discord) return result.require_clean_after(options.stop);
+  std::vector<uint32_t> all;
   for (uint32_t rank = 0; rank < options.ranks; ++rank) {
-    if (drawn.discord) {
-      const auto error = result.expect<InvalidArgument>(rank);
-      run.require(error.argument == "iterations of a run", "rank {}: {}", rank, error.what());
-      may_throw.push_back(rank);
-    }
-    if (!stops) continue;
-    may_throw.push_back(rank);
-    if (rank == options.stop->rank || !result.thrown[rank]) continue;
-    try {
-      std::rethrow_exception(result.thrown[rank]);
-    } catch (const PeerTimeout&) {
-    } catch (const PeerLost&) {
-    }  // Anything else is no answer to a rank that stops.
+    const auto error = result.expect<InvalidArgument>(rank);
+    run.require(error.argument == "iterations of a run", "rank {}: {}", rank, error.what());
+    all.push_back(rank);
   }
-  result.require_clean(may_throw);
+  result.require_clean(all);
 }
 
 using simulation::Fault;

@@ -105,12 +105,7 @@ void run_suite(SeedRun& run) {
     run.require(!result.findings.empty(), "nothing was reported\n{}", result.drawn);
     return;
   }
-  std::vector<uint32_t> may_throw;
-  if (options.stop) {
-    may_throw = result.missing_a_peer();
-    may_throw.push_back(options.stop->rank);
-  }
-  result.require_clean(may_throw);
+  result.require_clean_after(options.stop);
 }
 
 const bool registered = simulation::add_suite(
