@@ -94,23 +94,17 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
     SurvivorBatch other(survivor, of, drawn.all_ones);
     of.seed += 1;
     one.call.timeout = other.call.timeout = drawn.deadline;
-    const bool hooks = pattern != Pattern::one_after_the_other;
-    one.dispatch(hooks);
     if (pattern == Pattern::two_under_way) {
-      other.dispatch(true);
-      one.receive_dispatch();
-      one.combine(true);
-      other.receive_dispatch();
-      other.combine(true);
-      one.receive_combine();
-      other.receive_combine();
-    } else {
-      if (hooks) one.receive_dispatch();
-      one.combine(hooks);
-      if (hooks) one.receive_combine();
-      other.dispatch(false);
-      other.combine(false);
+      overlap(one, other);
+      continue;
     }
+    const bool hooks = pattern == Pattern::hooks;
+    one.dispatch(hooks);
+    if (hooks) one.receive_dispatch();
+    one.combine(hooks);
+    if (hooks) one.receive_combine();
+    other.dispatch(false);
+    other.combine(false);
   }
   survivor.require_only_the_stopped_masked();
 }
@@ -139,23 +133,8 @@ void run_suite(SeedRun& run) {
   }
   const simulated::Result result =
       simulated::run(run, options, [&](World& world) { exchange_on(world, drawn, stopped); });
-  std::vector<uint32_t> may_throw;
-  for (uint32_t rank = 0; stopped && rank < options.ranks; ++rank) {
-    // Objects are made together: without that rank there is none.
-    bool lost_at_start = rank == *stopped;
-    if (result.thrown[rank]) {
-      try {
-        std::rethrow_exception(result.thrown[rank]);
-      } catch (const PeerTimeout&) {
-        lost_at_start = true;
-      } catch (const PeerLost&) {
-        lost_at_start = true;
-      } catch (const std::exception&) {
-      }
-    }
-    if (lost_at_start) may_throw.push_back(rank);
-  }
-  result.require_clean(may_throw);
+  // Objects are made together: without that rank there is none.
+  result.require_clean_after(options.stop);
 }
 
 /// Deadline::fail publishes its report so.

@@ -140,4 +140,16 @@ class SurvivorBatch {
   std::set<uint32_t> absent_;
 };
 
+/// One batch's sends fill the time of the other's way, in dispatches and in combines.
+inline void overlap(SurvivorBatch& one, SurvivorBatch& other) {
+  one.dispatch(true);
+  other.dispatch(true);
+  one.receive_dispatch();
+  one.combine(true);
+  other.receive_dispatch();
+  other.combine(true);
+  one.receive_combine();
+  other.receive_combine();
+}
+
 }  // namespace tokenyard::test

@@ -119,8 +119,7 @@ TEST_P(LowLatencyBatch, WeightsAreFoundWhateverTheOrderOfCombines) {
   }));
 }
 
-/// One batch's sends fill the time of the other's way, in dispatches and in combines, on both
-/// buffers and again.
+/// On both buffers and again.
 TEST_P(LowLatencyBatch, TwoBatchesOverlap) {
   LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 288, .topk = 3},
                     .tokens = {7, 3, 5}};
@@ -133,14 +132,7 @@ TEST_P(LowLatencyBatch, TwoBatchesOverlap) {
       ++changing.seed;
       SurvivorBatch other(all_live, changing, false);
       ++changing.seed;
-      one.dispatch(true);
-      other.dispatch(true);
-      one.receive_dispatch();
-      one.combine(true);
-      other.receive_dispatch();
-      other.combine(true);
-      one.receive_combine();
-      other.receive_combine();
+      overlap(one, other);
     }
     EXPECT_TRUE(exchange.masked().empty());
     exchange.close();
