@@ -45,8 +45,9 @@ struct LowLatencyInput {
   const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none. An
                                    ///< expert that stands twice in a token gets one row
   bool idx_is_int64 = true;
-  /// [tokens, topk], may be null. Who has them already gives them here and none to combine, which
-  /// then need not wait for them to travel. Each rank may choose for itself.
+  /// [tokens, topk], finite; those of -1 count for nothing. May be null: combine has them. Here
+  /// they travel beside the tokens, and no combine need wait for this rank's. Each rank may choose
+  /// for itself.
   const float* weights = nullptr;
   uint32_t tokens = 0;
   LowLatencyRows rows = LowLatencyRows::fp8;

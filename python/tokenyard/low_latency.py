@@ -186,8 +186,8 @@ class LowLatency(Exchange):
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
-                and not to `combine`, they travel beside the tokens and combine waits for none. Each
-                rank may do as it likes.
+                and not to `combine`, they travel beside the tokens, and no rank's combine need wait
+                for them. Each rank may do as it likes.
             active_ranks: [ranks] who takes part; the others are masked from then on.
             timeout: seconds, the world's without one; of more than 14 minutes, 14.
             sms: multiprocessors of this call.

@@ -81,6 +81,24 @@ TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   expect_split(plan_of(16).dispatch(Part::both, kAll, 16), 17 + 64 + 1, 16 + 1);
 }
 
+/// A block without a span would read weights that nobody waits for it to read.
+TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
+  const auto parts = [](uint32_t hidden, uint32_t span_chunks) {
+    CombineParams params{};
+    params.call.ranks = 2;
+    params.call.send_blocks = 66;
+    params.tokens_max = 1;
+    params.topk = 8;
+    params.pieces = hidden / 8;
+    params.divide(span_chunks);
+    return params.parts;
+  };
+  EXPECT_EQ(parts(32, kBf16SpanChunks), 1u);
+  EXPECT_EQ(parts(1024, kBf16SpanChunks), 2u);
+  EXPECT_EQ(parts(1024, kLogFmtSpanChunks), 4u);
+  EXPECT_EQ(parts(7168, kBf16SpanChunks), kSumPartsMax);
+}
+
 TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   const auto expect_roles = [](uint32_t tokens, Part part, uint32_t blocks,
                                const SendRoles& expected, uint32_t ranks = kRanks) {

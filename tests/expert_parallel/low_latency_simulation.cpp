@@ -47,9 +47,11 @@ Drawn draw(SeedRun& run) {
   shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
   // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
   const uint32_t tokens_end = shape.ranks <= 3 && random.chance(96) ? 14 : 4;
+  // So many that blocks share what is sent of a token.
+  const bool many_blocks = shape.ranks == 2 && tokens_end == 4 && random.chance(128);
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     first.tokens.push_back(random.chance(128) ? 0 : random.below(tokens_end));
-    drawn.sms.push_back(random.between(2, 4));
+    drawn.sms.push_back(many_blocks ? random.between(8, 20) : random.between(2, 4));
   }
   run.option("tokens", fmt::format("{}", first.tokens));
   run.option("sms", fmt::format("{}", drawn.sms));

@@ -177,7 +177,43 @@ TEST_P(LowLatencyBatch, AllTokensMayGoToOneExpert) {
   check({.shape = {}, .tokens = {40, 31, 32, 33}, .picking = {.one_expert = true}});
 }
 
+/// Few tokens of several spans, so that blocks share what is sent of each.
+TEST_P(LowLatencyBatch, BlocksShareARowOfSums) {
+  for (const bool logfmt : {false, true})
+    check({.shape = {.ranks = 2, .experts = 8, .hidden = 1312, .topk = 4},
+           .tokens = {2, 1},
+           .logfmt = logfmt,
+           .early_weights = 0b01,
+           .sms = 32},
+          3);
+}
+
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
+
+/// Where all weights were told by dispatches a rank's combine sends whether others have begun
+/// theirs or not.
+TEST(LowLatencyEarlyWeights, ACombineSendsWithoutTheOthers) {
+  LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
+                    .tokens = {7, 3, 5},
+                    .early_weights = 0b111};
+  const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20};
+  expect_none_failed(run_ranks(World::in_process(3, "host", options), [&](World& world) {
+    LowLatency exchange(world, of.options());
+    const Survivor all_live(exchange, std::nullopt);
+    SurvivorBatch batch(all_live, of, false);
+    batch.dispatch(false);
+    for (uint32_t turn = 0; turn < world.size(); ++turn) {
+      if (turn == world.rank()) {
+        batch.combine(true);
+        exchange.wait();
+      }
+      world.barrier("one after the other");
+    }
+    batch.receive_combine();
+    EXPECT_TRUE(exchange.masked().empty());
+    exchange.close();
+  }));
+}
 
 /// Of more than eight a kernel looks its peers up in a table; of more than 32 a warp has fewer
 /// lanes than there are ranks. 128 is the most.
@@ -186,7 +222,8 @@ TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
     SCOPED_TRACE(ranks);
     LowLatencyCase of{.shape = {.ranks = ranks, .experts = ranks, .hidden = 32, .topk = 8},
                       .tokens = {},
-                      .picking = {.none = 0.1}};
+                      .picking = {.none = 0.1},
+                      .early_weights = 0x55555555};
     for (uint32_t rank = 0; rank < ranks; ++rank) of.tokens.push_back(rank % 4);
     const WorldOptions options{.timeout = std::chrono::seconds(60), .arena_bytes = size_t{2} << 20};
     expect_none_failed(run_ranks(World::in_process(ranks, "host", options), [&](World& world) {

@@ -157,10 +157,10 @@ struct OwnTokens {
 };
 
 /// By all lanes: `body(span)` for each span of this warp's.
-template <class Codec, class Body>
+template <class Body>
 DEVICE void each_span(const CombineParams& params, Body body) {
-  KEEP_ROLLED for (uint32_t span = warp::index(); span < spans<Codec>(params);
-                   span += warp::count()) body(span);
+  KEEP_ROLLED for (uint32_t span = warp::index(); span < params.spans; span += warp::count())
+      body(span);
 }
 
 /// By all lanes: a span of a token's result.
@@ -202,7 +202,7 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
   bool complete = true;
-  each_span<Codec>(params, [&](uint32_t span) {
+  each_span(params, [&](uint32_t span) {
     const PiecesOfRows<kChunks> y(params, span);
     SpanSums<kChunks> sums;
     add_rows(y, sums, plans[0]);
@@ -224,7 +224,7 @@ template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
-  each_span<Codec>(params, [&](uint32_t span) {
+  each_span(params, [&](uint32_t span) {
     const PiecesOfRows<kChunks> y(params, span);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
@@ -247,7 +247,7 @@ template <class Codec>
 DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
-  each_span<Codec>(params, [&](uint32_t span) {
+  each_span(params, [&](uint32_t span) {
     const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
     bool has_piece[kChunks];
     UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece[c] =

@@ -73,7 +73,7 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
-  params.divide();
+  params.divide(logfmt ? low_latency::kLogFmtSpanChunks : low_latency::kBf16SpanChunks);
   last_stream_.begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
          {.blocks = split.blocks,
@@ -159,6 +159,7 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .local_experts = options.experts / world.size(),
                              .pieces = options.hidden / 8,
                              .by = {},
+                             .spans = 0,
                              .streams = 0,
                              .parts = 0};
   if (call.hook) {

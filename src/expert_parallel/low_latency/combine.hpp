@@ -30,6 +30,8 @@ namespace tokenyard::low_latency {
 inline constexpr uint32_t kCombineThreadsMax = 448, kLogFmtThreadsMax = 896;
 /// Of few tokens so many blocks share what is sent of each: one is bound by its instructions.
 inline constexpr uint32_t kSumPartsMax = 4;
+/// Chunks of a row, 256 channels each, that a warp has in hand at once: a span.
+inline constexpr uint32_t kBf16SpanChunks = 2, kLogFmtSpanChunks = 1;
 
 /// By what a combine divides.
 struct CombineDivisors {
@@ -54,18 +56,21 @@ struct CombineParams {
   uint32_t pieces;  ///< of a row: hidden / 8
   // By divide().
   CombineDivisors by;
+  uint32_t spans;  ///< of a row
   /// Of the sending blocks, `streams` share the others' tokens, or `parts` times as many, a part of
-  /// each token's chunks each; the rest tells weights alone.
+  /// each token's spans each; the rest tells weights alone. A part is never empty: a block that
+  /// reads weights and sends no sums would be waited for by nobody, who could then tell the next.
   uint32_t streams, parts;
 
   /// On the host, when all the rest is known.
-  void divide() {
+  void divide(uint32_t span_chunks) {
     const uint32_t others = call.ranks > 1 ? call.ranks - 1 : 1, tokens = others * tokens_max;
     const uint32_t blocks = call.send_blocks != 0 ? call.send_blocks : 1;
     const uint32_t turns = (tokens + blocks - 1) / blocks;
     streams = (tokens + turns - 1) / turns;  // No more than it takes for as many turns.
     const uint32_t spare = blocks > others ? blocks - others : 1;
-    parts = std::clamp(spare / streams, 1u, kSumPartsMax);
+    spans = (chunks() + span_chunks - 1) / span_chunks;
+    parts = std::clamp(spare / streams, 1u, std::min(spans, kSumPartsMax));
     by = {.others = Divisor::of(others),
           .topk = Divisor::of(topk),
           .local_experts = Divisor::of(local_experts),

@@ -145,7 +145,7 @@ struct TokenGroup {
       const Stamped other = load<Order::relaxed, Scope::sys>(second);
       const Stamped told = one.epoch == call.dispatched ? one : other;
       weight = std::bit_cast<float>(told.value);
-      seen = told.epoch;
+      seen = std::max(one.epoch, other.epoch);
       return told.epoch == call.dispatched;
     });
   }
@@ -236,7 +236,7 @@ class RowsInHand {
         groups_(groups),
         span_(warp::index() * call.params.parts + part),
         y_(call.params, span_) {}
-  DEVICE bool there_are() const { return span_ < spans<Codec>(call_.params) && groups_ != 0; }
+  DEVICE bool there_are() const { return span_ < call_.params.spans && groups_ != 0; }
 
   /// By all lanes: they are on their way.
   DEVICE void load() {

@@ -16,7 +16,7 @@ namespace tokenyard::low_latency {
 
 /// Rounded to BF16, where it lies.
 struct Bf16Codec {
-  static constexpr uint32_t kSpanChunks = 2;
+  static constexpr uint32_t kSpanChunks = kBf16SpanChunks;
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
 
@@ -32,7 +32,7 @@ struct Bf16Codec {
 /// thirds of what BF16 takes, at a relative error of up to 2.2 % (see LogScale). Of a chunk, the
 /// codes of eight lanes fill five pieces, and one piece holds the two scales.
 struct LogFmtCodec {
-  static constexpr uint32_t kSpanChunks = 1;  ///< much is about channels
+  static constexpr uint32_t kSpanChunks = kLogFmtSpanChunks;  ///< much is about channels
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
 
@@ -136,11 +136,5 @@ struct LogFmtCodec {
     return {{found[0] >> 16 | found[1] << 16, found[1] >> 16 | found[2] << 16, found[2] >> 16}};
   }
 };
-
-/// The spans of a row.
-template <class Codec>
-DEVICE uint32_t spans(const CombineParams& params) {
-  return (params.chunks() + Codec::kSpanChunks - 1) / Codec::kSpanChunks;
-}
 
 }  // namespace tokenyard::low_latency
