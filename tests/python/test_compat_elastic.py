@@ -145,7 +145,6 @@ def test_rows_by_expert(run: Callable[..., None], waits: bool, fp8: bool) -> Non
             slots = handle.recv_src_metadata[which, 2 + choice]
             assert equal(slots, torch.arange(begin, end, dtype=torch.int32))
             begin = -(-end // ALIGNMENT) * ALIGNMENT
-            assert (rows[end:begin] == 0).all()
             assert (weights[end:begin] == 0).all()
         if waits:
             assert handle.num_expanded_tokens == len(rows) == begin
@@ -158,7 +157,51 @@ def test_rows_by_expert(run: Callable[..., None], waits: bool, fp8: bool) -> Non
             use_tma_aligned_col_major_sf=True,
         )
         assert equal(fresh, weights.where(handle.rows.row_of >= 0, 0))
-        assert equal(per_token_cast_back(*again)[:begin] if fp8 else again[:begin], rows[:begin])
+        again = per_token_cast_back(*again) if fp8 else again
+        own = handle.rows.row_of >= 0
+        assert equal(again[own], rows[own])
+        assert (again[:begin][~own[:begin]] == 0).all()
+
+    run(layer)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("again", [False, True])
+def test_padding_is_cleared_where_that_is_asked(
+    run: Callable[..., None], again: bool, waits: bool
+) -> None:
+    """Rows whose memory held something else before: the padding still does, unless it is cleared.
+    What comes home is the same."""
+    before = 7.0
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        new = dict(topk_idx=topk_idx, num_experts=EXPERTS, expert_alignment=ALIGNMENT)
+        first = buffer.dispatch(x, **new, do_cpu_sync=waits, do_expand=True)[3]
+
+        def rows_and_handle(cleared: bool) -> tuple[Any, Any]:
+            if world.device_index is not None:
+                torch.cuda.synchronize()  # What was freed lies ready, so calls get equal places.
+            how = dict(handle=first) if again else dict(**new, do_cpu_sync=waits)
+            rows, _, _, handle, _ = buffer.dispatch(
+                x, topk_weights=topk_weights, **how, do_expand=True, do_zero_padding=cleared
+            )
+            return rows, handle
+
+        for cleared in (False, True, False, True):
+            rows_and_handle(cleared)[0].fill_(before)
+            rows, handle = rows_and_handle(cleared)
+            own = handle.rows.row_of >= 0
+            padding = ~own
+            padding[handle.rows.offsets[-1] :] = False  # Places that nobody has needed.
+            assert padding.any()
+            assert (rows[padding] == (0 if cleared else before)).all()
+            rows[~own] = torch.nan
+            home, _, _ = buffer.combine(rows, handle)
+            choices = (topk_idx >= 0).sum(1, keepdim=True)
+            assert equal(home, (x.float() * choices).bfloat16())
+            del rows, handle
 
     run(layer)
 
@@ -225,6 +268,8 @@ def test_what_cannot_be_had_says_so() -> None:
             buffer.dispatch(x, handle=handle, do_cpu_sync=True)
         with pytest.raises(tokenyard.InvalidArgument, match="do_expand"):
             buffer.dispatch(x, handle=handle, do_expand=True)
+        with pytest.raises(tokenyard.InvalidArgument, match="do_zero_padding"):
+            buffer.dispatch(x, topk_idx, num_experts=EXPERTS, do_zero_padding=True)
         with pytest.raises(tokenyard.Unsupported, match="cache"):
             buffer.engram_write(x)
         with pytest.raises(tokenyard.Unsupported, match="all_gather"):

@@ -203,13 +203,18 @@ class ElasticBuffer(Elsewhere):
                 elsewhere counts are rounded up to one.
             do_cpu_sync: False waits for nothing: tensors have places for all tokens of all ranks.
             do_handle_copy: whether the handle has a copy of topk_idx, or the tensor itself.
-            do_expand: rows lie by expert, with zeros in between, whether `do_zero_padding` or not.
+            do_expand: rows lie by expert; what lies between experts may be anything, also NaN, with
+                weights and scales of 0.
+            do_zero_padding: zeros between experts, too; only with `do_expand`, and also of a
+                dispatch with a handle, whatever the first one was told.
             use_tma_aligned_col_major_sf: scales are received by columns, 16 bytes aligned.
 
         Returns:
             x as received, ids (of this rank's experts, or -1; None for rows by expert), weights (a
             row's, [rows, topk], or [rows] by expert), the handle and the event.
         """
+        if do_zero_padding and not do_expand:
+            raise invalid("do_zero_padding", "False without do_expand", "True")
         events = (previous_event, previous_event_before_epilogue)
         weights: torch.Tensor | None
         with self._stream.turn(events, async_with_compute_stream) as turn:
@@ -227,6 +232,7 @@ class ElasticBuffer(Elsewhere):
                     copies_ids=do_handle_copy,
                     waits=do_cpu_sync is not False,
                     expands=do_expand,
+                    clears_padding=do_zero_padding,
                     by_columns=use_tma_aligned_col_major_sf,
                 )
                 rows: Any = handle.rows or received
@@ -246,7 +252,12 @@ class ElasticBuffer(Elsewhere):
                         "do_expand", f"{handle.do_expand}, as of the handle", str(do_expand)
                     )
                 got, weights = self._exchanges.again(
-                    x, topk_weights, handle, num_sms or SMS, use_tma_aligned_col_major_sf
+                    x,
+                    topk_weights,
+                    handle,
+                    sms=num_sms or SMS,
+                    clears_padding=do_zero_padding,
+                    by_columns=use_tma_aligned_col_major_sf,
                 )
             turn.uses(*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
             turn.uses(cumulative_local_expert_recv_stats)

@@ -38,6 +38,7 @@ class ElasticExchanges:
         copies_ids: bool,
         waits: bool,
         expands: bool,
+        clears_padding: bool,
         by_columns: bool,
     ) -> tuple[EPHandle, tokenyard.Received[torch.Tensor]]:
         """A dispatch to new places."""
@@ -64,6 +65,7 @@ class ElasticExchanges:
                 received,
                 alignment=alignment,
                 rows_max=0 if waits else -(-most // alignment) * alignment,
+                clear_padding=clears_padding,
                 scales_by_columns=by_columns,
                 sms=min(sms, SMS_MAX),
             )
@@ -82,7 +84,9 @@ class ElasticExchanges:
         x: Rows,
         topk_weights: torch.Tensor | None,
         handle: EPHandle,
+        *,
         sms: int,
+        clears_padding: bool,
         by_columns: bool,
     ) -> tuple[Rows, torch.Tensor | None]:
         """The same tokens' other rows, and weights if new ones are given: they travel beside the
@@ -109,6 +113,7 @@ class ElasticExchanges:
                 received,
                 alignment=handle.expert_alignment,
                 rows_max=handle.num_expanded_tokens,
+                clear_padding=clears_padding,
                 scales_by_columns=by_columns,
                 sms=min(sms, SMS_MAX),
             )
