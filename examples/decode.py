@@ -22,8 +22,9 @@ try:
     from decoder.model import DecodeGraph
     from decoder.progress import Progress
     from decoder.reference import Reference
+    from decoder.tensors import WeightsError
     from decoder.tiles import UNIT_BYTES
-    from decoder.weights import Weights, WeightsError, random_weights, read_weights
+    from decoder.weights import Weights, random_weights, read_weights
 
     import tokenyard
     from tokenyard.megakernel import Megakernel, TaskTimeout

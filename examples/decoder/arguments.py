@@ -12,6 +12,7 @@ import tokenyard
 
 from .config import Config, read_config
 from .dense import shape_of
+from .tensors import first_file
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,13 @@ def _parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--processes", action="store_true", help="a process a rank, not a thread")
     parser.add_argument("--device", choices=("host", "cuda"), default="host", help="(host)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a Llama config.json")
-    parser.add_argument("--weights", type=Path, metavar="FILE", help="safetensors (random without)")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="PATH",
+        help="safetensors: a file, or a folder with one or with an index of several (random "
+        "without)",
+    )
     parser.add_argument("--seed", type=at_least(0), default=1, help="of random weights (1)")
     parser.add_argument(
         "--experts", type=at_least(0), metavar="N", help="of an MoE (0: dense; or the config's)"
@@ -162,7 +169,7 @@ def _check(chosen: argparse.Namespace, config: Config, prompts: list[list[int]])
     """Raises ValueError or OSError saying what cannot be."""
     config.check(chosen.ranks)
     if chosen.weights is not None:
-        chosen.weights.open("rb").close()
+        first_file(chosen.weights).open("rb").close()
         if importlib.util.find_spec("safetensors") is None:
             raise ValueError(
                 "--weights needs the Python package safetensors: pip install safetensors"

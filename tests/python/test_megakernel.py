@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import tokenyard
 
@@ -17,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import decode
 from decoder import progress
 from decoder.config import Config, RopeScaling, read_config
-from decoder.weights import WeightsError, random_weights
 
 
 @pytest.mark.parametrize(
@@ -47,86 +45,11 @@ def test_finds_the_tokens_of_numpy(how, capsys):
     assert float(ran[1]) < 20  # Two busy cores take 2 to 4 seconds.
 
 
-def saved(path, weights, config, **changed):
-    """A file such as Hugging Face's of a Llama or a Mixtral."""
-    hidden = config.hidden_size
-    tensors = {
-        "model.embed_tokens.weight": weights.embedding,
-        "model.norm.weight": weights.final_norm,
-        "lm_head.weight": weights.head,
-    }
-    for index, layer in enumerate(weights.layers):
-        at = f"model.layers.{index}."
-        tensors |= {
-            at + "input_layernorm.weight": layer.attention_norm,
-            at + "self_attn.q_proj.weight": layer.q.reshape(-1, hidden),
-            at + "self_attn.k_proj.weight": layer.k.reshape(-1, hidden),
-            at + "self_attn.v_proj.weight": layer.v.reshape(-1, hidden),
-            at + "self_attn.o_proj.weight": layer.out.reshape(hidden, -1),
-            at + "post_attention_layernorm.weight": layer.mlp_norm,
-        }
-        if layer.router is None:
-            names = {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
-            tensors |= {
-                f"{at}{name}.weight": getattr(layer, ours)[0] for ours, name in names.items()
-            }
-            continue
-        moe = at + "block_sparse_moe."
-        tensors[moe + "gate.weight"] = layer.router
-        for expert in range(config.num_local_experts):
-            for ours, name in {"gate": "w1", "up": "w3", "down": "w2"}.items():
-                tensors[f"{moe}experts.{expert}.{name}.weight"] = getattr(layer, ours)[expert]
-    tensors |= changed
-    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
-
-
 def told(path, config, **others):
     """A config.json of it."""
     said = {name: value for name, value in vars(config).items() if name != "rope_scaling"}
     path.write_text(json.dumps({**said, **others}))
     return path
-
-
-@pytest.mark.parametrize("experts", [0, 4])
-def test_weights_come_from_safetensors(experts, tmp_path, capsys):
-    config = Config(num_local_experts=experts)
-    file = tmp_path / "model.safetensors"
-    saved(file, random_weights(config, 5), config)
-    about = told(tmp_path / "config.json", config)
-    drawn = ["--tokens", "8", "--seed", "5", "--no-check", "--experts", str(experts)]
-    assert decode.main(drawn) == 0
-    tokens = capsys.readouterr().out.splitlines()[0]
-    assert decode.main(["--tokens", "8", "--config", str(about), "--weights", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert said.splitlines()[0] == tokens
-    assert "NumPy finds the same" in said
-
-
-HEAD = "lm_head.weight"
-NORM = "model.norm.weight"
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({NORM: None}, f"has no tensor {NORM}"),
-        ({NORM: np.ones(63, np.float32)}, rf"{NORM} has the shape \[63\], .* have \[64\]"),
-        ({HEAD: np.ones((64, 256), np.float32)}, rf"{HEAD} has the shape"),
-    ],
-)
-def test_weights_of_another_model_are_named(changed, complaint, tmp_path):
-    config = Config()
-    file = tmp_path / "model.safetensors"
-    saved(file, random_weights(config, 5), config, **changed)
-    with pytest.raises(WeightsError, match=complaint):
-        decode.main(["--tokens", "8", "--weights", str(file)])
-
-
-def test_what_is_no_safetensors_file_is_named(tmp_path):
-    file = tmp_path / "model.safetensors"
-    file.write_text("hello")
-    with pytest.raises(WeightsError, match="is not a safetensors file"):
-        decode.main(["--tokens", "8", "--weights", str(file)])
 
 
 LLAMA_3 = RopeScaling(8.0, 1.0, 4.0, 16)
