@@ -123,5 +123,6 @@ class Megakernel:
         return self._native.finished_iterations
 
     def trace(self) -> Any:
-        """Of the last run: `perfetto()` a file's text, `summary()`, `measured_costs()` by task."""
+        """Of the last run: `perfetto()` a file's text, `summary()`, and `measured_costs()`, ns of
+        each task in the order in which `Graph.task` added them. Empty without `trace_records`."""
         return self._native.trace()

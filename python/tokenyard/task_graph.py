@@ -235,6 +235,7 @@ class Graph:
         self._native.once()
 
     def set_costs(self, costs: Mapping[Task, int]) -> None:
-        """What tasks cost in ns, for placement: from the trace of an earlier kernel."""
+        """What tasks cost in ns, for placement: from the trace of an earlier kernel, as in
+        `set_costs(dict(zip(tasks, trace.measured_costs())))`."""
         for task, cost_ns in costs.items():
             self._native.set_cost(task.id, cost_ns)
