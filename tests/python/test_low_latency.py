@@ -27,8 +27,10 @@ def given(rank: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def there_and_back(
     exchange: tokenyard.LowLatency, rank: int, seed: int, early: bool = False, **call
 ) -> bool:
-    """Experts that change nothing, each weighing one half: everything comes home as it was. `early`: it
-    is dispatch that gets the weights."""
+    """Experts that change nothing, each weighing one half: everything comes home as it was.
+
+    `early`: it is dispatch that gets the weights.
+    """
     x, topk_idx, weights = given(rank, seed)
     told = weights if early else None
     got = exchange.dispatch(x, topk_idx, rows="bf16", topk_weights=told, **call)
