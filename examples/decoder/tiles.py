@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -80,6 +81,7 @@ class TiledGraph:
         pieces = self.memory.shared(self.ranks * words * F32)
         parts = self.graph.tensor(f"{name} parts", pieces[self.rank], self.ranks * words * F32)
         arrived = self.graph.event(f"{name} arrived")
+        source: dict[str, Any] = {"from": own.piece}  # No name for a keyword.
         for rank in range(self.ranks):
             self.graph.task(
                 "copy_to_peer",
@@ -88,7 +90,7 @@ class TiledGraph:
                 writes=[slice_of(parts, self.rank * words, words).of(rank)],
                 waits=[ready],
                 signals=[arrived.on(rank)],
-                **{"from": own.piece},
+                **source,
                 to=pieces[rank].at(self.rank * words * F32),
                 words=words,
             )

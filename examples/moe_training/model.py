@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -79,11 +80,13 @@ class Model(nn.Module):
             x = block(x)
         return self.scores(self.last(x))
 
+    def expert_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of this rank's experts."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            yield from block.experts.expert_parameters()
+
     def shared_parameters(self) -> list[nn.Parameter]:
         """Those that every rank has; the others are experts, each of which one rank has."""
-        own = {
-            id(parameter)
-            for block in self.blocks
-            for parameter in block.experts.expert_parameters()
-        }
+        own = {id(parameter) for parameter in self.expert_parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in own]

@@ -42,9 +42,8 @@ def train(
                 for part in text.batch(step, shape.rows)
             )
             shared.clear()
-            for block in model.blocks:
-                for parameter in block.experts.expert_parameters():
-                    parameter.grad = None
+            for parameter in model.expert_parameters():
+                parameter.grad = None
             scores = model(letters).view(-1, BYTES)
             loss = cross_entropy(scores, follows.reshape(-1), reduction="sum")
             loss = loss / (shape.rows * shape.window)

@@ -114,9 +114,10 @@ def _library_of(kind: type) -> Arrays | None:
 
 def arrays_of(argument: str, array: Any) -> Arrays:
     """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
-    library = _library_of(type(array))
+    kind: Any = type(array)
+    library = _library_of(kind)
     if library is None:
-        raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
+        raise invalid(argument, "a NumPy array or a torch tensor", kind.__name__)
     return library
 
 

@@ -76,7 +76,7 @@ class Group:
                 reduced one by one in one operation.
         """
         given = isinstance(array, np.ndarray) or not isinstance(array, Iterable)
-        arrays = [array] if given else list(array)
+        arrays: list[Any] = [array] if given else list(array)
         out = [written_buffer_of("array", one) for one in arrays]
         return self._submit(Kind.all_reduce, out=out, op=op, **call)
 

@@ -18,6 +18,6 @@ def over_arena(world: World) -> Any:
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         _tokenyard.__file__, "tokenyard_allocate", "tokenyard_free"
     )
-    pool = torch.cuda.MemPool(allocator.allocator())
+    pool: Any = torch.cuda.MemPool(allocator.allocator())
     pool.lender = allocator  # torch's pool does not keep it.
     return pool

@@ -132,9 +132,9 @@ def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Ending:
         return Ending(rank, 0, False, error)
     if returned:
         return Ending(rank, at_ns, True, value)
-    error, trace = value
-    error.add_note(f"in its process:\n{trace}")
-    return Ending(rank, at_ns, False, error)
+    thrown, trace = value
+    thrown.add_note(f"in its process:\n{trace}")
+    return Ending(rank, at_ns, False, thrown)
 
 
 def _died(rank: int, child: SpawnProcess) -> Ending:

@@ -16,6 +16,7 @@ The layers of `tokenyard.moe` are here too; imported from there they need no com
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -53,7 +54,7 @@ def monitored_barrier(
     torch's own function of this name takes groups of backend gloo only.
     """
     job_of(group)
-    chosen = group or dist.group.WORLD
+    chosen: Any = group or dist.group.WORLD  # Which job_of has found to be ours.
     chosen.monitored_barrier(timeout or timedelta(seconds=-1e-3), wait_all_ranks=True)
 
 
