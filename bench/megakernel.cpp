@@ -70,15 +70,16 @@ mk::Graph stages(const World& world, const Case& of, uint32_t count, uint32_t wo
   return graph;
 }
 
-/// Throws unless every task of the trace began after those that it waits for.
+/// Throws unless every task of the trace began after those of its rank that it waits for.
 void check_order(const mk::Trace& trace) {
   std::vector<uint64_t> begun(trace.tasks.size(), 0);
   for (const mk::TraceSpan& span : trace.spans) begun[span.task] = span.begun_ns;
   for (const mk::TraceSpan& span : trace.spans)
-    for (const mk::TraceSignal& before : trace.tasks[span.task].after)
-      if (before.lag == 0 && begun[before.task] > span.begun_ns)
-        throw InternalError(fmt::format("'{}' began before '{}'", trace.tasks[span.task].name,
-                                        trace.tasks[before.task].name));
+    for (const mk::TraceWait& wait : trace.tasks[span.task].waits)
+      for (const mk::TraceSignal& before : trace.events[wait.event].signals)
+        if (before.rank == trace.rank && wait.lag == 0 && begun[before.task] > span.begun_ns)
+          throw InternalError(fmt::format("'{}' began before '{}'", trace.tasks[span.task].name,
+                                          trace.tasks[before.task].name));
 }
 
 /// Median and spread of a hop in us. Collective.

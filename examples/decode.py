@@ -27,7 +27,7 @@ try:
     from decoder.weights import Weights, random_weights, read_weights
 
     import tokenyard
-    from tokenyard.megakernel import Megakernel, TaskTimeout
+    from tokenyard.megakernel import Megakernel, TaskTimeout, perfetto
 except ModuleNotFoundError as missing:
     sys.exit(f"The example needs the Python package {missing.name}: pip install '.[demo]'")
 
@@ -134,12 +134,10 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
     ]
     summary = ""
     if job.trace is not None:
-        trace = kernel.trace()
-        summary = trace.summary()
-        name = (
-            job.trace.with_stem(f"{job.trace.stem}-{world.rank}") if world.size > 1 else job.trace
-        )
-        name.write_text(trace.perfetto())
+        traces = kernel.traces()
+        summary = traces[world.rank].summary()
+        if world.rank == 0:
+            job.trace.write_text(perfetto(traces))
     world.barrier("decode: all ranks have their tokens")
     return Decoded(tokens, status, seconds, summary)
 

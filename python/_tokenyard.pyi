@@ -628,6 +628,12 @@ class TaskTrace:
 
     def measured_costs(self) -> list[int]: ...
 
+    @property
+    def rank(self) -> int: ...
+
+    @staticmethod
+    def perfetto_of(traces: Sequence[TaskTrace]) -> str: ...
+
 class Megakernel:
     """See tokenyard.megakernel.Megakernel."""
 
@@ -648,6 +654,8 @@ class Megakernel:
     def finished_iterations(self) -> int: ...
 
     def trace(self) -> TaskTrace: ...
+
+    def traces(self) -> list[TaskTrace]: ...
 
 class RopeScaling:
     """How Llama 3 stretches what turns slowly."""

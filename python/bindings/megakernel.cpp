@@ -142,6 +142,16 @@ mk::Trace trace_of(const Kernel& kernel) {
   return kernel.get().trace();
 }
 
+std::vector<mk::Trace> traces_of(const Kernel& kernel) {
+  nb::gil_scoped_release unlocked;
+  return kernel.get().traces();
+}
+
+std::string perfetto_of(const std::vector<mk::Trace>& traces) {
+  nb::gil_scoped_release unlocked;
+  return mk::perfetto(traces);
+}
+
 std::string summary_of(const mk::Trace& trace) {
   return trace.summary().text(trace.spans, trace.tasks);
 }
@@ -196,7 +206,9 @@ void register_megakernel(nb::module_& m) {
   nb::class_<mk::Trace>(m, "TaskTrace", "When each task of a run waited, ran and ended.")
       .def("perfetto", &mk::Trace::perfetto)
       .def("summary", &summary_of)
-      .def("measured_costs", &mk::Trace::measured_costs);
+      .def("measured_costs", &mk::Trace::measured_costs)
+      .def_ro("rank", &mk::Trace::rank)
+      .def_static("perfetto_of", &perfetto_of, "traces"_a);
   nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
                   "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a,
@@ -219,7 +231,8 @@ void register_megakernel(nb::module_& m) {
            })
       .def_prop_ro("finished_iterations",
                    [](const Kernel& self) { return self.get().finished_iterations(); })
-      .def("trace", &trace_of);
+      .def("trace", &trace_of)
+      .def("traces", &traces_of);
 }
 
 }  // namespace tokenyard::python

@@ -4,6 +4,7 @@
     Graph         tasks with what they read, write, wait for and signal
     Megakernel    a graph, proved and compiled, ready to run
     DenseDecoder  a Llama-shaped model's step as a graph
+    perfetto      one file of the traces of all ranks
 
 Task types are C++ (src/megakernel/tasks); this is how Python puts them together. Every rank writes
 a graph of its own and declares the same tensors and events in the same order.
@@ -11,7 +12,7 @@ a graph of its own and declares the same tensors and events in the same order.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import _tokenyard
 
@@ -50,6 +51,7 @@ __all__ = [
     "Tensor",
     "TensorMemory",
     "Wait",
+    "perfetto",
 ]
 
 
@@ -122,7 +124,29 @@ class Megakernel:
         """Iterations that have ended, over all runs, even where one has failed."""
         return self._native.finished_iterations
 
-    def trace(self) -> Any:
-        """Of the last run: `perfetto()` a file's text, `summary()`, and `measured_costs()`, ns of
-        each task in the order in which `Graph.task` added them. Empty without `trace_records`."""
+    def trace(self) -> _tokenyard.TaskTrace:
+        """Of the last run, on this rank; empty without `trace_records`.
+
+        `perfetto()` is a file's text, `summary()` tells where time went, `measured_costs()` are
+        ns of each task, in the order in which `Graph.task` added them.
+        """
         return self._native.trace()
+
+    def traces(self) -> list[_tokenyard.TaskTrace]:
+        """Of the last run, on all ranks, by rank. Collective: every rank gets all of them."""
+        return self._native.traces()
+
+
+def perfetto(traces: Sequence[_tokenyard.TaskTrace]) -> str:
+    """One file's text, for ui.perfetto.dev: a process a rank, arrows between ranks, one clock.
+
+    Clocks of different GPUs are not comparable. Each is moved to where the signals between ranks
+    say that it must be; by how much, and how sure that is, stands at its process.
+
+    Args:
+        traces: of ranks of one run, as `Megakernel.traces` returns them.
+
+    Raises:
+        InvalidArgument: two of them are of one rank.
+    """
+    return _tokenyard.TaskTrace.perfetto_of(traces)

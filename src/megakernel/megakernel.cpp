@@ -15,6 +15,8 @@
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/shape_of.hpp"
 #include "megakernel/stall_report.hpp"
+#include "megakernel/trace_gathering.hpp"
+#include "megakernel/traced_graph.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -66,7 +68,7 @@ struct Megakernel::Parts {
     }
     accelerator.prepare(graph.task_set().kernel_for(shape.schedulers));
     tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
-    for (const TaskType& type : graph.task_set().types) type_names.emplace_back(type.name);
+    traced = traced_graph(everybody.graphs, world.rank());
   }
   ~Parts();
 
@@ -87,7 +89,7 @@ struct Megakernel::Parts {
   std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
   uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
   std::unique_ptr<DeviceTables> tables;
-  std::vector<std::string> type_names;
+  TracedGraph traced;
   uint32_t runs = 0;
   uint64_t finished = 0;  ///< iterations, over all runs
   bool running = false;
@@ -324,18 +326,11 @@ double Megakernel::last_run_ms() const {
 
 Trace Megakernel::trace() const {
   const Parts& parts = *parts_;
-  Trace trace{.rank = parts.world.rank(), .workers = parts.shape.workers, .tasks = {}, .spans = {}};
-  std::vector<std::vector<uint32_t>> signalling(parts.graph.events().size());
-  for (uint32_t task = 0; task < parts.graph.tasks().size(); ++task)
-    for (const Signal& signal : parts.graph.tasks()[task].signals)
-      if (signal.rank == trace.rank) signalling[signal.event.id].push_back(task);
-  for (const Graph::TaskNode& node : parts.graph.tasks()) {
-    TraceTask& task = trace.tasks.emplace_back(
-        TraceTask{.name = node.name, .type = parts.type_names[node.type], .after = {}});
-    for (const Wait& wait : node.waits)
-      for (const uint32_t before : signalling[wait.event.id])
-        task.after.push_back({.task = before, .lag = wait.lag});
-  }
+  Trace trace{.rank = parts.world.rank(),
+              .workers = parts.shape.workers,
+              .tasks = parts.traced.tasks,
+              .events = parts.traced.events,
+              .spans = {}};
   const std::vector<TraceRecord> records = parts.tables->read_trace();
   const std::vector<uint32_t> used = parts.tables->read_trace_used();
   const uint32_t capacity = parts.tables->trace_records();
@@ -352,6 +347,10 @@ Trace Megakernel::trace() const {
     }
   }
   return trace;
+}
+
+std::vector<Trace> Megakernel::traces() const {
+  return gather_traces(parts_->world, trace());
 }
 
 }  // namespace tokenyard::megakernel

@@ -3,27 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <utility>
+
+#include "megakernel/span_index.hpp"
 
 namespace tokenyard::megakernel {
 
 namespace {
 
-/// Spans by task and iteration.
-using Index = std::map<std::pair<uint32_t, uint64_t>, uint32_t>;
-
-Index index_of(const std::vector<TraceSpan>& spans) {
-  Index index;
-  for (uint32_t i = 0; i < spans.size(); ++i) index[{spans[i].task, spans[i].iteration}] = i;
-  return index;
-}
-
 constexpr uint32_t kNone = UINT32_MAX;
 
 /// Who let `span` begin: the last to end of those whose events it awaited, and of the task before
 /// it on its worker.
-uint32_t held_up_by(const Trace& trace, const Index& index, uint32_t span) {
+uint32_t held_up_by(const Trace& trace, const SpanIndex& index, uint32_t span) {
   const TraceSpan& waiting = trace.spans[span];
   uint32_t latest = kNone;
   const auto consider = [&](uint32_t other) {
@@ -31,10 +22,12 @@ uint32_t held_up_by(const Trace& trace, const Index& index, uint32_t span) {
       latest = other;
   };
   if (span > 0 && trace.spans[span - 1].worker == waiting.worker) consider(span - 1);
-  for (const TraceSignal& signal : trace.tasks[waiting.task].after) {
-    const auto found = index.find({signal.task, waiting.iteration - signal.lag});
-    if (found != index.end()) consider(found->second);
-  }
+  for (const TraceWait& wait : trace.tasks[waiting.task].waits)
+    for (const TraceSignal& signal : trace.events[wait.event].signals) {
+      if (signal.rank != trace.rank) continue;  // Of another clock.
+      const auto found = index.find(signal.task, waiting.iteration, wait.lag);
+      if (found) consider(*found);
+    }
   return latest;
 }
 
@@ -47,7 +40,7 @@ double us(uint64_t ns) {
 TraceSummary Trace::summary() const {
   TraceSummary summary;
   if (spans.empty()) return summary;
-  const Index index = index_of(spans);
+  const SpanIndex index(*this);
   uint64_t first_ns = UINT64_MAX;
   uint32_t last = 0;
   for (uint32_t i = 0; i < spans.size(); ++i) {

@@ -17,8 +17,9 @@ Trace pipelined() {
   return {
       .rank = 0,
       .workers = 2,
-      .tasks = {{.name = "make", .type = "step", .after = {}},
-                {.name = "use", .type = "step", .after = {{.task = 0, .lag = 1}}}},
+      .tasks = {{.name = "make", .type = "step", .waits = {}},
+                {.name = "use", .type = "step", .waits = {{.event = 0, .lag = 1}}}},
+      .events = {{.carried = false, .signals = {{.rank = 0, .task = 0}}}},
       .spans = {
           {.worker = 0, .task = 0, .iteration = 0, .taken_ns = 0, .begun_ns = 0, .ended_ns = 50},
           {.worker = 0, .task = 0, .iteration = 1, .taken_ns = 50, .begun_ns = 50, .ended_ns = 90},
@@ -51,6 +52,20 @@ TEST(Trace, AWaitThatLagsLeadsToTheIterationBefore) {
   EXPECT_EQ(arrows, 1u);  // The first iteration's wait is for none.
 }
 
+/// Those of all that signal an event would hide everything else.
+TEST(Trace, AnArrowComesFromTheLastSignal) {
+  Trace trace = pipelined();
+  trace.tasks.push_back({.name = "make more", .type = "step", .waits = {}});
+  trace.events[0].signals.push_back({.rank = 0, .task = 2});
+  trace.workers = 3;
+  trace.spans.push_back(
+      {.worker = 2, .task = 2, .iteration = 0, .taken_ns = 0, .begun_ns = 0, .ended_ns = 51});
+  std::vector<uint32_t> from;
+  for (const auto& event : events_of(trace))
+    if (event["ph"] == "s") from.push_back(event["tid"]);
+  EXPECT_THAT(from, ElementsAre(2));
+}
+
 /// A worker signals first and then notes the time.
 TEST(Trace, ATaskMayBeginBeforeTheEndOfItsSignalIsNoted) {
   Trace trace = pipelined();
@@ -79,8 +94,11 @@ TEST(Trace, CostsAreMeansOfWhatTasksTook) {
 }
 
 TEST(Trace, OfNothingIsEmpty) {
-  const Trace trace{
-      .rank = 0, .workers = 1, .tasks = {{.name = "a", .type = "b", .after = {}}}, .spans = {}};
+  const Trace trace{.rank = 0,
+                    .workers = 1,
+                    .tasks = {{.name = "a", .type = "b", .waits = {}}},
+                    .events = {},
+                    .spans = {}};
   EXPECT_TRUE(trace.summary().critical_path.empty());
   EXPECT_THAT(trace.measured_costs(), ElementsAre(0));
   EXPECT_TRUE(nlohmann::json::parse(trace.perfetto()).contains("traceEvents"));

@@ -233,3 +233,50 @@ def test_a_trace_is_a_file_for_perfetto(tmp_path, capsys):
     assert "critical path" in capsys.readouterr().out
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {"X", "s", "f", "M"} <= {event["ph"] for event in events}
+
+
+def arrows_between_ranks(events):
+    """(rank, task) to (rank, task), by the names of tasks without their numbers."""
+    tasks = sorted(
+        (event["ts"], event["pid"], event["tid"], event["name"])
+        for event in events
+        if event["ph"] == "X" and event["cat"] != "waiting"
+    )
+
+    def task_at(arrow):
+        row = (arrow["pid"], arrow["tid"])
+        begun = [name for ts, *at, name in tasks if tuple(at) == row and ts <= arrow["ts"]]
+        return arrow["pid"], re.sub(r" \d+", "", begun[-1])
+
+    remote = [event for event in events if event.get("cat") == "remote event"]
+    begins = {event["id"]: event for event in remote if event["ph"] == "s"}
+    ends = [event for event in remote if event["ph"] == "f"]
+    assert all(begins[end["id"]]["ts"] <= end["ts"] for end in ends)
+    return {(task_at(begins[end["id"]]), task_at(end)) for end in ends}
+
+
+@pytest.mark.parametrize(
+    ("how", "stages"),
+    [
+        ([], [("attention out", "gate/up"), ("down", "qkv"), ("best of a rank", "next token")]),
+        (["--processes"], [("attention out", "gate/up")]),
+        (["--counters"], [("out to rank {to}", "out sum"), ("best to rank {to}", "next token")]),
+        (["--counters", "--schedulers", "1"], [("down to rank {to}", "down sum")]),
+    ],
+)
+def test_a_trace_of_ranks_is_one_file_with_arrows_between_them(how, stages, tmp_path, capsys):
+    file = tmp_path / "t.json"
+    assert decode.main(["--ranks", "2", "--tokens", "4", "--trace", str(file), *how]) == 0
+    assert capsys.readouterr().out.count("critical path") == 1
+    assert list(tmp_path.iterdir()) == [file]
+    events = json.loads(file.read_text())["traceEvents"]
+    ranks = {event["pid"]: event["args"] for event in events if event.get("name") == "process_name"}
+    assert [ranks[rank]["name"] for rank in sorted(ranks)] == ["rank 0", "rank 1"]
+    # Ranks on one machine have one clock.
+    assert ranks[1]["at_least_us"] <= 0 <= ranks[1]["at_most_us"]
+    assert ranks[1]["contradiction_us"] == 0
+    arrows = arrows_between_ranks(events)
+    for signals, awaits in stages:
+        for rank in range(2):
+            to = re.sub(r" \d+", "", signals.format(to=1 - rank))
+            assert ((rank, to), (1 - rank, awaits)) in arrows

@@ -10,7 +10,7 @@ from programs import ROOT
 
 import tokenyard
 from tokenyard.errors import InvalidGraph, TaskTimeout
-from tokenyard.megakernel import Event, Graph, Megakernel, Signal, TensorMemory
+from tokenyard.megakernel import Event, Graph, Megakernel, Signal, TensorMemory, perfetto
 
 SUM = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
 
@@ -218,6 +218,40 @@ def test_costs_that_were_measured_place_the_next_run(longest):
     others = {workers[f"sum {index}"] for index in range(3) if index != longest}
     assert len(others) == 1
     assert workers[f"sum {longest}"] not in others
+
+
+def test_traces_of_all_ranks_are_one_file_on_every_rank():
+    def run(world):
+        graph, memory = Graph(world), TensorMemory(world)
+        other = 1 - world.rank
+        told = graph.event("told")
+        for name, links in [
+            ("tell", dict(signals=[Signal(told, other)])),
+            ("hear", dict(waits=[told])),
+        ]:
+            place = memory.local(32)
+            written = graph.tensor(f"{name} sum", place, 32)
+            graph.task(
+                "reduce", name=f"{name} {world.rank}", writes=[written.all()], parts=place,
+                residual=None, y=place, part_count=0, stride=0, count=8, **links,
+            )  # fmt: skip
+        graph.once()
+        kernel = Megakernel(world, graph, workers=2, trace_records=8)
+        kernel.run(1)
+        traces = kernel.traces()
+        assert [trace.rank for trace in traces] == [0, 1]
+        with pytest.raises(tokenyard.InvalidArgument, match="two of rank 0"):
+            perfetto([traces[0], traces[0]])
+        return perfetto(traces)
+
+    files = tokenyard.launch(run, ranks=2)
+    assert files[0] == files[1]
+    events = json.loads(files[0])["traceEvents"]
+    assert {event["name"] for event in events if event.get("cat") == "reduce"} == {
+        f"{name} {rank}" for name in ("tell", "hear") for rank in range(2)
+    }
+    arrows = {(event["ph"], event["pid"]) for event in events if event.get("cat") == "remote event"}
+    assert arrows == {("s", 0), ("f", 0), ("s", 1), ("f", 1)}
 
 
 def test_the_page_shows_what_runs(capsys):

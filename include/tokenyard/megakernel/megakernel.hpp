@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tokenyard/megakernel/error.hpp"
 #include "tokenyard/megakernel/graph.hpp"
@@ -59,8 +60,11 @@ class Megakernel {
   uint64_t finished_iterations() const;
   /// From the last run's launch to its end, as the device sees it.
   double last_run_ms() const;
-  /// Of the last run.
+  /// Of the last run, on this rank.
   Trace trace() const;
+  /// Collective. [ranks] those of all ranks, on every rank: perfetto() makes one file of them.
+  /// Throws as World::all_gather does.
+  std::vector<Trace> traces() const;
 
   struct Parts;
 

@@ -1,0 +1,135 @@
+// Traces as bytes, whole and damaged, and on their way to all ranks.
+#include "megakernel/trace_codec.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "fabric/worlds.hpp"
+#include "megakernel/invented_traces.hpp"
+#include "megakernel/trace_gathering.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using testing::HasSubstr;
+
+/// Of rank 1, with all that a trace may have.
+Trace full() {
+  InventedTraces invented({0, 1'000'000});
+  invented.tell(0, 1, 1000, 100);
+  invented.tell(1, 0, 2000, 100);
+  const auto first = invented.ran(1, 5000, 5100), second = invented.ran(1, 5200, 5300);
+  invented.signal(first, second, 1);
+  invented.again(first, 7, 6000, 6100);
+  Trace trace = invented.traces[1];
+  trace.events[0].carried = true;
+  trace.events[1].signals.push_back({.rank = 0, .task = 3, .dynamic = true});
+  trace.tasks[0].name = std::string("with a \0 and \"quotes\"", 21);
+  return trace;
+}
+
+TEST(TraceCodec, ATraceIsTheSameAfterwards) {
+  const Trace before = full(), after = TraceCodec::decode(TraceCodec::encode(before));
+  EXPECT_EQ(after.rank, before.rank);
+  EXPECT_EQ(after.workers, before.workers);
+  ASSERT_EQ(after.tasks.size(), before.tasks.size());
+  for (size_t i = 0; i < before.tasks.size(); ++i) {
+    EXPECT_EQ(after.tasks[i].name, before.tasks[i].name);
+    EXPECT_EQ(after.tasks[i].type, before.tasks[i].type);
+    ASSERT_EQ(after.tasks[i].waits.size(), before.tasks[i].waits.size());
+    for (size_t j = 0; j < before.tasks[i].waits.size(); ++j) {
+      EXPECT_EQ(after.tasks[i].waits[j].event, before.tasks[i].waits[j].event);
+      EXPECT_EQ(after.tasks[i].waits[j].lag, before.tasks[i].waits[j].lag);
+    }
+  }
+  ASSERT_EQ(after.events.size(), before.events.size());
+  for (size_t i = 0; i < before.events.size(); ++i) {
+    EXPECT_EQ(after.events[i].carried, before.events[i].carried);
+    ASSERT_EQ(after.events[i].signals.size(), before.events[i].signals.size());
+    for (size_t j = 0; j < before.events[i].signals.size(); ++j) {
+      EXPECT_EQ(after.events[i].signals[j].rank, before.events[i].signals[j].rank);
+      EXPECT_EQ(after.events[i].signals[j].task, before.events[i].signals[j].task);
+      EXPECT_EQ(after.events[i].signals[j].dynamic, before.events[i].signals[j].dynamic);
+    }
+  }
+  ASSERT_EQ(after.spans.size(), before.spans.size());
+  EXPECT_EQ(
+      std::memcmp(after.spans.data(), before.spans.data(), before.spans.size() * sizeof(TraceSpan)),
+      0);
+}
+
+TEST(TraceCodec, EveryByteThatIsDamagedIsNoticed) {
+  const std::vector<std::byte> whole = TraceCodec::encode(full());
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::vector<std::byte> damaged = whole;
+    damaged[at] ^= std::byte{0x40};
+    EXPECT_THROW(TraceCodec::decode(damaged), InternalError) << at;
+  }
+}
+
+TEST(TraceCodec, BytesThatAreMissingOrTooManyAreNoticed) {
+  std::vector<std::byte> bytes = TraceCodec::encode(full());
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(TraceCodec::decode(std::span(bytes).first(size)), InternalError) << size;
+  bytes.push_back({});
+  EXPECT_THROW(TraceCodec::decode(bytes), InternalError);
+}
+
+TEST(TraceCodec, WhatIsNoTraceIsNamed) {
+  const std::vector<std::byte> foreign(100, std::byte{0x7f});
+  try {
+    TraceCodec::decode(foreign);
+    ADD_FAILURE() << "it was taken";
+  } catch (const InternalError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the mark of a trace: expected"));
+  }
+}
+
+/// Whole bytes of a trace that names what it does not have.
+TEST(TraceCodec, TasksWorkersAndEventsMustExist) {
+  const auto refused = [](const std::function<void(Trace&)>& spoil, const char* named) {
+    Trace trace = full();
+    spoil(trace);
+    try {
+      TraceCodec::decode(TraceCodec::encode(trace));
+      ADD_FAILURE() << "taken in spite of " << named;
+    } catch (const InternalError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(named));
+    }
+  };
+  refused([](Trace& trace) { trace.spans[0].task = 99; }, "a task below: expected 4, got 99");
+  refused([](Trace& trace) { trace.spans[0].worker = 1; }, "a worker below: expected 1, got 1");
+  refused([](Trace& trace) { trace.tasks[3].waits[0].event = 9; }, "an event below: expected 2");
+}
+
+TEST(TraceGathering, PiecesMakeWholesAgain) {
+  const auto bytes_of = [](uint32_t rank) {
+    // None of rank 0, one piece less a byte, one piece, and two and a byte.
+    const size_t size = std::array{0, 9, 10, 21}[rank];
+    std::vector<std::byte> bytes(size);
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(100 * rank + i);
+    return bytes;
+  };
+  run_threads("host", 4, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{1} << 20},
+              [&](World& world) {
+                const auto all = gather_in_pieces(world, bytes_of(world.rank()), 10);
+                ASSERT_EQ(all.size(), 4u);
+                for (uint32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(all[rank], bytes_of(rank));
+              });
+}
+
+TEST(TraceGathering, ATraceOfAnotherRankIsRefused) {
+  run_threads("host", 2, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{1} << 20},
+              [&](World& world) {
+                Trace trace = full();
+                trace.rank = 1 - world.rank();
+                EXPECT_THROW(gather_traces(world, trace), InternalError);
+              });
+}
+
+}  // namespace
+}  // namespace tokenyard::megakernel
