@@ -33,7 +33,8 @@ from .errors import (
 from .expert_parallel import ExpertParallel
 from .group import Group
 from .launch import launch
-from .low_latency import LowLatency, LowLatencyCombined, LowLatencyReceived, MaskedRank
+from .low_latency import LowLatency, MaskedRank
+from .low_latency_results import LowLatencyCombined, LowLatencyReceived
 from .received import Combined, ExpertRows, Received, Route
 from .store_server import StoreServer
 from .work import Work

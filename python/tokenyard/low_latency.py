@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import _tokenyard
 from _tokenyard import MaskedRank
@@ -12,14 +11,9 @@ from _tokenyard import MaskedRank
 from .arrays import Arrays, arrays_of
 from .errors import invalid
 from .exchange import Exchange
+from .low_latency_results import A, Hook, LowLatencyCombined, LowLatencyReceived, Memory
 from .sizes import size_of
 from .world import World, check_timeout, native_of
-
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
-
-Hook = Callable[[], None]
-"""The second half of a call: receives. To be called once, in the order of the first halves."""
 
 BF16 = ("bfloat16",)
 FP8 = ("float8_e4m3fn",)
@@ -28,58 +22,6 @@ FP32 = ("float32",)
 
 ROWS = ("bf16", "fp8", "fp8_rounded", "fp8_ue8m0")
 """What a dispatch can deliver, in the order of the native enum."""
-
-
-class Memory(NamedTuple):
-    """Bytes that a LowLatency takes on each rank."""
-
-    arena_bytes: int
-    """Of the arena, which peers reach."""
-    device_bytes: int
-    """Beside it."""
-    combine_buffer_bytes: int
-    """Each of the two buffers that `combine_buffer` gives, when it is first asked for; who never
-    asks has none."""
-
-
-@dataclass(frozen=True, eq=False)
-class LowLatencyReceived(Generic[A]):
-    """What a rank received. slots = ranks * tokens_max.
-
-    The arrays are views into memory of the exchange. They hold until this batch's combine; another
-    batch takes the memory after that, or once the last of them is gone.
-    """
-
-    x: A
-    """[local experts, slots, hidden] bfloat16 or float8_e4m3fn. An expert's rows lie packed from
-    slot 0, by source rank, then source token; what lies after means nothing."""
-    scales: A | None
-    """[local experts, slots, groups] float32, a scale for 128 channels; for "fp8_ue8m0"
-    [local experts, slots, words] int32 of four exponents each; None for "bf16". Neighbouring slots
-    lie next to one another in memory."""
-    counts: A
-    """[local experts] int32: rows of each expert."""
-    ranges: A
-    """[local experts, ranks, 2] int32: a source rank's first row, and how many it has."""
-    source_token: A
-    """[local experts, slots] int32: the token's index on its source rank."""
-    hook: Hook | None
-    """With `return_recv_hook`: brings all of the above."""
-    _batch: Any
-    _arrays: Arrays
-    _weights_told: bool
-
-
-@dataclass(frozen=True, eq=False)
-class LowLatencyCombined(Generic[A]):
-    """What a combine brings home."""
-
-    x: A
-    """[tokens, hidden] bfloat16."""
-    lost: A
-    """[tokens] int32: picks whose experts are on masked ranks, which x lacks."""
-    hook: Hook | None
-    """With `return_recv_hook`: brings both."""
 
 
 class LowLatency(Exchange):
