@@ -7,7 +7,12 @@
 
 #include "simt/misuse.hpp"
 #include "simt/modify.hpp"
+#include "simt/sanitizers.hpp"
 #include "simt/source_line.hpp"
+
+#if TOKENYARD_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace tokenyard::simt {
 
@@ -53,6 +58,27 @@ int cpu_order(Order order) {
       return __ATOMIC_ACQ_REL;
   }
   return __ATOMIC_SEQ_CST;
+}
+
+/// ThreadSanitizer knows no fences, and takes what one publishes for a race. It is told that what
+/// comes before a fence comes before all that is acquired later, by whomever: of races it then sees
+/// fewer than there may be, which are the simulator's business, but none that there is not.
+class FencesForSanitizer {
+ public:
+#if TOKENYARD_TSAN
+  static void published() { __tsan_release(&word_); }
+  static void acquired() { __tsan_acquire(&word_); }
+
+ private:
+  static inline char word_ = 0;
+#else
+  static void published() {}
+  static void acquired() {}
+#endif
+};
+
+bool acquires(Order order) {
+  return order == Order::acquire || order == Order::acq_rel;
 }
 
 // Sixteen bytes as one: cmpxchg16b, the only such access that every x86-64 CPU since 2006 promises.
@@ -127,6 +153,7 @@ void DirectMemory::load(const ThreadName&, const void* from, void* value, uint32
     }
     std::memcpy(value, &loaded, sizeof(T));
   });
+  if (acquires(order)) FencesForSanitizer::acquired();
 }
 
 void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_t bytes,
@@ -168,6 +195,7 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
       throw InternalError(fmt::format("a read-modify-write of {} bytes", sizeof(T)));
     }
   });
+  if (acquires(order)) FencesForSanitizer::acquired();
 }
 
 void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* expected,
@@ -183,16 +211,18 @@ void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* exp
     if constexpr (sizeof(T) == 16) {
       seen = exchange_if_equal(static_cast<Wide*>(at), seen, wanted);
     } else {
-      const int failure =
-          order == Order::acquire || order == Order::acq_rel ? __ATOMIC_ACQUIRE : __ATOMIC_RELAXED;
+      const int failure = acquires(order) ? __ATOMIC_ACQUIRE : __ATOMIC_RELAXED;
       __atomic_compare_exchange_n(static_cast<T*>(at), &seen, wanted, false, cpu_order(order),
                                   failure);
     }
     std::memcpy(old, &seen, sizeof(T));
   });
+  if (acquires(order)) FencesForSanitizer::acquired();
 }
 
 void DirectMemory::fence(const ThreadName&, Fence kind, Scope, CodeAddress) {
+  if (kind != Fence::release) FencesForSanitizer::acquired();
+  if (kind != Fence::acquire) FencesForSanitizer::published();
   switch (kind) {
     case Fence::acquire:
       return __atomic_thread_fence(__ATOMIC_ACQUIRE);

@@ -34,6 +34,23 @@ TEST(DirectMemory, SixteenBytesAreWrittenAndReadAsOne) {
   writer.join();
 }
 
+/// What ThreadSanitizer would report: it knows no fences, and has to be told.
+TEST(DirectMemory, AFencePublishesWhatCameBeforeIt) {
+  uint32_t data = 0, told = 0;
+  std::thread writer([&] {
+    simt::DirectMemory memory;
+    const uint32_t yes = 1;
+    data = 7;
+    memory.fence(kMe, Fence::release, Scope::sys, nullptr);
+    memory.store(kMe, &told, &yes, 4, Order::relaxed, Scope::sys, nullptr);
+  });
+  simt::DirectMemory memory;
+  for (uint32_t seen = 0; seen == 0;)
+    memory.load(kMe, &told, &seen, 4, Order::acquire, Scope::sys, nullptr);
+  EXPECT_EQ(data, 7u);
+  writer.join();
+}
+
 TEST(DirectMemory, NoAdditionIsLostBetweenThreads) {
   constexpr uint64_t kEach = 50'000;
   uint64_t total = 0;
