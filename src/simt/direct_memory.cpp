@@ -60,23 +60,35 @@ int cpu_order(Order order) {
   return __ATOMIC_SEQ_CST;
 }
 
-/// ThreadSanitizer knows no fences, and takes what one publishes for a race. It is told that what
-/// comes before a fence comes before all that is acquired later, by whomever: of races it then sees
-/// fewer than there may be, which are the simulator's business, but none that there is not.
+/// ThreadSanitizer knows no fences, and takes what they order for a race. It is told that what
+/// comes before a release fence comes before all that is acquired later, and what comes before any
+/// release before all later acquire fences, whoever's they are. Of races it then sees fewer than
+/// there may be, which are the simulator's business, but none that there is not.
 class FencesForSanitizer {
  public:
 #if TOKENYARD_TSAN
-  static void published() { __tsan_release(&word_); }
-  static void acquired() { __tsan_acquire(&word_); }
+  /// Before the access or fence that releases, and after the one that acquires.
+  static void access_releases() { __tsan_release(&released_); }
+  static void access_acquires() { __tsan_acquire(&fenced_); }
+  static void fence_releases() {
+    __tsan_release(&released_);
+    __tsan_release(&fenced_);
+  }
+  static void fence_acquires() { __tsan_acquire(&released_); }
 
  private:
-  static inline char word_ = 0;
+  static inline char released_ = 0, fenced_ = 0;
 #else
-  static void published() {}
-  static void acquired() {}
+  static void access_releases() {}
+  static void access_acquires() {}
+  static void fence_releases() {}
+  static void fence_acquires() {}
 #endif
 };
 
+bool releases(Order order) {
+  return order == Order::release || order == Order::acq_rel;
+}
 bool acquires(Order order) {
   return order == Order::acquire || order == Order::acq_rel;
 }
@@ -153,12 +165,13 @@ void DirectMemory::load(const ThreadName&, const void* from, void* value, uint32
     }
     std::memcpy(value, &loaded, sizeof(T));
   });
-  if (acquires(order)) FencesForSanitizer::acquired();
+  if (acquires(order)) FencesForSanitizer::access_acquires();
 }
 
 void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_t bytes,
                          Order order, Scope, CodeAddress where) {
   check_alignment(to, bytes, where);
+  if (releases(order)) FencesForSanitizer::access_releases();
   ++progress_;
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
@@ -180,6 +193,7 @@ void DirectMemory::store(const ThreadName&, void* to, const void* value, uint32_
 void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* operand, void* old,
                           uint32_t bytes, Order order, Scope, CodeAddress where) {
   check_alignment(at, bytes, where);
+  if (releases(order)) FencesForSanitizer::access_releases();
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
     if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
@@ -195,13 +209,14 @@ void DirectMemory::modify(const ThreadName&, Modify what, void* at, const void* 
       throw InternalError(fmt::format("a read-modify-write of {} bytes", sizeof(T)));
     }
   });
-  if (acquires(order)) FencesForSanitizer::acquired();
+  if (acquires(order)) FencesForSanitizer::access_acquires();
 }
 
 void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* expected,
                                     const void* desired, void* old, uint32_t bytes, Order order,
                                     Scope, CodeAddress where) {
   check_alignment(at, bytes, where);
+  if (releases(order)) FencesForSanitizer::access_releases();
   ++progress_;
   by_size(bytes, [&](auto sized) {
     using T = decltype(sized);
@@ -217,12 +232,12 @@ void DirectMemory::compare_exchange(const ThreadName&, void* at, const void* exp
     }
     std::memcpy(old, &seen, sizeof(T));
   });
-  if (acquires(order)) FencesForSanitizer::acquired();
+  if (acquires(order)) FencesForSanitizer::access_acquires();
 }
 
 void DirectMemory::fence(const ThreadName&, Fence kind, Scope, CodeAddress) {
-  if (kind != Fence::release) FencesForSanitizer::acquired();
-  if (kind != Fence::acquire) FencesForSanitizer::published();
+  if (kind != Fence::release) FencesForSanitizer::fence_acquires();
+  if (kind != Fence::acquire) FencesForSanitizer::fence_releases();
   switch (kind) {
     case Fence::acquire:
       return __atomic_thread_fence(__ATOMIC_ACQUIRE);

@@ -35,20 +35,27 @@ TEST(DirectMemory, SixteenBytesAreWrittenAndReadAsOne) {
 }
 
 /// What ThreadSanitizer would report: it knows no fences, and has to be told.
-TEST(DirectMemory, AFencePublishesWhatCameBeforeIt) {
-  uint32_t data = 0, told = 0;
-  std::thread writer([&] {
-    simt::DirectMemory memory;
-    const uint32_t yes = 1;
-    data = 7;
-    memory.fence(kMe, Fence::release, Scope::sys, nullptr);
-    memory.store(kMe, &told, &yes, 4, Order::relaxed, Scope::sys, nullptr);
-  });
-  simt::DirectMemory memory;
-  for (uint32_t seen = 0; seen == 0;)
-    memory.load(kMe, &told, &seen, 4, Order::acquire, Scope::sys, nullptr);
-  EXPECT_EQ(data, 7u);
-  writer.join();
+TEST(DirectMemory, FencesOrderAsAccessesDo) {
+  const bool either[] = {false, true};
+  for (const bool release_by_fence : either)
+    for (const bool acquire_by_fence : either) {
+      uint32_t data = 0, told = 0;
+      std::thread writer([&] {
+        simt::DirectMemory memory;
+        const uint32_t yes = 1;
+        data = 7;
+        if (release_by_fence) memory.fence(kMe, Fence::release, Scope::sys, nullptr);
+        memory.store(kMe, &told, &yes, 4, release_by_fence ? Order::relaxed : Order::release,
+                     Scope::sys, nullptr);
+      });
+      simt::DirectMemory memory;
+      for (uint32_t seen = 0; seen == 0;)
+        memory.load(kMe, &told, &seen, 4, acquire_by_fence ? Order::relaxed : Order::acquire,
+                    Scope::sys, nullptr);
+      if (acquire_by_fence) memory.fence(kMe, Fence::acquire, Scope::sys, nullptr);
+      EXPECT_EQ(data, 7u);
+      writer.join();
+    }
 }
 
 TEST(DirectMemory, NoAdditionIsLostBetweenThreads) {
