@@ -132,19 +132,12 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& g
                                                         .trace_records = trace_records});
 }
 
-uint32_t run(const Kernel& kernel, uint32_t iterations) {
-  nb::gil_scoped_release unlocked;
-  return kernel.get().run(iterations);
-}
-
-mk::Trace trace_of(const Kernel& kernel) {
-  nb::gil_scoped_release unlocked;
-  return kernel.get().trace();
-}
-
-std::vector<mk::Trace> traces_of(const Kernel& kernel) {
-  nb::gil_scoped_release unlocked;
-  return kernel.get().traces();
+/// A member function of Megakernel without the interpreter's lock: any may wait for other ranks,
+/// whose threads may need it. Ranks that share a GPU even start together.
+template <auto function, class... Arguments>
+auto without_lock(const Kernel& kernel, Arguments... arguments) {
+  nb::gil_scoped_release released;
+  return (kernel.get().*function)(arguments...);
 }
 
 std::string perfetto_of(const std::vector<mk::Trace>& traces) {
@@ -213,26 +206,15 @@ void register_megakernel(nb::module_& m) {
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
                   "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a,
                   "trace_records"_a)
-      .def("run", &run, "iterations"_a)
-      .def("start", [](const Kernel& self) { self.get().start(); })
-      .def(
-          "feed", [](const Kernel& self, uint32_t n) { self.get().feed(n); }, "iterations"_a)
-      .def(
-          "wait",
-          [](const Kernel& self, uint32_t n) {
-            nb::gil_scoped_release unlocked;
-            return self.get().await(n);
-          },
-          "iterations"_a)
-      .def("stop",
-           [](const Kernel& self) {
-             nb::gil_scoped_release unlocked;
-             return self.get().stop();
-           })
+      .def("run", &without_lock<&mk::Megakernel::run, uint32_t>, "iterations"_a)
+      .def("start", &without_lock<&mk::Megakernel::start>)
+      .def("feed", &without_lock<&mk::Megakernel::feed, uint32_t>, "iterations"_a)
+      .def("wait", &without_lock<&mk::Megakernel::await, uint32_t>, "iterations"_a)
+      .def("stop", &without_lock<&mk::Megakernel::stop>)
       .def_prop_ro("finished_iterations",
                    [](const Kernel& self) { return self.get().finished_iterations(); })
-      .def("trace", &trace_of)
-      .def("traces", &traces_of);
+      .def("trace", &without_lock<&mk::Megakernel::trace>)
+      .def("traces", &without_lock<&mk::Megakernel::traces>);
 }
 
 }  // namespace tokenyard::python

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -59,22 +62,61 @@ def test_arguments_go_by_their_names():
         with_graph(no_such)
 
 
+def kernel_of_a_sum(world, graph, memory):
+    """Adds 1.5 and 2.5, and where it puts the sum."""
+    parts = memory.local(np.array([1.5, 2.5], np.float32))
+    given = graph.tensor("parts", parts, 8, given=True)
+    total = graph.tensor("total", memory.local(4), 4)
+    graph.task(
+        "reduce", reads=[given.all()], writes=[total.all()],
+        parts=parts, residual=None, y=total.piece, part_count=2, stride=1, count=1,
+    )  # fmt: skip
+    return Megakernel(world, graph, workers=1), total
+
+
 def test_a_run_is_fed_by_its_host():
     def build(world, graph, memory):
-        parts = memory.local(np.array([1.5, 2.5], np.float32))
-        given = graph.tensor("parts", parts, 8, given=True)
-        total = graph.tensor("total", memory.local(4), 4)
-        graph.task(
-            "reduce", reads=[given.all()], writes=[total.all()],
-            parts=parts, residual=None, y=total.piece, part_count=2, stride=1, count=1,
-        )  # fmt: skip
-        kernel = Megakernel(world, graph, workers=1)
+        kernel, total = kernel_of_a_sum(world, graph, memory)
         kernel.start()
         kernel.feed(3)
         kernel.wait(3)
         return kernel.stop(), memory.read(total.piece, np.float32, 1)[0]
 
     assert with_graph(build) == (3, 4.0)
+
+
+def test_a_start_lets_other_threads_run():
+    """It waits for the ranks that share its GPU, whose threads may need the interpreter."""
+
+    def build(world, graph, memory):
+        kernel, _ = kernel_of_a_sum(world, graph, memory)
+        turns, done = 0, threading.Event()
+
+        def count():
+            nonlocal turns
+            while not done.is_set():
+                turns += 1
+                time.sleep(0)
+
+        other = threading.Thread(target=count)
+        other.start()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1000)  # No thread is made to let go.
+        try:
+            for _ in range(200):  # It need not take its turn each time.
+                before = turns
+                kernel.start()
+                after = turns
+                kernel.stop()
+                if after != before:
+                    return True
+            return False
+        finally:
+            sys.setswitchinterval(interval)
+            done.set()
+            other.join()
+
+    assert with_graph(build)
 
 
 class CountedRows:
