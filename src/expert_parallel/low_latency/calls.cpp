@@ -96,14 +96,12 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .x = static_cast<const std::byte*>(input.x),
                         .scales = input.scales,
                         .topk_idx = input.topk_idx,
-                        .weights = input.weights,
                         .idx_is_int64 = input.idx_is_int64,
                         .tokens = input.tokens,
                         .tokens_max = options.tokens_max,
                         .topk = options.topk,
                         .experts = options.experts,
                         .local_experts = options.experts / world.size(),
-                        .batch = batch->number(),
                         .row = low_latency::row_layout(options, input.rows),
                         .out = batch->out(),
                         .complaint = complaint_,
@@ -113,7 +111,9 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .tell_first = 0,
                         .tell_blocks = 0,
                         .send_teams = 0,
-                        .ids_shift = 0};
+                        .ids_shift = 0,
+                        .weights = input.weights,
+                        .batch = batch->number()};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {
@@ -145,9 +145,6 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
   const CombineParams params{.call = call_params(call),
                              .y = static_cast<const std::byte*>(what.y),
                              .weights = handle->weights_told ? batch.weights : what.weights,
-                             .told = handle->weights_told,
-                             .batch = handle->batch->number(),
-                             .dispatched = batch.epoch,
                              .row_slot = batch.row_slot,
                              .picks = batch.picks,
                              .out = static_cast<std::byte*>(what.out),
@@ -159,9 +156,12 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .local_experts = options.experts / world.size(),
                              .pieces = options.hidden / 8,
                              .by = {},
-                             .spans = 0,
                              .streams = 0,
-                             .parts = 0};
+                             .parts = 0,
+                             .spans = 0,
+                             .told = handle->weights_told,
+                             .batch = handle->batch->number(),
+                             .dispatched = batch.epoch};
   if (call.hook) {
     handle->combine_left = params;
     handle->logfmt_left = what.logfmt;

@@ -42,25 +42,26 @@ struct CombineDivisors {
 
 struct CombineParams {
   CallParams call;
-  const std::byte* y;          ///< [local experts, slots, hidden] BF16
-  const float* weights;        ///< [tokens, topk], given here or copied by the dispatch
-  bool told;                   ///< to the others already, by the dispatch
-  uint32_t batch;              ///< this rank's number for the batch, 0 or 1
-  const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
-  const int32_t* row_slot;     ///< [ranks, tokens_max, topk], of the dispatch
-  const int32_t* picks;        ///< [tokens_max, topk], of the dispatch
-  std::byte* out;              ///< [tokens, hidden] BF16
-  int32_t* lost;               ///< [tokens] picks of masked ranks, which the sum lacks; may be null
-  uint64_t* waited;            ///< [ranks] cycles waited for a rank's sums are added; may be null
+  const std::byte* y;       ///< [local experts, slots, hidden] BF16
+  const float* weights;     ///< [tokens, topk], given here or copied by the dispatch
+  const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
+  const int32_t* picks;     ///< [tokens_max, topk], of the dispatch
+  std::byte* out;           ///< [tokens, hidden] BF16
+  int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
+  uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
   uint32_t tokens, tokens_max, topk, local_experts;
   uint32_t pieces;  ///< of a row: hidden / 8
   // By divide().
   CombineDivisors by;
-  uint32_t spans;  ///< of a row
   /// Of the sending blocks, `streams` share the others' tokens, or `parts` times as many, a part of
   /// each token's spans each; the rest tells weights alone. A part is never empty: a block that
   /// reads weights and sends no sums would be waited for by nobody, who could then tell the next.
   uint32_t streams, parts;
+  uint32_t spans;  ///< of a row
+  // Last, since receiving blocks do not ask for them.
+  bool told;                   ///< the weights, to the others already, by the dispatch
+  uint32_t batch;              ///< this rank's number for the batch, 0 or 1
+  const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
 
   /// On the host, when all the rest is known.
   void divide(uint32_t span_chunks) {

@@ -11,11 +11,10 @@ DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   const CallParams& common = params.call;
   const Call call = begin_call(common, shared.call, Kind::combine);
-  const Combine mine{params, shared, call, load_cached(params.dispatched)};
   if (sends(common.part) && block::index() < common.send_blocks)
-    send_combine<Codec>(mine);
+    send_combine<Codec>({params, shared, call, load_cached(params.dispatched)});
   else
-    receive_combine<Codec>(mine);
+    receive_combine<Codec>({params, shared, call});
   close_call(call);
 }
 

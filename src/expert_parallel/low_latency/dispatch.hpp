@@ -50,10 +50,10 @@ struct DispatchOut {
   int32_t* counts;      ///< [local experts] rows
   int32_t* row_slot;    ///< [ranks, tokens_max, topk] local expert * slots + slot, or -1
   int32_t* picks;       ///< [tokens_max, topk] experts of this rank's own tokens, or -1
-  float* weights;       ///< [tokens_max, topk] of those, if this dispatch tells them
-  uint32_t* epoch;      ///< of this dispatch: that of the batch
   int32_t* rows_total;  ///< [local experts] counts are added here, if not null
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
+  float* weights;       ///< [tokens_max, topk] of `picks`, if this dispatch tells them
+  uint32_t* epoch;      ///< of this dispatch: that of the batch
 };
 
 /// A receiving block's shared memory after the kernel's Shared struct.
@@ -99,11 +99,9 @@ struct DispatchParams {
   const std::byte* x;  ///< [tokens, hidden] BF16, or FP8 with `scales`
   const void* scales;  ///< [tokens, groups] fp32, or [tokens, scale words] packed; null: cast here
   const void* topk_idx;
-  const float* weights;  ///< [tokens, topk]; null: combine tells them
   bool idx_is_int64;
   uint32_t tokens, tokens_max, topk;
   uint32_t experts, local_experts;
-  uint32_t batch;  ///< this rank's number for the batch, 0 or 1
   RowLayout row;
   DispatchOut out;
   Complaint* complaint;
@@ -114,6 +112,9 @@ struct DispatchParams {
   uint32_t tell_first, tell_blocks;  ///< of those that send some tell ids; `data_blocks` may be all
   uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
   uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2
+  // Last, since few blocks ask for them: what all ask for lies together in the constant cache.
+  const float* weights;  ///< [tokens, topk]; null: combine tells them
+  uint32_t batch;        ///< this rank's number for the batch, 0 or 1
 
   /// On the host, when all the rest is known: what the blocks, of so many warps, divide among them.
   /// `words_summed`: of an expert's words, as many as are counted anew for each slot.

@@ -54,7 +54,7 @@ struct Combine {
   const CombineParams& params;
   CombineShared& shared;
   const Call& call;
-  uint32_t dispatched;  ///< the epoch of the batch's dispatch, of which its weights are
+  uint32_t dispatched = 0;  ///< of who sends: the epoch of the batch's dispatch
 };
 
 class LaneSums {
