@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/fnv1a.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -25,12 +26,6 @@ void check_trace(bool right, const char* what, uint64_t expected, uint64_t seen)
   if (!right)
     throw InternalError(
         fmt::format("a rank's trace came garbled: {}: expected {}, got {}", what, expected, seen));
-}
-
-uint64_t checksum_of(std::span<const std::byte> bytes) {
-  uint64_t sum = 0xcbf29ce484222325;  // FNV-1a: finds what was damaged, not what was forged.
-  for (const std::byte byte : bytes) sum = (sum ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
-  return sum;
 }
 
 struct TraceWriter {
@@ -135,7 +130,7 @@ std::vector<std::byte> TraceCodec::encode(const Trace& trace) {
   writer.number(TraceHeader{});
   visit_trace(writer, trace);
   const auto body = std::span<const std::byte>(writer.bytes).subspan(sizeof(TraceHeader));
-  const TraceHeader header{kTraceMagic, body.size(), checksum_of(body)};
+  const TraceHeader header{kTraceMagic, body.size(), fnv1a(body)};
   std::memcpy(writer.bytes.data(), header.data(), sizeof(header));
   return std::move(writer.bytes);
 }
@@ -146,7 +141,7 @@ Trace TraceCodec::decode(std::span<const std::byte> bytes) {
   reader.number(header);
   check_trace(header[0] == kTraceMagic, "the mark of a trace", kTraceMagic, header[0]);
   check_trace(header[1] == reader.bytes.size(), "bytes", header[1], reader.bytes.size());
-  const uint64_t checksum = checksum_of(reader.bytes);
+  const uint64_t checksum = fnv1a(reader.bytes);
   check_trace(header[2] == checksum, "a checksum", header[2], checksum);
   Trace trace;
   visit_trace(reader, trace);

@@ -35,6 +35,7 @@ class Trace {
   uint64_t events() const { return events_; }
 
  private:
+  /// A word at a time, where base/fnv1a.hpp takes bytes: a run has very many events.
   void mix(uint64_t word) {
     hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
     hash_ ^= hash_ >> 29;

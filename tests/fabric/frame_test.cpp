@@ -44,6 +44,10 @@ TEST(Frame, IsTheseBytes) {
   EXPECT_EQ(header.payload_bytes, 2u);
 }
 
+TEST(Frame, JobsAreNumberedByFnv1aOfTheirNames) {
+  EXPECT_EQ(job_number("foobar"), 0x85944171f73967e8);
+}
+
 TEST(Frame, SaysWhatIsWrongWithAHeader) {
   const FrameRules rules{.job = example().header.job};
   const auto judged = [&](auto change) {

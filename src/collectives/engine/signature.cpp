@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/fnv1a.hpp"
+
 namespace tokenyard::collectives {
 
 std::string name_of(OperationKind kind) {
@@ -60,13 +62,7 @@ std::string describe(const Signature& signature) {
 }
 
 uint64_t fingerprint(std::span<const uint64_t> lengths) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const uint64_t length : lengths) {
-    for (int byte = 0; byte < 8; ++byte) {
-      hash = (hash ^ (length >> (8 * byte) & 0xff)) * 0x100000001b3;
-    }
-  }
-  return hash | 1;
+  return fnv1a(std::as_bytes(lengths)) | 1;  // Not 0, which says that there are none.
 }
 
 }  // namespace tokenyard::collectives

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/fnv1a.hpp"
+
 namespace tokenyard::tcp {
 
 namespace {
@@ -42,11 +44,7 @@ void each_field(Header& header, Visit visit) {
 }  // namespace
 
 uint64_t job_number(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a: told apart, not kept secret.
-  for (const char letter : name) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  }
-  return hash;
+  return fnv1a(std::as_bytes(std::span(name)));  // Told apart, not kept secret.
 }
 
 std::vector<std::byte> encode(const Frame& frame) {
