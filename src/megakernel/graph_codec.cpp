@@ -1,121 +1,16 @@
 #include "megakernel/graph_codec.hpp"
 
-#include <cstring>
-#include <optional>
 #include <string>
-#include <type_traits>
 
-#include "tokenyard/error.hpp"
+#include "base/archive.hpp"
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {
 
 namespace {
 
-struct Writer {
-  std::vector<std::byte> bytes;
-
-  void raw(const void* from, size_t size) {
-    const auto* const begin = static_cast<const std::byte*>(from);
-    bytes.insert(bytes.end(), begin, begin + size);
-  }
-  void size(size_t value) {
-    const auto fixed = static_cast<uint64_t>(value);
-    raw(&fixed, sizeof(fixed));
-  }
-};
-
-struct Reader {
-  std::span<const std::byte> bytes;
-
-  void raw(void* to, size_t size) {
-    if (size > bytes.size()) throw InternalError("a graph of another rank came cut off");
-    if (size > 0) std::memcpy(to, bytes.data(), size);
-    bytes = bytes.subspan(size);
-  }
-  size_t size() {
-    uint64_t fixed = 0;
-    raw(&fixed, sizeof(fixed));
-    if (fixed > bytes.size()) throw InternalError("a graph of another rank came garbled");
-    return fixed;
-  }
-};
-
-/// Regions, waits, signals, numbers: as they lie in memory. All ranks are of one build.
-template <class T>
-concept Plain = std::is_trivially_copyable_v<T>;
-
-template <Plain T>
-void value(Writer& writer, const T& plain) {
-  writer.raw(&plain, sizeof(T));
-}
-template <Plain T>
-void value(Reader& reader, T& plain) {
-  reader.raw(&plain, sizeof(T));
-}
-
-void value(Writer& writer, const std::string& text) {
-  writer.size(text.size());
-  writer.raw(text.data(), text.size());
-}
-void value(Reader& reader, std::string& text) {
-  text.resize(reader.size());
-  reader.raw(text.data(), text.size());
-}
-
-template <class Archive>
-void value(Archive& archive, auto& options)
-  requires requires { options.given; }
-{
-  value(archive, options.name);
-  value(archive, options.bytes);
-  value(archive, options.given);
-  value(archive, options.words);
-}
-template <class Archive>
-void value(Archive& archive, auto& options)
-  requires requires { options.dynamic_max; }
-{
-  value(archive, options.name);
-  value(archive, options.count);
-  value(archive, options.dynamic_max);
-  value(archive, options.carried);
-}
-
-template <class T>
-void value(Writer& writer, const std::vector<T>& list);
-template <class T>
-void value(Reader& reader, std::vector<T>& list);
-
-template <class Archive>
-void value(Archive& archive, auto& task)
-  requires requires { task.args; }
-{
-  value(archive, task.name);
-  value(archive, task.reads);
-  value(archive, task.writes);
-  value(archive, task.adds);
-  value(archive, task.streams);
-  value(archive, task.waits);
-  value(archive, task.signals);
-  value(archive, task.expects);
-  value(archive, task.worker);
-  value(archive, task.cost_ns);
-  value(archive, task.ahead_bytes);
-  value(archive, task.type);
-  value(archive, task.args);
-}
-
-template <class T>
-void value(Writer& writer, const std::vector<T>& list) {
-  writer.size(list.size());
-  for (const T& item : list) value(writer, item);
-}
-template <class T>
-void value(Reader& reader, std::vector<T>& list) {
-  list.resize(reader.size());
-  for (T& item : list) value(reader, item);
-}
+constexpr ArchiveKind kGraphArchive{.name = "a rank's graph",
+                                    .mark = 0x3168706172675974};  // tYgraph1
 
 std::string types_of(const TaskSet& set) {
   std::string text;
@@ -126,33 +21,46 @@ std::string types_of(const TaskSet& set) {
 
 }  // namespace
 
+void visit(auto& archive, MaybeConst<TensorOptions> auto& tensor) {
+  archive(tensor.name, tensor.bytes, tensor.given, tensor.words);
+}
+void visit(auto& archive, MaybeConst<EventOptions> auto& event) {
+  archive(event.name, event.count, event.dynamic_max, event.carried);
+}
+void visit(auto& archive, MaybeConst<Region> auto& region) {
+  archive(region.tensor, region.begin, region.end, region.rank);
+}
+void visit(auto& archive, MaybeConst<Signal> auto& signal) {
+  archive(signal.event, signal.rank, signal.count, signal.dynamic);
+}
+void visit(auto& archive, MaybeConst<Graph::TaskNode> auto& task) {
+  archive(task.name, task.reads, task.writes, task.adds, task.streams, task.waits, task.signals,
+          task.expects, task.worker, task.cost_ns, task.ahead_bytes, task.type, task.args);
+}
+
 template <class Archive, class GraphType>
 void GraphCodec::visit(Archive& archive, GraphType& graph) {
-  value(archive, graph.place_);
-  value(archive, graph.tensors_);
-  value(archive, graph.events_);
-  value(archive, graph.nodes_);
-  value(archive, graph.loop_);
-  value(archive, graph.once_);
+  archive(graph.place_, graph.tensors_, graph.events_, graph.nodes_, graph.loop_, graph.once_);
 }
 
 std::vector<std::byte> GraphCodec::encode(const Graph& graph) {
-  Writer writer;
-  value(writer, types_of(graph.task_set()));
+  ArchiveWriter writer(kGraphArchive);
+  writer(types_of(graph.task_set()));
   visit(writer, graph);
-  return std::move(writer.bytes);
+  return writer.sealed();
 }
 
 Graph GraphCodec::decode(std::span<const std::byte> bytes, const TaskSet& set) {
-  Reader reader{bytes};
+  ArchiveReader reader(kGraphArchive, bytes);
   std::string types;
-  value(reader, types);
+  reader(types);
   if (types != types_of(set))
     throw InvalidGraph(GraphFault::tables_differ,
                        {"this rank's task types: " + types_of(set), "another's: " + types},
                        "all ranks to use the same kernel");
   Graph graph(set, {});
   visit(reader, graph);
+  reader.end();
   return graph;
 }
 

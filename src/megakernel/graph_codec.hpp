@@ -13,7 +13,8 @@ class GraphCodec {
  public:
   static std::vector<std::byte> encode(const Graph& graph);
   /// `set`: this rank's, which the types of the other must equal. Throws InvalidGraph
-  /// (tables_differ) if they do not, InternalError if the bytes are no graph.
+  /// (tables_differ) if they do not, InternalError if the bytes are no graph, or not as they were
+  /// sent.
   static Graph decode(std::span<const std::byte> bytes, const TaskSet& set);
 
  private:

@@ -1,7 +1,6 @@
 // Each thing that compile() refuses, by the smallest graph that has it wrong, and its neighbour
 // that has it right: tasks, events, and what a device has. What tasks access is in
 // access_proofs_test.cpp.
-#include "megakernel/graph_codec.hpp"
 #include "megakernel/sketch.hpp"
 
 namespace tokenyard::megakernel {
@@ -244,25 +243,6 @@ TEST(Proofs, ATaskWithTooManyWaits) {
     EXPECT_EQ(error.fault, GraphFault::packet);
     EXPECT_THAT(error.what(), HasSubstr("'joins' of rank 0 -> has 80 waits"));
   }
-}
-
-TEST(Proofs, GraphsTravelUnchanged) {
-  Sketch s;
-  s.add({.name = "all of it",
-         .reads = {s.x.part(1, 2)},
-         .writes = {s.x.part(3, 4)},
-         .adds = {s.x.part(5, 6)},
-         .streams = {s.x.part(7, 8)},
-         .waits = {{s.a, 1}},
-         .signals = {{s.b, 0, 7, true}},
-         .expects = {s.b},
-         .worker = 3,
-         .cost_ns = 17});
-  s.graph.loop_on(s.b);
-  const auto bytes = GraphCodec::encode(s.graph);
-  EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds())), bytes);
-  EXPECT_THROW(GraphCodec::decode(std::span(bytes).first(bytes.size() - 1), kinds()),
-               InternalError);
 }
 
 TEST(Placement, LongWaysGoFirstToTheWorkerThatIsFree) {
