@@ -114,8 +114,8 @@ RULES = (
     Rule(
         "a batch's weights are told under the epoch before",
         "send_rows_kernel.hpp",
-        "call_.call.epoch(), asked_.weight);",
-        "call_.call.epoch() - 1, asked_.weight);",
+        "call_.call.epoch(), weight);",
+        "call_.call.epoch() - 1, weight);",
     ),
     Rule(
         "a block goes by what it holds, whatever the verdict",

@@ -170,7 +170,7 @@ def test_rows_by_expert(run: Callable[..., None], waits: bool, fp8: bool) -> Non
 def test_padding_is_cleared_where_that_is_asked(
     run: Callable[..., None], again: bool, waits: bool
 ) -> None:
-    """Rows whose memory held something else before: the padding still does, unless it is cleared.
+    """Rows whose memory held something else before: the padding may still, unless it is cleared.
     What comes home is the same."""
     before = 7.0
 
@@ -181,27 +181,32 @@ def test_padding_is_cleared_where_that_is_asked(
         first = buffer.dispatch(x, **new, do_cpu_sync=waits, do_expand=True)[3]
 
         def rows_and_handle(cleared: bool) -> tuple[Any, Any]:
-            if world.device_index is not None:
-                torch.cuda.synchronize()  # What was freed lies ready, so calls get equal places.
             how = dict(handle=first) if again else dict(**new, do_cpu_sync=waits)
             rows, _, _, handle, _ = buffer.dispatch(
                 x, topk_weights=topk_weights, **how, do_expand=True, do_zero_padding=cleared
             )
             return rows, handle
 
-        for cleared in (False, True, False, True):
+        def left_of_before(cleared: bool) -> int:
+            """Elements of the padding that nobody has written."""
             rows_and_handle(cleared)[0].fill_(before)
             rows, handle = rows_and_handle(cleared)
             own = handle.rows.row_of >= 0
             padding = ~own
             padding[handle.rows.offsets[-1] :] = False  # Places that nobody has needed.
             assert padding.any()
-            assert (rows[padding] == (0 if cleared else before)).all()
+            assert not cleared or (rows[padding] == 0).all()
+            left = int((rows[padding] == before).sum())
             rows[~own] = torch.nan
             home, _, _ = buffer.combine(rows, handle)
             choices = (topk_idx >= 0).sum(1, keepdim=True)
             assert equal(home, (x.float() * choices).bfloat16())
-            del rows, handle
+            return left
+
+        for cleared in (False, True, False, True):
+            # Calls in a row mostly get equal places, but on a GPU they need not.
+            left = sum(left_of_before(cleared) for _ in range(5))
+            assert (left == 0) == cleared
 
     run(layer)
 

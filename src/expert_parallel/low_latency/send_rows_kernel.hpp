@@ -65,9 +65,8 @@ DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
 struct AskedIds {
   static constexpr uint32_t kLanes = PackedIds::kIds, kAWarp = kWarpLanes / kLanes;
   static constexpr int32_t kNothing = -1, kNoExpert = -2;
-  uint32_t index;    ///< of the word, as IdsPlace has it
-  LoadedId id;       ///< of this lane's pick
-  float weight = 0;  ///< of it, if it is told here
+  uint32_t index;  ///< of the word, as IdsPlace has it
+  LoadedId id;     ///< of this lane's pick
 
   DEVICE static uint32_t lane() { return warp::lane() % kLanes; }
 
@@ -76,9 +75,7 @@ struct AskedIds {
     const auto [token, first] = IdsPlace::of(index, params.topk);
     const uint32_t pick = first + lane();
     if (token >= params.tokens || pick >= params.topk) return {index, {}};
-    const LoadedId id = LoadedId::load(params, token, pick);
-    if (params.weights == nullptr) return {index, id};
-    return {index, id, load_cached(params.weights + size_t{token} * params.topk + pick)};
+    return {index, LoadedId::load(params, token, pick)};
   }
   /// This lane's pick: an expert, kNothing or kNoExpert.
   DEVICE int32_t expert(const DispatchParams& params) const {
@@ -94,9 +91,7 @@ DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t exper
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
   const uint32_t pick = first + AskedIds::lane();
   if (pick >= params.topk) return;
-  const size_t at = size_t{token} * params.topk + pick;
-  params.out.picks[at] = expert >= 0 ? expert : -1;
-  if (params.weights != nullptr) params.out.weights[at] = asked.weight;
+  params.out.picks[size_t{token} * params.topk + pick] = expert >= 0 ? expert : -1;
   if (expert == AskedIds::kNoExpert) [[unlikely]]
     complain(call, token, asked.id.value(params));
 }
@@ -143,22 +138,27 @@ class LeavingIds {
       const uint32_t destination = rank_after(common, 1 + turn);
       send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
-    if (call_.params.weights != nullptr) send_weight();
     if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
+    if (call_.params.weights != nullptr) send_weight();
   }
 
  private:
-  /// Of this lane's pick, to the rank that has its expert: no other asks for it.
+  /// Of this lane's pick, to the rank that has its expert: no other asks for it. Loaded here, when
+  /// the ids have left, for which everybody waits.
   DEVICE void send_weight() const {
     const DispatchParams& params = call_.params;
     const CallParams& common = params.call;
     if (expert_ < 0) return;
-    const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
-    if (rank == common.rank || !call_.call.open(rank)) return;
     const auto [token, first] = IdsPlace::of(asked_.index, params.topk);
-    tell_weight(common.windows.weights(rank, params.batch, common.rank) +
-                    (token * params.topk + first + AskedIds::lane()),
-                call_.call.epoch(), asked_.weight);
+    const uint32_t at = token * params.topk + first + AskedIds::lane();
+    const float weight = load_cached(params.weights + at);
+    const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
+    if (!call_.call.open(rank)) return;
+    if (rank == common.rank)
+      params.out.weights[at] = weight;
+    else
+      tell_weight(common.windows.weights(rank, params.batch, common.rank) + at, call_.call.epoch(),
+                  weight);
   }
   DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
