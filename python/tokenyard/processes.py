@@ -202,6 +202,8 @@ def _rank_main(
             home.send_bytes(_message_of_end(fn, world, args))
     except Exception as error:
         home.send_bytes(_message_of(error))
+    # What is left is the interpreter's own end: an exception in the midst of it would be printed.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     home.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import resource
@@ -62,6 +63,14 @@ def exit_on_rank_1(world: tokenyard.World) -> None:
     if world.rank == 1:
         sys.exit("that is enough")
     world.barrier("for a rank that has left")
+
+
+def leave_late_on_rank_1(world: tokenyard.World) -> None:
+    if world.rank == 1:
+        atexit.register(time.sleep, 60)
+        return
+    time.sleep(1)  # While rank 1 leaves its interpreter.
+    raise ValueError("in a hurry")
 
 
 def count_in_a_pool(world: tokenyard.World) -> list[int]:
@@ -157,6 +166,14 @@ def test_a_killed_process_is_named() -> None:
 def test_a_process_that_exits_is_named_before_those_it_has_left() -> None:
     with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 1"):
         tokenyard.launch(exit_on_rank_1, ranks=2, processes=True)
+
+
+def test_a_process_that_is_late_to_leave_is_ended_without_a_word(capfd) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ValueError, match="in a hurry"):
+        tokenyard.launch(leave_late_on_rank_1, ranks=2, processes=True)
+    assert time.monotonic() - begin < 50
+    assert capfd.readouterr().err == ""
 
 
 @BOTH
