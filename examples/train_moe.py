@@ -24,6 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 try:
+    import torch
     from moe_training.loss_plot import plot_losses
     from moe_training.model import Shape
     from moe_training.rank import train
@@ -52,6 +53,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.ranks not in (1, 2, 4, 8, 16):
         parser.error("--ranks must be 1, 2, 4, 8 or 16, to share 16 experts and 16 windows")
+    if chosen.device == "cuda" and torch.cuda.device_count() < chosen.ranks:
+        gpus = torch.cuda.device_count()
+        parser.error(f"--ranks: a process needs a GPU of its own, and here are {gpus}")
     if chosen.compared is None:
         chosen.compared = min(COMPARED, chosen.steps)
     if chosen.steps < 1 or not 0 <= chosen.compared <= chosen.steps:

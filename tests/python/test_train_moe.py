@@ -40,6 +40,7 @@ def test_losses_are_those_of_one_rank(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--ranks", "3"], "--ranks"),
+        (["--ranks", "16", "--device", "cuda"], "GPU of its own"),
         (["--steps", "3", "--compared", "4"], "--compared"),
         (["--text", "no/such/file"], "no/such/file"),
         (["--out", "/dev/null/out"], "/dev/null/out"),
