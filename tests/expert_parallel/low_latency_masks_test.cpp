@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "expert_parallel/low_latency_replay.hpp"
@@ -46,10 +47,10 @@ LowLatencyCall without_ranks(const LowLatencyCase& of, const std::set<uint32_t>&
   return call;
 }
 
-/// A batch that `without` take no part in.
-std::string difference_without(LowLatency& exchange, uint32_t seed,
-                               const std::set<uint32_t>& without, const LowLatencyCall& call) {
-  const LowLatencyCase of = with_seed(seed);
+/// A batch that `without` take no part in. `meanwhile` is called while it is under way.
+std::string difference_without(
+    LowLatency& exchange, const LowLatencyCase& of, const std::set<uint32_t>& without,
+    const LowLatencyCall& call, const std::function<void()>& meanwhile = [] {}) {
   const std::vector<Tokens> all = of.draw();
   const Tokens& mine = all[exchange.world().rank()];
   const LowLatencyTokens tokens(exchange.world(), of, mine);
@@ -57,6 +58,7 @@ std::string difference_without(LowLatency& exchange, uint32_t seed,
   std::string text = difference_after_dispatch(exchange, of, all, received, without);
   void* const y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, without);
+  meanwhile();
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle, call);
   return text + difference_after_combine(exchange, of, mine, combined, without);
@@ -85,7 +87,8 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     // Rank 1 makes its calls alone, so that all count the same.
     const std::set<uint32_t> without =
         world.rank() == 1 ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{1};
-    EXPECT_EQ(difference_without(exchange, 2, without, without_ranks(kCase, without)), "");
+    EXPECT_EQ(difference_without(exchange, with_seed(2), without, without_ranks(kCase, without)),
+              "");
     const std::vector<MaskedRank> masked = exchange.masked();
     ASSERT_EQ(masked.size(), without.size());
     EXPECT_EQ(masked[0].rank, *without.begin());
@@ -111,7 +114,7 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
     const std::set<uint32_t> without = silent ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{1};
     LowLatencyCall call = silent ? without_ranks(kCase, without) : LowLatencyCall{};
     call.timeout = kTimeout;
-    EXPECT_EQ(difference_without(exchange, 1, without, call), "");
+    EXPECT_EQ(difference_without(exchange, with_seed(1), without, call), "");
     if (!silent) {
       ASSERT_EQ(exchange.masked().size(), 1u);
       EXPECT_EQ(exchange.masked()[0].rank, 1u);
@@ -199,6 +202,25 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
     for (uint32_t seed = 6; seed < 9; ++seed) EXPECT_EQ(difference(exchange, seed), "");
     EXPECT_TRUE(exchange.masked().empty());
     exchange.close();
+  }));
+}
+
+/// The epochs of calls are not that of the batch, which is what its weights go by, whoever has told
+/// them when.
+TEST_P(LowLatencyMasks, ABatchThatIsUnderWayOutlivesARestart) {
+  const auto all = worlds(kCase.shape.ranks);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, kCase.options());
+    LowLatencyCase of = with_seed(1);
+    of.early_weights = 0b011;
+    const auto restart = [&] {
+      exchange.restart(agreed_epoch(exchange) + 3);
+      world.barrier("all have restarted");
+    };
+    EXPECT_EQ(difference_without(exchange, of, {}, {}, restart), "");
+    for (uint32_t seed = 2; seed < 5; ++seed)
+      EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw()), "");
+    EXPECT_TRUE(exchange.masked().empty());
   }));
 }
 
