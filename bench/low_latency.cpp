@@ -225,8 +225,8 @@ void run(const Settings& settings) {
        .topk = *std::max_element(settings.topk.begin(), settings.topk.end()),
        .tokens_max = *std::max_element(settings.tokens.begin(), settings.tokens.end())},
       settings.shape.ranks);
-  auto worlds = World::in_process(settings.shape.ranks, settings.device,
-                                  {.arena_bytes = most.arena_bytes + (size_t{16} << 20)});
+  auto worlds = worlds_apart(settings.shape.ranks, settings.device,
+                             {.arena_bytes = most.arena_bytes + (size_t{16} << 20)});
   Report report("low_latency", *worlds[0]);
   on_each_rank(worlds, [&](World& world) {
     run_rank(world, settings, world.rank() == 0 ? &report : nullptr);

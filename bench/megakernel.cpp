@@ -110,7 +110,7 @@ Spread measure(World& world, const Case& of, const Settings& settings) {
 }
 
 void run(const Settings& settings) {
-  auto worlds = World::in_process(settings.ranks, settings.device);
+  auto worlds = worlds_apart(settings.ranks, settings.device);
   const bool host = settings.device == "host";
   const uint32_t all = host ? 4 : worlds[0]->accelerator().capacity().multiprocessors;
   std::vector<Case> cases = {{"hop one to one", 1, 0},

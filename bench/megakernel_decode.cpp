@@ -128,7 +128,7 @@ std::vector<double> by_ranks(const Settings& settings, uint32_t ranks,
                              const std::vector<Tokens>& expected) {
   const mk::DecoderShape shape = shape_of(settings);
   const auto sequences = static_cast<uint32_t>(expected.size());
-  const auto worlds = World::in_process(ranks, settings.device);
+  const auto worlds = worlds_apart(ranks, settings.device);
   const uint32_t blocks = blocks_of(*worlds[0], shape, sequences);
   std::vector<double> slowest(settings.runs);
   std::mutex mutex;

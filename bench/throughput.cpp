@@ -18,7 +18,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <string>
 
@@ -71,19 +70,6 @@ std::vector<double> time_calls(World& world, Stream stream, uint32_t calls, uint
     accelerator.free_event(end);
   }
   return us;
-}
-
-/// Of each call the slowest rank's time. Collective.
-Spread over_ranks(World& world, const std::vector<double>& mine) {
-  const auto all = world.all_gather(std::as_bytes(std::span(mine)), "bench: times");
-  std::vector<double> slowest(mine.size());
-  for (const auto& bytes : all)
-    for (size_t call = 0; call < mine.size(); ++call) {
-      double us;
-      std::memcpy(&us, bytes.data() + call * sizeof us, sizeof us);
-      slowest[call] = std::max(slowest[call], us);
-    }
-  return spread_of(slowest);
 }
 
 void run_rank(World& world, const Settings& settings, const Scene& scene, Report* report) {
@@ -199,7 +185,7 @@ void run(const Settings& settings) {
     padding_most =
         std::max(padding_most, size_t{shape.experts} / shape.ranks * 128 * shape.hidden * 2);
   }
-  auto worlds = World::in_process(
+  auto worlds = worlds_apart(
       settings.scene.shape.ranks, settings.device,
       {.arena_bytes = (size_t{64} << 20) + (8 + 2 * settings.scene.shape.topk) * row_bytes_most +
                       4 * padding_most});

@@ -1,16 +1,34 @@
 /// Runs a measurement on every rank of a world, a thread each.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/harness/report.hpp"
+#include "device/accelerator.hpp"
+#include "tokenyard/error.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::bench {
+
+/// On "cuda" with a GPU each: what ranks take that share one says nothing of links or of GPUs.
+inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const std::string& device,
+                                                        const WorldOptions& options = {}) {
+  auto worlds = World::in_process(ranks, device, options);
+  if (worlds[0]->accelerator().capacity().one_grid)
+    throw InvalidArgument("ranks", "a GPU for each", fmt::format("{} on fewer", ranks));
+  return worlds;
+}
 
 /// Returns when all have; throws what was thrown first.
 inline void on_each_rank(const std::vector<std::unique_ptr<World>>& worlds,
@@ -29,6 +47,19 @@ inline void on_each_rank(const std::vector<std::unique_ptr<World>>& worlds,
     });
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+/// Of each measurement the slowest rank's time. Collective.
+inline Spread over_ranks(World& world, const std::vector<double>& mine) {
+  const auto all = world.all_gather(std::as_bytes(std::span(mine)), "bench: times");
+  std::vector<double> slowest(mine.size());
+  for (const auto& bytes : all)
+    for (size_t i = 0; i < mine.size(); ++i) {
+      double us;
+      std::memcpy(&us, bytes.data() + i * sizeof us, sizeof us);
+      slowest[i] = std::max(slowest[i], us);
+    }
+  return spread_of(slowest);
 }
 
 }  // namespace tokenyard::bench

@@ -98,17 +98,4 @@ TrainTimes time_trains(World& world, Tensors& tensors, Stream stream, uint32_t t
   return times;
 }
 
-/// Of each train the slowest rank's time. Collective.
-inline Spread over_ranks(World& world, const std::vector<double>& mine) {
-  const auto all = world.all_gather(std::as_bytes(std::span(mine)), "bench: times");
-  std::vector<double> slowest(mine.size());
-  for (const auto& bytes : all)
-    for (size_t train = 0; train < mine.size(); ++train) {
-      double us;
-      std::memcpy(&us, bytes.data() + train * sizeof us, sizeof us);
-      slowest[train] = std::max(slowest[train], us);
-    }
-  return spread_of(slowest);
-}
-
 }  // namespace tokenyard::bench
