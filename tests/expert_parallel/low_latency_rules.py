@@ -7,6 +7,7 @@ changed in a copy of the kernels, which is compiled into a simulator of its own.
 
     python3 tests/expert_parallel/low_latency_rules.py BUILD [--seeds 2000] [--budget 240]
         [--jobs 2] [--only TEXT]
+    python3 tests/expert_parallel/low_latency_rules.py --lines    # only: is each line there?
 
 BUILD is a build tree made with Ninja and TOKENYARD_UNITY=OFF in which `simulate` is up to date.
 """
@@ -100,6 +101,12 @@ RULES = (
         "return told.epoch != 0;",
     ),
     Rule(
+        "weights that lay there early are taken, whatever their epoch",
+        "send_sums_kernel.hpp",
+        "if (params.told && early.epoch == call.dispatched) {",
+        "if (params.told && early.epoch != 0) {",
+    ),
+    Rule(
         "weights are looked for where another batch's lie",
         "send_sums_kernel.hpp",
         "const Stamped told = one.epoch == call.dispatched ? one : other;",
@@ -114,8 +121,8 @@ RULES = (
     Rule(
         "a batch's weights are told under the epoch before",
         "send_rows_kernel.hpp",
-        "call_.call.epoch(), weight);",
-        "call_.call.epoch() - 1, weight);",
+        "params.batch, common.rank) + at, call_.call.epoch(),",
+        "params.batch, common.rank) + at, call_.call.epoch() - 1,",
     ),
     Rule(
         "a block goes by what it holds, whatever the verdict",
@@ -140,6 +147,12 @@ def break_rule(rule: Rule, sources: Path) -> None:
     if times != 1:
         raise SystemExit(f"{rule.file}: there {times} times, not once: {rule.line}")
     path.write_text(text.replace(rule.line, rule.instead))
+
+
+def copy_of_kernels(rule: Rule, scratch: Path) -> None:
+    """The kernels with the rule broken."""
+    shutil.copytree(ROOT / FOLDER, scratch / FOLDER)
+    break_rule(rule, scratch / FOLDER)
 
 
 def compile_commands(build: Path) -> dict[str, list[str]]:
@@ -172,8 +185,7 @@ def link_command(build: Path) -> str:
 
 def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
     """A simulator whose kernels break the rule."""
-    shutil.copytree(ROOT / FOLDER, scratch / FOLDER)
-    break_rule(rule, scratch / FOLDER)
+    copy_of_kernels(rule, scratch)
     running = []
     for name, command in compile_commands(build).items():
         words = [*command, "-Wno-error", f"-I{scratch}/src", "-o", f"{scratch}/{name}.o"]
@@ -219,7 +231,9 @@ def verdict(program: Path, args: argparse.Namespace) -> tuple[bool, str]:
 def main() -> int:
     """How many rules can be broken unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build", type=Path)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("build", type=Path, nargs="?")
+    which.add_argument("--lines", action="store_true", help="only: is each line there once?")
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument(
         "--budget", type=int, default=240,
@@ -229,6 +243,11 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="rules that contain this")
     args = parser.parse_args()
     rules = [rule for rule in RULES if args.only in rule.broken]
+    if args.lines:
+        for rule in rules:
+            with tempfile.TemporaryDirectory() as scratch:
+                copy_of_kernels(rule, Path(scratch))
+        return 0
     survived = 0
     for rule in rules:
         with tempfile.TemporaryDirectory() as scratch:

@@ -110,6 +110,10 @@ struct OthersToken {
 struct TokenGroup {
   OthersToken of;  ///< of this lane's pick
   int32_t slot;    ///< of its row, or -1
+  /// Its weight as it lay there before it was needed, if this rank has told its own in the
+  /// dispatch: the others mostly have as well, and their numbers for a batch are mostly this
+  /// rank's.
+  Stamped early;
 
   DEVICE static uint32_t tokens(const CombineParams& params) {
     return params.by.topk.quotient(kWarpLanes);
@@ -123,26 +127,28 @@ struct TokenGroup {
   DEVICE static TokenGroup at(const CombineParams& params, uint32_t base) {
     const uint32_t which = token_of_lane(params);
     const uint32_t position = base + which * params.streams;
-    if (which >= tokens(params) || position >= OthersToken::count(params)) return {{0, 0}, -1};
+    if (which >= tokens(params) || position >= OthersToken::count(params)) return none();
     const OthersToken of = OthersToken::at(params, position);
     const size_t at = size_t{of.source} * params.tokens_max + of.token;
     const uint32_t pick = params.by.topk.remainder(warp::lane(), which);
-    return {of, load_cached(params.row_slot + at * params.topk + pick)};
+    TokenGroup made{of, load_cached(params.row_slot + at * params.topk + pick), {}};
+    if (params.told) made.early = look_at(made.weight_here(params, params.batch));
+    return made;
   }
+  DEVICE static TokenGroup none() { return {{0, 0}, -1, {}}; }
 
   /// By one lane with a row: its weight, once the owner has told it. False if the owner is masked.
   /// Which number the owner has for the batch is not known here: its word is where the epoch is.
   DEVICE bool await_weight(const Combine& call, float& weight) const {
     const CombineParams& params = call.params;
-    const Windows& windows = params.call.windows;
     if (!call.call.open(of.source)) return false;
-    const uint32_t pick = params.by.topk.remainder(warp::lane(), token_of_lane(params));
-    const Peer<Stamped> first = windows.weights_here(0, of.source, of.token) + pick;
-    const Peer<Stamped> second = windows.weights_here(1, of.source, of.token) + pick;
+    if (params.told && early.epoch == call.dispatched) {
+      weight = std::bit_cast<float>(early.value);
+      return true;
+    }
+    const Peer<Stamped> first = weight_here(params, 0), second = weight_here(params, 1);
     return call.call.await(Phase::combine_weights, of.source, call.dispatched, [&](uint64_t& seen) {
-      // Relaxed: a word is all there is to see.
-      const Stamped one = load<Order::relaxed, Scope::sys>(first);
-      const Stamped other = load<Order::relaxed, Scope::sys>(second);
+      const Stamped one = look_at(first), other = look_at(second);
       const Stamped told = one.epoch == call.dispatched ? one : other;
       weight = std::bit_cast<float>(told.value);
       seen = std::max(one.epoch, other.epoch);
@@ -175,6 +181,14 @@ struct TokenGroup {
   }
 
  private:
+  /// This lane's pick's, by the owner's number for the batch.
+  DEVICE Peer<Stamped> weight_here(const CombineParams& params, uint32_t batch) const {
+    const uint32_t pick = params.by.topk.remainder(warp::lane(), token_of_lane(params));
+    return params.call.windows.weights_here(batch, of.source, of.token) + pick;
+  }
+  DEVICE static Stamped look_at(Peer<Stamped> weight) {
+    return load<Order::relaxed, Scope::sys>(weight);  // Relaxed: a word is all there is to see.
+  }
   /// The lanes of this lane's token.
   DEVICE static uint32_t of_token(const CombineParams& params) {
     return ((1u << params.topk) - 1) << token_of_lane(params) * params.topk;
@@ -208,7 +222,7 @@ struct Round {
   /// By all lanes.
   DEVICE TokenGroup group_of_warp(const CombineParams& params) const {
     return has_group(params) ? TokenGroup::at(params, position_of_warp(params))
-                             : TokenGroup{{0, 0}, -1};
+                             : TokenGroup::none();
   }
   /// Groups that hold a token.
   DEVICE uint32_t groups(const CombineParams& params) const {
