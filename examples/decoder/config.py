@@ -12,6 +12,9 @@ import numpy as np
 EXPERTS_PER_TOKEN_MAX = 8
 """That a task picks at most."""
 
+TIED_UNLESS_SAID = ("cohere", "ernie4_5", "gemma", "gemma2", "smollm3")
+"""Model types with Llama's names whose head Hugging Face ties to the embedding unless told."""
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -40,6 +43,9 @@ class Config:
     num_local_experts: int = 0
     """0: a dense feed-forward."""
     num_experts_per_tok: int = 2
+    model_type: str = "llama"
+    tie_word_embeddings: bool | None = None
+    """None: it does not say."""
     page_tokens: int = 8
     """Positions of a page of the KV cache."""
     positions_max: int = 64
@@ -48,6 +54,23 @@ class Config:
     def group(self) -> int:
         """Query heads of a KV head."""
         return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def ties(self) -> bool:
+        """Whether the head is the embedding, as Hugging Face understands the config."""
+        if self.tie_word_embeddings is None:
+            return self.model_type in TIED_UNLESS_SAID
+        return self.tie_word_embeddings
+
+    def what_it_says_of_ties(self) -> str:
+        """For errors."""
+        means = "true" if self.ties else "false"
+        if self.tie_word_embeddings is not None:
+            return f"the config says tie_word_embeddings {means}"
+        return (
+            f"the config says nothing of tie_word_embeddings, which means {means} for a model of "
+            f"type {self.model_type!r}"
+        )
 
     def rope_frequencies(self) -> np.ndarray:
         """[head_dim / 2] float32: by which angle each pair of elements turns from one position to
@@ -66,7 +89,7 @@ class Config:
     def check(self, ranks: int) -> None:
         """Raises ValueError naming what cannot be."""
         for name, value in vars(self).items():
-            if isinstance(value, int) and value < 1 and name != "num_local_experts":
+            if type(value) is int and value < 1 and name != "num_local_experts":
                 raise ValueError(f"{name} must be at least 1, not {value}")
         experts = self.num_local_experts
         picks = min(experts, EXPERTS_PER_TOKEN_MAX)
@@ -118,9 +141,9 @@ def read_config(path: Path, **others: int) -> Config:
     if missing:
         raise ValueError(f"{path} does not say {' and '.join(missing)}")
     known = {
-        name: _number(path, name, said[name], kind)
+        name: _value(path, name, said[name], KINDS[kind])
         for name, kind in Config.__annotations__.items()
-        if name in said and name != "rope_scaling"
+        if name in said and kind in KINDS
     }
     heads = known["num_attention_heads"]
     known.setdefault("num_key_value_heads", heads)
@@ -129,10 +152,26 @@ def read_config(path: Path, **others: int) -> Config:
     return Config(**{**known, "rope_scaling": _scaling(path, said), **others})
 
 
-def _number(path: Path, name: str, value: Any, kind: str) -> Any:
-    kinds = int if kind == "int" else (int, float)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise ValueError(f"{path}: {name} must be a number, not {value!r}")
+@dataclass(frozen=True)
+class Kind:
+    """Of a config's values."""
+
+    name: str
+    types: tuple[type, ...]
+
+
+KINDS = {
+    "int": Kind("a number", (int,)),
+    "float": Kind("a number", (int, float)),
+    "str": Kind("a string", (str,)),
+    "bool | None": Kind("true or false", (bool,)),
+}
+"""By annotation."""
+
+
+def _value(path: Path, name: str, value: Any, kind: Kind) -> Any:
+    if type(value) not in kind.types:
+        raise ValueError(f"{path}: {name} must be {kind.name}, not {value!r}")
     return value
 
 
@@ -149,7 +188,7 @@ def _scaling(path: Path, said: dict[str, Any]) -> RopeScaling | None:
     missing = [name for name in names if name not in scaling]
     if missing:
         raise ValueError(f"{path}: rope_scaling does not say {' and '.join(missing)}")
-    numbers = {name: _number(path, name, scaling[name], names[name]) for name in names}
+    numbers = {name: _value(path, name, scaling[name], KINDS[names[name]]) for name in names}
     if not 0 < numbers["low_freq_factor"] < numbers["high_freq_factor"] or numbers["factor"] <= 0:
         raise ValueError(f"{path}: rope_scaling's factors are positive, the high one above the low")
     return RopeScaling(**numbers)

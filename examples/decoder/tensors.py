@@ -46,14 +46,14 @@ class Tensors:
     """
 
     def __init__(self, path: Path) -> None:
-        self._said_by = first_file(path)
-        if self._said_by.suffix == ".json":
-            self._file_of = _files_listed(self._said_by)
+        self.said_by = first_file(path)
+        if self.said_by.suffix == ".json":
+            self._file_of = _files_listed(self.said_by)
             self._files = {file: _opened(file) for file in sorted(set(self._file_of.values()))}
         else:
-            whole = _opened(self._said_by)
-            self._file_of = dict.fromkeys(whole.keys(), self._said_by)
-            self._files = {self._said_by: whole}
+            whole = _opened(self.said_by)
+            self._file_of = dict.fromkeys(whole.keys(), self.said_by)
+            self._files = {self.said_by: whole}
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
@@ -65,10 +65,10 @@ class Tensors:
             WeightsError: there is none, or it has another shape, or a dtype of quantised weights.
         """
         if name not in self:
-            raise WeightsError(f"{self._said_by} has no tensor {name}")
+            raise WeightsError(f"{self.said_by} has no tensor {name}")
         file = self._file_of[name]
         if name not in self._files[file].keys():  # noqa: SIM118  It is no dictionary.
-            raise WeightsError(f"{file} has no tensor {name}, which {self._said_by} says it has")
+            raise WeightsError(f"{file} has no tensor {name}, which {self.said_by} says it has")
         dtype = self._files[file].get_slice(name).get_dtype()
         if dtype not in DTYPES:
             raise WeightsError(

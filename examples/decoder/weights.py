@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from .config import Config
-from .tensors import BF16, Tensors
+from .tensors import BF16, Tensors, WeightsError
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
 @dataclass
@@ -81,15 +85,14 @@ def read_weights(path: Path, config: Config) -> Weights:
 
     Raises:
         WeightsError: a tensor is missing or of another shape or dtype, or a file is missing or not
-            what it should be.
+            what it should be. The head may be missing where the config ties it to the embedding.
     """
     return _from_tensors(Tensors(path), config)
 
 
 def _from_tensors(tensors: Tensors, config: Config) -> Weights:
     vocabulary, hidden = config.vocab_size, config.hidden_size
-    embedding = tensors.get("model.embed_tokens.weight", vocabulary, hidden)
-    tied = "lm_head.weight" not in tensors
+    embedding = tensors.get(EMBEDDING, vocabulary, hidden)
     return Weights(
         embedding=embedding,
         layers=[
@@ -97,8 +100,29 @@ def _from_tensors(tensors: Tensors, config: Config) -> Weights:
             for index in range(config.num_hidden_layers)
         ],
         final_norm=tensors.get("model.norm.weight", hidden),
-        head=embedding if tied else tensors.get("lm_head.weight", vocabulary, hidden),
+        head=_head(tensors, config, embedding),
     )
+
+
+def _head(tensors: Tensors, config: Config, embedding: np.ndarray) -> np.ndarray:
+    """As transformers does since version 5: a head that is there and differs is used, whatever the
+    config says, for the config must be wrong. (Version 4 threw it away.) But no head is made up.
+    """
+    if HEAD not in tensors:
+        if config.ties:
+            return embedding
+        raise WeightsError(
+            f"{tensors.said_by} has no tensor {HEAD}, and {config.what_it_says_of_ties()}, so "
+            f"{EMBEDDING} does not stand in for it"
+        )
+    head = tensors.get(HEAD, *embedding.shape)
+    if config.ties and not np.array_equal(head, embedding):
+        warnings.warn(
+            f"{tensors.said_by}: {HEAD} is not {EMBEDDING}, though "
+            f"{config.what_it_says_of_ties()}; it is used as it is",
+            stacklevel=2,
+        )
+    return head
 
 
 def _layer(tensors: Tensors, at: str, config: Config) -> Layer:

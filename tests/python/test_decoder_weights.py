@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,16 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import decode
 from decoder.config import Config
 from decoder.tensors import INDEX, WHOLE, WeightsError
-from decoder.weights import random_weights, read_weights
+from decoder.weights import EMBEDDING, HEAD, random_weights, read_weights
 
 
 def saved(path, weights, config, **changed):
     """A file such as Hugging Face's of a Llama or a Mixtral."""
     hidden = config.hidden_size
     tensors = {
-        "model.embed_tokens.weight": weights.embedding,
+        EMBEDDING: weights.embedding,
         "model.norm.weight": weights.final_norm,
-        "lm_head.weight": weights.head,
+        HEAD: weights.head,
     }
     for index, layer in enumerate(weights.layers):
         at = f"model.layers.{index}."
@@ -98,7 +99,6 @@ def test_weights_come_from_safetensors(experts, kind, tmp_path, capsys):
     assert "NumPy finds the same" in said
 
 
-HEAD = "lm_head.weight"
 NORM = "model.norm.weight"
 
 
@@ -117,6 +117,72 @@ def test_weights_of_another_model_are_named(changed, complaint, tmp_path):
     saved(file, random_weights(config, 5), config, **changed)
     with pytest.raises(WeightsError, match=complaint):
         decode.main(["--tokens", "8", "--weights", str(file)])
+
+
+NO_HEAD = f"has no tensor {HEAD}, and the config says"
+UNTIED = [
+    ({}, "nothing of tie_word_embeddings, which means false for a model of type 'llama'"),
+    (dict(tie_word_embeddings=False), "tie_word_embeddings false"),
+    (dict(model_type="gemma", tie_word_embeddings=False), "tie_word_embeddings false"),
+]
+TIED = [dict(tie_word_embeddings=True), dict(model_type="gemma")]
+
+
+@pytest.mark.parametrize(("said", "complaint"), UNTIED)
+def test_a_head_that_is_missing_is_named(said, complaint, tmp_path):
+    config = Config(**said)
+    file = tmp_path / WHOLE
+    saved(file, random_weights(config, 5), config, **{HEAD: None})
+    with pytest.raises(WeightsError) as raised:
+        read_weights(file, config)
+    assert str(raised.value) == (
+        f"{file} {NO_HEAD} {complaint}, so {EMBEDDING} does not stand in for it"
+    )
+
+
+@pytest.mark.parametrize("said", TIED)
+def test_the_embedding_is_the_head_where_the_config_ties_them(said, tmp_path):
+    config = Config(**said)
+    file = tmp_path / WHOLE
+    saved(file, random_weights(config, 5), config, **{HEAD: None})
+    found = read_weights(file, config)
+    assert (found.head == random_weights(config, 5).embedding).all()
+
+
+@pytest.mark.parametrize("said", TIED)
+def test_a_head_that_differs_is_used_though_the_config_ties_it(said, tmp_path):
+    config, drawn = Config(**said), random_weights(Config(), 5)
+    file = tmp_path / WHOLE
+    saved(file, drawn, config)
+    with pytest.warns(UserWarning, match=rf"{HEAD} is not {EMBEDDING}, though the config says"):
+        found = read_weights(file, config)
+    assert (found.head == drawn.head).all()
+
+
+@pytest.mark.parametrize(("ties", "same"), [(True, True), (False, True), (False, False)])
+def test_a_head_as_the_config_says_needs_no_warning(ties, same, tmp_path):
+    config, drawn = Config(tie_word_embeddings=ties), random_weights(Config(), 5)
+    head = drawn.embedding if same else drawn.head
+    file = tmp_path / WHOLE
+    saved(file, drawn, config, **{HEAD: head})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (read_weights(file, config).head == head).all()
+
+
+@pytest.mark.parametrize("says", [True, False, None])
+def test_a_config_file_says_whether_the_head_is_tied(says, tmp_path, capsys):
+    config = Config(num_hidden_layers=1)
+    file, about = tmp_path / WHOLE, tmp_path / "config.json"
+    saved(file, random_weights(config, 5), config, **{HEAD: None})
+    about.write_text(json.dumps(vars(config) | {"tie_word_embeddings": says}))
+    arguments = ["--tokens", "8", "--config", str(about), "--weights", str(file)]
+    if says:
+        assert decode.main(arguments) == 0
+        assert "NumPy finds the same" in capsys.readouterr().out
+    else:
+        with pytest.raises(WeightsError, match=NO_HEAD):
+            decode.main(arguments)
 
 
 def test_what_is_no_safetensors_file_is_named(tmp_path):
