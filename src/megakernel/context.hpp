@@ -160,7 +160,8 @@ class Context {
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
   }
   /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
-  /// the event's dynamic_max; more fails the run.
+  /// the event's dynamic_max; more fails the run. What this thread did before is what the event is
+  /// about, too.
   DEVICE void expect(Event event, uint32_t n) const {
     const uint32_t most = working_.params.events[event.id].dynamic_max;
     if (n > most) {
@@ -175,7 +176,7 @@ class Context {
                        .have = n});
       return;
     }
-    signal_dynamic(working_, event.id, most - n);
+    signal_dynamic(working_, event.id, dynamic_triggers(most) - n);
   }
   /// By one thread, before its task signals the loop's event or one that comes before it: this
   /// iteration is the last, on that rank. Relaxed: the signal publishes it.

@@ -10,6 +10,7 @@ namespace {
 
 /// Of one task to one event: what a packet has room for.
 constexpr uint32_t kSignalsMax = UINT16_MAX;
+constexpr uint32_t kDynamicMax = UINT32_MAX - 1;  // One more must be countable.
 
 void check_region(const Region& region, const char* access, const TaskOptions& task,
                   const std::vector<TensorOptions>& tensors, uint32_t ranks) {
@@ -57,6 +58,10 @@ Tensor Graph::tensor(TensorOptions options) {
 }
 
 Event Graph::event(EventOptions options) {
+  if (options.dynamic_max > kDynamicMax)
+    throw InvalidArgument(fmt::format("dynamic_max of event '{}'", options.name),
+                          fmt::format("at most {}", kDynamicMax),
+                          fmt::format("{}", options.dynamic_max));
   const Event made{static_cast<uint32_t>(events_.size())};
   events_.push_back(std::move(options));
   return made;

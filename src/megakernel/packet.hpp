@@ -65,7 +65,12 @@ static_assert(sizeof(Packet) % kPacketAlignment == 0);
 /// What tasks that count on the device must know of an event.
 struct EventRecord {
   uint32_t triggers;     ///< an iteration
-  uint32_t dynamic_max;  ///< of them for a number that only the device knows
+  uint32_t dynamic_max;  ///< the most that a number can be which only the device knows
 };
+/// An event's triggers for such a number: one is left for the task that finds it out, even if that
+/// is the most. So the event is never complete before that task has run.
+HOST_DEVICE uint32_t dynamic_triggers(uint32_t dynamic_max) {
+  return dynamic_max + 1;
+}
 
 }  // namespace tokenyard::megakernel

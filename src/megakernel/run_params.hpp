@@ -25,8 +25,8 @@
 /// A carried event has no counter that anybody looks at: its signals are strong words that bodies
 /// of tasks write and await themselves (tasks/words.hpp). It is in the graph for the proofs alone.
 ///
-/// An event with a number that only the device knows has triggers = the most it could be; whoever
-/// finds out that it is n adds the missing max - n at once.
+/// An event with a number that only the device knows has triggers = one more than the most it could
+/// be; whoever finds out that it is n adds the missing max + 1 - n at once.
 ///
 /// A run begins with a hello to every rank: its number and how long it is to be. No task runs
 /// before all hellos have come, so no rank stores into memory whose owner still reads what the run

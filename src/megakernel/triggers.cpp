@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "megakernel/packet.hpp"
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -150,7 +151,7 @@ Triggers count_triggers(std::span<const Graph> graphs) {
                            "the signals of all ranks to add up to the declared count");
       check_expects(graphs, rank, event, users[rank][event]);
       if (!users[rank][event].any || options.dynamic_max == 0) continue;
-      all[rank][event].triggers += options.dynamic_max;
+      all[rank][event].triggers += dynamic_triggers(options.dynamic_max);
       all[rank][event].sys = true;  // Bodies of tasks signal with one word for all ranks.
     }
   for (const Graph& graph : graphs) {

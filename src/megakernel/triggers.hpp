@@ -11,7 +11,7 @@
 namespace tokenyard::megakernel {
 
 struct EventTriggers {
-  uint32_t triggers = 0;     ///< an iteration, dynamic_max included
+  uint32_t triggers = 0;     ///< an iteration, dynamic_triggers included
   bool remote = false;       ///< whether other ranks signal it
   bool sys = false;          ///< whether its counter is added to at sys scope
   uint32_t remote_rank = 0;  ///< one that does

@@ -95,6 +95,7 @@ TEST(Proofs, MoreSignalsThanAPacketCounts) {
   s.add({.name = "many", .signals = {{.event = s.a, .count = 65535}}});
   EXPECT_THROW(s.add({.name = "too many", .signals = {{.event = s.a, .count = 65536}}}),
                InvalidArgument);
+  EXPECT_THROW(s.graph.event({.name = "too often", .dynamic_max = UINT32_MAX}), InvalidArgument);
   EXPECT_THROW(s.graph.set_cost({1}, 5), InvalidArgument);
 }
 

@@ -73,7 +73,7 @@ class RandomGraph {
 
   const RandomGraphOptions& options() const { return options_; }
   size_t cell_bytes() const {
-    return (options_.cells + dynamic_events_ * kShares) * kCellWords * sizeof(uint32_t);
+    return (options_.cells + dynamic_events_ * kBurstCells) * kCellWords * sizeof(uint32_t);
   }
 
   /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
@@ -130,6 +130,7 @@ class RandomGraph {
 
  private:
   static constexpr uint32_t kNobody = UINT32_MAX, kAfterMax = 12, kShares = 4;
+  static constexpr uint32_t kBurstCells = kShares + 1;  ///< of the shares, and of who counts them
   static constexpr uint32_t kUnits = 7;
   struct CellState {
     uint32_t writer = kNobody;
@@ -189,7 +190,7 @@ class RandomGraph {
         plan.event_rank = rank;
         plan.share = share;
         plan.shares = kShares;
-        if (share < kShares) plan.writes.push_back(cell_of(rank, share));
+        plan.writes.push_back(cell_of(rank, share));
         plan.dynamic_event = dynamic_events_;
         // Held back by what received the burst of the iteration before.
         plan.after_lagging.insert(static_cast<uint32_t>(plans_.size()) + kShares + 1 - share);
@@ -200,17 +201,19 @@ class RandomGraph {
       receiver.receives = true;
       receiver.dynamic_event = dynamic_events_;
       const auto first = static_cast<uint32_t>(plans_.size()) - kShares - 1;
-      receiver.after.insert(first + kShares);
-      // By nothing but the dynamic event does it know of those that signal.
+      // By nothing but the dynamic event does it know of those that signal, nor, in half of the
+      // bursts, of the one that counts them.
+      if (below(2) == 0) receiver.after.insert(first + kShares);
       for (uint32_t share = 0; share < kShares; ++share)
         receiver.reads.push_back({cell_of(rank, share), first + share, 0, share, kShares});
+      receiver.reads.push_back({cell_of(rank, kShares), first + kShares, 0, 0, 0});
       plans_.push_back(std::move(receiver));
       ++dynamic_events_;
     }
   }
-  /// Of a share of the burst that is being made.
+  /// Of a share of the burst that is being made, or of who counts them.
   TouchPlan::Cell cell_of(uint32_t rank, uint32_t share) const {
-    return {rank, options_.cells + dynamic_events_ * kShares + share};
+    return {rank, options_.cells + dynamic_events_ * kBurstCells + share};
   }
 
   /// Half of the tasks with several before them wait for one event, which all of those signal.

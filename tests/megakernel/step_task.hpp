@@ -16,7 +16,7 @@ struct Step {
     const uint64_t* factor;  ///< host-visible, or null
     uint64_t end_at;         ///< 0: never
     Event promised;
-    uint32_t promise, kept;  ///< of a dynamic event; promise 0: none
+    uint32_t promise, kept;  ///< of a dynamic event; 0: none
   };
   static DEVICE void run(Context& context, const Args& args) {
     if (context.thread() != 0) return;
@@ -24,9 +24,8 @@ struct Step {
     const uint64_t value = *args.value + args.add * factor;
     store<Order::weak, Scope::sys>(args.to, value);
     if (args.end_at > 0 && value >= args.end_at) context.end_loop();
-    if (args.promise == 0) return;
-    context.expect(args.promised, args.promise);
-    context.signal(args.promised, context.rank(), args.kept);
+    if (args.promise > 0) context.expect(args.promised, args.promise);
+    if (args.kept > 0) context.signal(args.promised, context.rank(), args.kept);
   }
 };
 

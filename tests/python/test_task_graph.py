@@ -180,8 +180,8 @@ def test_a_task_that_cannot_go_on_is_named_with_all_workers(schedulers):
         return caught.value
 
     error = with_graph(build, timeout=0.3)
-    assert "task 'sum' awaits event 'rows' of iteration 0: has 4 of 5" in error.phase
-    assert (error.expected, error.seen) == (5, 4)
+    assert "task 'sum' awaits event 'rows' of iteration 0: has 5 of 6" in error.phase
+    assert (error.expected, error.seen) == (6, 5)
     assert len(error.dump.splitlines()) == 2 + schedulers
 
 
