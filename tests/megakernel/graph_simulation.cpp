@@ -25,17 +25,19 @@ Drawn draw(SeedRun& run) {
   simulation::Random& random = run.random;
   Drawn drawn;
   RandomGraphOptions& graph = drawn.graph;
-  graph.ranks = run.option("ranks", 1u << random.below(3));
+  graph.pacing =
+      static_cast<Pacing>(run.option("pacing", random.chance(128) ? 3 : random.below(3)));
+  const bool scheduled = graph.pacing == Pacing::scheduled;
+  graph.ranks = run.option("ranks", scheduled ? 1u : 1u << random.below(3));
   graph.tasks = run.option("tasks", random.between(2, random.chance(128) ? 24 : 10));
   graph.cells = run.option("cells", random.between(1, 6));
-  graph.pacing = static_cast<Pacing>(run.option("pacing", random.below(3)));
   graph.dynamic_counts = run.option("dynamic", random.chance(256));
   graph.streams = run.option("streams", random.chance(512));
   if (graph.pacing == Pacing::gated && random.chance(512))
     graph.last_of_run = run.option("last_of_run", random.between(1, 2));
   drawn.plan.workers = run.option("workers", random.between(1, 3));
   drawn.plan.compute_warps = run.option("compute_warps", random.chance(128) ? 2 : 1);
-  if (graph.pacing != Pacing::pipelined && random.chance(341))
+  if (scheduled || (graph.pacing != Pacing::pipelined && random.chance(341)))
     drawn.plan.schedulers = run.option("schedulers", random.between(1, 2));
   else
     graph.shares_anywhere = run.option("shares_anywhere", random.chance(512));
@@ -49,7 +51,7 @@ Drawn draw(SeedRun& run) {
   else if (graph.last_of_run > 0)
     drawn.plan.runs = {0};
   else
-    drawn.plan.runs = {random.between(1, 3), 1};
+    drawn.plan.runs = {random.between(scheduled ? 2 : 1, 3), 1};
   drawn.graph_seed = static_cast<uint32_t>(random.next());
   if (drawn.plan.schedulers > 0 && drawn.graph_seed % 2 == 1)
     graph.pinned = run.option("pinned", drawn.plan.workers);

@@ -19,6 +19,7 @@ enum class Pacing : uint32_t {
   once,       ///< one a run
   gated,      ///< a loop event that all last tasks signal
   pipelined,  ///< waits that lag: iterations overlap
+  scheduled,  ///< by nothing but schedulers: dynamic runs on one rank
 };
 
 struct RandomGraphOptions {
@@ -239,6 +240,7 @@ class RandomGraph {
         seen.writer = cells_[seen.cell.rank][seen.cell.index].writer;
         seen.iterations = 1;
       }
+    if (options_.pacing == Pacing::scheduled) lag_some();
     if (options_.pacing != Pacing::pipelined) return;
     for (const auto& of_rank : cells_)
       for (const CellState& state : of_rank) {
@@ -247,6 +249,12 @@ class RandomGraph {
         lag(state.first_writer, state.writer);
         for (const uint32_t reader : state.readers) lag(state.first_writer, reader);
       }
+  }
+  /// Half of the tasks wait for some task of the iteration before, which tells them nothing of
+  /// all the others.
+  void lag_some() {
+    for (uint32_t task = 0; task < plans_.size(); ++task)
+      if (below(2) == 0) lag(task, below(static_cast<uint32_t>(plans_.size())));
   }
   void lag(uint32_t task, uint32_t after) {
     if (task != after) plans_[task].after_lagging.insert(after);
