@@ -154,9 +154,7 @@ class Context {
   /// By one thread: signals a dynamic event n times. What this thread did before, and the others
   /// before they last met, is what the event is about. Of another rank only in static runs.
   DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
-    if (to_rank == rank())
-      signal_dynamic(working_, event.id, count);
-    else
+    if (count > 0)
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
   }
   /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
@@ -176,7 +174,7 @@ class Context {
                        .have = n});
       return;
     }
-    signal_dynamic(working_, event.id, dynamic_triggers(most) - n);
+    signal(event, rank(), dynamic_triggers(most) - n);
   }
   /// By one thread, before its task signals the loop's event or one that comes before it: this
   /// iteration is the last, on that rank. Relaxed: the signal publishes it.

@@ -45,11 +45,4 @@ struct CountedSignal {
   DEVICE bool is_near() const { return count != 0 && !sys; }
 };
 
-/// From the body of a task, to a dynamic event of this rank.
-DEVICE void signal_dynamic(const Working& working, uint32_t event, uint32_t count) {
-  const RunParams& params = working.params;
-  if (count == 0) return;
-  add<Order::release, Scope::sys>(params.windows.counter(params.rank, event), count);
-}
-
 }  // namespace tokenyard::megakernel
