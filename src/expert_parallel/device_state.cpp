@@ -1,8 +1,5 @@
 /// What an ExpertParallel object keeps on its device from one call to the next.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstring>
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/exchange.hpp"
@@ -11,6 +8,7 @@
 #include "expert_parallel/expert_major/reduce_rows.hpp"
 #include "expert_parallel/options.hpp"
 #include "expert_parallel/throughput/cast_rows.hpp"
+#include "fabric/gather.hpp"
 
 namespace tokenyard {
 
@@ -25,20 +23,6 @@ throughput::Plan agreed_plan(World& world, const ExpertParallelOptions& options)
                                 .sms = options.sms,
                                 .tuning = options.tuning},
                                world.accelerator().kind(), world.accelerator().capacity());
-}
-
-/// Collective: one value of each rank.
-template <class T>
-std::vector<T> gather(World& world, const T& mine, const std::string& what) {
-  const auto everybody = world.all_gather(std::as_bytes(std::span(&mine, 1)), what);
-  std::vector<T> values(everybody.size());
-  for (size_t rank = 0; rank < everybody.size(); ++rank) {
-    if (everybody[rank].size() != sizeof(T))
-      throw InternalError(fmt::format("{}: {} bytes from rank {} instead of {}", what,
-                                      everybody[rank].size(), rank, sizeof(T)));
-    std::memcpy(&values[rank], everybody[rank].data(), sizeof(T));
-  }
-  return values;
 }
 
 }  // namespace

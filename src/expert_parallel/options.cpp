@@ -8,6 +8,7 @@
 #include "device/accelerator.hpp"
 #include "expert_parallel/proposals.hpp"
 #include "expert_parallel/throughput/control.hpp"
+#include "fabric/gather.hpp"
 
 namespace tokenyard {
 
@@ -48,9 +49,9 @@ void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
 }
 
 void agree_on_options(World& world, const ExpertParallelOptions& options) {
-  const std::vector<Proposal> proposals = gather_proposals<Proposal>(
-      world, "ExpertParallel",
-      {options, world.accelerator().capacity().multiprocessors, first_unreachable(world)});
+  const Proposal mine{options, world.accelerator().capacity().multiprocessors,
+                      first_unreachable(world)};
+  const std::vector<Proposal> proposals = gather(world, mine, "ExpertParallel: options");
   std::vector<uint32_t> unreachable;
   for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
   require_reach(world, "ExpertParallel", unreachable);

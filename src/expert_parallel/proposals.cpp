@@ -1,5 +1,7 @@
 #include "expert_parallel/proposals.hpp"
 
+#include <fmt/format.h>
+
 namespace tokenyard {
 
 void require(bool holds, const char* argument, std::string expected, uint64_t seen) {

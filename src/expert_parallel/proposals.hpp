@@ -2,10 +2,6 @@
 /// alike what does not fit.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstring>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -25,20 +21,5 @@ uint32_t first_unreachable(const World& world);
 /// alike, if some rank cannot reach another.
 void require_reach(const World& world, const std::string& object,
                    const std::vector<uint32_t>& unreachable);
-
-/// Collective: [ranks] what each proposes for the object of this name.
-template <class Proposal>
-std::vector<Proposal> gather_proposals(World& world, const std::string& object,
-                                       const Proposal& mine) {
-  const auto everybody = world.all_gather(std::as_bytes(std::span(&mine, 1)), object + ": options");
-  std::vector<Proposal> proposals(everybody.size());
-  for (size_t rank = 0; rank < everybody.size(); ++rank) {
-    if (everybody[rank].size() != sizeof(Proposal))
-      throw InternalError(fmt::format("rank {} proposed {} bytes of options instead of {}", rank,
-                                      everybody[rank].size(), sizeof(Proposal)));
-    std::memcpy(&proposals[rank], everybody[rank].data(), sizeof(Proposal));
-  }
-  return proposals;
-}
 
 }  // namespace tokenyard

@@ -13,6 +13,7 @@
 #include <random>
 #include <utility>
 
+#include "fabric/gather.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -141,15 +142,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
                    random_number());
   const FileDescriptor listener = listen_at(me, ranks);
-  std::vector<Address> peers(ranks);
-  const auto gathered =
-      bootstrap.all_gather(std::as_bytes(std::span(&me, 1)), "addresses for " + what, until);
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    if (gathered[rank].size() != sizeof(Address)) {
-      throw InvalidArgument("fd exchange", "an address", "something else", rank);
-    }
-    std::memcpy(&peers[rank], gathered[rank].data(), sizeof(Address));
-  }
+  const auto peers = gather(bootstrap, me, "addresses for " + what, until);
 
   std::vector<FileDescriptor> received(ranks);
   received[bootstrap.rank()] = FileDescriptor(fcntl(mine, F_DUPFD_CLOEXEC, 0));

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "device/await_stream.hpp"
+#include "fabric/gather.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -113,17 +113,9 @@ void DeviceTables::open_windows() {
   window_ = world_.arena().allocate(layout_.bytes(), {});
   world_.accelerator().fill(window_.data(), 0, layout_.bytes(), {});
   await_stream(world_, {}, "zeroed events");
-  const uint64_t offset = window_.offset();
-  const auto all =
-      world_.all_gather(std::as_bytes(std::span(&offset, 1)), "megakernel: windows of events");
   std::vector<std::byte*> addresses;
-  for (uint32_t rank = 0; rank < all.size(); ++rank) {
-    uint64_t theirs = 0;
-    if (all[rank].size() != sizeof(theirs))
-      throw InternalError("megakernel: a window's place came cut off");
-    std::memcpy(&theirs, all[rank].data(), sizeof(theirs));
-    addresses.push_back(world_.arena().base_of(rank) + theirs);
-  }
+  for (const uint64_t offset : gather(world_, window_.offset(), "megakernel: windows of events"))
+    addresses.push_back(world_.arena().base_of(static_cast<uint32_t>(addresses.size())) + offset);
   windows_ = upload(addresses);
 }
 

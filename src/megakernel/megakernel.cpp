@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "fabric/alarm_bell.hpp"
+#include "fabric/gather.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/shape_of.hpp"
@@ -22,26 +22,12 @@ namespace tokenyard::megakernel {
 
 namespace {
 
-/// What every rank brings to the compilation.
-struct Everybody {
+/// Collective: [ranks] the graph of each.
+std::vector<Graph> gather_graphs(World& world, const Graph& mine) {
   std::vector<Graph> graphs;
-  std::vector<Shape> shapes;
-};
-
-Everybody gather(World& world, const Graph& graph, const Shape& shape) {
-  std::vector<std::byte> mine = GraphCodec::encode(graph);
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&shape);
-  mine.insert(mine.begin(), bytes, bytes + sizeof(shape));
-  Everybody everybody;
-  for (const auto& theirs : world.all_gather(mine, "megakernel: graphs")) {
-    if (theirs.size() < sizeof(Shape)) throw InternalError("megakernel: a graph came cut off");
-    Shape of_rank;
-    std::memcpy(&of_rank, theirs.data(), sizeof(of_rank));
-    everybody.shapes.push_back(of_rank);
-    everybody.graphs.push_back(
-        GraphCodec::decode(std::span(theirs).subspan(sizeof(Shape)), graph.task_set()));
-  }
-  return everybody;
+  for (const auto& theirs : world.all_gather(GraphCodec::encode(mine), "megakernel: graphs"))
+    graphs.push_back(GraphCodec::decode(theirs, mine.task_set()));
+  return graphs;
 }
 
 }  // namespace
@@ -53,22 +39,23 @@ struct Megakernel::Parts {
         graph(graph),
         shape(shape_of(options, graph, accelerator)),
         cell(accelerator, world.alarm()) {
-    const Everybody everybody = gather(world, graph, shape);
-    const Compiled compiled = compile(everybody.graphs, everybody.shapes);
-    program = make_program(everybody.graphs, world.rank(), shape, compiled);
+    const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
+    const std::vector<Graph> graphs = gather_graphs(world, graph);
+    const Compiled compiled = compile(graphs, shapes);
+    program = make_program(graphs, world.rank(), shape, compiled);
     triggers = compiled.triggers[world.rank()];
     if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
     // What one rank's device cannot do, all hear of.
     for (uint32_t rank = 0; rank < world.size(); ++rank) {
-      const Shape& of_rank = everybody.shapes[rank];
-      const Program theirs = make_program(everybody.graphs, rank, of_rank, compiled);
-      check_capacity(theirs, of_rank, everybody.graphs[rank], accelerator.capacity());
+      const Shape& of_rank = shapes[rank];
+      const Program theirs = make_program(graphs, rank, of_rank, compiled);
+      check_capacity(theirs, of_rank, graphs[rank], accelerator.capacity());
       // Ranks that share a GPU are one grid, whose blocks are all alike.
       tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
     }
     accelerator.prepare(graph.task_set().kernel_for(shape.schedulers));
     tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
-    traced = traced_graph(everybody.graphs, world.rank());
+    traced = traced_graph(graphs, world.rank());
   }
   ~Parts();
 

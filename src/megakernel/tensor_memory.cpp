@@ -1,6 +1,5 @@
-#include <cstring>
-
 #include "fabric/arena.hpp"
+#include "fabric/gather.hpp"
 #include "megakernel/device_tables.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
@@ -36,15 +35,10 @@ std::vector<void*> TensorMemory::shared(size_t bytes) {
   struct Place {
     uint64_t offset, bytes;
   };
-  const Place mine{block.offset(), bytes};
-  const auto all =
-      world.all_gather(std::as_bytes(std::span(&mine, 1)), "megakernel: a shared tensor");
+  const auto places = gather(world, Place{block.offset(), bytes}, "megakernel: a shared tensor");
   std::vector<void*> pieces;
-  for (uint32_t rank = 0; rank < all.size(); ++rank) {
-    Place theirs{};
-    if (all[rank].size() != sizeof(theirs))
-      throw InternalError("megakernel: a tensor's place came cut off");
-    std::memcpy(&theirs, all[rank].data(), sizeof(theirs));
+  for (const Place& theirs : places) {
+    const auto rank = static_cast<uint32_t>(pieces.size());
     if (theirs.bytes != bytes)
       throw InvalidArgument("bytes of a shared tensor", std::to_string(bytes),
                             std::to_string(theirs.bytes), rank);

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "fabric/gather.hpp"
 #include "megakernel/trace_codec.hpp"
 #include "tokenyard/error.hpp"
 
@@ -18,23 +18,11 @@ std::span<const std::byte> piece_of(std::span<const std::byte> bytes, size_t beg
   return bytes.subspan(from, std::min(size, bytes.size() - from));
 }
 
-std::vector<uint64_t> gather_sizes(World& world, uint64_t mine) {
-  std::vector<uint64_t> sizes;
-  for (const auto& theirs :
-       world.all_gather(std::as_bytes(std::span(&mine, 1)), "megakernel: sizes of traces")) {
-    if (theirs.size() != sizeof(uint64_t))
-      throw InternalError(fmt::format("the size of a trace: expected {} bytes, got {}",
-                                      sizeof(uint64_t), theirs.size()));
-    std::memcpy(&sizes.emplace_back(), theirs.data(), sizeof(uint64_t));
-  }
-  return sizes;
-}
-
 }  // namespace
 
 std::vector<std::vector<std::byte>> gather_in_pieces(World& world, std::span<const std::byte> mine,
                                                      size_t piece_bytes) {
-  const std::vector<uint64_t> sizes = gather_sizes(world, mine.size());
+  const auto sizes = gather(world, uint64_t{mine.size()}, "megakernel: sizes of traces");
   std::vector<std::vector<std::byte>> all(world.size());
   for (size_t begin = 0; begin < std::ranges::max(sizes); begin += piece_bytes) {
     const auto pieces =

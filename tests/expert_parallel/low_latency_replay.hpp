@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "expert_parallel/low_latency_checks.hpp"
+#include "fabric/gather.hpp"
 
 namespace tokenyard::test {
 
@@ -88,15 +90,7 @@ class Replayed {
 
 /// The largest epoch of any rank, whose streams are drained.
 inline uint32_t agreed_epoch(LowLatency& exchange) {
-  const uint32_t mine = exchange.epoch();
-  uint32_t agreed = mine;
-  for (const auto& bytes :
-       exchange.world().all_gather(std::as_bytes(std::span(&mine, 1)), "epochs of the ranks")) {
-    uint32_t other = 0;
-    std::memcpy(&other, bytes.data(), sizeof(other));
-    agreed = std::max(agreed, other);
-  }
-  return agreed;
+  return std::ranges::max(gather(exchange.world(), exchange.epoch(), "epochs of the ranks"));
 }
 
 /// Replays with other data, beside calls that are not recorded, and one that a rank misses.

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "fabric/alarm_bell.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/contract_kernels.hpp"
+#include "fabric/gather.hpp"
 #include "fabric/promise.hpp"
 #include "tokenyard/world.hpp"
 
@@ -31,11 +31,7 @@ class ContractSite {
         offsets_(static_cast<uint64_t*>(gpu_.allocate(sizeof(uint64_t) * kContractRanks))),
         wrong_(static_cast<uint32_t*>(gpu_.allocate(sizeof(uint32_t)))) {
     gpu_.fill(window_.data(), 0, sizeof(ContractWindow), stream_);
-    const uint64_t mine = window_.offset();
-    std::vector<uint64_t> offsets;
-    for (const auto& bytes : world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows")) {
-      std::memcpy(&offsets.emplace_back(), bytes.data(), sizeof(uint64_t));
-    }
+    const auto offsets = gather(world, window_.offset(), "windows");
     gpu_.copy(offsets_, offsets.data(), offsets.size() * sizeof(uint64_t), stream_);
     finish();
     world.barrier("windows are clean");

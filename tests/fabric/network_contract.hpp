@@ -5,12 +5,12 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <vector>
 
 #include "device/accelerator.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
 #include "fabric/network_kernels.hpp"
 #include "fabric/promise.hpp"
@@ -43,11 +43,7 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
   };
   FailureCell cell(gpu, world.alarm());
   gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
-  std::vector<uint64_t> offsets;
-  const uint64_t mine = window.offset();
-  for (const auto& bytes : world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows")) {
-    std::memcpy(&offsets.emplace_back(), bytes.data(), sizeof(uint64_t));
-  }
+  const auto offsets = gather(world, window.offset(), "windows");
   NetworkParams params{.patience = cell.patience(patience),
                        .queues = world.network()->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
@@ -85,8 +81,7 @@ inline void names_the_absent_over_network(World& world) {
   if (world.rank() == absent) {
     // It sets its window up with the others, and then says nothing.
     const ArenaBlock window = world.arena().allocate(sizeof(NetworkWindow), Stream{});
-    const uint64_t mine = window.offset();
-    (void)world.all_gather(std::as_bytes(std::span(&mine, 1)), "windows");
+    (void)gather(world, window.offset(), "windows");
     world.barrier("windows are clean");
     world.barrier("it was named");
     return;

@@ -1,10 +1,10 @@
 /// What a LowLatency object keeps on its device from one call to the next.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
+#include "fabric/gather.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -65,17 +65,10 @@ void LowLatency::Parts::open_windows() {
   accelerator_.fill(window_.data(), 0xff, staging, stream);
   accelerator_.fill(window_.data() + staging, 0, layout_.bytes() - staging, stream);
   await_stream(stream, "filled staging");
-  const uint64_t mine = window_.offset();
-  const auto offsets = world.all_gather(std::as_bytes(std::span(&mine, 1)), "LowLatency: windows");
   windows_.layout = layout_;
   std::vector<std::byte*> windows;
-  for (uint32_t rank = 0; rank < world.size(); ++rank) {
-    uint64_t offset = 0;
-    if (offsets[rank].size() != sizeof(offset))
-      throw InternalError("LowLatency: a window's place of another size");
-    std::memcpy(&offset, offsets[rank].data(), sizeof(offset));
-    windows.push_back(arena_.base_of(rank) + offset);
-  }
+  for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
+    windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
   windows_.peers = Peers::of(windows, world.rank(), nullptr);
   if (windows.size() <= Peers::kAtHand) return;
   const size_t bytes = windows.size() * sizeof(std::byte*);

@@ -3,6 +3,7 @@
 
 #include "expert_parallel/low_latency/plan.hpp"
 #include "expert_parallel/proposals.hpp"
+#include "fabric/gather.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -38,10 +39,9 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
 }
 
 void agree_on_options(World& world, const LowLatencyOptions& options) {
-  const std::vector<Proposal> proposals =
-      gather_proposals<Proposal>(world, "LowLatency",
-                                 {options.experts, options.hidden, options.topk, options.tokens_max,
-                                  options.bf16_rows, first_unreachable(world)});
+  const Proposal mine{options.experts,    options.hidden,    options.topk,
+                      options.tokens_max, options.bf16_rows, first_unreachable(world)};
+  const std::vector<Proposal> proposals = gather(world, mine, "LowLatency: options");
   std::vector<uint32_t> unreachable;
   for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
   require_reach(world, "LowLatency", unreachable);
