@@ -1,0 +1,108 @@
+/// What processes of another build read: these bytes and no others.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+
+#include "collectives/control/card.hpp"
+#include "collectives/control/handshake.hpp"
+#include "collectives/control/sealed_frame.hpp"
+#include "collectives/control/store_protocol.hpp"
+#include "collectives/membership/message_codec.hpp"
+#include "collectives/wire/contact_card.hpp"
+#include "collectives/wire/invitation.hpp"
+
+namespace tokenyard::collectives {
+namespace {
+
+const Key kKey("a secret", "test");
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return text;
+}
+
+TEST(WireBytes, Hello) {
+  Handshake dialler(Handshake::Side::dialler, kKey,
+                    {.purpose = Purpose::newcomer,
+                     .job = 0x0123456789abcdef,
+                     .self = {0xa1a2a3a4, 0xb1b2b3b4b5b6b7b8},
+                     .epoch = 0xc1c2c3c4c5c6c7c8,
+                     .sought = 0xd1d2d3d4d5d6d7d8});
+  const auto hello = dialler.take_output();
+  ASSERT_EQ(hello.size(), Handshake::kHelloBytes);
+  // A random nonce follows.
+  EXPECT_EQ(hex(std::span(hello).first(48)),
+            "5459434c01000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
+            "efcdab8967452301d8d7d6d5d4d3d2d1");
+}
+
+TEST(WireBytes, SealedFrame) {
+  const std::vector<std::byte> payload{std::byte{1}, std::byte{2}, std::byte{3}};
+  Sealer sealer(kKey);
+  EXPECT_EQ(hex(sealer.seal(0x1234, payload)),
+            "03000000341200000102031756a63ad47554f39e6c6a34ec0e0e44");
+  EXPECT_EQ(hex(sealer.seal(0x1234, payload)),
+            "030000003412000001020362c9cfef6e3878038395ef31707caa44");
+}
+
+TEST(WireBytes, Invitation) {
+  const Invitation invitation{.kind = InvitationKind::refusal,
+                              .channel = {.epoch = 0x0102030405060708,
+                                          .group = 0x1112131415161718,
+                                          .lane = Lane::point_to_point,
+                                          .maker = {0x21222324, 0x3132333435363738},
+                                          .taker = {0x41424344, 0x5152535455565758}},
+                              .bytes = 0x6162636465666768,
+                              .file = 0x7172737475767778,
+                              .stripe = 0x81828384,
+                              .stripes = 0x91929394,
+                              .nonce = 0xa1a2a3a4a5a6a7a8,
+                              .words = "no"};
+  EXPECT_EQ(hex(encode(invitation, kKey)),
+            "5459574901000301080706050403020118171615141312112423222138373635"
+            "3433323144434241585756555453525168676665646362617877767574737271"
+            "8483828194939291a8a7a6a5a4a3a2a16d696e2d0e6b1d308d63a14d8bfdb7e9"
+            "ce31875cb171c28ab28a4f69045f7d2f6e6f");
+}
+
+TEST(WireBytes, ContactCard) {
+  EXPECT_EQ(hex(encode(ContactCard{"ab", "c", "", 0x1234})), "010200616201006300003412");
+}
+
+TEST(WireBytes, Card) {
+  EXPECT_EQ(hex(encode(Card{.member = {7, 0x0102030405060708},
+                            .size = 9,
+                            .address = "ab",
+                            .port = 0x1234,
+                            .contact = {std::byte{0xff}}})),
+            "0700000000000000080706050403020109000000000000000200000000000000"
+            "616234120000000000000100000000000000ff");
+}
+
+TEST(WireBytes, RequestToAStore) {
+  EXPECT_EQ(hex(store_protocol::encode(
+                store_protocol::Request{.verb = store_protocol::Verb::compare_and_set,
+                                        .key = "k",
+                                        .expected = Store::Value{std::byte{0xfe}},
+                                        .value = {std::byte{0xff}}})),
+            "01000000000000006b01000000000000000100000000000000fe010000000000"
+            "0000ff");
+}
+
+TEST(WireBytes, Message) {
+  const Message message{.epoch = 0x0102030405060708,
+                        .body = Heartbeat{.waiting = {{2, 99}},
+                                          .suspected = {0, 3},
+                                          .wants_change = true,
+                                          .mends = false,
+                                          .drains = true}};
+  EXPECT_EQ(hex(encode(message)),
+            "0008070605040302010100000002000000630000000000000002000000000000"
+            "0003000000010001");
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives
