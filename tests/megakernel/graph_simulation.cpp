@@ -33,11 +33,11 @@ Drawn draw(SeedRun& run) {
   graph.cells = run.option("cells", random.between(1, 6));
   graph.dynamic_counts = run.option("dynamic", random.chance(256));
   graph.streams = run.option("streams", random.chance(512));
-  if (graph.pacing == Pacing::gated && random.chance(512))
-    graph.last_of_run = run.option("last_of_run", random.between(1, 2));
+  if (graph.pacing == Pacing::gated && random.chance(768))
+    graph.last_of_run = run.option("last_of_run", random.between(1, 3));
   drawn.plan.workers = run.option("workers", random.between(1, 3));
   drawn.plan.compute_warps = run.option("compute_warps", random.chance(128) ? 2 : 1);
-  if (scheduled || (graph.pacing != Pacing::pipelined && random.chance(341)))
+  if (scheduled || (graph.pacing != Pacing::pipelined && random.chance(512)))
     drawn.plan.schedulers = run.option("schedulers", random.between(1, 2));
   else
     graph.shares_anywhere = run.option("shares_anywhere", random.chance(512));
