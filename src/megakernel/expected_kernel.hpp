@@ -71,17 +71,24 @@ class OwnQueues {
   uint32_t from_ = 0;
 };
 
+/// What functions that lie apart make of what they are called with: of a Working passed to them the
+/// caller would keep all in memory.
+DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const Patience* idle,
+                             uint32_t meetings, uint64_t began_ns = 0) {
+  return {.params = *run,
+          .shared = *shared,
+          .idle = *idle,
+          .began_ns = began_ns,
+          .settles = false,
+          .meetings = meetings};
+}
+
 /// For look_out: apart, so that the way of a static run has none of it.
 DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, const Patience* idle,
                                  uint64_t began_ns, uint32_t meetings, uint32_t slot_of_packet,
                                  uint64_t iteration) {
   const RunParams& params = *run;
-  const Working working{.params = params,
-                        .shared = *shared,
-                        .idle = *idle,
-                        .began_ns = began_ns,
-                        .settles = false,
-                        .meetings = meetings};
+  const Working working = working_apart(run, shared, idle, meetings, began_ns);
   const Packet& head = shared->packet(slot_of_packet);
   const WaitRecord* const waits = head.wait_records();
   const Ticket ticket = shared->tickets[slot_of_packet];
@@ -145,12 +152,7 @@ DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* share
                                        const Patience* idle, uint32_t meetings,
                                        const WaitRecord* record, uint64_t iteration) {
   const RunParams& params = *run;
-  const Working working{.params = params,
-                        .shared = *shared,
-                        .idle = *idle,
-                        .began_ns = 0,
-                        .settles = false,
-                        .meetings = meetings};
+  const Working working = working_apart(run, shared, idle, meetings);
   const WaitRecord& wait = *record;
   const uint64_t need = uint64_t{wait.triggers} * (iteration + 1 - wait.lag);
   const Peer<uint64_t> counter = params.windows.own_counter(wait.event);
@@ -169,12 +171,7 @@ DEVICE_APART bool await_iteration_apart(const RunParams* run, WorkerShared* shar
                                         const Patience* idle, uint32_t meetings,
                                         uint64_t iteration) {
   const RunParams& params = *run;
-  const Working working{.params = params,
-                        .shared = *shared,
-                        .idle = *idle,
-                        .began_ns = 0,
-                        .settles = false,
-                        .meetings = meetings};
+  const Working working = working_apart(run, shared, idle, meetings);
   Awaited what{.phase = phase_of(params, RunPhase::packet), .rank = params.rank};
   bool begun = false;
   if (!wait_until(working.idle_deadline(), what, [&] {
