@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
+
+#include "base/little_endian.hpp"
 
 namespace tokenyard::collectives {
 
@@ -15,35 +16,21 @@ namespace {
 constexpr size_t kNonceBytes = 32;
 static_assert(Handshake::kHelloBytes == 4 + 2 + 2 + 4 + 4 + 8 + 8 + 8 + 8 + kNonceBytes);
 
-template <class T>
-void put(std::byte*& at, T value) {
-  for (size_t i = 0; i < sizeof value; ++i) *at++ = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <class T>
-T get(const std::byte*& at) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof value; ++i) {
-    value = static_cast<T>(value | static_cast<T>(static_cast<T>(*at++) << (8 * i)));
-  }
-  return value;
-}
-
 }  // namespace
 
 Handshake::Handshake(Side side, const Key& key, const Introduction& self)
     : side_(side), key_(key), self_(self) {
-  std::byte* at = mine_.data();
-  put(at, kControlMagic);
-  put(at, kControlVersion);
-  put(at, static_cast<uint16_t>(self.purpose));
-  put(at, self.self.slot);
-  put(at, uint32_t{0});
-  put(at, self.self.incarnation);
-  put(at, self.epoch);
-  put(at, self.job);
-  put(at, self.sought);
-  fill_randomly({at, kNonceBytes});
+  std::span<std::byte> to(mine_);
+  put_number(to, kControlMagic);
+  put_number(to, kControlVersion);
+  put_number(to, static_cast<uint16_t>(self.purpose));
+  put_number(to, self.self.slot);
+  put_number(to, uint32_t{0});
+  put_number(to, self.self.incarnation);
+  put_number(to, self.epoch);
+  put_number(to, self.job);
+  put_number(to, self.sought);
+  fill_randomly(to.first(kNonceBytes));
   if (side_ == Side::dialler) output_.assign(mine_.begin(), mine_.end());
 }
 
@@ -97,9 +84,9 @@ std::vector<std::byte> Handshake::take_output() {
 }
 
 void Handshake::judge_prefix() {
-  const std::byte* at = theirs_.data();
-  if (get<uint32_t>(at) != kControlMagic) throw Stranger("does not speak our protocol");
-  const auto version = get<uint16_t>(at);
+  std::span<const std::byte> from(theirs_);
+  if (take_number<uint32_t>(from) != kControlMagic) throw Stranger("does not speak our protocol");
+  const auto version = take_number<uint16_t>(from);
   if (version != kControlVersion) {
     // Our own prefix tells the other side why it is turned away.
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.begin() + kPrefixBytes);
@@ -109,14 +96,14 @@ void Handshake::judge_prefix() {
 }
 
 void Handshake::judge_hello() {
-  const std::byte* at = theirs_.data() + sizeof(uint32_t) + sizeof(uint16_t);
-  peer_.purpose = static_cast<Purpose>(get<uint16_t>(at));
-  peer_.self.slot = get<uint32_t>(at);
-  at += sizeof(uint32_t);
-  peer_.self.incarnation = get<uint64_t>(at);
-  peer_.epoch = get<uint64_t>(at);
-  peer_.job = get<uint64_t>(at);
-  peer_.sought = get<uint64_t>(at);
+  auto from = std::span<const std::byte>(theirs_).subspan(sizeof(uint32_t) + sizeof(uint16_t));
+  peer_.purpose = static_cast<Purpose>(take_number<uint16_t>(from));
+  peer_.self.slot = take_number<uint32_t>(from);
+  take_number<uint32_t>(from);  // Unused.
+  peer_.self.incarnation = take_number<uint64_t>(from);
+  peer_.epoch = take_number<uint64_t>(from);
+  peer_.job = take_number<uint64_t>(from);
+  peer_.sought = take_number<uint64_t>(from);
   if (peer_.job != self_.job) {
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.end());
     throw Stranger("belongs to another job");

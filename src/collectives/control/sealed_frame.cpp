@@ -5,29 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/little_endian.hpp"
 #include "collectives/control/handshake.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
-
-namespace {
-
-std::array<std::byte, 8> little_endian(uint64_t value) {
-  std::array<std::byte, 8> bytes;
-  for (std::byte& byte : bytes) {
-    byte = static_cast<std::byte>(value);
-    value >>= 8;
-  }
-  return bytes;
-}
-
-uint64_t number_in(std::span<const std::byte> bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | std::to_integer<uint64_t>(bytes[i]);
-  return value;
-}
-
-}  // namespace
 
 std::vector<std::byte> Sealer::seal(uint16_t kind, std::span<const std::byte> payload) {
   if (payload.size() > kFramePayloadMax) {
@@ -45,7 +27,8 @@ std::vector<std::byte> Sealer::seal(uint16_t kind, std::span<const std::byte> pa
 
 size_t Opener::judge(std::span<const std::byte, kFrameHeaderBytes> header) {
   std::ranges::copy(header, header_.begin());
-  const uint64_t payload = number_in(header.first(4));
+  std::span<const std::byte> from(header);
+  const size_t payload = take_number<uint32_t>(from);
   if (payload > kFramePayloadMax) {
     throw Stranger(fmt::format("announced a frame of {} bytes, over the limit of {}", payload,
                                kFramePayloadMax));
@@ -61,8 +44,8 @@ SealedFrame Opener::open(std::vector<std::byte> rest) {
     throw Stranger("broke the seal of a frame");
   }
   rest.resize(payload);
-  const auto kind = static_cast<uint16_t>(number_in(std::span(header_).subspan(4, 2)));
-  return {kind, std::move(rest)};
+  auto kind = std::span<const std::byte>(header_).subspan(sizeof(uint32_t));
+  return {take_number<uint16_t>(kind), std::move(rest)};
 }
 
 }  // namespace tokenyard::collectives

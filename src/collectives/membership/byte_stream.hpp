@@ -2,21 +2,22 @@
 /// says in the end whether all was well.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "base/little_endian.hpp"
 
 namespace tokenyard::collectives {
 
 class ByteWriter {
  public:
-  template <class Number>
-  void number(Number value) {
-    static_assert(std::is_unsigned_v<Number>);
-    for (size_t i = 0; i < sizeof(Number); ++i)
-      bytes_.push_back(static_cast<std::byte>(value >> (8 * i)));
+  void number(std::unsigned_integral auto value) {
+    const auto bytes = little_endian(value);
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   void flag(bool value) { number(uint8_t{value}); }
   /// A count, then each element by `write(writer, element)`.
@@ -37,15 +38,10 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   /// 0 once anything has failed.
-  template <class Number>
+  template <std::unsigned_integral Number>
   Number number() {
-    static_assert(std::is_unsigned_v<Number>);
     if (!require(bytes_.size() >= sizeof(Number))) return 0;
-    Number value = 0;
-    for (size_t i = 0; i < sizeof(Number); ++i)
-      value |= static_cast<Number>(static_cast<Number>(bytes_[i]) << (8 * i));
-    bytes_ = bytes_.subspan(sizeof(Number));
-    return value;
+    return take_number<Number>(bytes_);
   }
   bool flag() {
     const auto value = number<uint8_t>();

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <span>
 
+#include "base/little_endian.hpp"
+
 namespace tokenyard::collectives {
 
 namespace {
@@ -16,8 +18,8 @@ constexpr std::byte kCardVersion{1};
 constexpr size_t kTextBytesMax = 1024;
 
 void put_number(Contact& out, uint16_t number) {
-  out.push_back(static_cast<std::byte>(number & 0xff));
-  out.push_back(static_cast<std::byte>(number >> 8));
+  const auto bytes = little_endian(number);
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
 void put_text(Contact& out, const std::string& text) {
@@ -40,10 +42,8 @@ struct Taker {
     return taken;
   }
   uint16_t number() {
-    const auto bytes = take(2);
-    if (!complete) return 0;
-    return static_cast<uint16_t>(std::to_integer<unsigned>(bytes[0]) |
-                                 std::to_integer<unsigned>(bytes[1]) << 8);
+    auto bytes = take(sizeof(uint16_t));
+    return complete ? take_number<uint16_t>(bytes) : uint16_t{0};
   }
   std::string text() {
     const auto bytes = take(number());

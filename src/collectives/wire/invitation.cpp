@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/little_endian.hpp"
+
 namespace tokenyard::collectives {
 
 namespace {
@@ -10,36 +12,13 @@ constexpr uint32_t kMagic = 0x49575954;  // "TYWI"
 constexpr uint16_t kVersion = 1;
 constexpr size_t kFieldBytes = kInvitationBytes - sizeof(Digest);
 
-struct Writer {
-  std::byte* at;
-  template <class Number>
-  void operator()(const Number& value) {
-    for (size_t byte = 0; byte < sizeof(Number); ++byte) {
-      *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * byte));
-    }
-  }
-};
-
-struct Reader {
-  const std::byte* at;
-  template <class Number>
-  void operator()(Number& value) {
-    uint64_t bits = 0;
-    for (size_t byte = 0; byte < sizeof(Number); ++byte) {
-      bits |= static_cast<uint64_t>(*at++) << (8 * byte);
-    }
-    value = static_cast<Number>(bits);
-  }
-};
-
 struct Prefix {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
 };
 
 /// In their order on the wire, little-endian, for reading and for writing alike.
-template <class PrefixFields, class Fields, class Visit>
-void each_field(PrefixFields& prefix, Fields& invitation, Visit& visit) {
+void each_field(auto& prefix, auto& invitation, auto visit) {
   visit(prefix.magic);
   visit(prefix.version);
   visit(invitation.kind);
@@ -69,9 +48,9 @@ std::vector<std::byte> encode(const Invitation& invitation, const Key& key) {
   const auto words =
       as_bytes(invitation.words).first(std::min(invitation.words.size(), kInvitationWordsMax));
   std::vector<std::byte> bytes(kInvitationBytes + words.size());
-  Prefix prefix;
-  Writer write{bytes.data()};
-  each_field(prefix, invitation, write);
+  const Prefix prefix;
+  std::span<std::byte> to(bytes);
+  each_field(prefix, invitation, [&](auto field) { put_number(to, field); });
   const Digest seal = key.sign({std::span(bytes).first(kFieldBytes), words});
   std::copy(seal.begin(), seal.end(), bytes.begin() + kFieldBytes);
   std::copy(words.begin(), words.end(), bytes.begin() + kInvitationBytes);
@@ -84,8 +63,9 @@ std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, co
   if (words.size() > kInvitationWordsMax) return std::nullopt;
   Prefix prefix;
   Invitation invitation;
-  Reader read{bytes.data()};
-  each_field(prefix, invitation, read);
+  auto from = bytes;
+  each_field(prefix, invitation,
+             [&]<class Number>(Number& field) { field = take_number<Number>(from); });
   if (prefix.magic != kMagic || prefix.version != kVersion) return std::nullopt;
   const Digest seal = key.sign({bytes.first(kFieldBytes), words});
   if (!same(seal, bytes.subspan(kFieldBytes, seal.size()))) return std::nullopt;

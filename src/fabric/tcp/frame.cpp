@@ -2,29 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "base/fnv1a.hpp"
+#include "base/little_endian.hpp"
 
 namespace tokenyard::tcp {
 
 namespace {
-
-template <class Number>
-void put(std::byte*& at, Number value) {
-  for (size_t byte = 0; byte < sizeof(Number); ++byte) {
-    *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * byte));
-  }
-}
-
-template <class Number>
-void get(const std::byte*& at, Number& value) {
-  uint64_t bits = 0;
-  for (size_t byte = 0; byte < sizeof(Number); ++byte) {
-    bits |= static_cast<uint64_t>(*at++) << (8 * byte);
-  }
-  value = static_cast<Number>(bits);
-}
 
 /// The header's fields in their order on the wire, for reading and for writing alike.
 template <class Header, class Visit>
@@ -52,18 +37,17 @@ std::vector<std::byte> encode(const Frame& frame) {
   header.what_bytes = static_cast<uint32_t>(frame.what.size());
   header.payload_bytes = frame.payload.size();
   std::vector<std::byte> bytes(kHeaderBytes + frame.what.size() + frame.payload.size());
-  std::byte* at = bytes.data();
-  each_field(header, [&](auto field) { put(at, field); });
-  if (!frame.what.empty()) std::memcpy(at, frame.what.data(), frame.what.size());
-  at += frame.what.size();
-  if (!frame.payload.empty()) std::memcpy(at, frame.payload.data(), frame.payload.size());
+  std::span<std::byte> to(bytes);
+  each_field(header, [&](auto field) { put_number(to, field); });
+  std::ranges::copy(std::as_bytes(std::span(frame.what)), to.begin());
+  std::ranges::copy(frame.payload, to.subspan(frame.what.size()).begin());
   return bytes;
 }
 
 FrameHeader decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
   FrameHeader header;
-  const std::byte* at = bytes.data();
-  each_field(header, [&](auto& field) { get(at, field); });
+  std::span<const std::byte> from(bytes);
+  each_field(header, [&]<class Number>(Number& field) { field = take_number<Number>(from); });
   return header;
 }
 
@@ -85,10 +69,8 @@ std::optional<std::string> objection(const FrameHeader& header, const FrameRules
 }
 
 void PayloadWriter::number(uint64_t value) {
-  std::byte bytes[sizeof value];
-  std::byte* at = bytes;
-  put(at, value);
-  bytes_.insert(bytes_.end(), bytes, at);
+  const auto bytes = little_endian(value);
+  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
 }
 
 void PayloadWriter::text(std::string_view text) {
@@ -98,16 +80,12 @@ void PayloadWriter::text(std::string_view text) {
 }
 
 uint64_t PayloadReader::number() {
-  uint64_t value = 0;
-  if (rest_.size() < sizeof value) {
+  if (rest_.size() < sizeof(uint64_t)) {
     ok_ = false;
     rest_ = {};
     return 0;
   }
-  const std::byte* at = rest_.data();
-  get(at, value);
-  rest_ = rest_.subspan(sizeof value);
-  return value;
+  return take_number<uint64_t>(rest_);
 }
 
 std::string PayloadReader::text() {
