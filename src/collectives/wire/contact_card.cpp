@@ -17,14 +17,14 @@ namespace {
 constexpr std::byte kCardVersion{1};
 constexpr size_t kTextBytesMax = 1024;
 
-void put_number(Contact& out, uint16_t number) {
+void append_number(Contact& out, uint16_t number) {
   const auto bytes = little_endian(number);
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-void put_text(Contact& out, const std::string& text) {
+void append_text(Contact& out, const std::string& text) {
   const size_t bytes = std::min(text.size(), kTextBytesMax);
-  put_number(out, static_cast<uint16_t>(bytes));
+  append_number(out, static_cast<uint16_t>(bytes));
   const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
   out.insert(out.end(), begin, begin + bytes);
 }
@@ -55,10 +55,10 @@ struct Taker {
 
 Contact encode(const ContactCard& card) {
   Contact out{kCardVersion};
-  put_text(out, card.host);
-  put_text(out, card.letterbox);
-  put_text(out, card.address);
-  put_number(out, card.port);
+  append_text(out, card.host);
+  append_text(out, card.letterbox);
+  append_text(out, card.address);
+  append_number(out, card.port);
   return out;
 }
 
