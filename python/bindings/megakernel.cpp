@@ -121,7 +121,7 @@ class Kernel {
 
 std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& graph,
                                     uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
-                                    uint32_t ring_units, uint32_t schedulers,
+                                    uint32_t ring_units, uint32_t schedulers, uint32_t task_slots,
                                     uint32_t trace_records) {
   return std::make_unique<Kernel>(world, graph,
                                   mk::MegakernelOptions{.workers = workers,
@@ -129,6 +129,7 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& g
                                                         .unit_bytes = unit_bytes,
                                                         .ring_units = ring_units,
                                                         .schedulers = schedulers,
+                                                        .task_slots = task_slots,
                                                         .trace_records = trace_records});
 }
 
@@ -204,7 +205,7 @@ void register_megakernel(nb::module_& m) {
       .def_static("perfetto_of", &perfetto_of, "traces"_a);
   nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
-                  "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a,
+                  "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a, "task_slots"_a,
                   "trace_records"_a)
       .def("run", &without_lock<&mk::Megakernel::run, uint32_t>, "iterations"_a)
       .def("start", &without_lock<&mk::Megakernel::start>)

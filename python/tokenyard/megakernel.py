@@ -66,6 +66,8 @@ class Megakernel:
         unit_bytes: of what tasks stream ahead.
         schedulers: blocks besides, which give tasks to workers while the graph runs; 0: tasks are
             placed when the graph is compiled.
+        task_slots: with schedulers, room for so many tasks a worker in the queue, at most 1024;
+            schedulers wait where it is full. 0: room for all tasks of an iteration.
         ring_units: units that each warp may hold; 0 leaves it to Tokenyard.
         trace_records: newest tasks of each worker that `trace` tells of.
 
@@ -83,6 +85,7 @@ class Megakernel:
         unit_bytes: int = 4096,
         ring_units: int = 0,
         schedulers: int = 0,
+        task_slots: int = 0,
         trace_records: int = 0,
     ) -> None:
         self._native = _tokenyard.Megakernel.make(
@@ -93,6 +96,7 @@ class Megakernel:
             unit_bytes=size_of("unit_bytes", unit_bytes),
             ring_units=size_of("ring_units", ring_units),
             schedulers=size_of("schedulers", schedulers),
+            task_slots=size_of("task_slots", task_slots),
             trace_records=size_of("trace_records", trace_records),
         )
 

@@ -236,8 +236,9 @@ struct OpenWatch {
   uint64_t unused;
 };
 
-inline constexpr uint32_t kSchedulersMax = 8;   ///< of a rank
-inline constexpr uint32_t kScheduledMax = 448;  ///< workers, where there are schedulers
+inline constexpr uint32_t kSchedulersMax = 8;    ///< of a rank
+inline constexpr uint32_t kScheduledMax = 448;   ///< workers, where there are schedulers
+inline constexpr uint32_t kTaskSlotsMax = 1024;  ///< that a worker may have in a queue
 
 /// What a dynamic run needs besides.
 struct DynamicParams {

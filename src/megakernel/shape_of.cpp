@@ -37,6 +37,9 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
   if (shape.schedulers > 0 && shape.workers > kScheduledMax)
     throw InvalidArgument("workers", fmt::format("at most {} with schedulers", kScheduledMax),
                           fmt::format("{}", shape.workers));
+  if (shape.task_slots > kTaskSlotsMax)
+    throw InvalidArgument("task_slots", fmt::format("at most {}", kTaskSlotsMax),
+                          fmt::format("{}", shape.task_slots));
   if (shape.compute_warps > kComputeWarpsMax)
     throw InvalidArgument("compute_warps", fmt::format("at most {}", kComputeWarpsMax),
                           fmt::format("{}", shape.compute_warps));

@@ -126,6 +126,9 @@ TEST_P(RunTrouble, SchedulersAndWhomTheyServeHaveABound) {
   };
   EXPECT_EQ(refused({.workers = 2, .schedulers = kSchedulersMax + 1}), "schedulers");
   EXPECT_EQ(refused({.workers = kScheduledMax + 1, .schedulers = 1}), "workers");
+  EXPECT_EQ(refused({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax}), "nothing");
+  EXPECT_EQ(refused({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax + 1}),
+            "task_slots");
 }
 
 TEST_P(RunTrouble, ANumberBeyondItsBoundIsRefused) {

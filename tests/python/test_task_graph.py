@@ -185,6 +185,43 @@ def test_a_task_that_cannot_go_on_is_named_with_all_workers(schedulers):
     assert len(error.dump.splitlines()) == 2 + schedulers
 
 
+def kernel_of_many_sums(world, graph, memory, **options):
+    """A hundred tasks at once, of which each sums three numbers, and where they put the sums."""
+    numbers = memory.local(np.arange(300, dtype=np.float32))
+    given = graph.tensor("numbers", numbers, numbers.bytes, given=True)
+    sums = memory.local(400)
+    each = graph.tensor("sums", sums, 400)
+    begun = graph.event("begun")
+    graph.task("reduce", name="begin", signals=[begun], **SUM)
+    for i in range(100):
+        graph.task(
+            "reduce", name=f"sum {i}", reads=[given.all()], writes=[each.part(4 * i, 4 * i + 4)],
+            waits=[begun], parts=numbers.at(12 * i), residual=None, y=sums.at(4 * i),
+            part_count=3, stride=1, count=1,
+        )  # fmt: skip
+    return Megakernel(world, graph, workers=2, **options), sums
+
+
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_schedulers_wait_where_a_queue_is_full(schedulers):
+    def build(world, graph, memory):
+        kernel, sums = kernel_of_many_sums(
+            world, graph, memory, schedulers=schedulers, task_slots=1
+        )
+        assert kernel.run(3) == 3
+        return memory.read(sums, np.float32, 100)
+
+    assert (with_graph(build) == np.arange(300).reshape(100, 3).sum(1)).all()
+
+
+def test_room_in_a_queue_has_a_bound():
+    def build(world, graph, memory):
+        kernel_of_many_sums(world, graph, memory, schedulers=1, task_slots=1025)
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"task_slots.*at most 1024.*1025"):
+        with_graph(build)
+
+
 def test_more_signals_than_were_declared_are_refused():
     def build(world, graph, memory):
         rows = CountedRows(graph, memory)

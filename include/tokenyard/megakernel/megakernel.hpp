@@ -22,8 +22,8 @@ struct MegakernelOptions {
   /// Blocks that give tasks to workers while the graph runs; 0: tasks are placed when it is
   /// compiled.
   uint32_t schedulers = 0;
-  /// Of dynamic runs: room for so many tasks a worker in the queue, and schedulers wait where it is
-  /// full; 0: for all tasks of an iteration.
+  /// Of dynamic runs: room for so many tasks a worker in the queue, at most 1024, and schedulers
+  /// wait where it is full; 0: for all tasks of an iteration.
   uint32_t task_slots = 0;
   uint32_t event_slots = 0;    ///< events that a scheduler looks out for; 0: as many as there are
   uint32_t trace_records = 0;  ///< newest tasks of a worker that trace() tells of; 0: no trace
