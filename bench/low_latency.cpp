@@ -74,39 +74,34 @@ class Measurement {
       const LowLatencyReceived first = dispatch(0, nullptr, false);
       y_ = exchange_.combine_buffer(first.handle);
     }
-    const TrainTimes dispatches = time([&](uint32_t call, const SpanMemory& spans) {
-      dispatch(call, spans.of(call, Span::dispatch), false);
-    });
-    add("dispatch fp8, in kernel", fp8_, dispatches.spans[0]);
-    add("dispatch fp8, per call", fp8_, dispatches.call);
-    const TrainTimes pairs = time_pairs(Launched::one_by_one);
-    add("combine bf16, in kernel", bf16_, pairs.spans[2]);
-    add("both, per pair", fp8_ + bf16_, pairs.call);
-    add("both, per pair of a graph", fp8_ + bf16_, time_pairs(Launched::as_a_graph).call);
+    run_both("");
     how_ = {.logfmt = true};
     const TrainTimes shorter = time_pairs(Launched::one_by_one);
     add("combine logfmt, in kernel", logfmt_, shorter.spans[2]);
     add("both with logfmt, per pair", fp8_ + logfmt_, shorter.call);
     how_ = {};
     run_hooks("hooks");
-    run_early();
+    how_ = {.early = true};
+    run_both("early weights: ");
+    run_hooks("early weights, hooks");
+    how_ = {};
     exchange_.wait(stream_.native);
     if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
     exchange_.close();
   }
 
  private:
-  /// Dispatches that have the weights.
-  void run_early() {
-    how_ = {.early = true};
+  /// Trains of dispatches alone, then of pairs.
+  void run_both(const std::string& which) {
+    const TrainTimes dispatches = time([&](uint32_t call, const SpanMemory& spans) {
+      dispatch(call, spans.of(call, Span::dispatch), false);
+    });
+    add(which + "dispatch fp8, in kernel", fp8_, dispatches.spans[0]);
+    add(which + "dispatch fp8, per call", fp8_, dispatches.call);
     const TrainTimes pairs = time_pairs(Launched::one_by_one);
-    add("early weights: dispatch fp8, in kernel", fp8_, pairs.spans[0]);
-    add("early weights: combine bf16, in kernel", bf16_, pairs.spans[2]);
-    add("early weights: both, per pair", fp8_ + bf16_, pairs.call);
-    add("early weights: both, per pair of a graph", fp8_ + bf16_,
-        time_pairs(Launched::as_a_graph).call);
-    run_hooks("early weights, hooks");
-    how_ = {};
+    add(which + "combine bf16, in kernel", bf16_, pairs.spans[2]);
+    add(which + "both, per pair", fp8_ + bf16_, pairs.call);
+    add(which + "both, per pair of a graph", fp8_ + bf16_, time_pairs(Launched::as_a_graph).call);
   }
   void run_hooks(const std::string& which) {
     const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {

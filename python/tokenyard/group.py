@@ -30,8 +30,9 @@ class Group:
     All operations take these:
 
         timeout    seconds until the operation fails with PeerTimeout; the group's if None.
-        algorithm  "automatic", "doubling", "halving_doubling", "ring", "tree" or "direct": how
-                   bytes move, the same on all ranks.
+        algorithm  how bytes move, the same on all ranks: "automatic"; for all_reduce "doubling",
+                   "halving_doubling", "ring", "tree" or "direct"; for reduce and broadcast "tree"
+                   or "ring"; for all_gather and reduce_scatter "ring" or "direct".
 
     `op` is "sum", "average", "product", "min", "max", "bit_and", "bit_or" or "bit_xor". float16 and
     bfloat16 are reduced in float32 and rounded once.

@@ -202,6 +202,6 @@ class Moment(NamedTuple):
 
     block: int
     name: str
-    """In order: begun, counted, greeted, known, routed, moved, told, finished, ended."""
+    """One of those that docs/reading_the_trace.md explains, such as "counted"."""
     ns: int
     """Of the device's clock."""
