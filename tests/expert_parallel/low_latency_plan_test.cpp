@@ -1,4 +1,5 @@
 /// How many blocks and warps a low-latency call on a GPU has, and how many of them send.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -119,6 +120,34 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);
   expect_roles(64, Part::both, kAll, {24, 24, 2}, 2);
   expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
+}
+
+/// Who has tokens to send waits for its own, so some block moves them, and others tell the ids:
+/// whatever a caller asks for, on hosts, which have one block for data, as on GPUs.
+TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
+  constexpr Capacity kHost{.multiprocessors = 32, .shared_bytes = 227 << 10};
+  for (const AcceleratorKind kind : {AcceleratorKind::host, AcceleratorKind::gpu})
+    for (const uint32_t ranks : {1u, 2u, 3u, 4u})
+      for (const uint32_t tokens : {1u, 31u, 63u, 64u, 96u, 127u, 128u, 512u}) {
+        const Capacity& capacity = kind == AcceleratorKind::gpu ? kH200 : kHost;
+        const Plan plan = make_plan({.experts = 12, .hidden = 64, .topk = 2, .tokens_max = tokens},
+                                    ranks, kind, capacity);
+        for (const Part part : {Part::send, Part::both})
+          for (uint32_t blocks = 2; blocks <= capacity.multiprocessors; ++blocks) {
+            SCOPED_TRACE(fmt::format("{} ranks, {} tokens, {} blocks, part {}", ranks, tokens,
+                                     blocks, static_cast<int>(part)));
+            const Split split = plan.dispatch(part, blocks, tokens);
+            const SendRoles roles = plan.send_roles(split, tokens);
+            ASSERT_GE(roles.data_blocks, 1u);
+            ASSERT_LE(roles.data_blocks, split.send_blocks);
+            ASSERT_EQ(roles.tell_first, roles.apart() ? roles.data_blocks : 0);
+            ASSERT_GE(roles.tell_blocks, 1u);
+            // All have a role, but for the last of those that only send, which speaks for the rank.
+            const bool last_speaks =
+                part == Part::send && split.send_blocks > roles.data_blocks + 1;
+            ASSERT_EQ(roles.tell_first + roles.tell_blocks, split.send_blocks - last_speaks);
+          }
+      }
 }
 
 /// Kernels count in 32 bits, and what a rank is waited for at most must fit as well.

@@ -155,6 +155,12 @@ TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
            .tokens = {20, 9},
            .sms = sms},
           2);
+  // Of many tokens several blocks tell ids, where there are as many.
+  for (const uint32_t sms : {8, 12, 16, 20})
+    check({.shape = {.ranks = 2, .experts = 8, .hidden = 64, .topk = 4},
+           .tokens = {127, 9},
+           .sms = sms},
+          2);
 }
 
 TEST_P(LowLatencyBatch, WorksForTheLargestBatches) {

@@ -86,7 +86,9 @@ SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   const uint32_t senders = split.send_blocks;
   const bool alone = split.blocks == senders;
   uint32_t data = std::min(senders, std::max(shaping(tokens), 1u));
-  if (senders > data_blocks_max) data = std::min(data, senders - (alone ? 1 : tell_blocks_max));
+  // Of two senders on a host one moves tokens, however many might tell.
+  if (senders > data_blocks_max)
+    data = std::min(data, senders - (alone ? 1 : std::min(tell_blocks_max, senders - 1)));
   if (data == senders) return {data, 0, senders};
   const bool last_speaks = alone && senders - data > 1;
   return {data, data, senders - data - (last_speaks ? 1 : 0)};

@@ -71,7 +71,9 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   }
   const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
   exchange_pulses(params, clock);
-  // This rank waits for nobody else when it sends to itself, and is never masked.
+  // What a rank sends to itself waits for others at most as long as they are waited for, so it
+  // comes. Nor could its rank be masked: the rank's blocks take one another's verdicts in its name,
+  // and `lost` counts none of its own experts. The alarm ends these waits as well.
   if (now < end_of_wait(params, rank, now, clock) || rank == params.rank) return now + interval;
   deadline.fail(Failure::deadline, what);
   return kGivenUp;
