@@ -149,6 +149,74 @@ TEST_P(LowLatencyBatch, CombinesLogFmtCodesWithinTheirError) {
              .logfmt = true});
 }
 
+/// A row of small values whose last chunk of 256 channels is not full: in the others, the channels
+/// of the lanes that have none of the last are `apart`, up to where its first scale would end.
+std::vector<uint16_t> row_with(uint32_t hidden, float apart) {
+  constexpr uint32_t kChunk = 256;
+  const uint32_t last = (hidden - 1) / kChunk * kChunk;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> value(1e-5f, 2e-5f);
+  std::vector<uint16_t> row;
+  for (uint32_t channel = 0; channel < hidden; ++channel) {
+    const uint32_t place = channel % kChunk;
+    const bool beside = channel < last && place >= hidden - last && place < kChunk / 2;
+    row.push_back(to_bf16(beside ? apart : value(random)));
+  }
+  return row;
+}
+
+/// What a rank gets home of a token whose only expert is on the next one, and makes `row` of it.
+std::vector<uint16_t> sum_from_afar(LowLatency& exchange, const LowLatencyCase& of,
+                                    const std::vector<uint16_t>& row) {
+  World& world = exchange.world();
+  const Tokens mine{.count = 1,
+                    .x = std::vector<uint16_t>(of.shape.hidden),
+                    .ids = {int64_t{(world.rank() + 1) % world.size()} * of.shape.local_experts()},
+                    .weights = {1}};
+  const LowLatencyTokens tokens(world, of, mine);
+  const LowLatencyCall call{.sms = of.sms};
+  const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
+  void* const y = exchange.combine_buffer(received.handle);
+  std::vector<uint16_t> rows;
+  for (uint32_t i = 0; i < of.shape.experts * exchange.options().tokens_max; ++i)
+    rows.insert(rows.end(), row.begin(), row.end());
+  exchange.wait();
+  world.accelerator().copy(y, rows.data(), rows.size() * 2, Stream{});
+  await_all(world.accelerator());
+  const CombineOnDevice combined(exchange, of, mine);
+  exchange.combine(combined.what(y, tokens), received.handle, call);
+  exchange.wait();
+  return combined.out.read();
+}
+
+/// A chunk of few channels is coded on a scale of its own: lanes that have none there hold nothing
+/// of the chunks before. (They once did: one NaN made another chunk NaNs, one large number made it
+/// zeros, and which it was hung on the number of blocks.)
+TEST_P(LowLatencyBatch, ALogFmtScaleIsThatOfItsOwnChannels) {
+  for (const uint32_t hidden : {1088, 7232})
+    for (const float apart : {NAN, 3e38f, 1.0f}) {
+      SCOPED_TRACE(fmt::format("hidden {}, beside {}", hidden, apart));
+      const std::vector<uint16_t> row = row_with(hidden, apart);
+      expect_none_failed(run_ranks(worlds(2), [&](World& world) {
+        LowLatencyCase of{.shape = {.ranks = 2, .experts = 2, .hidden = hidden, .topk = 1},
+                          .tokens = {1, 1},
+                          .logfmt = true};
+        LowLatency exchange(world, of.options());
+        std::vector<std::vector<uint16_t>> sums;
+        for (const uint32_t sms : {2, 3, 16, 32}) {
+          of.sms = sms;
+          sums.push_back(sum_from_afar(exchange, of, row));
+          EXPECT_EQ(difference("sums", sums.back(), sums.front()), "") << sms << " blocks";
+        }
+        for (uint32_t channel = hidden / 256 * 256; channel < hidden; ++channel) {
+          const float expected = from_bf16(row[channel]);
+          ASSERT_NEAR(from_bf16(sums.front()[channel]), expected, 0.03f * expected) << channel;
+        }
+        exchange.close();
+      }));
+    }
+}
+
 TEST_P(LowLatencyBatch, GivesTheSameBitsForEveryGrid) {
   for (const uint32_t sms : {2, 3, 8, 16, 24, 32})
     check({.shape = {.ranks = 2, .experts = 8, .hidden = 512, .topk = 4},

@@ -282,6 +282,11 @@ class RowsInHand {
     group_ = 0;
     span_ += warp::count() * call_.params.parts;
     y_ = PiecesOfRows<kChunks>(call_.params, span_);
+    // A scale is that of all lanes. Those without channels in this span, which load nothing, must
+    // hold nothing of the last one.
+    if constexpr (Codec::kLanesShareScales) {
+      UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) rows_[i] = SpanPieces<kChunks>();
+    }
   }
 
  private:

@@ -6,6 +6,8 @@
 ///     kPiecesAChunk        sixteen-byte pieces of a chunk
 ///     has_piece            whether this lane carries one, and there is such a chunk
 ///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
+///     kLanesShareScales    whether a lane's piece depends on what other lanes hold, those without
+///                          channels among them: these must hold zeros
 ///     add                  by all lanes: what the chunk holds, added to the lanes' sums
 #pragma once
 
@@ -19,6 +21,7 @@ struct Bf16Codec {
   static constexpr uint32_t kSpanChunks = kBf16SpanChunks;
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
+  static constexpr bool kLanesShareScales = false;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return chunk * kWarpLanes + warp::lane() < params.pieces;
@@ -35,6 +38,7 @@ struct LogFmtCodec {
   static constexpr uint32_t kSpanChunks = kLogFmtSpanChunks;  ///< much is about channels
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
+  static constexpr bool kLanesShareScales = true;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return warp::lane() < kPiecesAChunk && chunk < params.chunks();
