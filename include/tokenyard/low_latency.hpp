@@ -110,7 +110,10 @@ struct MaskedRank {
 
 class LowLatency {
  public:
-  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
+  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument;
+  /// so they do for an `sms` that some rank's device has not, and for more experts and tokens than
+  /// a block of a dispatch has shared memory for: a bit for each pair of them, and six bytes for
+  /// each pick of the tokens that it receives, which the receiving blocks share.
   /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object.
   LowLatency(World& world, const LowLatencyOptions& options);
   /// Keeps its arena memory out of use for as long as the World lives, since peers may still write
@@ -121,8 +124,8 @@ class LowLatency {
   /// All ranks make the same calls in the same order. A rank that does not answer in time is masked
   /// (see `masked`), and what the others sent is exact. Throws InvalidArgument before anything is
   /// launched for what the host can see: a batch over tokens_max, a third batch while two are
-  /// neither combined nor dropped, a hook that was not called. Throws Cancelled after
-  /// World::cancel.
+  /// neither combined nor dropped, a hook that was not called, an `sms` too small for the blocks'
+  /// shared memory. Throws Cancelled after World::cancel.
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call = {});
   /// Enqueues: the experts' results home, weighted and summed; zeros for a token that went nowhere.
   /// A sum lacks the experts of masked ranks, all channels of it alike; `lost` tells. Weights are

@@ -48,6 +48,7 @@ TEST_P(LowLatencyErrors, OptionsThatCannotBe) {
   EXPECT_EQ(why(&LowLatencyOptions::topk, 17), "topk");
   EXPECT_EQ(why(&LowLatencyOptions::tokens_max, 0), "tokens_max");
   EXPECT_EQ(why(&LowLatencyOptions::sms, 1), "sms");
+  EXPECT_EQ(why(&LowLatencyOptions::sms, 1000), "sms");
   EXPECT_EQ(why(&LowLatencyOptions::topk, 2), "nothing");
 }
 
@@ -63,6 +64,70 @@ TEST_P(LowLatencyErrors, RanksThatDoNotAgree) {
     EXPECT_EQ(error.rank, 1u);
     EXPECT_EQ(error.seen, "16");
   }
+}
+
+/// Each rank chooses its blocks for itself, but what one may not choose all refuse, and can go on.
+TEST_P(LowLatencyErrors, ARankWhoseBlocksCannotBe) {
+  const auto all = worlds(3);
+  for (const auto& [wrong, sms] : {std::pair{0u, 1u}, {2u, 1000u}}) {
+    const auto refuse = [&](World& world) {
+      LowLatencyOptions options{.experts = 6, .hidden = 64, .topk = 2, .tokens_max = 8};
+      if (world.rank() == wrong) options.sms = sms;
+      LowLatency exchange(world, options);
+    };
+    for (const auto& outcome : run_ranks(all, refuse)) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      EXPECT_EQ(error.argument, "sms");
+      EXPECT_EQ(error.rank, wrong);
+      EXPECT_EQ(error.seen, std::to_string(sms));
+      EXPECT_THAT(error.expected, testing::StartsWith("2 to "));
+    }
+  }
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(
+        world, {.experts = 6, .hidden = 64, .topk = 2, .tokens_max = 8, .sms = 2 + world.rank()});
+    exchange.close();
+  }));
+}
+
+/// More than a block has shared memory for: of experts and tokens however many blocks there are, of
+/// tokens a block if there are few.
+TEST_P(LowLatencyErrors, ShapesThatNoBlockCanHold) {
+  const auto all = worlds(1);
+  const auto why = [&](const LowLatencyOptions& options) {
+    return run_ranks(all, [&](World& world) { LowLatency exchange(world, options); })[0];
+  };
+  const auto many = error_of<InvalidArgument>(
+      why({.experts = 1024, .hidden = 32, .topk = 2, .tokens_max = 4096}));
+  EXPECT_EQ(many.argument, "tokens_max");
+  EXPECT_THAT(many.expected, testing::HasSubstr("232448 bytes"));
+  EXPECT_THAT(many.seen, testing::StartsWith("4096, "));
+  const LowLatencyOptions options{.experts = 16, .hidden = 32, .topk = 16, .tokens_max = 8192};
+  LowLatencyOptions on_few = options;
+  on_few.sms = 4;
+  const auto few = error_of<InvalidArgument>(why(on_few));
+  EXPECT_EQ(few.argument, "sms");
+  EXPECT_THAT(few.expected, testing::StartsWith("at least 5, "));
+  EXPECT_THAT(few.seen, testing::StartsWith("4, "));
+
+  const LowLatencyCase of{.shape = {.ranks = 1, .experts = 16, .hidden = 32, .topk = 16},
+                          .tokens = {3}};
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, options);
+    const std::vector<Tokens> drawn = of.draw();
+    const LowLatencyTokens tokens(world, of, drawn[0]);
+    EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input(), {.sms = 4}); }), "sms");
+    EXPECT_EQ(refused([&] { exchange.dispatch(tokens.input(), {.sms = 3, .hook = true}); }), "sms");
+    for (const bool hooks : {false, true}) {
+      LowLatencyCase fits = of;
+      fits.hooks = hooks;
+      fits.sms = hooks ? 4 : 5;  // All receive, or all but one.
+      EXPECT_EQ(difference_after_batch(exchange, fits, drawn), "");
+      fits.sms = 0;
+      EXPECT_EQ(difference_after_batch(exchange, fits, drawn), "");
+    }
+    exchange.close();
+  }));
 }
 
 TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {

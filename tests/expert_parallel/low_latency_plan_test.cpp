@@ -11,6 +11,7 @@ namespace tokenyard::low_latency {
 namespace {
 
 constexpr Capacity kH200{.multiprocessors = 132, .shared_bytes = 227 << 10};
+constexpr Capacity kHost{.multiprocessors = 32, .shared_bytes = 227 << 10};
 constexpr uint32_t kAll = 132, kRanks = 4;
 
 Plan plan_of(uint32_t tokens_max, uint32_t ranks = kRanks) {
@@ -125,7 +126,6 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
 /// Who has tokens to send waits for its own, so some block moves them, and others tell the ids:
 /// whatever a caller asks for, on hosts, which have one block for data, as on GPUs.
 TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
-  constexpr Capacity kHost{.multiprocessors = 32, .shared_bytes = 227 << 10};
   for (const AcceleratorKind kind : {AcceleratorKind::host, AcceleratorKind::gpu})
     for (const uint32_t ranks : {1u, 2u, 3u, 4u})
       for (const uint32_t tokens : {1u, 31u, 63u, 64u, 96u, 127u, 128u, 512u}) {
@@ -148,6 +148,35 @@ TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
             ASSERT_EQ(roles.tell_first + roles.tell_blocks, split.send_blocks - last_speaks);
           }
       }
+}
+
+/// A receiving block holds a bit for every expert and token, and ids of the tokens that it spreads.
+TEST(LowLatencyPlan, BlocksHaveTheSharedMemoryThatADispatchTakes) {
+  const auto plan_of = [](uint32_t experts, uint32_t tokens_max) {
+    return make_plan({.experts = experts, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, 8,
+                     AcceleratorKind::gpu, kH200);
+  };
+  const Plan plan = plan_of(288, 4096);
+  EXPECT_EQ(plan.dispatch_blocks_min(Part::both), 20u + 6);  // 20 receive.
+  EXPECT_EQ(plan.dispatch_blocks_min(Part::receive), 20u);
+  EXPECT_EQ(plan.dispatch_blocks_min(Part::send), kBlocksMin);
+  EXPECT_LE(plan.dispatch_shared_bytes(Part::both, 26), kH200.shared_bytes);
+  EXPECT_GT(plan.dispatch_shared_bytes(Part::both, 25), kH200.shared_bytes);
+  EXPECT_EQ(plan_of(288, 128).dispatch_blocks_min(Part::both), kBlocksMin);
+  EXPECT_EQ(plan_of(1024, 4096).dispatch_blocks_min(Part::both), 0u);
+  // As many tokens as options may say.
+  EXPECT_EQ(plan_of(8, INT32_MAX / 8).dispatch_blocks_min(Part::both), 0u);
+}
+
+/// Hosts take few blocks, but as many as it takes.
+TEST(LowLatencyPlan, ADefaultOfBlocksSuffices) {
+  const auto blocks_of = [](uint32_t tokens_max) {
+    return make_plan({.experts = 8, .hidden = 32, .topk = 16, .tokens_max = tokens_max}, 1,
+                     AcceleratorKind::host, kHost)
+        .blocks_max;
+  };
+  EXPECT_EQ(blocks_of(64), 3u);
+  EXPECT_EQ(blocks_of(8192), 5u);
 }
 
 /// Kernels count in 32 bits, and what a rank is waited for at most must fit as well.

@@ -78,11 +78,15 @@ uint32_t LowLatency::Parts::check_call(const LowLatencyCall& call) const {
   }
   if (call.timeout && call.timeout->count() <= 0)
     throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
-  const uint32_t most = std::min(accelerator_.capacity().multiprocessors, low_latency::kBlocksMax);
   const uint32_t blocks = call.sms != 0 ? call.sms : plan_.blocks_max;
-  if (blocks < 2 || blocks > most)
-    throw InvalidArgument("sms", fmt::format("2 to {}, or 0", most), std::to_string(blocks));
+  low_latency::require_sms(plan_, blocks);
   return blocks;
+}
+
+void LowLatency::Parts::check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const {
+  // Of two parts the second receives on all its blocks.
+  const low_latency::Part part = call.hook ? low_latency::Part::receive : low_latency::Part::both;
+  low_latency::require_shared_memory(plan_, part, blocks);
 }
 
 }  // namespace tokenyard

@@ -61,7 +61,8 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
           .warps = warps,
-          .extra_shared_bytes = low_latency::receives(part) ? params.tail.bytes() : 0,
+          .extra_shared_bytes =
+              low_latency::receives(part) ? static_cast<uint32_t>(params.tail.bytes()) : 0,
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
@@ -88,6 +89,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
   check();
   check_input(input);
   const uint32_t blocks = check_call(call);
+  check_dispatch_call(call, blocks);
   const auto batch = take_batch();
   const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
   handle->tokens = input.tokens;

@@ -13,7 +13,6 @@ namespace {
 
 low_latency::Plan agreed_plan(World& world, const LowLatencyOptions& options) {
   low_latency::agree_on_options(world, options);
-  low_latency::check_options(options, world.size());
   return low_latency::make_plan(options, world.size(), world.accelerator().kind(),
                                 world.accelerator().capacity());
 }

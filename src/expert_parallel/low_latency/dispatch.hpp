@@ -81,8 +81,10 @@ struct DispatchTail {
   HOST_DEVICE uint16_t* ids(uint32_t row) const {
     return reinterpret_cast<uint16_t*>(slots(rows_a_block)) + row * topk;
   }
-  HOST_DEVICE uint32_t bytes() const {
-    return (bitmap_words() + local_experts * ranks) * 4 + rows_a_block * topk * (4 + 2);
+  /// Of any shape; more than a block can have do not fit in 32 bits.
+  uint64_t bytes() const {
+    const uint64_t tables = uint64_t{local_experts} * ranks * (words + 1) * 4;
+    return tables + uint64_t{rows_a_block} * topk * (4 + 2);
   }
 };
 
@@ -135,11 +137,14 @@ struct DispatchParams {
     const uint32_t told = call.ranks * by.ids_a_source.divisor;  // Words of ids.
     for (ids_shift = kSharesMax; ids_shift != 0; --ids_shift)
       if (told << ids_shift <= warps * kWarpLanes) break;
-    tail = {.ranks = call.ranks,
+    tail = tail_of(blocks, words_summed);
+  }
+  DispatchTail tail_of(uint32_t blocks_that_receive, uint32_t words_summed) const {
+    return {.ranks = call.ranks,
             .local_experts = local_experts,
             .topk = topk,
             .words = words(),
-            .rows_a_block = by.receive_blocks.quotient(slots() + blocks - 1),
+            .rows_a_block = (slots() + blocks_that_receive - 1) / blocks_that_receive,
             .counts = call.ranks * words() > words_summed};
   }
 

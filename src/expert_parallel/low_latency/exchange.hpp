@@ -49,6 +49,7 @@ struct LowLatency::Parts {
   void check_combine(const LowLatencyCombine& what, const LowLatencyHandle& handle) const;
   void check_handle(const Handle& handle, LowLatencyHandle::Stage stage) const;
   uint32_t check_call(const LowLatencyCall& call) const;  ///< its blocks
+  void check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const;
 
   void open_windows();
   void await_stream(Stream stream, const std::string& what);

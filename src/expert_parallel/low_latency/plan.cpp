@@ -66,8 +66,12 @@ uint32_t quotient_up(uint32_t dividend, uint32_t divisor) {
   return (dividend + divisor - 1) / divisor;
 }
 
+uint32_t round_up(uint32_t value, uint32_t unit) {
+  return quotient_up(value, unit) * unit;
+}
+
 uint32_t round_up_to_line(uint32_t pieces) {
-  return quotient_up(pieces, 8) * 8;
+  return round_up(pieces, 8);
 }
 
 }  // namespace
@@ -103,6 +107,26 @@ Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens) const {
   return split(part, blocks, blocks / kCombineSendersShare, most);
 }
 
+uint64_t Plan::dispatch_shared_bytes(Part part, uint32_t blocks) const {
+  constexpr uint32_t kTailAlignment = 128;  // See block::shared_tail.
+  const uint64_t shared = round_up(dispatch_kernel.entry.shared_bytes, kTailAlignment);
+  if (!receives(part)) return shared;
+  const Split split = dispatch(part, blocks, tokens_max);
+  DispatchParams params{};
+  params.call.ranks = others + 1;
+  params.tokens_max = tokens_max;
+  params.topk = topk;
+  params.local_experts = local_experts;
+  return shared + params.tail_of(split.blocks - split.send_blocks, words_summed).bytes();
+}
+
+uint32_t Plan::dispatch_blocks_min(Part part) const {
+  const uint32_t most = blocks_there_are(multiprocessors);
+  for (uint32_t blocks = kBlocksMin; blocks <= most; ++blocks)
+    if (dispatch_shared_bytes(part, blocks) <= shared_bytes) return blocks;
+  return 0;
+}
+
 uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
   if (kind != AcceleratorKind::gpu) return dispatch_warps_max;
   const uint32_t receivers = split.blocks - split.send_blocks;
@@ -125,28 +149,35 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
 Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind kind,
                const Capacity& capacity) {
   const bool gpu = kind == AcceleratorKind::gpu;
-  const uint32_t all = gpu ? std::min(capacity.multiprocessors, kBlocksMax) : kBlocksHost;
-  return {.kind = kind,
-          .multiprocessors = capacity.multiprocessors,
-          .blocks_max = options.sms != 0 ? options.sms : all,
-          .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
-          .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
-          .logfmt_warps = gpu ? kLogFmtWarpsGpu : kCombineWarpsHost,
-          .polls_a_look = gpu ? kPollsALookGpu : 1,
-          .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
-          .data_blocks_max = !gpu         ? kDataBlocksHost
-                             : ranks <= 2 ? kDataBlocksOfTwoGpus
-                                          : kDataBlocksGpu,
-          .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
-                                                     kTellBlocksOfTwoGpus)
-                                        : 1,
-          .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
-          .others = ranks - 1,
-          .tokens_max = options.tokens_max,
-          .one_grid = capacity.one_grid,
-          // Tests on hosts have few blocks anyway, and want them all.
-          .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
-          .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};
+  const uint32_t all = gpu ? blocks_there_are(capacity.multiprocessors) : kBlocksHost;
+  Plan plan{.kind = kind,
+            .multiprocessors = capacity.multiprocessors,
+            .shared_bytes = capacity.shared_bytes,
+            .blocks_max = options.sms != 0 ? options.sms : all,
+            .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
+            .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
+            .logfmt_warps = gpu ? kLogFmtWarpsGpu : kCombineWarpsHost,
+            .polls_a_look = gpu ? kPollsALookGpu : 1,
+            .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
+            .data_blocks_max = !gpu         ? kDataBlocksHost
+                               : ranks <= 2 ? kDataBlocksOfTwoGpus
+                                            : kDataBlocksGpu,
+            .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
+                                                       kTellBlocksOfTwoGpus)
+                                          : 1,
+            .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
+            .others = ranks - 1,
+            .tokens_max = options.tokens_max,
+            .topk = options.topk,
+            .local_experts = options.experts / ranks,
+            .one_grid = capacity.one_grid,
+            // Tests on hosts have few blocks anyway, and want them all.
+            .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
+            .combine_most = gpu ? most_of_combine(options, ranks) : kAnySplit};
+  // On hosts few may be too few for what a block of them would have to hold.
+  if (options.sms == 0)
+    plan.blocks_max = std::max(plan.blocks_max, plan.dispatch_blocks_min(Part::both));
+  return plan;
 }
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
