@@ -155,6 +155,14 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
     EXPECT_EQ(why([](auto&, auto& call) { call.active = {true}; }), "active");
     EXPECT_EQ(why([](auto&, auto& call) { call.active = {false, false}; }), "active");
     EXPECT_EQ(why([](auto&, auto& call) { call.sms = 1; }), "sms");
+    const uintptr_t odd = reinterpret_cast<uintptr_t>(tokens.input().x) + 2;
+    EXPECT_EQ(why([&](auto&, auto& call) { call.rows_total = reinterpret_cast<int32_t*>(odd); }),
+              "rows_total");
+    EXPECT_EQ(
+        why([&](auto&, auto& call) { call.waited_cycles = reinterpret_cast<uint64_t*>(odd); }),
+        "waited_cycles");
+    EXPECT_EQ(why([&](auto&, auto& call) { call.span_ns = reinterpret_cast<uint64_t*>(odd); }),
+              "span_ns");
     EXPECT_EQ(why([](auto&, auto& call) { call.timeout = std::chrono::seconds(0); }), "timeout");
     // Nothing was launched: the next batch is as good as the first.
     EXPECT_EQ(difference_after_batch(exchange, kCase, all), "");

@@ -78,12 +78,17 @@ uint32_t LowLatency::Parts::check_call(const LowLatencyCall& call) const {
   }
   if (call.timeout && call.timeout->count() <= 0)
     throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
+  if (call.waited_cycles != nullptr)
+    require_pointer(call.waited_cycles, "waited_cycles", world.size(), sizeof(uint64_t));
+  if (call.span_ns != nullptr) require_pointer(call.span_ns, "span_ns", 4, sizeof(uint64_t));
   const uint32_t blocks = call.sms != 0 ? call.sms : plan_.blocks_max;
   low_latency::require_sms(plan_, blocks);
   return blocks;
 }
 
 void LowLatency::Parts::check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const {
+  if (call.rows_total != nullptr)
+    require_pointer(call.rows_total, "rows_total", options.experts / world.size(), 4);
   // Of two parts the second receives on all its blocks.
   const low_latency::Part part = call.hook ? low_latency::Part::receive : low_latency::Part::both;
   low_latency::require_shared_memory(plan_, part, blocks);
