@@ -73,7 +73,8 @@ struct LowLatencyCall {
 class LowLatencyHandle;
 
 /// What a rank received, in memory of the object that stays as it is until this batch's combine
-/// has run, or all copies of the handle are gone. slots = ranks * tokens_max.
+/// has run, a rank is unmasked or calls restart, or all copies of the handle are gone.
+/// slots = ranks * tokens_max.
 struct LowLatencyReceived {
   const void* x = nullptr;       ///< [local experts, slots, hidden] bf16 or E4M3: rows lie packed
                                  ///< from slot 0, by source rank, then source token
@@ -147,7 +148,8 @@ class LowLatency {
   void write_mask(int32_t* out, uint64_t stream = 0);
   /// Masks a rank from the next call on, or unmasks it. Unmasking waits for the own stream and
   /// refills what the rank may have left in the staging: until it returns on every rank concerned,
-  /// none of them makes a call, and their calls so far have been as many.
+  /// none of them makes a call, and their calls so far have been as many. It ends the batches under
+  /// way, as `restart` does.
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   /// The number of the last call: what ranks agree on before `restart`.
@@ -155,6 +157,8 @@ class LowLatency {
   /// As clear_mask, and counts calls from `epoch` on, so that ranks whose calls have not been as
   /// many can go on together: no rank calls it before all have drained their streams, all give the
   /// same epoch, at least the largest of theirs, and none makes a call before all have returned.
+  /// Batches under way end, whoever was masked, since a rank may have counted rows of theirs that
+  /// it lacks: their handles are refused with InvalidArgument, hooks that were not called as well.
   void restart(uint32_t epoch);
 
   /// Throws InvalidArgument if a dispatch had an id that is no expert (it counted as -1), and
@@ -163,9 +167,9 @@ class LowLatency {
   /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
   /// freed; without, the stream of the last call outlives this object.
   void wait(uint64_t stream = 0);
-  /// Collective: gives the memory back. No call may follow. Where a rank does not come, the memory
-  /// stays out of use as long as the World lives; throws PeerLost or PeerTimeout if that rank is
-  /// not masked. (One that is gone is noticed at once, one that is silent after the World's
+  /// Collective: gives the memory back. No call may follow, nor a hook. Where a rank does not come,
+  /// the memory stays out of use as long as the World lives; throws PeerLost or PeerTimeout if that
+  /// rank is not masked. (One that is gone is noticed at once, one that is silent after the World's
   /// timeout.)
   void close();
 

@@ -31,8 +31,9 @@ class Memory(NamedTuple):
 class LowLatencyReceived(Generic[A]):
     """What a rank received. slots = ranks * tokens_max.
 
-    The arrays are views into memory of the exchange. They hold until this batch's combine; another
-    batch takes the memory after that, or once the last of them is gone.
+    The arrays are views into memory of the exchange. They hold until this batch's combine, or until
+    a rank is unmasked or calls restart; another batch takes the memory after that, or once the last
+    of them is gone.
     """
 
     x: A

@@ -1,6 +1,6 @@
 // Suite `low_latency_late`: a rank that is later than the deadline, in a dispatch or in a combine.
 // The others must be exact without it while it still sends, whatever it sends, and with it once all
-// have restarted at an epoch that they agreed on.
+// have restarted at an epoch that they agreed on, whoever had sent meanwhile what nobody received.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,6 +21,7 @@ struct Drawn {
   uint32_t late = 0;
   bool in_combine = false;                      ///< else in the dispatch before
   uint32_t before = 1, without = 1, after = 1;  ///< whole batches
+  uint32_t abandons = 0;  ///< bit r: rank r has sent a batch before the restart, and drops it
 };
 
 /// Far beyond the slowest delivery that a seed draws, so that nobody else is late.
@@ -51,6 +52,7 @@ Drawn draw(SeedRun& run) {
   drawn.before = run.option("before", random.below(2));
   drawn.without = run.option("without", random.below(3));
   drawn.after = run.option("after", random.between(1, 2));
+  drawn.abandons = run.option("abandons", random.below(1 << of.shape.ranks));
   return drawn;
 }
 
@@ -69,6 +71,7 @@ class Program {
     late_batch();
     if (!is_late())
       for (uint32_t batch = 0; batch < drawn_.without; ++batch) whole_batch({drawn_.late});
+    if (drawn_.abandons >> world_.rank() & 1) abandon_batch();
     exchange_.wait();
     exchange_.restart(agreed_epoch(exchange_));
     world_.barrier("all have restarted");
@@ -91,6 +94,12 @@ class Program {
   void whole_batch(const std::set<uint32_t>& without) {
     require_none(difference_after_batch(exchange_, of_, of_.draw(), without));
     ++of_.seed;
+  }
+
+  void abandon_batch() {
+    const LowLatencyTokens tokens(world_, of_, of_.draw()[world_.rank()]);
+    exchange_.dispatch(tokens.input(), {.timeout = kTimeout, .sms = of_.sms, .hook = true});
+    exchange_.wait();
   }
 
   void late_batch() {

@@ -2,13 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <thread>
 
 #include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/staged_pieces.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard::test {
@@ -47,10 +46,9 @@ LowLatencyCall without_ranks(const LowLatencyCase& of, const std::set<uint32_t>&
   return call;
 }
 
-/// A batch that `without` take no part in. `meanwhile` is called while it is under way.
-std::string difference_without(
-    LowLatency& exchange, const LowLatencyCase& of, const std::set<uint32_t>& without,
-    const LowLatencyCall& call, const std::function<void()>& meanwhile = [] {}) {
+/// A batch that `without` take no part in.
+std::string difference_without(LowLatency& exchange, const LowLatencyCase& of,
+                               const std::set<uint32_t>& without, const LowLatencyCall& call) {
   const std::vector<Tokens> all = of.draw();
   const Tokens& mine = all[exchange.world().rank()];
   const LowLatencyTokens tokens(exchange.world(), of, mine);
@@ -58,7 +56,6 @@ std::string difference_without(
   std::string text = difference_after_dispatch(exchange, of, all, received, without);
   void* const y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, without);
-  meanwhile();
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle, call);
   return text + difference_after_combine(exchange, of, mine, combined, without);
@@ -205,25 +202,6 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
   }));
 }
 
-/// The epochs of calls are not that of the batch, which is what its weights go by, whoever has told
-/// them when.
-TEST_P(LowLatencyMasks, ABatchThatIsUnderWayOutlivesARestart) {
-  const auto all = worlds(kCase.shape.ranks);
-  expect_none_failed(run_ranks(all, [&](World& world) {
-    LowLatency exchange(world, kCase.options());
-    LowLatencyCase of = with_seed(1);
-    of.early_weights = 0b011;
-    const auto restart = [&] {
-      exchange.restart(agreed_epoch(exchange) + 3);
-      world.barrier("all have restarted");
-    };
-    EXPECT_EQ(difference_without(exchange, of, {}, {}, restart), "");
-    for (uint32_t seed = 2; seed < 5; ++seed)
-      EXPECT_EQ(difference_after_batch(exchange, with_seed(seed), with_seed(seed).draw()), "");
-    EXPECT_TRUE(exchange.masked().empty());
-  }));
-}
-
 /// Whatever comes before the deadline is exact, and what is missing is named.
 TEST_P(LowLatencyMasks, ADeadlineMayBeShorterThanAHealthyExchange) {
   const auto all = worlds(2);
@@ -270,21 +248,6 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
   }
 }
 
-/// The pieces of rank 0's staging that hold `word` eight times, in order. Other words of its arena
-/// may be stored meanwhile.
-std::vector<std::byte*> staged_pieces(World& world, uint16_t word) {
-  const uint64_t four_words = word * 0x0001000100010001u;
-  std::vector<std::byte*> found;
-  auto* const words = reinterpret_cast<uint64_t*>(world.arena().base_of(0));
-  for (size_t at = 0; at + 1 < world.arena().capacity() / sizeof(*words); at += 2) {
-    const auto holds = [&](size_t place) {
-      return std::atomic_ref(words[place]).load(std::memory_order_relaxed) == four_words;
-    };
-    if (holds(at) && holds(at + 1)) found.push_back(reinterpret_cast<std::byte*>(words + at));
-  }
-  return found;
-}
-
 /// A row of sums that lacks a chunk when it is received: the token's owner counts none of it.
 void receive_without(uint32_t chunk) {
   constexpr uint32_t kHidden = 1024, kPiecesAChunk = 32;
@@ -312,8 +275,8 @@ void receive_without(uint32_t chunk) {
                      received.handle, call);
     world.barrier("sums are on their way");
     if (owner) {
-      while (staged_pieces(world, kOneAndAHalf).size() < kHidden / 8) std::this_thread::yield();
-      const std::vector<std::byte*> pieces = staged_pieces(world, kOneAndAHalf);
+      while (staged_pieces(world, 0, kOneAndAHalf).size() < kHidden / 8) std::this_thread::yield();
+      const std::vector<std::byte*> pieces = staged_pieces(world, 0, kOneAndAHalf);
       ASSERT_EQ(pieces.size(), kHidden / 8);
       for (uint32_t i = 0; i < kPiecesAChunk; ++i)
         std::memset(pieces[chunk * kPiecesAChunk + i], 0xff, 16);

@@ -21,9 +21,11 @@ const char* name_of(LowLatencyHandle::Stage stage) {
     case LowLatencyHandle::Stage::combine_sent:
       return "a combine whose hook is to be called";
     case LowLatencyHandle::Stage::combined:
+      return "a batch that was combined";
+    case LowLatencyHandle::Stage::ended:
       break;
   }
-  return "a batch that was combined";
+  return "a batch that ended when ranks were unmasked or calls restarted";
 }
 
 }  // namespace

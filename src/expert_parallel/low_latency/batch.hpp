@@ -9,6 +9,8 @@
 
 namespace tokenyard {
 
+class LowLatencyHandle;
+
 namespace low_latency {
 
 class Batch {
@@ -29,7 +31,8 @@ class Batch {
   /// For experts' results; allocated when it is first asked for.
   void* combine_buffer();
 
-  bool taken = false;  ///< a handle that was not combined yet, or whose receive is still to come
+  /// Of the batch that is in here: not combined yet, or its receive is still to come.
+  std::weak_ptr<LowLatencyHandle> holder;
 
  private:
   Accelerator& accelerator_;
@@ -45,22 +48,28 @@ class Batch {
 /// What is left to be done of a batch.
 class LowLatencyHandle {
  public:
-  enum class Stage : uint8_t { dispatch_sent, dispatched, combine_sent, combined };
+  enum class Stage : uint8_t {
+    dispatch_sent,
+    dispatched,
+    combine_sent,
+    combined,
+    ended  ///< before it was combined: see LowLatency::Parts::end_batches
+  };
 
   LowLatencyHandle(std::shared_ptr<low_latency::Batch> batch, const void* made_by)
       : batch(std::move(batch)), made_by(made_by) {}
   LowLatencyHandle(const LowLatencyHandle&) = delete;
   LowLatencyHandle& operator=(const LowLatencyHandle&) = delete;
-  ~LowLatencyHandle() { release(); }
 
-  /// Another batch may have the memory, in the order of streams.
-  void release() {
-    if (batch) batch->taken = false;
+  /// It is `combined` or `ended`: another batch may have the memory, in the order of streams.
+  void end(Stage how) {
+    stage = how;
+    batch->holder.reset();
     batch.reset();
   }
 
-  std::shared_ptr<low_latency::Batch> batch;
-  const void* const made_by;  ///< the object: no other knows it
+  std::shared_ptr<low_latency::Batch> batch;  ///< null once it is over
+  const void* const made_by;                  ///< the object: no other knows it
   Stage stage = Stage::dispatch_sent;
   uint32_t tokens = 0;
   bool weights_told = false;  ///< by the dispatch

@@ -13,6 +13,13 @@ using low_latency::DispatchParams;
 using low_latency::Part;
 using Stage = LowLatencyHandle::Stage;
 
+void LowLatency::Parts::end_batches() {
+  for (const auto& batch : batches_)
+    if (const Handle handle = batch->holder.lock()) handle->end(Stage::ended);
+  dispatches_left_.clear();
+  combines_left_.clear();
+}
+
 CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
   const std::chrono::nanoseconds timeout = call.timeout.value_or(world.timeout());
   longest_timeout_ = std::max(longest_timeout_, timeout);
@@ -34,11 +41,12 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .span_ns = call.span_ns};
 }
 
-std::shared_ptr<low_latency::Batch> LowLatency::Parts::take_batch() {
+LowLatency::Parts::Handle LowLatency::Parts::take_batch() {
   for (const auto& batch : batches_) {
-    if (batch->taken) continue;
-    batch->taken = true;
-    return batch;
+    if (!batch->holder.expired()) continue;
+    const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
+    batch->holder = handle;
+    return handle;
   }
   throw InvalidArgument("handle", "at most two batches that are neither combined nor dropped",
                         "a third one");
@@ -90,8 +98,8 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
   check_input(input);
   const uint32_t blocks = check_call(call);
   check_dispatch_call(call, blocks);
-  const auto batch = take_batch();
-  const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
+  const Handle handle = take_batch();
+  const low_latency::Batch& batch = *handle->batch;
   handle->tokens = input.tokens;
   handle->weights_told = input.weights != nullptr;
   DispatchParams params{.call = call_params(call),
@@ -105,7 +113,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .experts = options.experts,
                         .local_experts = options.experts / world.size(),
                         .row = low_latency::row_layout(options, input.rows),
-                        .out = batch->out(),
+                        .out = batch.out(),
                         .complaint = complaint_,
                         .tail = {},
                         .by = {},
@@ -115,7 +123,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .send_teams = 0,
                         .ids_shift = 0,
                         .weights = input.weights,
-                        .batch = batch->number()};
+                        .batch = batch.number()};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
   if (call.hook) {
@@ -175,9 +183,8 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
   }
   if (!combines_left_.empty())
     throw InvalidArgument("hook", "that of the combine before, called first", "not called");
-  handle->stage = Stage::combined;
   launch_combine(params, what.logfmt, Part::both, blocks, Stream{call.stream});
-  handle->release();
+  handle->end(Stage::combined);
 }
 
 void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
@@ -190,10 +197,9 @@ void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
     throw InvalidArgument("hook", "that of the call before, called first", "not called");
   left.pop_front();
   if (combines) {
-    handle->stage = Stage::combined;
     launch_combine(*handle->combine_left, handle->logfmt_left, Part::receive, handle->blocks_left,
                    stream);
-    handle->release();
+    handle->end(Stage::combined);
   } else {
     handle->stage = Stage::dispatched;
     launch_dispatch(*handle->dispatch_left, Part::receive, handle->blocks_left, stream);
@@ -202,7 +208,7 @@ void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
 
 void* LowLatency::Parts::combine_buffer(const Handle& handle) {
   if (!handle || handle->made_by != this || !handle->batch)
-    throw InvalidArgument("handle", "that of a batch of this object which is not combined yet",
+    throw InvalidArgument("handle", "that of a batch of this object which is under way",
                           "another one");
   return handle->batch->combine_buffer();
 }

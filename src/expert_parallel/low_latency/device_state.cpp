@@ -99,8 +99,8 @@ void LowLatency::Parts::require_open() const {
 /// is not masked.
 void LowLatency::Parts::close() {
   if (closed_) return;
-  require_nothing_left("close");
   if (last_stream_.in_use()) await_stream(last_stream_.get(), "the end of its last call");
+  end_batches();
   closed_ = true;
   const auto is_masked = [&](uint32_t rank) {
     return masks_.masked(rank) || left_out_.contains(rank);

@@ -61,11 +61,15 @@ struct LowLatency::Parts {
                        Stream stream);
   void launch_combine(low_latency::CombineParams params, bool logfmt, low_latency::Part part,
                       uint32_t blocks, Stream stream);
-  std::shared_ptr<low_latency::Batch> take_batch();
+  Handle take_batch();
+  /// Those under way: their handles are refused from now on, and so are hooks that were not called.
+  void end_batches();
 
   low_latency::Workspace read_workspace();
-  /// Refills what these ranks may have left behind and unmasks them; `drained` is what they are
-  /// taken to have drained.
+  /// Nothing is sent any more for what other ranks dispatched.
+  void forget_rows();
+  /// Refills what these ranks may have left behind and unmasks them, and ends the batches under
+  /// way; `drained` is what they are taken to have drained.
   void readmit(const low_latency::RankSet& ranks, low_latency::Drained drained);
 
   Accelerator& accelerator_;

@@ -29,7 +29,8 @@
 /// 5. **Masks.** Each rank that is awaited has a failure word of its own. The first wait that fails
 ///    sets it: other waits for that rank give up as well, those for other ranks go on. A rank so
 ///    masked gets nothing and is waited for by nobody, until the mask is cleared; it may be stored
-///    to nor from, since what it still sends carries no epoch: clearing refills its staging.
+///    to nor from, since what it still sends carries no epoch: clearing refills its staging, and
+///    ends the batches under way, of whose rows some may never have come.
 /// 6. **Who waits says so.** A rank that waits in vain for a dead one is late with what others
 ///    await of it, in this call or the next, and must not be taken for dead itself. So whoever
 ///    waits for long sends pulses, and a rank whose pulse changes is given more time, up to

@@ -65,7 +65,23 @@ uint32_t LowLatency::Parts::epoch() {
   return last;
 }
 
+/// For combines that were captured, which no handle stops: the tokens' owners miss sums, and count
+/// their picks as lost. Of this rank's own tokens nothing is missing, and nothing would be counted.
+void LowLatency::Parts::forget_rows() {
+  const size_t row_slots = size_t{options.tokens_max} * options.topk;
+  for (const auto& batch : batches_)
+    for (uint32_t rank = 0; rank < world.size(); ++rank)
+      if (rank != world.rank())
+        accelerator_.fill(batch->out().row_slot + rank * row_slots, 0xff,
+                          row_slots * sizeof(*batch->out().row_slot), last_stream_.get());
+}
+
+/// A batch under way may hold zeros for rows that a masked rank sent too late, and once the mask is
+/// gone nothing tells them from rows of zeros; or lack rows of a rank that waits for their sums.
+/// Nor does a rank know whom others have masked. So the batches end, whoever was masked.
 void LowLatency::Parts::readmit(const RankSet& ranks, Drained drained) {
+  end_batches();
+  forget_rows();
   std::byte* const window = window_.data();
   for (uint32_t rank = 0; rank < world.size(); ++rank) {
     if (!ranks.contains(rank)) continue;
@@ -109,7 +125,6 @@ void LowLatency::Parts::clear_mask() {
 }
 
 void LowLatency::Parts::restart(uint32_t epoch) {
-  require_nothing_left("a restart");
   const uint32_t last = this->epoch();
   if (static_cast<int32_t>(epoch - last) < 0)
     throw InvalidArgument("epoch", fmt::format("at least {}, the last call's", last),

@@ -1,0 +1,101 @@
+/// The host executor with what only a GPU does otherwise: launches that are refused, events that
+/// are not done when they are first asked for, and work that is recorded, with the parameters it
+/// has then, and run later, as a CUDA graph is.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "fabric/host/in_process_fabric.hpp"
+#include "simt/host_accelerator.hpp"
+#include "tokenyard/error.hpp"
+#include "world/in_process.hpp"
+
+namespace tokenyard::test {
+
+class RecordingAccelerator final : public Accelerator {
+ public:
+  using Work = std::function<void()>;
+
+  /// Keeps what `body` enqueues, on whatever stream, instead of running it; what comes back runs
+  /// it.
+  Work record(const Work& body) {
+    recorded_.emplace();
+    body();
+    return [works = std::move(*std::exchange(recorded_, std::nullopt))] {
+      for (const Work& work : works) work();
+    };
+  }
+  void refuse_next_launch() { refuses_ = true; }
+
+  AcceleratorKind kind() const override { return AcceleratorKind::host; }
+  std::string name() const override { return "recording " + host_.name(); }
+  Capacity capacity() const override { return host_.capacity(); }
+  void launch(const KernelEntry& kernel, const LaunchShape& shape, Stream stream,
+              const void* params) override {
+    if (std::exchange(refuses_, false))
+      throw InvalidArgument("launch", "one that the test lets pass", kernel.name);
+    const auto* const bytes = static_cast<const std::byte*>(params);
+    run_or_record([=, this, held = std::vector(bytes, bytes + kernel.params_bytes)] {
+      host_.launch(kernel, shape, stream, held.data());
+    });
+  }
+  void copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    run_or_record([=, this] { host_.copy(to, from, bytes, stream); });
+  }
+  void fill(void* to, int byte, size_t bytes, Stream stream) override {
+    run_or_record([=, this] { host_.fill(to, byte, bytes, stream); });
+  }
+  bool captures(Stream) override { return recorded_.has_value(); }
+
+  void* allocate(size_t bytes) override { return host_.allocate(bytes); }
+  void free(void* memory) override { host_.free(memory); }
+  void* allocate_shared(size_t bytes) override { return host_.allocate_shared(bytes); }
+  void free_shared(void* memory) override { host_.free_shared(memory); }
+  Stream make_stream() override { return host_.make_stream(); }
+  void free_stream(Stream stream) override { host_.free_stream(stream); }
+  Event record(Stream stream) override { return host_.record(stream); }
+  void wait(Stream stream, Event event) override { host_.wait(stream, event); }
+  bool done(Event event) override { return !asked_.insert(event.native).second; }
+  void free_event(Event event) override {
+    asked_.erase(event.native);
+    host_.free_event(event);
+  }
+  float elapsed_ms(Event begin, Event end) override { return host_.elapsed_ms(begin, end); }
+  bool wait_until(TimePoint until, const std::function<bool()>& condition) override {
+    return host_.wait_until(until, condition);
+  }
+  uint32_t read_flag(const uint32_t* flag) override { return host_.read_flag(flag); }
+  void write_flag(uint32_t* flag, uint32_t value) override { host_.write_flag(flag, value); }
+
+ private:
+  void run_or_record(Work work) {
+    if (recorded_)
+      recorded_->push_back(std::move(work));
+    else
+      work();
+  }
+
+  simt::HostAccelerator host_{[] {}};
+  std::optional<std::vector<Work>> recorded_;
+  bool refuses_ = false;
+  std::set<uintptr_t> asked_;
+};
+
+/// Worlds of ranks in this process, on such accelerators.
+inline std::vector<std::unique_ptr<World>> recording_worlds(uint32_t ranks,
+                                                            const WorldOptions& options) {
+  std::vector<std::shared_ptr<Accelerator>> accelerators;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    accelerators.push_back(std::make_shared<RecordingAccelerator>());
+  return join_all(accelerators, std::make_shared<InProcessFabric>(1), options);
+}
+
+inline RecordingAccelerator& recording_accelerator(World& world) {
+  return static_cast<RecordingAccelerator&>(world.accelerator());
+}
+
+}  // namespace tokenyard::test

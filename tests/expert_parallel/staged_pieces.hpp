@@ -1,0 +1,28 @@
+/// What lies in a rank's staging, for tests on the host that lose some of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "fabric/arena.hpp"
+#include "tokenyard/world.hpp"
+
+namespace tokenyard::test {
+
+/// The pieces of a rank's staging that hold `word` eight times, in order. Other words of its arena
+/// may be stored meanwhile.
+inline std::vector<std::byte*> staged_pieces(World& world, uint32_t rank, uint16_t word) {
+  const uint64_t four_words = word * 0x0001000100010001u;
+  std::vector<std::byte*> found;
+  auto* const words = reinterpret_cast<uint64_t*>(world.arena().base_of(rank));
+  for (size_t at = 0; at + 1 < world.arena().capacity() / sizeof(*words); at += 2) {
+    const auto holds = [&](size_t place) {
+      return std::atomic_ref(words[place]).load(std::memory_order_relaxed) == four_words;
+    };
+    if (holds(at) && holds(at + 1)) found.push_back(reinterpret_cast<std::byte*>(words + at));
+  }
+  return found;
+}
+
+}  // namespace tokenyard::test
