@@ -3,6 +3,8 @@
 
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
+#include "expert_parallel/refused.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard::test {
@@ -22,16 +24,6 @@ class LowLatencyErrors : public OnDevice {
     }));
   }
 };
-
-/// The argument that a call is refused for.
-std::string refused(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.argument;
-  }
-  return "nothing";
-}
 
 TEST_P(LowLatencyErrors, OptionsThatCannotBe) {
   const auto all = worlds(1);
@@ -308,6 +300,49 @@ TEST_P(LowLatencyErrors, MemoryIsWhatItSays) {
     EXPECT_EQ(world.arena().used(), before);
     EXPECT_EQ(refused([&] { other.check(); }), "exchange");
   });
+}
+
+/// Nothing has begun with a launch that is refused: the same call can be made again, and nothing
+/// that comes after it. Each rank's launches are refused, one of each kind.
+TEST(LowLatencyLaunches, ThatAreRefusedHaveBegunNothing) {
+  const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{1} << 20};
+  expect_none_failed(run_ranks(recording_worlds(kCase.shape.ranks, options), [](World& world) {
+    LowLatency exchange(world, kCase.options());
+    const std::vector<Tokens> all = kCase.draw();
+    const LowLatencyTokens tokens(world, kCase, all[world.rank()]);
+    const auto refused_once = [&](const std::function<void()>& call) {
+      recording_accelerator(world).refuse_next_launch();
+      EXPECT_EQ(refused(call), "launch");
+    };
+    for (const bool hook : {false, true}) {
+      const LowLatencyCall call{.hook = hook};
+      LowLatencyReceived batch;
+      const auto dispatch = [&] { batch = exchange.dispatch(tokens.input(), call); };
+      const auto receive = [&] { exchange.receive(batch.handle); };
+      refused_once(dispatch);
+      dispatch();
+      const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
+      void* const y = exchange.combine_buffer(batch.handle);
+      const auto combine = [&] { exchange.combine(combined.what(y, tokens), batch.handle, call); };
+      if (hook) {
+        refused_once(receive);
+        EXPECT_EQ(refused(combine), "handle");
+        receive();
+      }
+      EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, batch), "");
+      run_experts(exchange, kCase, all, y);
+      refused_once(combine);
+      EXPECT_EQ(refused(receive), "handle");
+      combine();
+      if (hook) {
+        refused_once(receive);
+        EXPECT_EQ(refused(combine), "handle");
+        receive();
+      }
+      EXPECT_EQ(difference_after_combine(exchange, kCase, all[world.rank()], combined), "");
+    }
+    exchange.close();
+  }));
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyErrors);

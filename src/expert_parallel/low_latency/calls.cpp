@@ -1,4 +1,5 @@
-/// Dispatch and combine, from the host's side.
+/// Dispatch and combine, from the host's side. What a call changes here it changes once its launch
+/// was not refused: a call that throws has not been made.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -126,16 +127,16 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .batch = batch.number()};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
+  if (!call.hook && !dispatches_left_.empty())
+    throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
+  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
   if (call.hook) {
     handle->dispatch_left = params;
     handle->blocks_left = blocks;
     dispatches_left_.push_back(handle);
   } else {
-    if (!dispatches_left_.empty())
-      throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
     handle->stage = Stage::dispatched;
   }
-  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
   const bool fp8 = params.row.is_fp8();
   return {.x = params.out.x,
           .scales = fp8 ? params.out.scales : nullptr,
@@ -172,19 +173,19 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .told = handle->weights_told,
                              .batch = handle->batch->number(),
                              .dispatched = batch.epoch};
+  if (!call.hook && !combines_left_.empty())
+    throw InvalidArgument("hook", "that of the combine before, called first", "not called");
+  launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks,
+                 Stream{call.stream});
   if (call.hook) {
     handle->combine_left = params;
     handle->logfmt_left = what.logfmt;
     handle->blocks_left = blocks;
     handle->stage = Stage::combine_sent;
     combines_left_.push_back(handle);
-    launch_combine(params, what.logfmt, Part::send, blocks, Stream{call.stream});
-    return;
+  } else {
+    handle->end(Stage::combined);
   }
-  if (!combines_left_.empty())
-    throw InvalidArgument("hook", "that of the combine before, called first", "not called");
-  launch_combine(params, what.logfmt, Part::both, blocks, Stream{call.stream});
-  handle->end(Stage::combined);
 }
 
 void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
@@ -195,15 +196,15 @@ void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
   // Staging is drained in the order of epochs.
   if (left.front() != handle)
     throw InvalidArgument("hook", "that of the call before, called first", "not called");
-  left.pop_front();
   if (combines) {
     launch_combine(*handle->combine_left, handle->logfmt_left, Part::receive, handle->blocks_left,
                    stream);
     handle->end(Stage::combined);
   } else {
-    handle->stage = Stage::dispatched;
     launch_dispatch(*handle->dispatch_left, Part::receive, handle->blocks_left, stream);
+    handle->stage = Stage::dispatched;
   }
+  left.pop_front();
 }
 
 void* LowLatency::Parts::combine_buffer(const Handle& handle) {
