@@ -146,10 +146,12 @@ class LowLatency {
   /// each rank that is spoken with, and something else for each that is masked. The host waits for
   /// nothing, so a CUDA graph can hold it.
   void write_mask(int32_t* out, uint64_t stream = 0);
-  /// Masks a rank from the next call on, or unmasks it. Unmasking waits for the own stream and
-  /// refills what the rank may have left in the staging: until it returns on every rank concerned,
-  /// none of them makes a call, and their calls so far have been as many. It ends the batches under
-  /// way, as `restart` does.
+  /// Masks a rank from the next call on, or from the next replay of one that was captured, or
+  /// unmasks it. Masking comes in the order of the calls so far, on the last one's stream; if none
+  /// is under way, which `wait` has seen to, it is done on return. Unmasking waits for the own
+  /// stream and refills what the rank may have left in the staging: until it returns on every rank
+  /// concerned, none of them makes a call, and their calls so far have been as many. It ends the
+  /// batches under way, as `restart` does.
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   /// The number of the last call: what ranks agree on before `restart`.

@@ -1,5 +1,5 @@
-/// Batches that are recorded once and run again over other data in the same memory: CUDA graphs,
-/// and on the host the same sequence without one.
+/// Batches that are recorded once and run again over other data in the same memory: as CUDA graphs,
+/// or on the host by recording_accelerator.hpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace tokenyard::test {
 
-/// Makes of what a rank enqueues something to run again, and to wait for: a CUDA graph, or itself.
+/// Makes of what a rank enqueues something to run again, and to wait for.
 using Recorder = std::function<std::function<void()>(Stream, const std::function<void()>&)>;
 
 /// One rank's batches in memory that stays where it is.
@@ -93,43 +93,89 @@ inline uint32_t agreed_epoch(LowLatency& exchange) {
   return std::ranges::max(gather(exchange.world(), exchange.epoch(), "epochs of the ranks"));
 }
 
-/// Replays with other data, beside calls that are not recorded, and one that a rank misses.
-inline void check_replays(World& world, const LowLatencyCase& of, const Recorder& record) {
+/// Replays with other data; of each what they bring is checked.
+class CheckedReplays {
+ public:
+  CheckedReplays(LowLatency& exchange, const LowLatencyCase& of, const Recorder& record,
+                 Stream stream)
+      : exchange_(exchange),
+        world_(exchange.world()),
+        record_(record),
+        stream_(stream),
+        batch_(exchange, of, stream) {
+    batch_.fill(seed_);
+    record_anew();
+  }
+
+  void record_anew() {
+    replay_ = record_(stream_, [this] { batch_.enqueue(kTimeout); });
+  }
+  void replay(const std::set<uint32_t>& without = {}) {
+    batch_.fill(++seed_, without);
+    world_.barrier("the tokens are there");
+    replay_();
+    EXPECT_EQ(batch_.difference(without), "") << "replay " << seed_;
+    EXPECT_EQ(exchange_.masked().size(), without.size()) << "replay " << seed_;
+  }
+  /// The last rank does not replay. The others' graphs end at the deadline, exact without it.
+  void replay_but_for_the_last() {
+    if (world_.rank() != last()) return replay({last()});
+    ++seed_;
+    world_.barrier("the tokens are there");
+  }
+  /// The last rank and the others leave one another out from now on.
+  std::set<uint32_t> mask_by_hand() {
+    std::set<uint32_t> without;
+    for (uint32_t rank = 0; rank < world_.size(); ++rank)
+      if ((rank == last()) != (world_.rank() == last())) without.insert(rank);
+    for (const uint32_t rank : without) exchange_.update_mask(rank, true);
+    return without;
+  }
+  void restart() {
+    world_.barrier("all are idle");
+    exchange_.restart(agreed_epoch(exchange_));
+    world_.barrier("all have restarted");
+  }
+
+ private:
   // One recorded deadline for replays that all ranks make, however slow the machine, and for the
   // one that a rank misses.
-  constexpr std::chrono::seconds kTimeout{3};
+  static constexpr std::chrono::seconds kTimeout{3};
+
+  uint32_t last() const { return world_.size() - 1; }
+
+  LowLatency& exchange_;
+  World& world_;
+  const Recorder& record_;
+  const Stream stream_;
+  uint32_t seed_ = 1;
+  Replayed batch_;
+  std::function<void()> replay_;
+};
+
+/// Replays beside calls that are not recorded, one that a rank misses, and masks by hand: those are
+/// no part of what is recorded, whichever came first.
+inline void check_replays(World& world, const LowLatencyCase& of, const Recorder& record) {
   LowLatency exchange(world, of.options());
   Accelerator& accelerator = world.accelerator();
   const Stream stream = accelerator.make_stream();
   {
-    Replayed batch(exchange, of, stream);
-    batch.fill(1);
-    const std::function<void()> replay = record(stream, [&] { batch.enqueue(kTimeout); });
-    const auto check = [&](uint32_t seed, const std::set<uint32_t>& without = {}) {
-      batch.fill(seed, without);
-      world.barrier("the tokens are there");
-      replay();
-      EXPECT_EQ(batch.difference(without), "") << "replay " << seed;
-    };
-    for (uint32_t seed = 2; seed < 7; ++seed) check(seed);
+    CheckedReplays graph(exchange, of, record, stream);
+    for (uint32_t turn = 0; turn < 5; ++turn) graph.replay();
     EXPECT_EQ(difference_after_batch(exchange, of, of.draw()), "");
-    for (uint32_t seed = 7; seed < 10; ++seed) check(seed);
-    EXPECT_TRUE(exchange.masked().empty());
+    for (uint32_t turn = 0; turn < 3; ++turn) graph.replay();
     if (world.size() > 1) {
-      // The last rank does not replay. The others' graphs end at the deadline, exact without it.
-      const uint32_t last = world.size() - 1;
-      if (world.rank() == last) {
-        world.barrier("the tokens are there");
-      } else {
-        check(10, {last});
-        EXPECT_EQ(exchange.masked().size(), 1u);
-      }
-      world.barrier("all are idle");
-      const uint32_t epoch = agreed_epoch(exchange);
-      exchange.restart(epoch);
-      world.barrier("all have restarted");
-      for (uint32_t seed = 11; seed < 14; ++seed) check(seed);
-      EXPECT_TRUE(exchange.masked().empty());
+      graph.replay_but_for_the_last();
+      graph.restart();
+      for (uint32_t turn = 0; turn < 3; ++turn) graph.replay();
+      graph.replay(graph.mask_by_hand());
+      graph.restart();
+      graph.replay();
+      const std::set<uint32_t> without = graph.mask_by_hand();
+      graph.record_anew();
+      graph.replay(without);
+      graph.restart();
+      for (uint32_t turn = 0; turn < 3; ++turn) graph.replay();
     }
   }
   exchange.close();

@@ -3,6 +3,7 @@
 #include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
 #include "expert_parallel/ranks.hpp"
+#include "expert_parallel/recording_accelerator.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -314,14 +315,16 @@ TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {
   }
 }
 
-/// What graphs replay, without graphs; low_latency_graph_gpu_test.cpp has those.
+/// What graphs replay, recorded on the host; low_latency_graph_gpu_test.cpp has graphs.
 TEST(LowLatencyReplay, TheSameMemoryServesBatchAfterBatch) {
   constexpr uint32_t kRanks = 3;
   const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20};
   for (const bool hooks : {false, true})
-    expect_none_failed(run_ranks(World::in_process(kRanks, "host", options), [&](World& world) {
+    expect_none_failed(run_ranks(recording_worlds(kRanks, options), [&](World& world) {
       check_replays(world, replayed_case(kRanks, hooks),
-                    [](Stream, const std::function<void()>& body) { return body; });
+                    [&](Stream, const std::function<void()>& body) {
+                      return recording_accelerator(world).record(body);
+                    });
     }));
 }
 

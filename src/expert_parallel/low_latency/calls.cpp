@@ -25,9 +25,8 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
   const std::chrono::nanoseconds timeout = call.timeout.value_or(world.timeout());
   longest_timeout_ = std::max(longest_timeout_, timeout);
   low_latency::RankSet active = low_latency::RankSet::first(world.size());
-  for (uint32_t rank = 0; rank < world.size(); ++rank)
-    if (left_out_.contains(rank) || (!call.active.empty() && !call.active[rank]))
-      active.erase(rank);
+  for (uint32_t rank = 0; rank < call.active.size(); ++rank)
+    if (!call.active[rank]) active.erase(rank);
   return {.rank = world.rank(),
           .ranks = world.size(),
           .part = Part::both,

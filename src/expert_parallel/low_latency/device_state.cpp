@@ -102,16 +102,13 @@ void LowLatency::Parts::close() {
   if (last_stream_.in_use()) await_stream(last_stream_.get(), "the end of its last call");
   end_batches();
   closed_ = true;
-  const auto is_masked = [&](uint32_t rank) {
-    return masks_.masked(rank) || left_out_.contains(rank);
-  };
   try {
     world.barrier("LowLatency: close");
     window_ = ArenaBlock();
   } catch (const PeerLost& error) {
-    if (!is_masked(error.facts.rank)) throw;
+    if (!masks_.masked(error.facts.rank)) throw;
   } catch (const PeerTimeout& error) {
-    if (!is_masked(error.facts.rank)) throw;
+    if (!masks_.masked(error.facts.rank)) throw;
   }
 }
 

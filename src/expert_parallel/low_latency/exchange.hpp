@@ -82,7 +82,6 @@ struct LowLatency::Parts {
   low_latency::Workspace* workspace_ = nullptr;
   low_latency::Complaint* complaint_ = nullptr;
   low_latency::RankMasks masks_;
-  low_latency::RankSet left_out_{};  ///< by update_mask, from the next call on
   std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
   LastStream last_stream_;

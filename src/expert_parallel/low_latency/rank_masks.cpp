@@ -38,12 +38,6 @@ MaskedRank::Why why(Failure failure) {
 
 }  // namespace
 
-MaskedRank left_out(uint32_t rank) {
-  return {.rank = rank,
-          .why = MaskedRank::Why::left_out,
-          .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]};
-}
-
 RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
     : accelerator_(accelerator),
       bell_(bell),
@@ -61,15 +55,25 @@ RankMasks::~RankMasks() {
   accelerator_.free(failed_);
 }
 
-bool RankMasks::masked(uint32_t rank) const {
+bool RankMasks::reported(uint32_t rank) const {
   // A kernel writes `failure` last, with release: once it is seen, so is the rest.
   return accelerator_.read_flag(&reports_[rank].failure) != static_cast<uint32_t>(Failure::none);
+}
+
+bool RankMasks::masked(uint32_t rank) const {
+  return left_out_.contains(rank) || reported(rank);
 }
 
 std::vector<MaskedRank> RankMasks::list() const {
   std::vector<MaskedRank> list;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (!masked(rank)) continue;
+    if (!reported(rank)) {
+      if (left_out_.contains(rank))
+        list.push_back({.rank = rank,
+                        .why = MaskedRank::Why::left_out,
+                        .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]});
+      continue;
+    }
     const WaitReport& report = reports_[rank];
     list.push_back({.rank = rank,
                     .why = why(static_cast<Failure>(report.failure)),
@@ -81,7 +85,14 @@ std::vector<MaskedRank> RankMasks::list() const {
   return list;
 }
 
+void RankMasks::leave_out(uint32_t rank, Stream stream) {
+  // The lowest byte of the word, which may say already why the rank is masked.
+  accelerator_.fill(failed_ + rank, static_cast<int>(Failure::refused), 1, stream);
+  left_out_.insert(rank);
+}
+
 void RankMasks::clear(uint32_t rank, Stream stream) {
+  left_out_.erase(rank);
   accelerator_.fill(failed_ + rank, 0, sizeof(uint32_t), stream);
   accelerator_.write_flag(&reports_[rank].failure, static_cast<uint32_t>(Failure::none));
 }

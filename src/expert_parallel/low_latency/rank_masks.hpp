@@ -10,9 +10,6 @@
 
 namespace tokenyard::low_latency {
 
-/// A rank that the caller left out, before a kernel has said so.
-MaskedRank left_out(uint32_t rank);
-
 class RankMasks {
  public:
   RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks);
@@ -25,16 +22,22 @@ class RankMasks {
   /// As far as the host can see now.
   std::vector<MaskedRank> list() const;
   bool masked(uint32_t rank) const;
+  /// In the order of `stream`: kernels that come later take the rank for masked, captured ones too.
+  /// None of them reports it, since it has not failed; `list` says so at once.
+  void leave_out(uint32_t rank, Stream stream);
   /// In the order of `stream`, on which no kernel that uses these words may be under way.
   void clear(uint32_t rank, Stream stream);
 
  private:
+  bool reported(uint32_t rank) const;  ///< by a kernel
+
   Accelerator& accelerator_;
   AlarmBell& bell_;
   uint32_t ranks_;
   uint32_t* failed_;
   WaitReport* reports_;
   Alarm* alarms_;
+  RankSet left_out_{};  ///< by hand
 };
 
 }  // namespace tokenyard::low_latency

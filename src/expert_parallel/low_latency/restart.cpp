@@ -25,13 +25,7 @@ Drained drained_by(const Workspace& workspace) {
 }  // namespace
 
 std::vector<MaskedRank> LowLatency::Parts::masked() const {
-  std::vector<MaskedRank> list = masks_.list();
-  for (uint32_t rank = 0; rank < world.size(); ++rank)
-    if (left_out_.contains(rank) && !masks_.masked(rank))
-      list.push_back(low_latency::left_out(rank));
-  std::sort(list.begin(), list.end(),
-            [](const MaskedRank& a, const MaskedRank& b) { return a.rank < b.rank; });
-  return list;
+  return masks_.list();
 }
 
 void LowLatency::Parts::write_mask(int32_t* out, Stream stream) {
@@ -39,9 +33,6 @@ void LowLatency::Parts::write_mask(int32_t* out, Stream stream) {
   require_pointer(out, "out", world.size(), alignof(int32_t));
   last_stream_.begin_call(stream);
   accelerator_.copy(out, masks_.masks().failed, world.size() * sizeof(*out), stream);
-  // No kernel knows of these yet.
-  for (uint32_t rank = 0; rank < world.size(); ++rank)
-    if (left_out_.contains(rank)) accelerator_.fill(out + rank, 1, sizeof(*out), stream);
 }
 
 void LowLatency::Parts::require_nothing_left(const char* asked) const {
@@ -94,7 +85,6 @@ void LowLatency::Parts::readmit(const RankSet& ranks, Drained drained) {
     accelerator_.copy(window + layout_.drained(rank), &drained, sizeof(drained),
                       last_stream_.get());
     masks_.clear(rank, last_stream_.get());
-    left_out_.erase(rank);
   }
   await_stream(last_stream_.get(), "refilled staging");
 }
@@ -105,7 +95,10 @@ void LowLatency::Parts::update_mask(uint32_t rank, bool masked) {
     throw InvalidArgument("rank", fmt::format("another of the {} ranks", world.size()),
                           std::to_string(rank));
   if (masked) {
-    left_out_.insert(rank);
+    masks_.leave_out(rank, last_stream_.get());
+    // What is launched next comes after it, on whatever stream: replays are in no order with a
+    // stream that is not in use.
+    if (!last_stream_.in_use()) await_stream(last_stream_.get(), "a mask");
     return;
   }
   require_nothing_left("a rank is unmasked");
@@ -120,7 +113,7 @@ void LowLatency::Parts::clear_mask() {
   require_nothing_left("the mask is cleared");
   const Workspace workspace = read_workspace();
   RankSet masked_now{};
-  for (const MaskedRank& rank : masked()) masked_now.insert(rank.rank);
+  for (const MaskedRank& rank : masks_.list()) masked_now.insert(rank.rank);
   readmit(masked_now, drained_by(workspace));
 }
 
