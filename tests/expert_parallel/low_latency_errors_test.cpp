@@ -345,6 +345,22 @@ TEST(LowLatencyLaunches, ThatAreRefusedHaveBegunNothing) {
   }));
 }
 
+/// A deadline beyond all clocks is one that the host does not reach either.
+TEST(LowLatencyLaunches, AreWaitedForHoweverLongTheirTimeout) {
+  expect_none_failed(run_ranks(recording_worlds(1, {}), [](World& world) {
+    LowLatencyCase of = kCase;
+    of.shape.ranks = 1;
+    of.tokens = {3};
+    LowLatency exchange(world, of.options());
+    const std::vector<Tokens> all = of.draw();
+    const LowLatencyTokens tokens(world, of, all[0]);
+    const LowLatencyReceived batch =
+        exchange.dispatch(tokens.input(), {.timeout = std::chrono::nanoseconds::max()});
+    EXPECT_EQ(difference_after_dispatch(exchange, of, all, batch), "");
+    exchange.close();
+  }));
+}
+
 INSTANTIATE_ON_DEVICES(LowLatencyErrors);
 
 }  // namespace

@@ -22,8 +22,9 @@ void LowLatency::Parts::end_batches() {
 }
 
 CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
-  const std::chrono::nanoseconds timeout = call.timeout.value_or(world.timeout());
-  longest_timeout_ = std::max(longest_timeout_, timeout);
+  const uint32_t timeout = low_latency::timeout_units(call.timeout.value_or(world.timeout()));
+  longest_timeout_ = std::max(
+      longest_timeout_, std::chrono::nanoseconds(uint64_t{timeout} * low_latency::kTimeUnitNs));
   low_latency::RankSet active = low_latency::RankSet::first(world.size());
   for (uint32_t rank = 0; rank < call.active.size(); ++rank)
     if (!call.active[rank]) active.erase(rank);
@@ -36,7 +37,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .windows = windows_,
           .masks = masks_.masks(),
           .workspace = workspace_,
-          .timeout = low_latency::timeout_units(timeout),
+          .timeout = timeout,
           .polls_a_look = plan_.polls_a_look,
           .span_ns = call.span_ns};
 }

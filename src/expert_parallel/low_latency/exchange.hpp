@@ -85,7 +85,7 @@ struct LowLatency::Parts {
   std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
   LastStream last_stream_;
-  std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far
+  std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far, as its kernel took it
   bool closed_ = false;
 };
 
