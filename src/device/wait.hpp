@@ -39,7 +39,8 @@ class Deadline;
 /// How long a call may take, who may end it early, and where it reports. Part of a kernel's params.
 struct Patience {
   uint64_t timeout_ns = 0;
-  uint32_t* failed = nullptr;    ///< device memory: a Failure; starts as none and is never cleared
+  uint32_t* failed = nullptr;    ///< device memory: a Failure; none until the first wait fails, and
+                                 ///< cleared, if at all, by the host while no kernel runs
   const Alarm* alarm = nullptr;  ///< host-visible
   WaitReport* report = nullptr;  ///< host-visible
 

@@ -64,12 +64,10 @@ class LowLatencyHandle(Sequence[Any]):
         exchange: tokenyard.LowLatency,
         received: tokenyard.LowLatencyReceived[torch.Tensor],
         topk_idx: torch.Tensor,
-        rows: str,
     ) -> None:
         self.exchange = exchange
         self.received = received
         self.topk_idx = topk_idx
-        self.rows = rows
         self.combined = False
         self.buffer: torch.Tensor | None = None
         """Handed out for a combine without a copy."""

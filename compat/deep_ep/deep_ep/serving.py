@@ -66,7 +66,7 @@ class Serving:
             waited_cycles=waited_cycles,
             return_recv_hook=return_recv_hook,
         )
-        return LowLatencyHandle(exchange, received, topk_idx, rows)
+        return LowLatencyHandle(exchange, received, topk_idx)
 
     def combine(
         self,

@@ -64,8 +64,6 @@ struct CallParams {
   uint32_t timeout;       ///< of the whole call, for a rank that shows no life; kTimeUnitNs
   uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
   uint64_t* span_ns;      ///< [2][2], as LowLatencyCall says; may be null
-
-  HOST_DEVICE uint32_t parity(uint32_t epoch) const { return parity_of(epoch); }
 };
 
 /// The rank that comes `places` after this one, no more than all of them; after the last comes 0.
