@@ -166,7 +166,7 @@ class LowLatency(Exchange):
             ROWS.index(rows),
             topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
             rows_total=None if rows_total is None else arrays.to_native(rows_total),
-            hook=return_recv_hook,
+            hook=bool(return_recv_hook),
             **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
         )
         return LowLatencyReceived(
@@ -175,7 +175,7 @@ class LowLatency(Exchange):
             counts=arrays.from_native(batch.counts, "int32"),
             ranges=arrays.from_native(batch.ranges, "int32"),
             source_token=arrays.from_native(batch.source_token, "int32"),
-            hook=self._hook(batch) if return_recv_hook else None,
+            hook=self._hook(batch, rows_total, waited_cycles) if return_recv_hook else None,
             _batch=batch,
             _arrays=arrays,
             _weights_told=topk_weights is not None,
@@ -235,10 +235,12 @@ class LowLatency(Exchange):
             arrays.to_native(out),
             arrays.to_native(lost),
             bool(use_logfmt),
-            hook=return_recv_hook,
+            hook=bool(return_recv_hook),
             **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
         )
-        hook = self._hook(received._batch, y, topk_weights, out, lost) if return_recv_hook else None
+        hook = None
+        if return_recv_hook:
+            hook = self._hook(received._batch, y, topk_weights, out, lost, waited_cycles)
         return LowLatencyCombined(x=out, lost=lost, hook=hook)
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
@@ -265,8 +267,9 @@ class LowLatency(Exchange):
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
 
-        Unmasking waits for this rank's stream. Until it has returned on every rank concerned none
-        of them makes a call, and they have made as many; see `restart` if they have not.
+        Unmasking waits for this rank's stream, and ends the batches under way, as `restart` does.
+        Until it has returned on every rank concerned none of them makes a call, and they have made
+        as many; see `restart` if they have not.
         """
         self._native.update_mask(size_of("rank", rank), bool(masked))
 
@@ -281,13 +284,16 @@ class LowLatency(Exchange):
     def restart(self, epoch: int) -> None:
         """Unmasks all ranks, and counts calls from `epoch` on, so that ranks meet again.
 
+        The batches under way end, whoever was masked, since nobody knows which rows others lack:
+        their combines and hooks are refused with InvalidArgument, and they are dispatched again.
+
         The callers see to it: all streams are drained before anyone calls this; all give the same
         epoch, the largest of theirs at least; nobody makes a call before all have returned.
         """
         self._native.restart(size_of("epoch", epoch))
 
     def close(self) -> None:
-        """Gives the arena memory back. Collective; no call may follow.
+        """Gives the arena memory back. Collective; no call may follow, nor a hook.
 
         Where a rank does not come, the memory stays out of use as long as the world lives, since
         that rank may still write there. One that is gone is noticed at once, one that is silent
@@ -299,6 +305,8 @@ class LowLatency(Exchange):
         self._native.close()
 
     def _hook(self, batch: Any, *kept: Any) -> Hook:
+        """`kept`: what the second half of the call reads or writes."""
+
         def receive(kept: tuple[Any, ...] = kept) -> None:
             self._native.receive(batch, stream=self._stream())
 

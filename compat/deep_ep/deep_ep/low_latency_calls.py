@@ -134,7 +134,8 @@ class LowLatencyCalls:
         return self._serving.buffer(handle)
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Masks a rank, or unmasks it: then no rank calls anything until all have done so."""
+        """Masks a rank, or unmasks it: then no rank calls anything until all have done so, and
+        handles of batches that were not combined are refused."""
         self._serving.update_mask(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
