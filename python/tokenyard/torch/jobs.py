@@ -33,20 +33,23 @@ class Job:
         with self._lock:
             self._groups += 1
             first = self._groups == 1
-            # torch uses a name again once its group is destroyed, on all ranks alike.
+            # torch uses a name again once its group is destroyed, on all ranks alike. One that has
+            # failed is used up, too: the job may know it already.
             self._names[name] += 1
             use = self._names[name]
-        if first:
-            return self.collectives.world()
-        ranks = [self._global_ranks.index(rank) for rank in global_ranks]
-        return self.collectives.group(ranks, f"{name}/{use}", timeout=timeout)
+        try:
+            if first:
+                return self.collectives.world()
+            ranks = [self._global_ranks.index(rank) for rank in global_ranks]
+            return self.collectives.group(ranks, f"{name}/{use}", timeout=timeout)
+        except BaseException:
+            if self._is_last():
+                self.abandon()
+            raise
 
     def without_one_group(self) -> None:
         """Ends the job in good order if that was its last one."""
-        with self._lock:
-            self._groups -= 1
-            last = self._groups == 0
-        if last and self._forget():
+        if self._is_last() and self._forget():
             try:
                 self.collectives.leave()  # Raises if somebody has not taken a message of ours.
             finally:
@@ -56,6 +59,12 @@ class Job:
         """Ends the job at once: whatever waits in any of its groups fails with Cancelled."""
         if self._forget():
             self.collectives.close()
+
+    def _is_last(self) -> bool:
+        """One group fewer; whether there is none left."""
+        with self._lock:
+            self._groups -= 1
+            return self._groups == 0
 
     def _forget(self) -> bool:
         with self._lock:
