@@ -216,13 +216,17 @@ class World(Closing):
     def rebuild(self, without: Sequence[int]) -> World:
         """A new world of the ranks not in `without`. Collective among these.
 
-        Ranks are renumbered in order, and memory is new. This world is closed by it.
+        Ranks are renumbered in order, and memory is new, as much as this world was made with even
+        if it has been released since. This world is closed by it. One that has failed may be tried
+        again, by all.
 
         Raises:
             InvalidArgument: the survivors name different ranks.
+            OsError: a rank, which is named, has no memory to give.
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
-        return World(self._native.rebuild(gone, arena_bytes=0), self._device)
+        native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
+        return World(native, self._device)
 
     def release_arena(self) -> None:
         """Gives the arena's memory back while nothing is exchanged: for a trainer that sleeps.

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import tokenyard
+from tokenyard.world import RELEASED_ARENA_BYTES
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
@@ -70,6 +71,19 @@ def test_a_rebuilt_world_is_closed() -> None:
             world.barrier()
 
     tokenyard.launch(shrink, ranks=2)
+
+
+def test_a_world_rebuilt_while_it_sleeps_has_its_arena_again() -> None:
+    def sleep(world: tokenyard.World) -> tuple[int, int]:
+        world.release_arena()
+        asleep = world._native.arena_bytes
+        with world.rebuild(without=[]) as awake:
+            with pytest.raises(tokenyard.InvalidArgument, match="one in use"):
+                awake.restore_arena()
+            return asleep, awake._native.arena_bytes
+
+    sizes = tokenyard.launch(sleep, ranks=2, arena_bytes=1 << 20)
+    assert sizes == [(RELEASED_ARENA_BYTES, 1 << 20)] * 2
 
 
 def test_a_closed_world_says_so() -> None:
