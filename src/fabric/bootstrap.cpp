@@ -119,30 +119,9 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
     throw InvalidArgument("without", "ranks other than this one", fmt::format("{}", rank()));
   }
 
-  std::vector<uint32_t> survivors;
-  for (const uint32_t peer : others()) {
-    // To the excluded too: one of them that lives and calls learns why it is not waited for.
-    mesh_->send(membership_.seats[peer], Message{.kind = MessageKind::rebuild,
-                                                 .generation = generation(),
-                                                 .what = "rebuild",
-                                                 .bytes = encode(gone),
-                                                 .object = {}});
-    if (!std::binary_search(gone.begin(), gone.end(), peer)) survivors.push_back(peer);
-  }
-
-  const TimePoint patience = std::min(until, accelerator_.now() + kAgreementGrace);
-  await(survivors, "rebuild", until, [&](uint32_t peer) {
-    const auto call = mesh_->mailbox().latest_rebuild(membership_.seats[peer], generation());
-    if (!call) return false;
-    const std::vector<uint32_t> theirs = decode(call->bytes);
-    if (theirs == gone) return true;
-    if (accelerator_.now() < patience) return false;
-    throw InvalidArgument("without", fmt::format("{}", gone), fmt::format("{}", theirs), peer);
-  });
-
-  // A later try, after more have gone, makes a later generation than the try that failed.
-  const auto lost = static_cast<uint32_t>(gone.size());
-  Membership next{.generation = generation() + 1 + lost, .rank = 0, .seats = {}};
+  agreed_ = agree_on_try(gone, until);
+  Membership next{
+      .generation = generation() + static_cast<uint32_t>(agreed_), .rank = 0, .seats = {}};
   for (uint32_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) next.rank = static_cast<uint32_t>(next.seats.size());
     if (!std::binary_search(gone.begin(), gone.end(), peer)) {
@@ -150,6 +129,40 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
     }
   }
   return next;
+}
+
+/// A generation must not be used twice: what is left of a try that failed would be in the way of
+/// the next. So tries are numbered, and a rank that has agreed on a number, and thus may have sent
+/// in its generation, asks for a higher one. Ranks may have agreed on different numbers, or some on
+/// none where others have: all raise theirs to the highest, and have agreed once all name the same.
+uint64_t Bootstrap::agree_on_try(const std::vector<uint32_t>& gone, TimePoint until) {
+  std::vector<uint32_t> survivors = others();
+  std::erase_if(survivors,
+                [&](uint32_t peer) { return std::binary_search(gone.begin(), gone.end(), peer); });
+  const TimePoint patience = std::min(until, accelerator_.now() + kAgreementGrace);
+  for (uint64_t mine = agreed_ + 1, highest = mine;; mine = highest) {
+    // To the excluded too: one of them that lives and calls learns why it is not waited for.
+    for (const uint32_t peer : others()) {
+      mesh_->send(membership_.seats[peer], Message{.kind = MessageKind::rebuild,
+                                                   .generation = generation(),
+                                                   .sequence = mine,
+                                                   .what = "rebuild",
+                                                   .bytes = encode(gone),
+                                                   .object = {}});
+    }
+    await(survivors, "rebuild", until, [&](uint32_t peer) {
+      const auto call = mesh_->mailbox().latest_rebuild(membership_.seats[peer], generation());
+      if (!call) return false;
+      const std::vector<uint32_t> theirs = decode(call->bytes);
+      if (theirs == gone) {
+        highest = std::max(highest, call->sequence);
+        return call->sequence >= mine;
+      }
+      if (accelerator_.now() < patience) return false;
+      throw InvalidArgument("without", fmt::format("{}", gone), fmt::format("{}", theirs), peer);
+    });
+    if (highest == mine) return mine;
+  }
 }
 
 std::vector<uint32_t> Bootstrap::others() const {

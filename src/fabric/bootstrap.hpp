@@ -62,11 +62,14 @@ class Bootstrap {
   void await_each(const std::string& what, TimePoint until,
                   const std::function<bool(uint32_t rank)>& arrived);
   /// Among the ranks not in `without`: who goes on. Throws InvalidArgument naming both lists if
-  /// another survivor has another one.
+  /// another survivor has another one. May be called again if what was to come of it has failed:
+  /// every call makes a later generation than those that have returned before, on any rank.
   Membership agree_without(const std::vector<uint32_t>& without, TimePoint until);
 
  private:
   std::vector<Message> exchange(Message mine, TimePoint until);
+  /// The number of the try on which all have agreed to go on without those.
+  uint64_t agree_on_try(const std::vector<uint32_t>& gone, TimePoint until);
   std::vector<uint32_t> others() const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
@@ -77,6 +80,7 @@ class Bootstrap {
   Accelerator& accelerator_;
   AlarmBell& alarm_;
   uint64_t sequence_ = 0;
+  uint64_t agreed_ = 0;  ///< the last try to rebuild this world on which all have agreed
   uint64_t watch_ = 0;
 };
 

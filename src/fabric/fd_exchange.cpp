@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "fabric/gather.hpp"
+#include "fabric/joint_step.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -141,12 +142,19 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
   Address me{.name = {}, .secret = random_number(), .process = getpid()};
   fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
                    random_number());
-  const FileDescriptor listener = listen_at(me, ranks);
-  const auto peers = gather(bootstrap, me, "addresses for " + what, until);
-
+  FileDescriptor listener;
   std::vector<FileDescriptor> received(ranks);
-  received[bootstrap.rank()] = FileDescriptor(fcntl(mine, F_DUPFD_CLOEXEC, 0));
-  if (!received[bootstrap.rank()]) fail("fcntl(F_DUPFD_CLOEXEC)");
+  const std::string addresses = "addresses for " + what;
+  const auto prepare = [&] {
+    listener = listen_at(me, ranks);
+    received[bootstrap.rank()] = FileDescriptor(fcntl(mine, F_DUPFD_CLOEXEC, 0));
+    if (!received[bootstrap.rank()]) fail("fcntl(F_DUPFD_CLOEXEC)");
+    const auto bytes = std::as_bytes(std::span(&me, 1));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const auto peers =
+      values_of<Address>(joint_step(bootstrap, addresses, until, prepare), addresses);
+
   std::vector<bool> sent(ranks, false);
   std::vector<FileDescriptor> connections;
   bool out_of_descriptors = false;

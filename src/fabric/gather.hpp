@@ -20,12 +20,11 @@ namespace tokenyard {
 template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::same_as<T, bool>;
 
-/// Collective: [ranks] the value of each. `ranks`: a World; or a Bootstrap, and `until` when.
-/// Throws what its all_gather throws, and InvalidArgument{what, expected, seen, rank} naming the
-/// first rank that sent another number of bytes, as one of another build may.
+/// [ranks] what the bytes of each are. Throws InvalidArgument{what, expected, seen, rank} naming
+/// the first rank that sent another number of bytes, as one of another build may.
 template <PlainValue T>
-std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto... until) {
-  const auto everybody = ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...);
+std::vector<T> values_of(const std::vector<std::vector<std::byte>>& everybody,
+                         const std::string& what) {
   std::vector<T> values(everybody.size());
   for (uint32_t rank = 0; rank < everybody.size(); ++rank) {
     const std::vector<std::byte>& theirs = everybody[rank];
@@ -35,6 +34,13 @@ std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto.
     std::memcpy(&values[rank], theirs.data(), sizeof(T));
   }
   return values;
+}
+
+/// Collective: [ranks] the value of each. `ranks`: a World; or a Bootstrap, and `until` when.
+/// Throws what its all_gather throws, and what `values_of` does.
+template <PlainValue T>
+std::vector<T> gather(auto& ranks, const T& mine, const std::string& what, auto... until) {
+  return values_of<T>(ranks.all_gather(std::as_bytes(std::span(&mine, 1)), what, until...), what);
 }
 
 }  // namespace tokenyard

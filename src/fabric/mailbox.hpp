@@ -22,7 +22,7 @@ enum class MessageKind : uint8_t { collective, rebuild };
 struct Message {
   MessageKind kind = MessageKind::collective;
   uint32_t generation = 0;  ///< of the world it was sent in
-  uint64_t sequence = 0;    ///< number of the collective in that world
+  uint64_t sequence = 0;    ///< number of the collective, or of the try to rebuild, in that world
   std::string what = {};    ///< which call it is, for people and to detect calls out of step
   std::vector<std::byte> bytes = {};
   std::shared_ptr<void> object = {};  ///< only between ranks of one process

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <latch>
 #include <utility>
 
 #include "fabric/in_process_mesh.hpp"
@@ -216,6 +217,58 @@ TEST(Bootstrap, ASurvivorMayLearnOfMoreDeathsAndAskAgain) {
     const Membership next = me.talk->agree_without({2, 3}, me.soon());
     EXPECT_EQ(next.seats, (std::vector<uint32_t>{0, 1}));
   });
+}
+
+/// Rank 0 fails between two exchanges of the new world, as one does whose memory is refused. What
+/// rank 1 had sent into that world by then must not be in the way of the next try.
+TEST(Bootstrap, ARebuildThatFailedMidwayIsTriedAgain) {
+  const auto world = ends(2);
+  on_every_rank(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    for (int failed = 0; failed < 3; ++failed) {
+      const Membership next = me.talk->agree_without({}, me.soon());
+      Bootstrap half_made(me.mesh, next, me.accelerator, *me.alarm);
+      half_made.barrier("hosts", me.soon());
+      if (rank == 1) {
+        EXPECT_THROW(half_made.barrier("arenas", me.in(milliseconds(20))), PeerTimeout);
+      }
+    }
+    const Membership next = me.talk->agree_without({}, me.soon());
+    Bootstrap whole(me.mesh, next, me.accelerator, *me.alarm);
+    whole.barrier("hosts", me.soon());
+    whole.barrier("arenas", me.soon());
+  });
+}
+
+/// A rank that gave up before the others had come, or that tried again before they had noticed,
+/// is in the same world as they are in the end.
+TEST(Bootstrap, RanksThatTriedADifferentNumberOfTimesAgree) {
+  const auto world = ends(3);
+  std::vector<Membership> next(3);
+  std::latch rank_0_gave_up_again(1);
+  on_every_rank(3, [&](uint32_t rank) {
+    End& me = *world[rank];
+    if (rank == 0) {
+      EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
+      EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
+    }
+    me.talk->barrier("rank 0 has given up twice", me.soon());
+    const Membership first = me.talk->agree_without({}, me.soon());
+    // Rank 0 fails at once, and asks again before the others have an idea of it.
+    if (rank == 0) {
+      EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
+      rank_0_gave_up_again.count_down();
+    } else {
+      Bootstrap half_made(me.mesh, first, me.accelerator, *me.alarm);
+      rank_0_gave_up_again.wait();
+      EXPECT_THROW(half_made.barrier("hosts", me.in(milliseconds(5))), PeerTimeout);
+    }
+    next[rank] = me.talk->agree_without({}, me.soon());
+    Bootstrap whole(me.mesh, next[rank], me.accelerator, *me.alarm);
+    whole.barrier("hosts", me.soon());
+    EXPECT_GT(next[rank].generation, first.generation);
+  });
+  for (const Membership& theirs : next) EXPECT_EQ(theirs.generation, next[0].generation);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "fabric/fd_exchange.hpp"
 #include "fabric/host/mapping.hpp"
+#include "fabric/joint_step.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -48,6 +48,19 @@ Mapping map_peer(const FileDescriptor& memory, uint32_t rank) {
   return Mapping::shared(memory.native(), static_cast<size_t>(status.st_size));
 }
 
+/// Names the boot of this machine. Empty on a system that does not number its boots, which must be
+/// a sandbox of one host; but not where the number cannot be read.
+std::vector<std::byte> boot() {
+  const FileDescriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!file && errno == ENOENT) return {};
+  if (!file) fail("open of /proc/sys/kernel/random/boot_id");
+  std::vector<std::byte> id(64);
+  const ssize_t bytes = read(file.native(), id.data(), id.size());
+  if (bytes < 0) fail("read of /proc/sys/kernel/random/boot_id");
+  id.resize(static_cast<size_t>(bytes));
+  return id;
+}
+
 }  // namespace
 
 void check_shared_memory() {
@@ -57,9 +70,7 @@ void check_shared_memory() {
 
 std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what,
                                     TimePoint until) {
-  std::string mine;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> mine;
-  const auto boots = bootstrap.all_gather(std::as_bytes(std::span(mine)), what, until);
+  const auto boots = joint_step(bootstrap, what, until, boot);
   std::vector<uint32_t> host_of;
   uint32_t hosts = 0;
   for (size_t rank = 0; rank < boots.size(); ++rank) {
@@ -82,14 +93,23 @@ Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request
                                   "host can be shared",
                                   rank));
   }
-  const FileDescriptor mine = sealed_memory(request.arena_bytes);
+  FileDescriptor mine;
+  joint_step(bootstrap, "memory of arenas", until, [&] {
+    mine = sealed_memory(request.arena_bytes);
+    return std::vector<std::byte>();
+  });
   const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
+  auto mappings = std::make_shared<std::vector<Mapping>>();
+  joint_step(bootstrap, "mappings of arenas", until, [&] {
+    for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
+      mappings->push_back(map_peer(everybodys[rank], rank));
+    }
+    return std::vector<std::byte>();
+  });
 
   Ground ground;
-  auto mappings = std::make_shared<std::vector<Mapping>>();
-  for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
-    mappings->push_back(map_peer(everybodys[rank], rank));
-    ground.region.bases.push_back(mappings->back().base());
+  for (const Mapping& mapping : *mappings) {
+    ground.region.bases.push_back(mapping.base());
     ground.peers.push_back({.reach = Reach::load_store, .how = "shared memory", .why_not = ""});
   }
   ground.peers[bootstrap.rank()] = {.reach = Reach::self, .how = "itself", .why_not = ""};

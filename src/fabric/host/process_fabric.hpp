@@ -10,7 +10,8 @@ class ProcessFabric final : public Fabric {
  public:
   std::string name() const override { return "host"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) override;
-  /// Throws Unsupported, on every rank, if the ranks are not all on one host.
+  /// Throws Unsupported, on every rank, if the ranks are not all on one host, and OsError naming a
+  /// rank for which the system has no memory.
   Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override;
 };
 
@@ -18,7 +19,7 @@ class ProcessFabric final : public Fabric {
 void check_shared_memory();
 
 /// For every rank the number of its host; ranks of one boot of one machine share a number.
-/// Collective.
+/// Collective. Throws OsError, on every rank, naming one that cannot tell its boot.
 std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what, TimePoint until);
 
 }  // namespace tokenyard

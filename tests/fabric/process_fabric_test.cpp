@@ -1,0 +1,90 @@
+/// What one rank cannot do fails on all ranks of processes, at once, and may be tried again.
+#include "fabric/host/process_fabric.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cerrno>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "collectives/resource_limit.hpp"
+#include "fabric/in_process_mesh.hpp"
+#include "fabric/manual_accelerator.hpp"
+#include "fabric/ranks.hpp"
+#include "fabric/worlds.hpp"
+
+namespace tokenyard {
+namespace {
+
+using collectives::ResourceLimit;
+
+constexpr uint32_t kRanks = 3;
+constexpr size_t kArenaBytes = 1 << 20;
+/// Nobody waits as long as this in these tests.
+constexpr std::chrono::seconds kLong{60};
+
+void expect_of_rank_1(const std::exception_ptr& failure, const std::string& call, int code) {
+  EXPECT_TRUE(holds<OsError>(failure, [&](const OsError& error) {
+    EXPECT_EQ(error.call, call + " on rank 1");
+    EXPECT_EQ(error.code, code);
+  }));
+}
+
+TEST(ProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
+  const auto ends = InProcessMesh::make(kRanks);
+  const auto failures = run_ranks(kRanks, [&](uint32_t rank) {
+    ManualAccelerator accelerator;
+    AlarmBell alarm(accelerator);
+    Bootstrap talk(ends[rank], Membership::of(*ends[rank]), accelerator, alarm);
+    ProcessFabric fabric;
+    // Rank 1 asks for a negative number of bytes, as the system sees it.
+    const size_t bytes = rank == 1 ? std::numeric_limits<size_t>::max() : kArenaBytes;
+    (void)fabric.prepare(talk, {.arena_bytes = bytes, .host_of = {0, 0, 0}, .timeout = kLong},
+                         accelerator.now() + kLong);
+  });
+  for (const auto& failure : failures) {
+    expect_of_rank_1(failure, "ftruncate to 18446744073709551615 bytes", EINVAL);
+  }
+}
+
+/// A world of processes is rebuilt while rank 1 is short of something, and again when it no longer
+/// is.
+void rebuild_under_a_limit(const std::function<void(std::optional<ResourceLimit>&)>& tighten,
+                           const std::string& call, int code) {
+  signal(SIGXFSZ, SIG_IGN);  // As Python does, so that the call fails instead.
+  run_processes("host", kRanks, {.timeout = kLong, .arena_bytes = kArenaBytes}, [&](World& world) {
+    const Clock::time_point start = Clock::now();
+    for (int time = 0; time < 2; ++time) {
+      std::optional<ResourceLimit> limit;
+      if (world.rank() == 1) tighten(limit);
+      std::exception_ptr failure;
+      try {
+        (void)world.rebuild({});
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      expect_of_rank_1(failure, call, code);
+    }
+    const auto whole = world.rebuild({});
+    whole->barrier("it works");
+    EXPECT_LT(Clock::now() - start, kLong);
+    if (::testing::Test::HasFailure()) throw std::runtime_error("see above");
+  });
+}
+
+TEST(ProcessFabric, AWorldIsRebuiltOnceThereIsMemory) {
+  rebuild_under_a_limit([](auto& limit) { limit.emplace(RLIMIT_FSIZE, kArenaBytes / 2); },
+                        "ftruncate to 1048576 bytes", EFBIG);
+}
+
+/// It is on the same host as the others, which it cannot find out.
+TEST(ProcessFabric, ARankWithoutDescriptorsIsNotTakenForOneOfAnotherHost) {
+  rebuild_under_a_limit(
+      [](auto& limit) { limit.emplace(RLIMIT_NOFILE, collectives::no_more_descriptors()); },
+      "open of /proc/sys/kernel/random/boot_id", EMFILE);
+}
+
+}  // namespace
+}  // namespace tokenyard
