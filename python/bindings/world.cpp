@@ -9,6 +9,7 @@
 #include "fabric/arena.hpp"
 #include "interrupt.hpp"
 #include "registration.hpp"
+#include "seconds.hpp"
 #include "unlocked.hpp"
 
 namespace nb = nanobind;
@@ -27,8 +28,7 @@ WorldHandle::WorldHandle(std::unique_ptr<World> world)
 namespace {
 
 WorldOptions options_of(double timeout_s, size_t arena_bytes, uint32_t hosts) {
-  return {.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
-              std::chrono::duration<double>(timeout_s)),
+  return {.timeout = nanoseconds_of(timeout_s),
           .arena_bytes = arena_bytes,
           .hosts = hosts,
           .interrupt = Interrupt()};

@@ -38,7 +38,8 @@ class Work:
         self._native.wait()
 
     def wait_for(self, seconds: float) -> bool:
-        """Whether it is done within `seconds`; raises as `wait` does if it went wrong."""
+        """Whether it is done within `seconds`, which may be infinite; raises as `wait` does if it
+        went wrong."""
         if not isinstance(seconds, Real) or seconds != seconds:
             raise invalid("seconds", "a number of seconds", repr(seconds))
         return self._native.wait_for(seconds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,27 @@ def messages(say: Any, rank: int, size: int, store: str) -> list[int]:
 
 def test_messages_have_tags_and_may_come_from_anybody(tmp_path: Path) -> None:
     assert results_of(messages, 4, file_store(tmp_path))[0] == [1, 2, 3]
+
+
+def patience(say: Any, rank: int, size: int, store: str) -> None:
+    with connect(rank, size, store) as job:
+        world = job.world()
+        box = np.zeros(1, np.int32)
+        for seconds in (math.inf, 1e10, 1e300):
+            if rank == 0:
+                work = world.receive(box, 1)
+                assert not work.wait_for(-seconds)
+                assert not work.wait_for(0)
+                world.barrier().wait()
+                assert work.wait_for(seconds)
+            else:
+                world.barrier().wait()
+                time.sleep(0.2)
+                world.send(box, 0).wait()
+
+
+def test_a_wait_may_have_all_the_time_there_is(tmp_path: Path) -> None:
+    results_of(patience, 2, file_store(tmp_path))
 
 
 def groups_and_threads(say: Any, rank: int, size: int, store: str) -> None:
