@@ -123,7 +123,7 @@ def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Ending:
     """What a rank sent home, or the silence in which its process ended."""
     try:
         message = pipe.recv_bytes()
-    except EOFError:
+    except (EOFError, OSError):  # The latter where it ended in the midst of sending.
         return _died(rank, child)
     try:
         at_ns, returned, value = pickle.loads(message)

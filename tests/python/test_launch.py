@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +48,28 @@ def die_on_rank_1(world: tokenyard.World) -> None:
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+LARGE_BYTES = 256 << 20
+"""Takes a while to travel home."""
+
+
+def die_while_sending_on_rank_1(world: tokenyard.World) -> bytes:
+    if world.rank == 0:
+        time.sleep(60)
+
+    def kill_in_the_midst() -> None:
+        main = threading.main_thread().ident
+        while True:
+            frame = sys._current_frames().get(main)
+            while frame is not None and frame.f_code.co_name != "_send":
+                frame = frame.f_back
+            if frame is not None and len(frame.f_locals["buf"]) > LARGE_BYTES:
+                time.sleep(0.005)  # For the first bytes to be read.
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill_in_the_midst, daemon=True).start()
+    return bytes(LARGE_BYTES)
 
 
 def sleep_on_rank_0(world: tokenyard.World) -> None:
@@ -156,9 +179,10 @@ def test_an_exception_that_cannot_travel_is_told_as_text() -> None:
     assert any("fail_stubbornly" in note for note in caught.value.__notes__)
 
 
-def test_a_killed_process_is_named() -> None:
+@pytest.mark.parametrize("die", [die_on_rank_1, die_while_sending_on_rank_1])
+def test_a_killed_process_is_named(die: Callable[[tokenyard.World], object]) -> None:
     with pytest.raises(tokenyard.ProcessDied, match="rank 1 was killed by SIGKILL") as caught:
-        tokenyard.launch(die_on_rank_1, ranks=2, processes=True)
+        tokenyard.launch(die, ranks=2, processes=True)
     assert (caught.value.rank, caught.value.exit_code) == (1, -signal.SIGKILL)
     assert not multiprocessing.active_children()
 
