@@ -166,7 +166,8 @@ class ProcessDied(Error):
     """As multiprocessing has it: the negative number of the signal that killed it."""
 
 
-def invalid(argument: str, expected: str, seen: str) -> InvalidArgument:
+def invalid(argument: str, expected: str, seen: str, rank: int | None = None) -> InvalidArgument:
     """An InvalidArgument with its sentence, for what Python sees before C++ does."""
-    message = f"{argument}: expected {expected}, got {seen}"
-    return InvalidArgument(message, argument=argument, expected=expected, seen=seen, rank=None)
+    whose = "" if rank is None else f" on rank {rank}"
+    message = f"{argument}{whose}: expected {expected}, got {seen}"
+    return InvalidArgument(message, argument=argument, expected=expected, seen=seen, rank=rank)

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import index
 from typing import Any
 
-from .errors import Unsupported, invalid
+from .errors import InvalidArgument, Unsupported, invalid
 
 
 @dataclass
@@ -99,25 +100,30 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
     import torch.distributed as dist
 
     mine, size = dist.get_rank(group), dist.get_world_size(group)
-    members = list(range(size)) if ranks is None else list(ranks)
-    if not members or len(set(members)) != len(members):
-        raise invalid("ranks", "one or more ranks, none twice", str(members))
-    if not all(0 <= rank < size for rank in members):
-        raise invalid("ranks", f"ranks of the group, from 0 to {size - 1}", str(members))
-
-    held = HeldPort() if mine == members[0] else None
+    members, fault = _members(ranks, mine, size)
+    held = HeldPort() if members[:1] == [mine] else None
     offer = (held.number, secrets.token_hex(8)) if held else None
     gathered: list[Any] = [None] * size
-    dist.all_gather_object(gathered, (members, socket.gethostname(), _address(), offer), group)
+    try:
+        # What is wrong is judged afterwards: the others would wait for one who stayed away.
+        said = (fault, members, socket.gethostname(), _address(), offer)
+        dist.all_gather_object(gathered, said, group)
+        for fault, *_ in gathered:
+            if fault is not None:
+                raise fault
+        for rank in members if mine in members else []:
+            theirs = gathered[rank][1]
+            if theirs != members:
+                raise invalid("ranks", f"{members} as on rank {mine}", str(theirs), rank)
+    except BaseException:
+        if held is not None:
+            held.release()
+        raise
     if mine not in members:
         return None
-    for rank in members:
-        theirs = gathered[rank][0]
-        if theirs != members:
-            raise invalid("ranks", f"{members} as on this rank", f"{theirs} on rank {rank}")
 
-    hosts = [gathered[rank][1] for rank in members]
-    _, _, address, (port, job) = gathered[members[0]]
+    hosts = [gathered[rank][2] for rank in members]
+    *_, address, (port, job) = gathered[members[0]]
     number = members.index(mine)
     return Place(
         host="127.0.0.1" if len(set(hosts)) == 1 else address,
@@ -128,6 +134,21 @@ def from_torch(group: Any, ranks: Sequence[int] | None) -> Place | None:
         job=job,
         held=held,
     )
+
+
+def _members(
+    ranks: Sequence[int] | None, mine: int, size: int
+) -> tuple[list[int], InvalidArgument | None]:
+    """The ranks of the group that this one names, or none and what is wrong with them."""
+    try:
+        members = list(range(size)) if ranks is None else [index(rank) for rank in ranks]
+    except TypeError:
+        return [], invalid("ranks", "a list of ranks", repr(ranks), mine)
+    if not members or len(set(members)) != len(members):
+        return [], invalid("ranks", "one or more ranks, none twice", str(members), mine)
+    if not all(0 <= rank < size for rank in members):
+        return [], invalid("ranks", f"ranks of the group, from 0 to {size - 1}", str(members), mine)
+    return members, None
 
 
 def _local_rank(hosts: list[str], number: int) -> int:

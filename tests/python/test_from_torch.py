@@ -1,0 +1,95 @@
+"""World.from_torch: what ranks of a process group give one another first. Needs no torch."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tokenyard
+from tokenyard import rendezvous
+
+RANKS = 3
+SOON_S = 20
+"""For what should happen at once, on any machine."""
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A process group whose ranks are threads, which give their number to `sit` first."""
+    here = threading.local()
+    everybodys: list[Any] = [None] * RANKS
+    meeting = threading.Barrier(RANKS)
+
+    def all_gather_object(gathered: list[Any], mine: Any, group: Any) -> None:
+        everybodys[here.rank] = mine
+        meeting.wait(SOON_S)
+        gathered[:] = everybodys
+
+    torch, dist = ModuleType("torch"), ModuleType("torch.distributed")
+    torch.distributed = dist  # type: ignore[attr-defined]
+    torch.cuda = SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
+    vars(dist).update(
+        get_rank=lambda group: here.rank,
+        get_world_size=lambda group: RANKS,
+        all_gather_object=all_gather_object,
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    return SimpleNamespace(sit=lambda rank: setattr(here, "rank", rank))
+
+
+def outcomes(group: Any, ranks: list[Any]) -> list[Any]:
+    """What came of it on each rank, where each gives its own `ranks`."""
+    came: list[Any] = [None] * RANKS
+
+    def take_part(rank: int) -> None:
+        group.sit(rank)
+        try:
+            came[rank] = rendezvous.from_torch(None, ranks[rank])
+        except Exception as error:
+            came[rank] = error
+
+    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return came
+
+
+def test_ranks_find_their_places(group: Any) -> None:
+    first, other, second = outcomes(group, [[2, 0]] * RANKS)
+    assert other is None
+    assert (first.rank, first.size, second.rank, second.size) == (1, 2, 0, 2)
+    assert (first.port, first.job) == (second.port, second.job)
+    second.held.release()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ([0, 0], "none twice"),
+        ([], "one or more"),
+        ([0, 3], "from 0 to 2"),
+        (["0"], "a list of ranks"),
+        (5, "a list of ranks"),
+    ],
+)
+def test_every_rank_is_told_who_gave_wrong_ranks(group: Any, wrong: Any, expected: str) -> None:
+    for error in outcomes(group, [None, wrong, None]):
+        assert isinstance(error, tokenyard.InvalidArgument), error
+        assert (error.argument, error.rank) == ("ranks", 1)
+        assert expected in error.expected
+        assert error.seen == str(wrong)
+        assert "ranks on rank 1: expected" in str(error)
+
+
+def test_ranks_of_one_world_must_agree(group: Any) -> None:
+    first, second, third = outcomes(group, [[0, 1], [0, 1, 2], [0, 1, 2]])
+    assert (first.rank, first.expected, first.seen) == (1, "[0, 1] as on rank 0", "[0, 1, 2]")
+    assert (second.rank, second.expected, second.seen) == (0, "[0, 1, 2] as on rank 1", "[0, 1]")
+    assert (third.rank, third.seen) == (0, "[0, 1]")
