@@ -232,9 +232,11 @@ class Collectives(Closing):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not self._native.closed:
-            self.leave()
-        super().__exit__(kind, error, trace)
+        try:
+            if kind is None and not self._native.closed:
+                self.leave()
+        finally:
+            super().__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         if self._native.closed:

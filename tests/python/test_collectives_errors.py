@@ -70,6 +70,19 @@ def test_what_is_closed_stays_closed(tmp_path: Path) -> None:
         world.choice("all_reduce", 1 << 20)
 
 
+def test_a_job_that_is_left_in_disorder_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(job: tokenyard.Collectives) -> None:
+        raise TimeoutError("a message was not taken")
+
+    monkeypatch.setattr(tokenyard.Collectives, "leave", leave)
+    job = tokenyard.Collectives.connect(file_store(tmp_path), secret="s", rank=0, size=1)
+    with pytest.raises(TimeoutError, match="not taken"), job:
+        pass
+    assert repr(job) == "Collectives(closed)"
+
+
 @pytest.mark.parametrize("secret", ["", None])
 def test_a_secret_that_everybody_knows(tmp_path: Path, secret: Any) -> None:
     with pytest.raises(tokenyard.InvalidArgument, match="secret"):
