@@ -48,9 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(host: str, port: int, secret_file: str) -> int:
     """Prints where it listens, then serves until SIGINT or SIGTERM."""
     ends = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         text = sys.stdin.readline() if secret_file == "-" else Path(secret_file).read_text()
+        # Once nobody has to be waited for; before there are threads, which are deaf to them alike.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ends)
         server = StoreServer(secret=text.strip(), host=host, port=port)
     except (OSError, Error) as error:
         print(f"python -m tokenyard store: {error}", file=sys.stderr)

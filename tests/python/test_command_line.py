@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
-from programs import run_python
+from programs import run_python, start_python
 
 import tokenyard
 
@@ -73,6 +76,22 @@ def test_a_store_without_a_secret_is_refused(tmp_path: Path) -> None:
     done = run("store", "--secret-file", str(tmp_path / "nowhere"))
     assert done.returncode == 1
     assert "nowhere" in done.stderr
+
+
+def test_ctrl_c_ends_a_store_that_waits_for_its_secret() -> None:
+    pipes = dict(stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    with start_python("-m", "tokenyard", "store", "--secret-file", "-", **pipes) as server:
+        assert server.stdin is not None
+        server.stdin.write("the beginning of a line")
+        server.stdin.flush()
+        while any(fcntl.ioctl(server.stdin, termios.FIONREAD, bytes(4))):
+            assert server.poll() is None
+            time.sleep(0.01)  # Until it is read: now it waits for the rest.
+        server.send_signal(signal.SIGINT)
+        try:
+            assert server.wait(20) != 0
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize("wrong", ["docter", "--doctor"])
