@@ -160,7 +160,10 @@ void register_collectives(nb::module_& m) {
                   "on_failure"_a, "witness"_a)
       .def_prop_ro("closed", &CollectivesHandle::closed)
       .def_prop_ro("rank", [](const CollectivesHandle& self) { return self.get()->rank(); })
-      .def_prop_ro("size", [](const CollectivesHandle& self) { return self.get()->size(); })
+      .def_prop_ro("size",
+                   [](const CollectivesHandle& self) {
+                     return unlocked(self, [](Collectives& of) { return of.size(); });
+                   })
       .def("world", [](const CollectivesHandle& self) { return GroupHandle(self.get()->world()); })
       .def("group", &group, "ranks"_a, "name"_a, nb::kw_only(), "timeout_s"_a.none())
       .def("active_ranks",

@@ -153,7 +153,11 @@ void register_group(nb::module_& m) {
   register_work(m);
   nb::class_<GroupHandle>(m, "Group", "Ranks that operate together; see tokenyard.Group.")
       .def_prop_ro("rank", [](const GroupHandle& self) { return self.group().rank(); })
-      .def_prop_ro("size", [](const GroupHandle& self) { return self.group().size(); })
+      .def_prop_ro("size",
+                   [](const GroupHandle& self) {
+                     const nb::gil_scoped_release unlocked;
+                     return self.group().size();
+                   })
       .def_prop_ro("name", [](const GroupHandle& self) { return self.group().name(); })
       .def("active_ranks",
            [](const GroupHandle& self) {
