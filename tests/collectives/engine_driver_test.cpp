@@ -160,5 +160,76 @@ TEST(Driver, AWaitMayEndBeforeTheOperation) {
   ranks.wait(1, *other);
 }
 
+/// Is late to return from its sleep, as a thread is that the system runs later.
+class LateTransport final : public Transport {
+ public:
+  LateTransport(MemoryNetwork& network, Slot self) : inner_(network, self) {}
+
+  std::atomic<bool> asleep = false;
+
+  Contact contact() const override { return inner_.contact(); }
+  void begin_epoch(const View& view, const Contacts& contacts) override {
+    inner_.begin_epoch(view, contacts);
+  }
+  std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override {
+    return inner_.channel(group, lane, peer);
+  }
+  bool same_host(Slot peer) const override { return inner_.same_host(peer); }
+  void poll() override { inner_.poll(); }
+  void prepare_to_sleep() override { inner_.prepare_to_sleep(); }
+  void sleep(std::chrono::nanoseconds at_most) override {
+    asleep = true;
+    inner_.sleep(at_most);
+    std::this_thread::sleep_for(100ms);
+    asleep = false;
+  }
+  void wake() override { inner_.wake(); }
+
+ private:
+  MemoryTransport inner_;
+};
+
+/// Rank 0 of two, and a barrier to which the other does not come.
+struct LateRank {
+  MemoryNetwork network{16 << 10};
+  RecordingControl control;
+  std::shared_ptr<LateTransport> transport = std::make_shared<LateTransport>(network, 0);
+  Engine engine{transport, EngineOptions{.self = 0}, real_time};
+  std::shared_ptr<Operation> barrier;
+
+  LateRank() {
+    engine.use(control);
+    engine.add_group({.id = 0, .name = "world", .slots = {0, 1}, .self = 0});
+    engine.install({.next = {.epoch = 1, .slots = 2, .members = {{0, 1}, {1, 1}}}}, {});
+    barrier = engine.start(0, barrier_call(), 20s);
+  }
+  void end() { engine.cancel(std::make_exception_ptr(Cancelled("the end"))); }
+};
+
+// Whoever stops it frees the transport next, which no waiting thread may still be in.
+TEST(Driver, StopsOnceNobodyIsInTheTransport) {
+  LateRank rank;
+  Driver driver(rank.engine, *rank.transport, {});
+  std::thread waiter([&] { EXPECT_TRUE(driver.wait(*rank.barrier, std::nullopt)); });
+  while (!rank.transport->asleep) std::this_thread::sleep_for(1ms);
+  rank.end();
+  driver.stop();
+  EXPECT_FALSE(rank.transport->asleep);
+  waiter.join();
+}
+
+// As where a handler of Ctrl-C closes what its own thread waits in.
+TEST(Driver, MayBeStoppedByWhoeverIsInterruptedAtTheWheel) {
+  LateRank rank;
+  std::function<void()> interrupt = [] {};
+  Driver driver(rank.engine, *rank.transport, {.interrupt = [&] { interrupt(); }});
+  interrupt = [&] {
+    rank.end();
+    driver.stop();
+    EXPECT_FALSE(rank.transport->asleep);
+  };
+  EXPECT_TRUE(driver.wait(*rank.barrier, std::nullopt));
+}
+
 }  // namespace
 }  // namespace tokenyard::collectives::testing

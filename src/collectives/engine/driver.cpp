@@ -22,6 +22,7 @@ class Driver::Wheel {
  public:
   Wheel(Driver& driver, std::unique_lock<std::mutex>& lock) : driver_(driver) {
     driver_.driven_ = true;
+    driver_.driven_by_ = std::this_thread::get_id();
     lock.unlock();
   }
   ~Wheel() {
@@ -49,12 +50,20 @@ void Driver::stop() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
+    wake();
     stop_ = true;
   }
   for_thread_.notify_all();
   changed_.notify_all();
-  transport_.wake();
   thread_.join();
+  // Whoever waits may still be on the way out of the transport. This very thread, where it was
+  // interrupted at the wheel, is not in it.
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !driven_ || driven_by_ == std::this_thread::get_id(); });
+}
+
+void Driver::wake() {
+  if (!stop_) transport_.wake();
 }
 
 void Driver::launched() {
@@ -63,17 +72,20 @@ void Driver::launched() {
     const std::lock_guard lock(mutex_);
     for_thread_.notify_all();
   }
-  if (asleep_at_wheel_.load()) transport_.wake();
+  if (asleep_at_wheel_.load()) {
+    const std::lock_guard lock(mutex_);
+    wake();
+  }
 }
 
 void Driver::news() {
   {
     const std::lock_guard lock(mutex_);
     ++news_;
+    wake();
   }
   changed_.notify_all();
   for_thread_.notify_all();
-  transport_.wake();
 }
 
 void Driver::on_news(std::function<void()> call) {
@@ -94,13 +106,13 @@ bool Driver::wait(const Outcome& outcome, std::optional<Instant> until) {
   Clock::time_point last_moved = Clock::now();
   while (!outcome.done()) {
     std::unique_lock lock(mutex_);
-    if (!driven_) {
+    if (!driven_ && !stop_) {
       const Wheel wheel(*this, lock);
       while (!outcome.done() && !(until && engine_.now() >= *until)) step(last_moved, until, true);
     } else {
       passengers_.fetch_add(1);  // ordered before the wake: the thread gives the wheel away
-      if (asleep_at_wheel_.load()) transport_.wake();
-      changed_.wait_for(lock, nap_max, [&] { return outcome.done() || !driven_; });
+      if (asleep_at_wheel_.load()) wake();
+      changed_.wait_for(lock, nap_max, [&] { return outcome.done() || (!driven_ && !stop_); });
       passengers_.fetch_sub(1);
       lock.unlock();
       options_.interrupt();

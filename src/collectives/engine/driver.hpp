@@ -51,12 +51,15 @@ class Driver {
   /// nobody spins.
   void set_crowded(bool crowded) { crowded_ = crowded; }
 
+  /// After the end of all operations: nobody is in the transport from now on, nor will be.
   void stop();
 
  private:
   class Wheel;
   using Clock = std::chrono::steady_clock;
 
+  /// Whoever sleeps in the transport. Under the lock, so that it is not stopped meanwhile.
+  void wake();
   void run();
   void drive_unattended();
   /// One look; sleeps if nothing has moved for long. `last_moved` is kept by the caller.
@@ -70,6 +73,7 @@ class Driver {
   std::condition_variable changed_;  // for passengers, and those who wait for news
   std::condition_variable for_thread_;
   bool driven_ = false;  // somebody is at the wheel
+  std::thread::id driven_by_;
   bool stop_ = false;
   uint64_t news_ = 0, news_told_ = 0;
   std::function<void()> on_news_ = [] {};
