@@ -10,7 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "registration.hpp"
-#include "tensor_memory.hpp"
+#include "task_graph.hpp"
 
 using namespace nanobind::literals;
 
@@ -30,17 +30,25 @@ class Decoder {
  public:
   Decoder(const Memory& memory, const mk::DecoderShape& shape, std::vector<Piece> outer,
           std::vector<std::vector<Piece>> layers, const mk::DecoderOptions& options)
-      : memory_(memory.native()), outer_(std::move(outer)), layers_(std::move(layers)) {
+      : memory_(memory.held()), outer_(std::move(outer)), layers_(std::move(layers)) {
     shape.check(options.blocks, options.place.ranks);
     shape_ = shape.of_rank(options.place.ranks);
     blocks_ = options.blocks;
     sequences_ = options.prompts.size();
     const mk::DecoderWeights weights = weights_of(shape.vocabulary);
     nb::gil_scoped_release unlocked;
-    decoder_ = std::make_unique<mk::DenseDecoder>(*memory_, shape, weights, options);
+    decoder_ = std::make_unique<mk::DenseDecoder>(memory_->memory, shape, weights, options);
   }
 
   const mk::DenseDecoder& get() const { return *decoder_; }
+  /// It keeps the weights, too.
+  TaskGraph graph() const {
+    TaskGraph graph{.graph = decoder_->graph(), .memories = {memory_}};
+    for (const Piece& piece : outer_) graph.keep(piece);
+    for (const std::vector<Piece>& layer : layers_)
+      for (const Piece& piece : layer) graph.keep(piece);
+    return graph;
+  }
   const mk::DecoderShape& shape() const { return shape_; }
   uint32_t blocks() const { return blocks_; }
   size_t sequences() const { return sequences_; }
@@ -73,7 +81,7 @@ class Decoder {
     return weights;
   }
 
-  std::shared_ptr<mk::TensorMemory> memory_;
+  std::shared_ptr<HeldMemory> memory_;
   mk::DecoderShape shape_{};  ///< of this rank
   uint32_t blocks_ = 0;
   size_t sequences_ = 0;
@@ -87,11 +95,11 @@ class Decoder {
 uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_t asked,
                     uint32_t sequences) {
   if (asked != 0) return asked;
-  const Accelerator& accelerator = memory.world().accelerator();
+  const World& world = *memory.held()->world;
+  const Accelerator& accelerator = world.accelerator();
   return accelerator.kind() == AcceleratorKind::gpu
-             ? shape.blocks_of(accelerator.capacity().multiprocessors, memory.world().size())
-             : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads,
-                               memory.world().size());
+             ? shape.blocks_of(accelerator.capacity().multiprocessors, world.size())
+             : shape.blocks_of(std::max<uint32_t>(2, sequences) * shape.kv_heads, world.size());
 }
 
 std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderShape& shape,
@@ -100,13 +108,14 @@ std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderSha
                                       uint32_t blocks,
                                       const std::vector<std::vector<uint32_t>>& prompts,
                                       uint32_t stop_token) {
+  const World& world = *memory.held()->world;
   return std::make_unique<Decoder>(
       memory, shape, outer, layers,
       mk::DecoderOptions{
           .blocks = blocks_for(memory, shape, blocks, static_cast<uint32_t>(prompts.size())),
           .prompts = prompts,
           .stop_token = stop_token,
-          .place = {.rank = memory.world().rank(), .ranks = memory.world().size()}});
+          .place = {.rank = world.rank(), .ranks = world.size()}});
 }
 
 }  // namespace
@@ -150,7 +159,7 @@ void register_dense_decoder(nb::module_& m) {
   nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")
       .def_static("make", &make_decoder, "memory"_a, "shape"_a, nb::kw_only(), "outer"_a,
                   "layers"_a, "blocks"_a, "prompts"_a, "stop_token"_a)
-      .def_prop_ro("graph", [](const Decoder& self) { return self.get().graph(); })
+      .def_prop_ro("graph", &Decoder::graph)
       .def_prop_ro("blocks", &Decoder::blocks)
       .def_prop_ro("unit_bytes", [](const Decoder& self) { return self.get().unit_bytes(); })
       .def_prop_ro("logits",

@@ -12,17 +12,14 @@
 
 #include "megakernel/tasks/decoder.hpp"
 #include "registration.hpp"
-#include "tensor_memory.hpp"
+#include "task_graph.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
+using namespace nanobind::literals;
 
 namespace tokenyard::python {
 
 namespace {
-
-namespace mk = tokenyard::megakernel;
 
 /// One field's value, if Python's can be that.
 template <class Native>
@@ -35,8 +32,9 @@ Native native_of(const mk::TaskType& type, const mk::ArgField& field, const nb::
   return native;
 }
 
-/// What a task's Args are made of: every field by its name, None for null.
-std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values) {
+/// What a task's Args are made of: every field by its name, None for null. The graph keeps what
+/// they point to.
+std::vector<std::byte> args_of(TaskGraph& graph, const mk::TaskType& type, const nb::dict& values) {
   std::vector<std::byte> args(type.args_bytes);
   size_t used = 0;
   for (const mk::ArgField& field : type.fields) {
@@ -52,8 +50,11 @@ std::vector<std::byte> args_of(const mk::TaskType& type, const nb::dict& values)
     switch (field.kind) {
       case mk::ArgField::Kind::pointer:
       case mk::ArgField::Kind::peer:
-        put(value.is_none() ? nullptr
-                            : native_of<Piece>(type, field, value, "a Piece or None").address);
+        if (!value.is_none()) {
+          const auto piece = native_of<Piece>(type, field, value, "a Piece or None");
+          graph.keep(piece);
+          put(piece.address);
+        }
         break;
       case mk::ArgField::Kind::event:
       case mk::ArgField::Kind::u32:
@@ -82,13 +83,13 @@ std::vector<mk::Region> regions_of(const std::vector<RegionTuple>& tuples) {
   return regions;
 }
 
-uint32_t add_task(mk::Graph& graph, const std::string& type, const nb::dict& args,
+uint32_t add_task(TaskGraph& self, const std::string& type, const nb::dict& args,
                   const std::string& name, const std::vector<RegionTuple>& reads,
                   const std::vector<RegionTuple>& writes, const std::vector<RegionTuple>& adds,
                   const std::vector<RegionTuple>& streams, const std::vector<WaitTuple>& waits,
                   const std::vector<SignalTuple>& signals, const std::vector<uint32_t>& expects,
                   std::optional<uint32_t> worker, uint64_t cost_ns) {
-  const mk::TaskSet& set = graph.task_set();
+  const mk::TaskSet& set = self.graph.task_set();
   mk::TaskOptions options{.name = name,
                           .reads = regions_of(reads),
                           .writes = regions_of(writes),
@@ -100,26 +101,43 @@ uint32_t add_task(mk::Graph& graph, const std::string& type, const nb::dict& arg
   for (const auto& [event, rank, count, dynamic] : signals)
     options.signals.push_back({.event = {event}, .rank = rank, .count = count, .dynamic = dynamic});
   for (const uint32_t event : expects) options.expects.push_back({event});
-  return graph.add(type, args_of(set.types[set.index_of(type)], args), std::move(options)).id;
+  const mk::TaskType& task_type = set.types[set.index_of(type)];
+  return self.graph.add(type, args_of(self, task_type, args), std::move(options)).id;
 }
 
-/// A Megakernel as Python holds it: with the memory that its tasks use.
-class Kernel {
- public:
-  Kernel(const WorldHandle& world, const mk::Graph& graph, const mk::MegakernelOptions& options)
-      : world_(world.get()) {
-    nb::gil_scoped_release unlocked;
-    kernel_ =
-        shared_and_destroyed_unlocked(std::make_unique<mk::Megakernel>(*world_, graph, options));
-  }
-  mk::Megakernel& get() const { return *kernel_; }
-
- private:
-  std::shared_ptr<World> world_;  // Outlives its kernel.
-  std::shared_ptr<mk::Megakernel> kernel_;
+/// A Megakernel with the World and the memory it needs: in this order, since members die in the
+/// reverse order and the kernel must go first.
+struct Running {
+  Running(std::shared_ptr<World> of, std::shared_ptr<Callers> callers, const TaskGraph& graph,
+          const mk::MegakernelOptions& options)
+      : world(std::move(of)),
+        callers(std::move(callers)),
+        memories(graph.memories),
+        kernel(*world, graph.graph, options) {}
+  std::shared_ptr<World> world;
+  std::shared_ptr<Callers> callers;
+  std::set<std::shared_ptr<HeldMemory>> memories;
+  mk::Megakernel kernel;
 };
 
-std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& graph,
+class Kernel {
+ public:
+  Kernel(const WorldHandle& world, const TaskGraph& graph, const mk::MegakernelOptions& options) {
+    const std::shared_ptr<World> shared = world.get();
+    std::unique_ptr<Running> made;
+    {
+      nb::gil_scoped_release unlocked;
+      made = std::make_unique<Running>(shared, world.callers(), graph, options);
+    }
+    running_ = shared_and_destroyed_unlocked(std::move(made));
+  }
+  Running& get() const { return *running_; }
+
+ private:
+  std::shared_ptr<Running> running_;
+};
+
+std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const TaskGraph& graph,
                                     uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
                                     uint32_t ring_units, uint32_t schedulers, uint32_t task_slots,
                                     uint32_t trace_records) {
@@ -137,8 +155,9 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const mk::Graph& g
 /// whose threads may need it. Ranks that share a GPU even start together.
 template <auto function, class... Arguments>
 auto without_lock(const Kernel& kernel, Arguments... arguments) {
+  Running& running = kernel.get();
   nb::gil_scoped_release released;
-  return (kernel.get().*function)(arguments...);
+  return (running.kernel.*function)(arguments...);
 }
 
 std::string perfetto_of(const std::vector<mk::Trace>& traces) {
@@ -163,39 +182,45 @@ void register_megakernel(nb::module_& m) {
       .def("shared", &Memory::shared, "bytes"_a)
       .def("write", &Memory::write, "to"_a, "data"_a)
       .def("read", &Memory::read, "source"_a, "bytes"_a);
-  nb::class_<mk::Graph>(m, "TaskGraph", "See tokenyard.megakernel.Graph.")
+  nb::class_<TaskGraph>(m, "TaskGraph", "See tokenyard.megakernel.Graph.")
       .def(
           "__init__",
-          [](mk::Graph* self, uint32_t rank, uint32_t ranks) {
-            new (self) mk::Graph(mk::decoder_tasks(), {.rank = rank, .ranks = ranks});
+          [](TaskGraph* self, uint32_t rank, uint32_t ranks) {
+            new (self)
+                TaskGraph{.graph = mk::Graph(mk::decoder_tasks(), {.rank = rank, .ranks = ranks})};
           },
           nb::kw_only(), "rank"_a, "ranks"_a)
       .def(
           "tensor",
-          [](mk::Graph& self, const std::string& name, uint64_t bytes, bool given) {
-            return self
+          [](TaskGraph& self, const std::string& name, const Piece& piece, uint64_t bytes,
+             bool given) {
+            self.keep(piece);
+            return self.graph
                 .tensor({.name = name,
                          .bytes = bytes,
                          .given = given ? mk::Given::always : mk::Given::no})
                 .id;
           },
-          "name"_a, nb::kw_only(), "bytes"_a, "given"_a)
+          "name"_a, "piece"_a, nb::kw_only(), "bytes"_a, "given"_a)
       .def(
           "event",
-          [](mk::Graph& self, const std::string& name, std::optional<uint32_t> count,
+          [](TaskGraph& self, const std::string& name, std::optional<uint32_t> count,
              uint32_t dynamic_max) {
-            return self.event({.name = name, .count = count, .dynamic_max = dynamic_max}).id;
+            return self.graph.event({.name = name, .count = count, .dynamic_max = dynamic_max}).id;
           },
           "name"_a, nb::kw_only(), "count"_a.none(), "dynamic_max"_a)
       .def("add", &add_task, "type"_a, "args"_a, nb::kw_only(), "name"_a, "reads"_a, "writes"_a,
            "adds"_a, "streams"_a, "waits"_a, "signals"_a, "expects"_a, "worker"_a.none(),
            "cost_ns"_a)
       .def(
-          "loop_on", [](mk::Graph& self, uint32_t event) { self.loop_on({event}); }, "event"_a)
-      .def("once", &mk::Graph::once)
+          "loop_on", [](TaskGraph& self, uint32_t event) { self.graph.loop_on({event}); },
+          "event"_a)
+      .def("once", [](TaskGraph& self) { self.graph.once(); })
       .def(
           "set_cost",
-          [](mk::Graph& self, uint32_t task, uint64_t cost_ns) { self.set_cost({task}, cost_ns); },
+          [](TaskGraph& self, uint32_t task, uint64_t cost_ns) {
+            self.graph.set_cost({task}, cost_ns);
+          },
           "task"_a, "cost_ns"_a);
   nb::class_<mk::Trace>(m, "TaskTrace", "When each task of a run waited, ran and ended.")
       .def("perfetto", &mk::Trace::perfetto)
@@ -213,7 +238,7 @@ void register_megakernel(nb::module_& m) {
       .def("wait", &without_lock<&mk::Megakernel::await, uint32_t>, "iterations"_a)
       .def("stop", &without_lock<&mk::Megakernel::stop>)
       .def_prop_ro("finished_iterations",
-                   [](const Kernel& self) { return self.get().finished_iterations(); })
+                   [](const Kernel& self) { return self.get().kernel.finished_iterations(); })
       .def("trace", &without_lock<&mk::Megakernel::trace>)
       .def("traces", &without_lock<&mk::Megakernel::traces>);
 }

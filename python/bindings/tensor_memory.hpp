@@ -19,11 +19,21 @@ namespace tokenyard::python {
 namespace nb = nanobind;
 namespace mk = tokenyard::megakernel;
 
+/// A rank's TensorMemory with the World it needs: in this order, since members die in the reverse
+/// order and the memory must go first.
+struct HeldMemory {
+  HeldMemory(std::shared_ptr<World> of, std::shared_ptr<Callers> callers)
+      : world(std::move(of)), callers(std::move(callers)), memory(*world) {}
+  std::shared_ptr<World> world;
+  std::shared_ptr<Callers> callers;
+  mk::TensorMemory memory;
+};
+
 /// A place in memory that tasks reach. Python moves it about and never looks into it.
 struct Piece {
   std::byte* address;
   size_t bytes;
-  std::shared_ptr<mk::TensorMemory> owner;
+  std::shared_ptr<HeldMemory> owner;
 
   Piece at(size_t offset) const {
     if (offset > bytes)
@@ -34,33 +44,35 @@ struct Piece {
 
 using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-/// The memory of one rank; lives as long as a piece of it, or this.
+/// The memory of one rank; lives as long as a piece of it, or a graph or kernel that was given one,
+/// or this.
 class Memory {
  public:
-  explicit Memory(const WorldHandle& world)
-      : world_(world.get()),
-        memory_(shared_and_destroyed_unlocked(std::make_unique<mk::TensorMemory>(*world_))) {}
+  explicit Memory(const WorldHandle& world) {
+    const std::shared_ptr<World> shared = world.get();
+    held_ = shared_and_destroyed_unlocked(std::make_unique<HeldMemory>(shared, world.callers()));
+  }
 
   Piece local(size_t bytes) {
     nb::gil_scoped_release unlocked;
-    return {static_cast<std::byte*>(memory_->local(bytes)), bytes, memory_};
+    return {static_cast<std::byte*>(held_->memory.local(bytes)), bytes, held_};
   }
   /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
   std::pair<Piece, HostBytes> visible(size_t bytes) {
     const Piece piece = [&] {
       nb::gil_scoped_release unlocked;
-      return Piece{static_cast<std::byte*>(memory_->visible(bytes)), bytes, memory_};
+      return Piece{static_cast<std::byte*>(held_->memory.visible(bytes)), bytes, held_};
     }();
-    const nb::capsule owner(new std::shared_ptr(memory_), [](void* shared) noexcept {
-      delete static_cast<std::shared_ptr<mk::TensorMemory>*>(shared);
+    const nb::capsule owner(new std::shared_ptr(held_), [](void* shared) noexcept {
+      delete static_cast<std::shared_ptr<HeldMemory>*>(shared);
     });
     return {piece, HostBytes(piece.address, {bytes}, owner)};
   }
   std::vector<Piece> shared(size_t bytes) {
     nb::gil_scoped_release unlocked;
     std::vector<Piece> pieces;
-    for (void* const piece : memory_->shared(bytes))
-      pieces.push_back({static_cast<std::byte*>(piece), bytes, memory_});
+    for (void* const piece : held_->memory.shared(bytes))
+      pieces.push_back({static_cast<std::byte*>(piece), bytes, held_});
     return pieces;
   }
   void write(const Piece& to, const nb::bytes& from) {
@@ -68,20 +80,19 @@ class Memory {
     const char* const begin = from.c_str();
     const size_t bytes = from.size();
     nb::gil_scoped_release unlocked;
-    memory_->write(to.address, begin, bytes);
+    held_->memory.write(to.address, begin, bytes);
   }
   nb::bytes read(const Piece& from, size_t bytes) {
     check(from, bytes);
     std::string to(bytes, '\0');
     {
       nb::gil_scoped_release unlocked;
-      memory_->read(to.data(), from.address, bytes);
+      held_->memory.read(to.data(), from.address, bytes);
     }
     return nb::bytes(to.data(), to.size());
   }
 
-  const std::shared_ptr<mk::TensorMemory>& native() const { return memory_; }
-  const World& world() const { return *world_; }
+  const std::shared_ptr<HeldMemory>& held() const { return held_; }
 
  private:
   static void check(const Piece& piece, size_t bytes) {
@@ -90,8 +101,7 @@ class Memory {
                             fmt::format("{}", bytes));
   }
 
-  std::shared_ptr<World> world_;  // Outlives its memory.
-  std::shared_ptr<mk::TensorMemory> memory_;
+  std::shared_ptr<HeldMemory> held_;
 };
 
 }  // namespace tokenyard::python

@@ -58,6 +58,8 @@ __all__ = [
 class Megakernel:
     """A compiled graph on this rank. Collective: all ranks make it, and run it alike.
 
+    It keeps the memory of its graph's tensors.
+
     Args:
         world: the ranks that take part.
         graph: this rank's.

@@ -21,7 +21,8 @@ BYTES_MAX = 2**63 - 1
 
 
 class TensorMemory:
-    """Memory of one rank. It lives as long as one of its pieces does."""
+    """Memory of one rank. It lives as long as one of its pieces does, or a graph or a megakernel
+    that was given one; until then its world lives, too."""
 
     def __init__(self, world: World) -> None:
         self._native = _tokenyard.TensorMemory(world._native)
@@ -167,7 +168,7 @@ class Graph:
     def tensor(self, name: str, piece: Piece, size: int, *, given: bool = False) -> Tensor:
         """Declares a tensor of `size` bytes; `given`: it may be read before a task writes it."""
         size_of(f"size of tensor {name!r}", size, largest=piece.bytes)
-        return Tensor(self._native.tensor(name, bytes=size, given=given), size, piece)
+        return Tensor(self._native.tensor(name, piece, bytes=size, given=given), size, piece)
 
     def event(self, name: str, *, count: int | None = None, dynamic_max: int = 0) -> Event:
         """Declares an event; all ranks declare the same ones in the same order.
