@@ -36,6 +36,7 @@ class Decoder {
     blocks_ = options.blocks;
     sequences_ = options.prompts.size();
     const mk::DecoderWeights weights = weights_of(shape.vocabulary);
+    const Callers::Turn turn = memory_->turn();
     nb::gil_scoped_release unlocked;
     decoder_ = std::make_unique<mk::DenseDecoder>(memory_->memory, shape, weights, options);
   }

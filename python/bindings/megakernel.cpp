@@ -114,6 +114,7 @@ struct Running {
         callers(std::move(callers)),
         memories(graph.memories),
         kernel(*world, graph.graph, options) {}
+  Callers::Turn turn() const { return Callers::Turn(*callers); }
   std::shared_ptr<World> world;
   std::shared_ptr<Callers> callers;
   std::set<std::shared_ptr<HeldMemory>> memories;
@@ -124,6 +125,7 @@ class Kernel {
  public:
   Kernel(const WorldHandle& world, const TaskGraph& graph, const mk::MegakernelOptions& options) {
     const std::shared_ptr<World> shared = world.get();
+    const Callers::Turn turn = world.turn();
     std::unique_ptr<Running> made;
     {
       nb::gil_scoped_release unlocked;
@@ -156,6 +158,7 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const TaskGraph& g
 template <auto function, class... Arguments>
 auto without_lock(const Kernel& kernel, Arguments... arguments) {
   Running& running = kernel.get();
+  const Callers::Turn turn = running.turn();
   nb::gil_scoped_release released;
   return (running.kernel.*function)(arguments...);
 }

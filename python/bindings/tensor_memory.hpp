@@ -24,6 +24,7 @@ namespace mk = tokenyard::megakernel;
 struct HeldMemory {
   HeldMemory(std::shared_ptr<World> of, std::shared_ptr<Callers> callers)
       : world(std::move(of)), callers(std::move(callers)), memory(*world) {}
+  Callers::Turn turn() const { return Callers::Turn(*callers); }
   std::shared_ptr<World> world;
   std::shared_ptr<Callers> callers;
   mk::TensorMemory memory;
@@ -50,15 +51,18 @@ class Memory {
  public:
   explicit Memory(const WorldHandle& world) {
     const std::shared_ptr<World> shared = world.get();
+    const Callers::Turn turn = world.turn();
     held_ = shared_and_destroyed_unlocked(std::make_unique<HeldMemory>(shared, world.callers()));
   }
 
   Piece local(size_t bytes) {
+    const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     return {static_cast<std::byte*>(held_->memory.local(bytes)), bytes, held_};
   }
   /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
   std::pair<Piece, HostBytes> visible(size_t bytes) {
+    const Callers::Turn turn = held_->turn();
     const Piece piece = [&] {
       nb::gil_scoped_release unlocked;
       return Piece{static_cast<std::byte*>(held_->memory.visible(bytes)), bytes, held_};
@@ -69,6 +73,7 @@ class Memory {
     return {piece, HostBytes(piece.address, {bytes}, owner)};
   }
   std::vector<Piece> shared(size_t bytes) {
+    const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     std::vector<Piece> pieces;
     for (void* const piece : held_->memory.shared(bytes))
@@ -79,11 +84,13 @@ class Memory {
     check(to, from.size());
     const char* const begin = from.c_str();
     const size_t bytes = from.size();
+    const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     held_->memory.write(to.address, begin, bytes);
   }
   nb::bytes read(const Piece& from, size_t bytes) {
     check(from, bytes);
+    const Callers::Turn turn = held_->turn();
     std::string to(bytes, '\0');
     {
       nb::gil_scoped_release unlocked;

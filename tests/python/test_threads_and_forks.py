@@ -19,6 +19,7 @@ from ranks import file_store
 from test_collectives import connect
 
 import tokenyard
+from tokenyard.megakernel import Graph, Megakernel, TensorMemory
 
 PATIENCE_S = 60
 FORKS_LIFE_S = 600
@@ -33,11 +34,40 @@ def dispatch(exchange: tokenyard.ExpertParallel) -> tokenyard.Received:
     return exchange.dispatch(x, np.zeros((2, 1), np.int64), np.ones((2, 1), np.float32))
 
 
+def make_kernel(world: tokenyard.World) -> Megakernel:
+    graph = Graph(world)
+    graph.task("reduce", parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
+    return Megakernel(world, graph, workers=1)
+
+
+def calls_of_graphs(world: tokenyard.World) -> list[Callable[[], object]]:
+    """All that may wait or change something, of graphs and their memory."""
+    kernel, memory = make_kernel(world), TensorMemory(world)
+    piece, _ = memory.visible(np.zeros(8, np.uint8))
+    return [
+        lambda: kernel.run(1),
+        kernel.start,
+        kernel.feed,
+        lambda: kernel.wait(1),
+        kernel.stop,
+        kernel.trace,
+        kernel.traces,
+        lambda: make_kernel(world),
+        lambda: memory.local(8),
+        lambda: memory.visible(np.zeros(8, np.uint8)),
+        lambda: memory.shared(8),
+        lambda: memory.write(piece, np.zeros(8, np.uint8)),
+        lambda: memory.read(piece, np.uint8, 8),
+        lambda: TensorMemory(world),
+    ]
+
+
 def test_a_second_thread_is_told_that_another_is_in_a_call() -> None:
     told = threading.Event()
 
     def layer(world: tokenyard.World) -> list[str]:
         first, second = make(world), make(world, hidden=16)
+        of_graphs = calls_of_graphs(world)
         world.barrier()
         if world.rank == 1:
             assert told.wait(PATIENCE_S)
@@ -48,14 +78,14 @@ def test_a_second_thread_is_told_that_another_is_in_a_call() -> None:
         while not refusal_of(second.wait):  # Until it is there; by itself this returns at once.
             time.sleep(0.01)
         calls = [lambda: dispatch(second), lambda: world.barrier("beside it"), lambda: make(world)]
-        refused = [refusal_of(call) for call in calls]
+        refused = [refusal_of(call) for call in calls + of_graphs]
         told.set()
         other.join(PATIENCE_S)
         assert not other.is_alive()
         return refused
 
     sentences = tokenyard.launch(layer, ranks=2, timeout=PATIENCE_S)[0]
-    assert len(sentences) == 3
+    assert len(sentences) == 3 + 14
     for sentence in sentences:
         assert "another thread" in sentence
 
@@ -84,20 +114,18 @@ def ends_of(child: int) -> int | None:
 def fork_in_the_middle(world: tokenyard.World) -> tuple[int | None, float]:
     exchange = make(world)
     received = dispatch(exchange)
+    calls = [lambda: dispatch(exchange), world.barrier, lambda: make(world)]
+    calls += calls_of_graphs(world)
     child = os.fork()
     if child == 0:
+        refused = 0
         try:
-            refused = 0
-            for call in (lambda: dispatch(exchange), world.barrier, lambda: make(world)):
-                try:
-                    call()
-                except tokenyard.InvalidArgument as error:
-                    refused += "fork" in str(error)
-            assert (world.rank, world.size, refused) == (world.rank, 2, 3)
-            del received, exchange
+            refused = sum("fork" in refusal_of(call) for call in calls)
+            assert (world.rank, world.size, refused) == (world.rank, 2, len(calls))
+            del received, exchange, calls
             world.close()
         finally:
-            os._exit(7 if refused == 3 else 1)
+            os._exit(7 if refused == 3 + 14 else 1)
     status = ends_of(child)
     # What the fork has dropped was not its own.
     world.barrier()
