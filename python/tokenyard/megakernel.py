@@ -111,7 +111,7 @@ class Megakernel:
         self._native.start()
 
     def feed(self, iterations: int = 1) -> None:
-        """Allows so many more iterations of a run that was started."""
+        """Allows so many more iterations of a run that was started: up to 2**31 - 1 of it."""
         self._native.feed(size_of("iterations", iterations))
 
     def wait(self, iterations: int) -> int:

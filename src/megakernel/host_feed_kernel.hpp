@@ -25,19 +25,20 @@ DEVICE Turn ask_host(const Working& working, uint32_t done) {
   const RunParams& params = working.params;
   // Release: what the iterations have written, the host may read once it sees this.
   store<Order::release, Scope::sys>(&params.record->done, done);
-  uint32_t fed = 0;
-  bool stop = false;
+  Turn turn{};
   Awaited what{.phase = phase_of(params, RunPhase::host), .rank = params.rank};
   // However long the host takes, and with an eye on the alarm: nobody else of the rank has one now.
   Patience patience = params.patience;
   patience.timeout_ns = UINT64_MAX;
   const bool answered = wait_until(DeadlineApart(patience, working.began_ns), what, [&] {
     // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
-    stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
-    fed = load<Order::acquire, Scope::sys>(&params.record->fed);
-    return fed > done || stop;
+    const bool stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
+    const uint32_t fed = load<Order::acquire, Scope::sys>(&params.record->fed);
+    // What all others wait for, deaf to the alarm: until it lets them go on, this thread listens.
+    turn = Turn::of(params.run, fed, stop);
+    return turn.allowed() > done || turn.all();
   });
-  return answered ? Turn::of(params.run, fed, stop) : Turn::of(params.run, 0, false);
+  return answered ? turn : Turn::of(params.run, 0, false);
 }
 
 }  // namespace tokenyard::megakernel

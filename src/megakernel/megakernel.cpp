@@ -271,6 +271,11 @@ void Megakernel::start() {
 
 void Megakernel::feed(uint32_t iterations) {
   if (!parts_->running) throw InvalidArgument("feed", "a run that was started", "none");
+  const uint32_t room = Turn::kAllowedMax - parts_->fed;
+  if (iterations > room)
+    throw InvalidArgument("iterations",
+                          fmt::format("at most {} beside the {} fed", room, parts_->fed),
+                          fmt::format("{}", iterations));
   parts_->fed += iterations;
   parts_->accelerator.write_flag(&parts_->tables->record()->fed, parts_->fed);
 }

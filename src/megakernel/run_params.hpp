@@ -161,6 +161,7 @@ struct Workspace {
 struct Turn {
   uint64_t bits;
 
+  static constexpr uint32_t kAllowedMax = UINT32_MAX >> 1;
   HOST_DEVICE static Turn of(uint32_t run, uint32_t allowed, bool all) {
     return {uint64_t{run} << 32 | allowed << 1 | (all ? 1 : 0)};
   }

@@ -182,6 +182,32 @@ TEST_P(RunTrouble, CancelEndsAWorkerWithoutTasks) {
   EXPECT_THROW(kernel.stop(), Cancelled);
 }
 
+/// A run's host and kernel count what was fed in 31 bits: beyond them nobody knew of a turn, and
+/// all waited for one, deaf to the alarm.
+TEST_P(RunTrouble, MoreThanCanBeCountedIsNotFed) {
+  const auto world = alone();
+  Counter counter(*world);
+  counter.step({.name = "one"}, adds(1));
+  counter.close();
+  Megakernel kernel(*world, counter.graph, {.workers = 2});
+  const auto refused = [&](uint32_t iterations) {
+    try {
+      kernel.feed(iterations);
+    } catch (const InvalidArgument& error) {
+      return fmt::format("{}: {}, not {}", error.argument, error.expected, error.seen);
+    }
+    return std::string("nothing");
+  };
+  kernel.start();
+  EXPECT_EQ(refused(1u << 31), "iterations: at most 2147483647 beside the 0 fed, not 2147483648");
+  kernel.feed(INT32_MAX);
+  EXPECT_EQ(refused(1), "iterations: at most 0 beside the 2147483647 fed, not 1");
+  EXPECT_EQ(refused(UINT32_MAX), "iterations: at most 0 beside the 2147483647 fed, not 4294967295");
+  EXPECT_GE(kernel.await(3), 3u);
+  world->cancel();
+  EXPECT_THROW(kernel.stop(), Cancelled);
+}
+
 TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
   const auto world = alone();
   Accelerator& accelerator = world->accelerator();

@@ -85,6 +85,21 @@ def test_a_run_is_fed_by_its_host():
     assert with_graph(build) == (3, 4.0)
 
 
+def test_more_than_can_be_counted_is_not_fed():
+    def build(world, graph, memory):
+        kernel, _ = kernel_of_a_sum(world, graph, memory)
+        kernel.start()
+        try:
+            kernel.feed(2**31)
+        finally:
+            kernel.stop()
+
+    with pytest.raises(
+        tokenyard.InvalidArgument, match=r"at most 2147483647 beside the 0 fed, got 2147483648"
+    ):
+        with_graph(build)
+
+
 def test_a_start_lets_other_threads_run():
     """It waits for the ranks that share its GPU, whose threads may need the interpreter."""
 

@@ -47,7 +47,8 @@ class Megakernel {
 
   /// Collective. Begins a run that executes an iteration whenever the host has fed one.
   void start();
-  /// Allows so many more iterations. What the host wrote to its inputs before, their tasks see.
+  /// Allows so many more iterations, up to 2^31 - 1 a run. What the host wrote to its inputs
+  /// before, their tasks see.
   void feed(uint32_t iterations = 1);
   /// Waits until so many iterations of this run have ended, or its loop has: their outputs may be
   /// read. Returns how many have: fewer than asked only if the loop has ended.
