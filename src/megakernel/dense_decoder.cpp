@@ -14,6 +14,18 @@ namespace tokenyard::megakernel {
 
 namespace {
 
+void check_prompt(const std::vector<uint32_t>& prompt, size_t sequence, const DecoderShape& shape) {
+  if (prompt.empty() || prompt.size() > shape.positions_max + 1)
+    throw InvalidArgument("prompts", fmt::format("1 to {} tokens", shape.positions_max + 1),
+                          fmt::format("{}", prompt.size()));
+  for (size_t position = 0; position < prompt.size(); ++position)
+    if (prompt[position] >= shape.vocabulary)
+      throw InvalidArgument(
+          "prompts", fmt::format("tokens below {}, the vocabulary", shape.vocabulary),
+          fmt::format("{} at position {} of sequence {}", prompt[position], position, sequence));
+}
+
+/// `shape`: of the whole model.
 const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& options) {
   const size_t sequences = options.prompts.size();
   if (sequences == 0 || sequences > kSequencesMax || !std::has_single_bit(sequences))
@@ -23,10 +35,8 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
   if (head_blocks < sequences)
     throw InvalidArgument("blocks", "as many a KV head as there are sequences",
                           fmt::format("{} for {}", head_blocks, sequences));
-  for (const std::vector<uint32_t>& prompt : options.prompts)
-    if (prompt.empty() || prompt.size() > shape.positions_max + 1)
-      throw InvalidArgument("prompts", fmt::format("1 to {} tokens", shape.positions_max + 1),
-                            fmt::format("{}", prompt.size()));
+  for (size_t sequence = 0; sequence < sequences; ++sequence)
+    check_prompt(options.prompts[sequence], sequence, shape);
   return shape;
 }
 

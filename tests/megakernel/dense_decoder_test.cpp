@@ -320,5 +320,22 @@ TEST_P(DenseDecoding, NamesWhatItCannotDo) {
       InvalidArgument);
 }
 
+/// The embedding has no row for it; of ranks that share a model each has all rows.
+TEST_P(DenseDecoding, ATokenBeyondTheVocabularyIsNamed) {
+  const auto world = alone();
+  TensorMemory memory(*world);
+  for (const Graph::Place place : {Graph::Place{}, {.rank = 1, .ranks = 2}}) {
+    try {
+      DenseDecoder(memory, kSmall, {},
+                   {.blocks = 8, .prompts = {{99}, {3, kSmall.vocabulary}}, .place = place});
+      ADD_FAILURE() << "it was taken";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.argument, "prompts");
+      EXPECT_EQ(error.expected, "tokens below 100, the vocabulary");
+      EXPECT_EQ(error.seen, "100 at position 1 of sequence 1");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tokenyard::megakernel
