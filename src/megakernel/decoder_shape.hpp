@@ -21,11 +21,14 @@ struct DecoderShape {
   uint32_t group() const { return query_heads / kv_heads; }
   /// Parts of the inner elements, each of as many as a block can hold.
   uint32_t inner_parts() const;
-  /// What one of so many ranks has of it.
+  /// What one of so many ranks, at least 1, has of it.
   DecoderShape of_rank(uint32_t ranks) const;
-  /// The most blocks a rank, of so many, among which the stages can be dealt out; 0: none.
+  /// The most blocks a rank, of so many, among which the stages can be dealt out; 0: none. Throws
+  /// as check_model does.
   uint32_t blocks_of(uint32_t multiprocessors, uint32_t ranks = 1) const;
-  /// Throws InvalidArgument naming what the tasks cannot do.
+  /// Throws InvalidArgument naming what the tasks cannot do, whatever the blocks.
+  void check_model(uint32_t ranks = 1) const;
+  /// The same, and whether the stages can be dealt out to so many blocks a rank.
   void check(uint32_t blocks, uint32_t ranks = 1) const;
 };
 
