@@ -1,7 +1,7 @@
 /// Values to bytes and back, for ranks of one build: everything goes as it lies in memory, behind a
 /// header that says what this is, how many bytes follow and what their checksum is.
 ///
-///     ArchiveWriter writer(kTraceArchive);     ArchiveReader reader(kTraceArchive, bytes);
+///     ArchiveWriter writer(kTraceArchive);     ArchiveReader reader(kTraceArchive, bytes, rank);
 ///     writer(trace.rank, trace.tasks);         reader(trace.rank, trace.tasks);
 ///     return writer.sealed();                  reader.end();
 ///
@@ -104,9 +104,9 @@ class ArchiveWriter {
 /// not as they were written; what has been read until then must not be used.
 class ArchiveReader {
  public:
-  /// `bytes` must outlive this.
-  ArchiveReader(const ArchiveKind& kind, std::span<const std::byte> bytes)
-      : name_(kind.name), rest_(bytes) {
+  /// `bytes` must outlive this; `from`: the rank that sent them, for errors.
+  ArchiveReader(const ArchiveKind& kind, std::span<const std::byte> bytes, uint32_t from)
+      : name_(kind.name), from_(from), rest_(bytes) {
     ArchiveHeader header;
     read(header);
     require(header.mark == kind.mark, "its mark", kind.mark, header.mark);
@@ -123,8 +123,8 @@ class ArchiveReader {
   /// For what the archive itself cannot know to be wrong.
   void require(bool right, std::string_view what, uint64_t expected, uint64_t seen) const {
     if (!right)
-      throw InternalError(
-          fmt::format("{} came garbled: {}: expected {}, got {}", name_, what, expected, seen));
+      throw InternalError(fmt::format("{} came garbled from rank {}: {}: expected {}, got {}",
+                                      name_, from_, what, expected, seen));
   }
 
  private:
@@ -164,6 +164,7 @@ class ArchiveReader {
   }
 
   std::string_view name_;
+  uint32_t from_;
   std::span<const std::byte> rest_;
 };
 

@@ -50,13 +50,14 @@ std::vector<std::byte> GraphCodec::encode(const Graph& graph) {
   return writer.sealed();
 }
 
-Graph GraphCodec::decode(std::span<const std::byte> bytes, const TaskSet& set) {
-  ArchiveReader reader(kGraphArchive, bytes);
+Graph GraphCodec::decode(std::span<const std::byte> bytes, const TaskSet& set, uint32_t from) {
+  ArchiveReader reader(kGraphArchive, bytes, from);
   std::string types;
   reader(types);
   if (types != types_of(set))
     throw InvalidGraph(GraphFault::tables_differ,
-                       {"this rank's task types: " + types_of(set), "another's: " + types},
+                       {"this rank's task types: " + types_of(set),
+                        "those of rank " + std::to_string(from) + ": " + types},
                        "all ranks to use the same kernel");
   Graph graph(set, {});
   visit(reader, graph);

@@ -12,10 +12,10 @@ namespace tokenyard::megakernel {
 class GraphCodec {
  public:
   static std::vector<std::byte> encode(const Graph& graph);
-  /// `set`: this rank's, which the types of the other must equal. Throws InvalidGraph
-  /// (tables_differ) if they do not, InternalError if the bytes are no graph, or not as they were
-  /// sent.
-  static Graph decode(std::span<const std::byte> bytes, const TaskSet& set);
+  /// `set`: this rank's, which the types of `from`, the rank that sent the bytes, must equal.
+  /// Throws InvalidGraph (tables_differ) if they do not, InternalError if the bytes are no graph,
+  /// or not as they were sent; both name `from`.
+  static Graph decode(std::span<const std::byte> bytes, const TaskSet& set, uint32_t from);
 
  private:
   template <class Archive, class GraphType>

@@ -25,8 +25,10 @@ namespace {
 /// Collective: [ranks] the graph of each.
 std::vector<Graph> gather_graphs(World& world, const Graph& mine) {
   std::vector<Graph> graphs;
-  for (const auto& theirs : world.all_gather(GraphCodec::encode(mine), "megakernel: graphs"))
-    graphs.push_back(GraphCodec::decode(theirs, mine.task_set()));
+  for (const auto& theirs : world.all_gather(GraphCodec::encode(mine), "megakernel: graphs")) {
+    const auto rank = static_cast<uint32_t>(graphs.size());
+    graphs.push_back(GraphCodec::decode(theirs, mine.task_set(), rank));
+  }
   return graphs;
 }
 

@@ -41,8 +41,8 @@ std::vector<std::byte> TraceCodec::encode(const Trace& trace) {
   return writer.sealed();
 }
 
-Trace TraceCodec::decode(std::span<const std::byte> bytes) {
-  ArchiveReader reader(kTraceArchive, bytes);
+Trace TraceCodec::decode(std::span<const std::byte> bytes, uint32_t from) {
+  ArchiveReader reader(kTraceArchive, bytes, from);
   Trace trace;
   reader(trace);
   reader.end();

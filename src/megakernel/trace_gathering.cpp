@@ -36,8 +36,8 @@ std::vector<std::vector<std::byte>> gather_in_pieces(World& world, std::span<con
 std::vector<Trace> gather_traces(World& world, const Trace& mine) {
   std::vector<Trace> traces;
   for (const auto& bytes : gather_in_pieces(world, TraceCodec::encode(mine), kTracePieceBytes)) {
-    traces.push_back(TraceCodec::decode(bytes));
-    const uint32_t rank = static_cast<uint32_t>(traces.size() - 1);
+    const auto rank = static_cast<uint32_t>(traces.size());
+    traces.push_back(TraceCodec::decode(bytes, rank));
     if (traces.back().rank != rank)
       throw InternalError(
           fmt::format("a trace of rank {}: expected one of rank {}", traces.back().rank, rank));

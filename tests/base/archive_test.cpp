@@ -25,6 +25,7 @@ void visit(auto& archive, MaybeConst<Fruit> auto& fruit) {
 namespace {
 
 constexpr ArchiveKind kBasket{.name = "a basket", .mark = 0x74656b736162};
+constexpr uint32_t kSender = 5;
 
 std::vector<std::byte> written(const auto&... values) {
   ArchiveWriter writer(kBasket);
@@ -36,7 +37,7 @@ std::vector<std::byte> written(const auto&... values) {
 template <class... Values>
 std::string refused_as(const std::vector<std::byte>& bytes) {
   return refusal_of([&] {
-    ArchiveReader reader(kBasket, bytes);
+    ArchiveReader reader(kBasket, bytes, kSender);
     std::tuple<Values...> values;
     std::apply(reader, values);
     reader.end();
@@ -47,7 +48,7 @@ const std::vector<Fruit> kFruits = {{"cherry", true, 1, {7, 6}}, {"", false, {},
 
 TEST(Archive, ValuesAreTheSameAfterwards) {
   const auto bytes = written(uint8_t{3}, kFruits, kFruits[1]);
-  ArchiveReader reader(kBasket, bytes);
+  ArchiveReader reader(kBasket, bytes, kSender);
   uint8_t number = 0;
   const Fruit before{"something else", true, 2, {1}};
   std::vector<Fruit> fruits = {before};
@@ -71,7 +72,7 @@ TEST(Archive, LiesInTheseBytes) {
 
 TEST(Archive, WhatIsSpoiledIsRefused) {
   expect_spoiled_refused(written(kFruits), [](std::span<const std::byte> bytes) {
-    ArchiveReader reader(kBasket, bytes);
+    ArchiveReader reader(kBasket, bytes, kSender);
     std::vector<Fruit> fruits;
     reader(fruits);
     reader.end();
@@ -79,7 +80,7 @@ TEST(Archive, WhatIsSpoiledIsRefused) {
 }
 
 TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
-  const std::string garbled = "a basket came garbled: ";
+  const std::string garbled = "a basket came garbled from rank 5: ";
   EXPECT_EQ(refused_as<>({}), garbled + "bytes to come: expected 24, got 0");
   EXPECT_EQ(refused_as<bool>(written(uint8_t{2})), garbled + "a flag, at most: expected 1, got 2");
   EXPECT_EQ(refused_as<std::optional<uint8_t>>(written(uint8_t{9})),
@@ -95,7 +96,7 @@ TEST(Archive, RefusalsSayWhatWasExpectedAndSeen) {
 /// Else a few bytes would make a rank ask for all memory that there is.
 TEST(Archive, ALengthMakesNoMoreRoomThanBytesHaveCome) {
   const auto bytes = written(uint64_t{1} << 60, uint32_t{0});
-  const std::string said = "a basket came garbled: a length, at most: expected ";
+  const std::string said = "a basket came garbled from rank 5: a length, at most: expected ";
   EXPECT_EQ(refused_as<std::vector<Fruit>>(bytes), said + "4, got 1152921504606846976");
   EXPECT_EQ(refused_as<std::vector<uint16_t>>(bytes), said + "2, got 1152921504606846976");
 }

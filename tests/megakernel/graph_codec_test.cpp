@@ -16,6 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr uint32_t kSender = 2;
+
 /// All that an author says of a graph.
 struct Told {
   Graph::Place place{.rank = 1, .ranks = 3};
@@ -60,7 +62,7 @@ Graph full() {
 
 TEST(GraphCodec, AGraphIsTheSameAfterwards) {
   const auto bytes = GraphCodec::encode(full());
-  EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds())), bytes);
+  EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(bytes, kinds(), kSender)), bytes);
 }
 
 /// What did not travel would be the same in the bytes of both.
@@ -135,34 +137,41 @@ TEST(GraphCodec, AllThatIsToldOfAGraphTravels) {
   for (const auto& change : changes) {
     const auto changed = GraphCodec::encode(made(change));
     EXPECT_THAT(seen, testing::Not(testing::Contains(changed))) << "change " << seen.size();
-    EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(changed, kinds())), changed);
+    EXPECT_EQ(GraphCodec::encode(GraphCodec::decode(changed, kinds(), kSender)), changed);
     seen.push_back(changed);
   }
 }
 
 TEST(GraphCodec, WhatIsSpoiledIsRefused) {
   expect_spoiled_refused(GraphCodec::encode(full()), [](std::span<const std::byte> bytes) {
-    GraphCodec::decode(bytes, kinds());
+    GraphCodec::decode(bytes, kinds(), kSender);
   });
 }
 
 TEST(GraphCodec, WhatIsNoGraphIsNamed) {
   for (const auto& foreign :
        {std::vector<std::byte>(100, std::byte{0x7f}), TraceCodec::encode(Trace{})}) {
-    EXPECT_THAT(refusal_of([&] { GraphCodec::decode(foreign, kinds()); }),
-                HasSubstr("a rank's graph came garbled: its mark: expected"));
+    EXPECT_THAT(refusal_of([&] { GraphCodec::decode(foreign, kinds(), kSender); }),
+                HasSubstr("a rank's graph came garbled from rank 2: its mark: expected"));
   }
+}
+
+TEST(GraphCodec, WhoSentADamagedGraphIsNamed) {
+  std::vector<std::byte> damaged = GraphCodec::encode(full());
+  damaged.back() ^= std::byte{1};
+  EXPECT_THAT(refusal_of([&] { GraphCodec::decode(damaged, kinds(), 7); }),
+              HasSubstr("a rank's graph came garbled from rank 7: its checksum: expected"));
 }
 
 TEST(GraphCodec, TaskTypesMustBeTheSame) {
   const TaskSet fewer{.kernel = nullptr, .types = kinds().types.first(1)};
   try {
-    GraphCodec::decode(GraphCodec::encode(made()), fewer);
+    GraphCodec::decode(GraphCodec::encode(made()), fewer, kSender);
     FAIL() << "it was taken";
   } catch (const InvalidGraph& error) {
     EXPECT_EQ(error.fault, GraphFault::tables_differ);
     EXPECT_THAT(error.witness, testing::ElementsAre("this rank's task types: nothing 4; ",
-                                                    "another's: nothing 4; greedy 4; "));
+                                                    "those of rank 2: nothing 4; greedy 4; "));
   }
 }
 

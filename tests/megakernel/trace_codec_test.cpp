@@ -18,6 +18,8 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr uint32_t kSender = 2;
+
 /// Of rank 1, with all that a trace may have.
 Trace full() {
   InventedTraces invented({0, 1'000'000});
@@ -34,7 +36,7 @@ Trace full() {
 }
 
 TEST(TraceCodec, ATraceIsTheSameAfterwards) {
-  const Trace before = full(), after = TraceCodec::decode(TraceCodec::encode(before));
+  const Trace before = full(), after = TraceCodec::decode(TraceCodec::encode(before), kSender);
   EXPECT_EQ(after.rank, before.rank);
   EXPECT_EQ(after.workers, before.workers);
   ASSERT_EQ(after.tasks.size(), before.tasks.size());
@@ -64,13 +66,15 @@ TEST(TraceCodec, ATraceIsTheSameAfterwards) {
 }
 
 TEST(TraceCodec, WhatIsSpoiledIsRefused) {
-  expect_spoiled_refused(TraceCodec::encode(full()), TraceCodec::decode);
+  expect_spoiled_refused(TraceCodec::encode(full()), [](std::span<const std::byte> bytes) {
+    TraceCodec::decode(bytes, kSender);
+  });
 }
 
 TEST(TraceCodec, WhatIsNoTraceIsNamed) {
   const std::vector<std::byte> foreign(100, std::byte{0x7f});
-  EXPECT_THAT(refusal_of([&] { TraceCodec::decode(foreign); }),
-              HasSubstr("a rank's trace came garbled: its mark: expected"));
+  EXPECT_THAT(refusal_of([&] { TraceCodec::decode(foreign, kSender); }),
+              HasSubstr("a rank's trace came garbled from rank 2: its mark: expected"));
 }
 
 /// Whole bytes of a trace that names what it does not have.
@@ -78,7 +82,7 @@ TEST(TraceCodec, TasksWorkersAndEventsMustExist) {
   const auto said_of = [](const std::function<void(Trace&)>& spoil) {
     Trace trace = full();
     spoil(trace);
-    return refusal_of([&] { TraceCodec::decode(TraceCodec::encode(trace)); });
+    return refusal_of([&] { TraceCodec::decode(TraceCodec::encode(trace), kSender); });
   };
   EXPECT_THAT(said_of([](Trace& trace) { trace.spans[0].task = 99; }),
               HasSubstr("a task below: expected 4, got 99"));
