@@ -9,8 +9,13 @@ from .errors import invalid
 
 
 def size_of(argument: str, value: Any, *, smallest: int = 0, largest: int = 2**32 - 1) -> int:
-    """`value` as an int; raises InvalidArgument if it is no integer or out of range."""
+    """`value` as an int; raises InvalidArgument if it is no integer or out of range.
+
+    True is an integer to Python, and never meant as a size.
+    """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         size = operator.index(value)
     except TypeError:
         raise invalid(argument, "an integer", repr(value)) from None

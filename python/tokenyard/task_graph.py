@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -27,9 +27,9 @@ class TensorMemory:
     def __init__(self, world: World) -> None:
         self._native = _tokenyard.TensorMemory(world._native)
 
-    def local(self, what: int | np.ndarray) -> Piece:
+    def local(self, what: SupportsIndex | np.ndarray) -> Piece:
         """Memory for this rank's tasks: so many zeroed bytes, or a copy of an array."""
-        if isinstance(what, int):
+        if not isinstance(what, np.ndarray):
             return self._native.local(size_of("bytes", what, largest=BYTES_MAX))
         piece = self._native.local(what.nbytes)
         self.write(piece, what)
@@ -55,9 +55,9 @@ class TensorMemory:
         self._native.write(to, np.ascontiguousarray(array).tobytes())
 
     def read(self, source: Piece, dtype: Any, count: int) -> np.ndarray:
-        """What lies there, as `count` elements."""
+        """A copy of what lies there, as `count` elements."""
         kind = np.dtype(dtype)
-        return np.frombuffer(self._native.read(source, count * kind.itemsize), kind)
+        return np.frombuffer(self._native.read(source, count * kind.itemsize), kind).copy()
 
 
 @dataclass(frozen=True)

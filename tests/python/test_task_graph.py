@@ -247,6 +247,25 @@ def test_more_signals_than_were_declared_are_refused():
         with_graph(build)
 
 
+@pytest.mark.parametrize("size", [1024, np.int64(1024), np.uint8(24)])
+def test_a_size_is_of_any_integer_type(size):
+    def build(world, graph, memory):
+        piece = memory.local(size)
+        return piece.bytes, memory.read(piece, np.uint8, int(size)).any()
+
+    assert with_graph(build) == (int(size), False)
+
+
+def test_a_copy_of_an_array_is_the_callers_own():
+    def build(world, graph, memory):
+        piece = memory.local(np.arange(6, dtype=np.int16).reshape(2, 3))
+        first = memory.read(piece, np.int16, 6)
+        first[0] = 7
+        return piece.bytes, first.tolist(), memory.read(piece, np.int16, 6).tolist()
+
+    assert with_graph(build) == (12, [7, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
+
+
 def test_what_the_host_sees_outlives_its_memory():
     def build(world, graph, memory):
         return memory.visible(np.arange(6, dtype=np.int64).reshape(2, 3))[1]
@@ -261,6 +280,9 @@ def test_what_the_host_sees_outlives_its_memory():
         (lambda graph, memory: graph.event("e", count=2**32), "count"),
         (lambda graph, memory: graph.tensor("x", memory.local(8), 9), "size of tensor 'x'"),
         (lambda graph, memory: memory.local(-1), "bytes"),
+        (lambda graph, memory: memory.local(np.float32(8)), "bytes"),
+        (lambda graph, memory: memory.local([1, 2]), "bytes"),
+        (lambda graph, memory: memory.local(True), "bytes"),
         (lambda graph, memory: graph.task("reduce", worker=-1), "worker"),
         (lambda graph, memory: graph.task("reduce", waits=[Event(7)], **SUM), "events of task"),
         (
