@@ -42,8 +42,9 @@ def main(paths: list[Path]) -> None:
     docs = Path(__file__).resolve().parents[1] / "docs"
     parts = [BEGIN, "", INTRODUCTION, ""]
     runs = [json.loads(path.read_text()) for path in paths]
-    for measured in runs:
-        parts += tables(measured["environment"], [split(row) for row in measured["rows"]])
+    for path, measured in zip(paths, runs, strict=True):
+        rows = [split(row) for row in measured["rows"]]
+        parts += tables(path.name, measured["environment"], rows)
     plot([split(row) for row in runs[0]["rows"]], docs / "choosing_sms.svg")
     parts += ["![](choosing_sms.svg)", ""]
     page = docs / "choosing_sms.md"
@@ -52,12 +53,12 @@ def main(paths: list[Path]) -> None:
     page.write_text(text[:before] + "\n".join(parts) + text[after:])
 
 
-def tables(facts: dict[str, Any], rows: list[Row]) -> list[str]:
+def tables(name: str, facts: dict[str, Any], rows: list[Row]) -> list[str]:
     """Of one run: over whatever varies in it."""
     parts = [
         f"## {facts['gpus']} GPUs, commit {facts['commit']}",
         "",
-        f"{facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, {facts['date']}.",
+        f"{name}: {facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, {facts['date']}.",
         "",
     ]
     for varied, title, what in VARIED:

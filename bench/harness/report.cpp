@@ -57,10 +57,12 @@ void Report::add(const Row& row) {
 
 void Report::finish(const std::string& path) const {
   if (path.empty()) return;
+  uint32_t most_gpus = 0;
+  for (const Row& row : rows_) most_gpus = std::max(most_gpus, row.gpus);
   nlohmann::ordered_json json;
   json["environment"] = {
       {"gpu", gpu_},
-      {"gpus", rows_.empty() ? 0 : rows_.front().gpus},
+      {"gpus", most_gpus},
       {"driver",
        first_line_of("nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null")},
       {"cuda",
