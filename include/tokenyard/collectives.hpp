@@ -132,7 +132,8 @@ class Work {
   void when_done(std::function<void()> call);
   /// Of a receive from any rank: from whom it was.
   uint32_t source() const;
-  /// The algorithm that was chosen, and why: "direct: 4194304 bytes, 4 ranks on 1 host (> 16 KiB within a host)".
+  /// The algorithm that was chosen, and why:
+  /// "direct: 4194304 bytes, 4 ranks on 1 host (> 16 KiB within a host)".
   std::string choice() const;
 
   struct State;

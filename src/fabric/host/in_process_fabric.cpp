@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fabric/host/mapping.hpp"
+#include "fabric/joint_step.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -30,7 +31,11 @@ std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
 Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request,
                                 TimePoint until) {
   using Memory = std::shared_ptr<std::byte>;
-  auto mine = std::make_shared<Memory>(allocate_(request.arena_bytes));
+  auto mine = std::make_shared<Memory>();
+  joint_step(bootstrap, "memory of arenas", until, [&] {
+    *mine = allocate_(request.arena_bytes);
+    return std::vector<std::byte>();
+  });
   const auto everybodys = bootstrap.share(mine, "arenas", until);
 
   Ground ground;

@@ -18,6 +18,7 @@ class InProcessFabric final : public Fabric {
 
   std::string name() const override { return "host"; }
   std::vector<uint32_t> hosts(Bootstrap& bootstrap, TimePoint until) override;
+  /// Throws OsError, on every rank, naming one for which the system has no memory.
   Ground prepare(Bootstrap& bootstrap, const FabricRequest& request, TimePoint until) override;
 
   static std::shared_ptr<std::byte> fresh_memory(size_t bytes);
