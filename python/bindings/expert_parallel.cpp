@@ -11,8 +11,6 @@
 #include "ids.hpp"
 #include "received.hpp"
 #include "registration.hpp"
-#include "unlocked.hpp"
-#include "world.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -39,16 +37,8 @@ auto* data_of(const std::optional<Array>& array) {
 /// A rank's exchange as Python holds it; arrays it gave out keep the exchange itself alive.
 class ExchangeHandle {
  public:
-  ExchangeHandle(const WorldHandle& world, const ExpertParallelOptions& options) {
-    const std::shared_ptr<World> shared = world.get();
-    const Callers::Turn turn = world.turn();
-    std::unique_ptr<Exchange> made;
-    {
-      nb::gil_scoped_release unlocked;
-      made = std::make_unique<Exchange>(shared, world.callers(), options);
-    }
-    exchange_ = shared_and_destroyed_unlocked(std::move(made));
-  }
+  ExchangeHandle(const WorldHandle& world, const ExpertParallelOptions& options)
+      : exchange_(make_upon<Exchange>(world, options)) {}
 
   const std::shared_ptr<Exchange>& get() const {
     if (!exchange_) throw InvalidArgument("exchange", "an open ExpertParallel", "a closed one");

@@ -13,8 +13,7 @@
 #include "device/accelerator.hpp"
 #include "ids.hpp"
 #include "registration.hpp"
-#include "unlocked.hpp"
-#include "world.hpp"
+#include "upon_world.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,15 +30,10 @@ using Cube = nb::ndarray<nb::ro, nb::ndim<3>, nb::c_contig>;
 template <class Element>
 using Row = nb::ndarray<Element, nb::ndim<1>, nb::c_contig>;
 
-/// A rank's LowLatency with the World it needs: in this order, since members die in the reverse
-/// order and the exchange must go first.
-struct Serving {
-  Serving(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
-          const LowLatencyOptions& options)
-      : world(std::move(of)), callers(std::move(callers)), exchange(*world, options) {}
-  Callers::Turn turn() const { return Callers::Turn(*callers); }
-  std::shared_ptr<World> world;
-  std::shared_ptr<Callers> callers;
+/// A rank's LowLatency.
+struct Serving : UponWorld {
+  Serving(UponWorld upon, const LowLatencyOptions& options)
+      : UponWorld(std::move(upon)), exchange(*world, options) {}
   LowLatency exchange;
 };
 
@@ -90,16 +84,8 @@ LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> ti
 
 class ServingHandle {
  public:
-  ServingHandle(const WorldHandle& world, const LowLatencyOptions& options) {
-    const std::shared_ptr<World> shared = world.get();
-    const Callers::Turn turn = world.turn();
-    std::unique_ptr<Serving> made;
-    {
-      nb::gil_scoped_release unlocked;
-      made = std::make_unique<Serving>(shared, world.callers(), options);
-    }
-    serving_ = shared_and_destroyed_unlocked(std::move(made));
-  }
+  ServingHandle(const WorldHandle& world, const LowLatencyOptions& options)
+      : serving_(make_upon<Serving>(world, options)) {}
 
   const std::shared_ptr<Serving>& get() const { return serving_; }
 

@@ -105,34 +105,21 @@ uint32_t add_task(TaskGraph& self, const std::string& type, const nb::dict& args
   return self.graph.add(type, args_of(self, task_type, args), std::move(options)).id;
 }
 
-/// A Megakernel with the World and the memory it needs: in this order, since members die in the
-/// reverse order and the kernel must go first.
-struct Running {
-  Running(std::shared_ptr<World> of, std::shared_ptr<Callers> callers, const TaskGraph& graph,
-          const mk::MegakernelOptions& options)
-      : world(std::move(of)),
-        callers(std::move(callers)),
+/// A Megakernel with the memory it needs: in this order, since members die in the reverse order and
+/// the kernel must go first.
+struct Running : UponWorld {
+  Running(UponWorld upon, const TaskGraph& graph, const mk::MegakernelOptions& options)
+      : UponWorld(std::move(upon)),
         memories(graph.memories),
         kernel(*world, graph.graph, options) {}
-  Callers::Turn turn() const { return Callers::Turn(*callers); }
-  std::shared_ptr<World> world;
-  std::shared_ptr<Callers> callers;
   std::set<std::shared_ptr<HeldMemory>> memories;
   mk::Megakernel kernel;
 };
 
 class Kernel {
  public:
-  Kernel(const WorldHandle& world, const TaskGraph& graph, const mk::MegakernelOptions& options) {
-    const std::shared_ptr<World> shared = world.get();
-    const Callers::Turn turn = world.turn();
-    std::unique_ptr<Running> made;
-    {
-      nb::gil_scoped_release unlocked;
-      made = std::make_unique<Running>(shared, world.callers(), graph, options);
-    }
-    running_ = shared_and_destroyed_unlocked(std::move(made));
-  }
+  Kernel(const WorldHandle& world, const TaskGraph& graph, const mk::MegakernelOptions& options)
+      : running_(make_upon<Running>(world, graph, options)) {}
   Running& get() const { return *running_; }
 
  private:

@@ -5,20 +5,15 @@
 
 #include <memory>
 
-#include "callers.hpp"
 #include "tokenyard/expert_parallel.hpp"
+#include "upon_world.hpp"
 
 namespace tokenyard::python {
 
-/// A rank's ExpertParallel with the World it needs: in this order, since members die in the reverse
-/// order and the exchange must go first.
-struct Exchange {
-  Exchange(std::shared_ptr<World> of, std::shared_ptr<Callers> callers,
-           const ExpertParallelOptions& options)
-      : world(std::move(of)), callers(std::move(callers)), expert_parallel(*world, options) {}
-  Callers::Turn turn() const { return Callers::Turn(*callers); }
-  std::shared_ptr<World> world;
-  std::shared_ptr<Callers> callers;
+/// A rank's ExpertParallel.
+struct Exchange : UponWorld {
+  Exchange(UponWorld upon, const ExpertParallelOptions& options)
+      : UponWorld(std::move(upon)), expert_parallel(*world, options) {}
   ExpertParallel expert_parallel;
 };
 

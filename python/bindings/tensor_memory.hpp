@@ -11,22 +11,16 @@
 #include <vector>
 
 #include "tokenyard/megakernel/megakernel.hpp"
-#include "unlocked.hpp"
-#include "world.hpp"
+#include "upon_world.hpp"
 
 namespace tokenyard::python {
 
 namespace nb = nanobind;
 namespace mk = tokenyard::megakernel;
 
-/// A rank's TensorMemory with the World it needs: in this order, since members die in the reverse
-/// order and the memory must go first.
-struct HeldMemory {
-  HeldMemory(std::shared_ptr<World> of, std::shared_ptr<Callers> callers)
-      : world(std::move(of)), callers(std::move(callers)), memory(*world) {}
-  Callers::Turn turn() const { return Callers::Turn(*callers); }
-  std::shared_ptr<World> world;
-  std::shared_ptr<Callers> callers;
+/// A rank's TensorMemory.
+struct HeldMemory : UponWorld {
+  explicit HeldMemory(UponWorld upon) : UponWorld(std::move(upon)), memory(*world) {}
   mk::TensorMemory memory;
 };
 
@@ -49,11 +43,7 @@ using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb:
 /// or this.
 class Memory {
  public:
-  explicit Memory(const WorldHandle& world) {
-    const std::shared_ptr<World> shared = world.get();
-    const Callers::Turn turn = world.turn();
-    held_ = shared_and_destroyed_unlocked(std::make_unique<HeldMemory>(shared, world.callers()));
-  }
+  explicit Memory(const WorldHandle& world) : held_(make_upon<HeldMemory>(world)) {}
 
   Piece local(size_t bytes) {
     const Callers::Turn turn = held_->turn();
