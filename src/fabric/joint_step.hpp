@@ -2,9 +2,11 @@
 /// on: what one rank cannot do fails on all, at once and with that rank's reason.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "fabric/bootstrap.hpp"
@@ -17,5 +19,15 @@ namespace tokenyard {
 std::vector<std::vector<std::byte>> joint_step(Bootstrap& bootstrap, const std::string& what,
                                                TimePoint until,
                                                const std::function<std::vector<std::byte>()>& step);
+
+/// The same of a step that returns nothing.
+template <std::invocable Step>
+  requires std::is_void_v<std::invoke_result_t<Step>>
+void joint_step(Bootstrap& bootstrap, const std::string& what, TimePoint until, Step step) {
+  joint_step(bootstrap, what, until, [&] {
+    step();
+    return std::vector<std::byte>();
+  });
+}
 
 }  // namespace tokenyard

@@ -1,6 +1,4 @@
-/// What one rank cannot do fails on all ranks of processes, at once, and may be tried again.
-#include "fabric/host/process_fabric.hpp"
-
+/// What one rank cannot do fails on all ranks of a host, at once, and may be tried again.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -10,6 +8,8 @@
 #include <optional>
 
 #include "collectives/resource_limit.hpp"
+#include "fabric/host/in_process_fabric.hpp"
+#include "fabric/host/process_fabric.hpp"
 #include "fabric/in_process_mesh.hpp"
 #include "fabric/manual_accelerator.hpp"
 #include "fabric/ranks.hpp"
@@ -32,21 +32,28 @@ void expect_of_rank_1(const std::exception_ptr& failure, const std::string& call
   }));
 }
 
-TEST(ProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
+/// Rank 1 asks for more than there is: for a negative number of bytes, as some calls see it.
+void prepare_too_much(Fabric& fabric, const std::string& call, int code) {
   const auto ends = InProcessMesh::make(kRanks);
   const auto failures = run_ranks(kRanks, [&](uint32_t rank) {
     ManualAccelerator accelerator;
     AlarmBell alarm(accelerator);
     Bootstrap talk(ends[rank], Membership::of(*ends[rank]), accelerator, alarm);
-    ProcessFabric fabric;
-    // Rank 1 asks for a negative number of bytes, as the system sees it.
     const size_t bytes = rank == 1 ? std::numeric_limits<size_t>::max() : kArenaBytes;
     (void)fabric.prepare(talk, {.arena_bytes = bytes, .host_of = {0, 0, 0}, .timeout = kLong},
                          accelerator.now() + kLong);
   });
-  for (const auto& failure : failures) {
-    expect_of_rank_1(failure, "ftruncate to 18446744073709551615 bytes", EINVAL);
-  }
+  for (const auto& failure : failures) expect_of_rank_1(failure, call, code);
+}
+
+TEST(ProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
+  ProcessFabric fabric;
+  prepare_too_much(fabric, "ftruncate to 18446744073709551615 bytes", EINVAL);
+}
+
+TEST(InProcessFabric, AnArenaThatOneRankCannotHaveFailsOnAll) {
+  InProcessFabric fabric(1);
+  prepare_too_much(fabric, "mmap of 18446744073709551615 bytes", ENOMEM);
 }
 
 /// A world of processes is rebuilt while rank 1 is short of something, and again when it no longer

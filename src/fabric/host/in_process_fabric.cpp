@@ -32,10 +32,7 @@ Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& reque
                                 TimePoint until) {
   using Memory = std::shared_ptr<std::byte>;
   auto mine = std::make_shared<Memory>();
-  joint_step(bootstrap, "memory of arenas", until, [&] {
-    *mine = allocate_(request.arena_bytes);
-    return std::vector<std::byte>();
-  });
+  joint_step(bootstrap, "memory of arenas", until, [&] { *mine = allocate_(request.arena_bytes); });
   const auto everybodys = bootstrap.share(mine, "arenas", until);
 
   Ground ground;

@@ -94,17 +94,14 @@ Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request
                                   rank));
   }
   FileDescriptor mine;
-  joint_step(bootstrap, "memory of arenas", until, [&] {
-    mine = sealed_memory(request.arena_bytes);
-    return std::vector<std::byte>();
-  });
+  joint_step(bootstrap, "memory of arenas", until,
+             [&] { mine = sealed_memory(request.arena_bytes); });
   const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
   auto mappings = std::make_shared<std::vector<Mapping>>();
   joint_step(bootstrap, "mappings of arenas", until, [&] {
     for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
       mappings->push_back(map_peer(everybodys[rank], rank));
     }
-    return std::vector<std::byte>();
   });
 
   Ground ground;
