@@ -1,10 +1,10 @@
 /// What cannot be done is said before anything is launched, by name.
 #include <gmock/gmock.h>
 
+#include "base/refused.hpp"
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
-#include "expert_parallel/refused.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard::test {

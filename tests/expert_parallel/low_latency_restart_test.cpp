@@ -6,10 +6,10 @@
 #include <functional>
 #include <thread>
 
+#include "base/refused.hpp"
 #include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
-#include "expert_parallel/refused.hpp"
 #include "expert_parallel/staged_pieces.hpp"
 
 namespace tokenyard::test {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/refused.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/device_tables.hpp"
@@ -116,18 +117,13 @@ TEST_P(RunTrouble, SchedulersAndWhomTheyServeHaveABound) {
   Counter counter(*world);
   counter.step({.name = "one"}, adds(1));
   counter.close();
-  const auto refused = [&](const MegakernelOptions& options) {
-    try {
-      const Megakernel kernel(*world, counter.graph, options);
-    } catch (const InvalidArgument& error) {
-      return error.argument;
-    }
-    return std::string("nothing");
+  const auto refused_for = [&](const MegakernelOptions& options) {
+    return test::refused([&] { const Megakernel kernel(*world, counter.graph, options); });
   };
-  EXPECT_EQ(refused({.workers = 2, .schedulers = kSchedulersMax + 1}), "schedulers");
-  EXPECT_EQ(refused({.workers = kScheduledMax + 1, .schedulers = 1}), "workers");
-  EXPECT_EQ(refused({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax}), "nothing");
-  EXPECT_EQ(refused({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax + 1}),
+  EXPECT_EQ(refused_for({.workers = 2, .schedulers = kSchedulersMax + 1}), "schedulers");
+  EXPECT_EQ(refused_for({.workers = kScheduledMax + 1, .schedulers = 1}), "workers");
+  EXPECT_EQ(refused_for({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax}), "nothing");
+  EXPECT_EQ(refused_for({.workers = 2, .schedulers = 1, .task_slots = kTaskSlotsMax + 1}),
             "task_slots");
 }
 

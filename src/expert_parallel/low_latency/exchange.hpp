@@ -32,7 +32,7 @@ struct LowLatency::Parts {
   void wait(Stream stream);
 
   // Masks and epochs (restart.cpp).
-  std::vector<MaskedRank> masked() const;
+  std::vector<MaskedRank> masked() const { return masks_.list(); }
   void write_mask(int32_t* out, Stream stream);
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();

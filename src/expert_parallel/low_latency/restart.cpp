@@ -24,10 +24,6 @@ Drained drained_by(const Workspace& workspace) {
 
 }  // namespace
 
-std::vector<MaskedRank> LowLatency::Parts::masked() const {
-  return masks_.list();
-}
-
 void LowLatency::Parts::write_mask(int32_t* out, Stream stream) {
   require_open();
   require_pointer(out, "out", world.size(), alignof(int32_t));
