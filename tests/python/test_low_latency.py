@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from programs import ROOT, run_python
 
 import tokenyard
 
@@ -345,32 +342,3 @@ def test_tensors_come_back_as_tensors() -> None:
         return bool((home.x == tensor).all())
 
     assert tokenyard.launch(program, ranks=2) == [True, True]
-
-
-def examples(folder: Path) -> tuple[Path, Path]:
-    """The programs of the page for serving engineers: for any machine, and for one with GPUs."""
-    page = ROOT / "docs" / "low_latency.md"
-    *anywhere, graph = re.findall(
-        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert len(anywhere) == 2
-    programs = folder / "examples.py", folder / "graph.py"
-    programs[0].write_text("\n".join(anywhere), encoding="utf-8")
-    programs[1].write_text(graph, encoding="utf-8")
-    return programs
-
-
-def test_the_examples_of_the_documentation_run(tmp_path: Path) -> None:
-    done = run_python(examples(tmp_path)[0])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:2] == [str([True] * 4), str([True] * 2)]
-
-
-def test_the_graph_of_the_documentation_runs(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    gpus = torch.cuda.device_count()
-    if gpus == 0:
-        pytest.skip("needs a GPU")
-    done = run_python(examples(tmp_path)[1])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str([True] * gpus)
