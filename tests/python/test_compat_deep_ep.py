@@ -309,8 +309,6 @@ def test_what_cannot_be_had_says_so() -> None:
         with pytest.raises(tokenyard.InvalidArgument, match="num_tokens_per_expert"):
             buffer.dispatch(x, topk_idx=topk_idx, topk_weights=topk_weights)
         serving = serving_buffer_of(world)
-        with pytest.raises(tokenyard.Unsupported, match="use_nvfp4"):
-            serving.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_nvfp4=True)
         with pytest.raises(tokenyard.InvalidArgument, match="round_scale"):
             serving.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_ue8m0=True)
         with pytest.raises(tokenyard.InvalidArgument, match="enable_shrink"):

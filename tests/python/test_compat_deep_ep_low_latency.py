@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +130,43 @@ def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
     run(layer)
 
 
+def test_options_of_forks_are_refused_where_they_ask_for_something() -> None:
+    """SGLang hands all options of an overlap to a combine, also where the overlap itself is off."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = inputs(0)
+        call = (x, topk_idx, LARGEST, EXPERTS)
+        for asked in (dict(use_nvfp4=True), dict(x_global_scale=torch.zeros(4))):
+            with pytest.raises(tokenyard.Unsupported, match=next(iter(asked))):
+                buffer.low_latency_dispatch(*call, **asked)
+        off = dict(use_nvfp4=False, x_global_scale=None)
+        rows, counts, handle, *_ = buffer.low_latency_dispatch(*call, use_fp8=False, **off)
+        home = (rows, topk_idx, topk_weights, handle)
+        hopper = dict(packed_recv_count=counts, comp_signal=None, block_m=64, num_sms=3)
+        blackwell = dict(src_signals=None, src_signal_expect_value=1)
+        for beside in (hopper, blackwell):
+            buffer.low_latency_combine(*home, overlap=False, threshold=0, **beside)
+            with pytest.raises(tokenyard.Unsupported, match="overlap"):
+                buffer.low_latency_combine(*home, overlap=True, **beside)
+        with pytest.raises(tokenyard.Unsupported, match="comp_signal"):
+            buffer.low_latency_combine(*home, comp_signal=counts)
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
+
+
+def test_rows_that_have_no_scales_care_for_no_flag_of_them(run: Callable[..., None]) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, _ = given(world)
+        rows, *_ = buffer.low_latency_dispatch(
+            x, topk_idx, LARGEST, EXPERTS, use_fp8=False, use_ue8m0=True
+        )
+        assert rows.dtype == torch.bfloat16
+
+    run(layer)
+
+
 def test_masks(run: Callable[..., None], request: pytest.FixtureRequest) -> None:
     if "cuda" in request.node.name and torch.cuda.device_count() < RANKS:
         pytest.skip("ranks that share a GPU launch together, so none can stay away")
@@ -243,52 +279,3 @@ def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool
             expect_gone()
 
     tokenyard.launch(layer, ranks=ranks, arena_bytes=128 << 20, timeout=1)
-
-
-NONE = inspect.Parameter.empty
-CALLS = {
-    "get_low_latency_rdma_size_hint": dict(
-        num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_ranks=NONE, num_experts=NONE
-    ),
-    "clean_low_latency_buffer": dict(
-        num_max_dispatch_tokens_per_rank=NONE, hidden=NONE, num_experts=NONE
-    ),
-    "low_latency_dispatch": dict(
-        x=NONE,
-        topk_idx=NONE,
-        num_max_dispatch_tokens_per_rank=NONE,
-        num_experts=NONE,
-        cumulative_local_expert_recv_stats=None,
-        dispatch_wait_recv_cost_stats=None,
-        use_fp8=True,
-        round_scale=False,
-        use_ue8m0=False,
-        async_finish=False,
-        return_recv_hook=False,
-    ),
-    "low_latency_combine": dict(
-        x=NONE,
-        topk_idx=NONE,
-        topk_weights=NONE,
-        handle=NONE,
-        use_logfmt=False,
-        zero_copy=False,
-        async_finish=False,
-        return_recv_hook=False,
-        out=None,
-        combine_wait_recv_cost_stats=None,
-    ),
-    "low_latency_update_mask_buffer": dict(rank_to_mask=NONE, mask=False),
-    "low_latency_query_mask_buffer": dict(mask_status=NONE),
-    "low_latency_clean_mask_buffer": {},
-    "get_next_low_latency_combine_buffer": dict(handle=NONE),
-}
-"""Names, order and defaults of arguments, as DeepEP's commit dd758ca has them."""
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_calls_take_what_deep_eps_take(name: str) -> None:
-    taken = inspect.signature(getattr(deep_ep.Buffer, name)).parameters.values()
-    named = {each.name: each.default for each in taken if each.kind is not each.VAR_KEYWORD}
-    named.pop("self", None)
-    assert list(named.items()) == list(CALLS[name].items())

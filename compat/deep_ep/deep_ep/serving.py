@@ -22,10 +22,10 @@ def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
 
 def rows_of(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> str:
     """The rows that DeepEP's flags ask for."""
+    if not use_fp8:
+        return "bf16"  # Whatever the flags of scales say: there are none.
     if use_ue8m0 and not round_scale:
         raise invalid("use_ue8m0", "round_scale beside it", "scales that are not rounded")
-    if not use_fp8:
-        return "bf16"
     return "fp8_ue8m0" if use_ue8m0 else "fp8_rounded" if round_scale else "fp8"
 
 
