@@ -323,7 +323,52 @@ def test_what_cannot_be_had_says_so() -> None:
             deep_ep.Buffer(None)
         with pytest.raises(tokenyard.InvalidArgument, match="even"):
             deep_ep.Buffer.set_num_sms(3)
-        with pytest.raises(ValueError, match="nvl_chunked_send"):
+        with pytest.raises(tokenyard.InvalidArgument, match="nvl_chunked_send"):
             deep_ep.Config(4, 300, 200)
+        # The parts of a handle in a tuple, and the handle of another call.
+        meta = dict(topk_idx=topk_idx, topk_weights=topk_weights, num_tokens_per_expert=per_expert)
+        rows, *_, handle, _ = buffer.dispatch(x, **meta)
+        served = serving.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS, use_fp8=False)
+        for other in (tuple(handle), served[2]):
+            with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+                buffer.combine(rows, other)
+            with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+                buffer.dispatch(x, handle=other)
+        with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+            serving.low_latency_combine(served[0], topk_idx, topk_weights, handle)
+        with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+            serving.get_next_low_latency_combine_buffer(handle)
 
     tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
+
+
+def test_errors_of_room_say_which_argument_makes_more() -> None:
+    """They name an arena, or the tokens of an exchange: callers have given neither."""
+
+    def notes(call: Callable[[], Any]) -> str:
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            call()
+        return " ".join(caught.value.__notes__)
+
+    def layer(world: tokenyard.World) -> None:
+        per_expert = torch.zeros(EXPERTS, dtype=torch.int32)
+
+        def dispatch(tokens: int) -> Any:
+            ids = torch.zeros(tokens, 1, dtype=torch.int64)
+            return buffer.dispatch(
+                torch.zeros(tokens, 8192, dtype=torch.bfloat16),
+                topk_idx=ids,
+                topk_weights=ids.float(),
+                num_tokens_per_expert=per_expert,
+            )
+
+        buffer = deep_ep.Buffer(world, 1 << 20)
+        assert "num_nvl_bytes, here 1048576," in notes(lambda: dispatch(64))
+        # Handles keep the rows that came with them.
+        assert "num_nvl_bytes" in notes(lambda: [dispatch(16)[4] for _ in range(32)])
+        serving = serving_buffer_of(world)
+        x = torch.zeros(1, 7168, dtype=torch.bfloat16)
+        ids = torch.zeros(1, 1, dtype=torch.int64)
+        assert "num_rdma_bytes" in notes(lambda: serving.low_latency_dispatch(x, ids, 128, EXPERTS))
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=4 << 20)

@@ -11,10 +11,11 @@ import tokenyard
 from tokenyard.errors import invalid
 
 from .config import Config
-from .handles import DispatchHandle
+from .handles import DispatchHandle, check_handle
 from .low_latency_calls import LowLatencyCalls
 from .meeting import meet
 from .refusal import unsupported
+from .room import advised
 from .routing import layout_of
 from .serving import Serving, arena_bytes
 from .streams import CommunicationStream
@@ -38,7 +39,8 @@ class Buffer(LowLatencyCalls):
         group: the ranks, as a torch.distributed process group of any backend; or a
             `tokenyard.World`, which is then the caller's to close.
         num_nvl_bytes: for `dispatch` and `combine`; with 2 GiB more, or in a given World without,
-            they bound the tokens of a call, and what may be kept of earlier ones.
+            they bound the tokens of a call, and the rows of earlier ones that tensors and handles
+            keep.
         num_rdma_bytes: for the low-latency calls; see `get_low_latency_rdma_size_hint`.
         low_latency_mode: whether there will be any.
         explicitly_destroy: whether `destroy` will be called.
@@ -90,6 +92,10 @@ class Buffer(LowLatencyCalls):
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
         self._throughput = Throughput(self._world, room)
+        self._advice = (
+            f"num_nvl_bytes, here {num_nvl_bytes}, bounds the tokens of a call, and the rows that"
+            " earlier ones brought, which the tensors and the handle of each keep until they die"
+        )
         self._serving = Serving(self._world, enable_shrink)
 
     def destroy(self) -> None:
@@ -216,11 +222,16 @@ class Buffer(LowLatencyCalls):
 
         Returns:
             x as received, ids (of this rank's experts, or -1), weights, [local experts] counts, the
-            handle and the event. Received rows lie in the buffer until the tensors die.
+            handle and the event. Received rows lie in the buffer until the tensors and the handle
+            die.
         """
         chosen = config or Buffer.get_dispatch_config(self.group_size)
-        with self._stream.turn((previous_event,), async_finish) as turn:
+        with (
+            advised(self._advice),
+            self._stream.turn((previous_event,), async_finish) as turn,
+        ):
             if handle is not None:
+                check_handle(handle, DispatchHandle, "dispatch")
                 if topk_idx is not None or topk_weights is not None:
                     raise invalid("handle", "no topk_idx and topk_weights beside it", "both")
                 done = self._throughput.dispatch_again(x, handle, chosen)
@@ -267,9 +278,13 @@ class Buffer(LowLatencyCalls):
         Returns:
             [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
         """
+        check_handle(handle, DispatchHandle, "dispatch")
         tokens = handle.route.tokens
         chosen = config or Buffer.get_combine_config(self.group_size)
-        with self._stream.turn((previous_event,), async_finish) as turn:
+        with (
+            advised(self._advice),
+            self._stream.turn((previous_event,), async_finish) as turn,
+        ):
             out = torch.empty((tokens, x.size(1)), dtype=x.dtype, device=x.device)
             home = self._throughput.combine(x, handle, topk_weights, bias, out, chosen)
             turn.uses(x, topk_weights, *(bias if isinstance(bias, tuple) else (bias,)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenyard.errors import invalid
+
 TOKENS_HINTED = 8192
 """Tokens a rank and call for which `get_nvl_buffer_size_hint` asks for room."""
 CALLS_HELD = 3
@@ -21,7 +23,7 @@ class Config:
     tune. The others are taken, and checked as DeepEP checks them, so that its tuned tables fit.
     """
 
-    num_sms: int
+    num_sms: int = 20
     num_max_nvl_chunked_send_tokens: int = 6
     num_max_nvl_chunked_recv_tokens: int = 256
     num_max_rdma_chunked_send_tokens: int = 6
@@ -29,14 +31,15 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.num_sms < 0:
-            raise ValueError(f"num_sms: expected 0 or more, got {self.num_sms}")
+            raise invalid("num_sms", "0 or more", str(self.num_sms))
         for network in ("nvl", "rdma"):
             send = getattr(self, f"num_max_{network}_chunked_send_tokens")
             receive = getattr(self, f"num_max_{network}_chunked_recv_tokens")
             if not 0 < send < receive:
-                raise ValueError(
-                    f"num_max_{network}_chunked_send_tokens: expected more than 0 and less than the"
-                    f" {receive} received, got {send}"
+                raise invalid(
+                    f"num_max_{network}_chunked_send_tokens",
+                    f"more than 0 and less than the {receive} received",
+                    str(send),
                 )
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:

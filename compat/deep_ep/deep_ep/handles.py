@@ -12,6 +12,13 @@ from typing import Any
 import torch
 
 import tokenyard
+from tokenyard.errors import invalid
+
+
+def check_handle(handle: object, kind: type, call: str) -> None:
+    """That it is what `call` gave; its parts in a tuple, or another call's handle, are not."""
+    if not isinstance(handle, kind):
+        raise invalid("handle", f"what {call} gave", type(handle).__name__)
 
 
 class DispatchHandle(Sequence[Any]):

@@ -9,7 +9,7 @@ import torch
 
 from tokenyard.errors import invalid
 
-from .handles import LowLatencyHandle
+from .handles import LowLatencyHandle, check_handle
 from .refusal import refuse
 from .serving import Serving, rows_of
 from .streams import CommunicationStream
@@ -101,7 +101,7 @@ class LowLatencyCalls:
 
         Args:
             x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched; that of the handle is used.
+            topk_idx: as dispatched; that of the handle is used, whatever this one holds.
             topk_weights: [tokens, topk] float32.
             zero_copy: results lie in `get_next_low_latency_combine_buffer`; x is not read. (Others
                 are read in place too.)
@@ -112,6 +112,7 @@ class LowLatencyCalls:
         """
         refuse(others)
         self._require_low_latency(async_finish, return_recv_hook)
+        check_handle(handle, LowLatencyHandle, "low_latency_dispatch")
         if out is None:
             shape = (topk_weights.size(0), handle.exchange.hidden)
             out = torch.empty(shape, dtype=torch.bfloat16, device=topk_weights.device)
@@ -131,6 +132,7 @@ class LowLatencyCalls:
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
+        check_handle(handle, LowLatencyHandle, "low_latency_dispatch")
         return self._serving.buffer(handle)
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:

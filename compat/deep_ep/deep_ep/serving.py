@@ -8,9 +8,14 @@ import tokenyard
 from tokenyard.errors import invalid
 
 from .handles import LowLatencyHandle
+from .room import advised
 
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
+ADVICE = (
+    "num_rdma_bytes is the room of low-latency calls: get_low_latency_rdma_size_hint of each shape"
+    " of call, added up"
+)
 
 
 def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
@@ -167,9 +172,10 @@ class Serving:
     ) -> tokenyard.LowLatency:
         shape = (tokens_max, hidden, experts, topk)
         if shape not in self._exchanges:
-            exchange = tokenyard.LowLatency(
-                self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
-            )
+            with advised(ADVICE):
+                exchange = tokenyard.LowLatency(
+                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                )
             for rank in self._left_out:
                 exchange.update_mask(rank, True)
             self._exchanges[shape] = exchange
