@@ -260,6 +260,79 @@ def test_sums_are_taken_in_the_order_of_deep_ep(
     run(layer)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_calls_of_all_sizes_share_what_peers_have_agreed_on(waits: bool) -> None:
+    """vLLM names another size at every batch. Making an exchange is for all ranks together, and
+    nothing for a CUDA graph."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = inputs(world.rank)
+        for tokens in (32, 1, 2, 4, 8, 16):
+            few = [part[:tokens].contiguous() for part in (x, topk_idx, topk_weights)]
+            rows, ids, _, handle, _ = buffer.dispatch(
+                *few, num_experts=EXPERTS, num_max_tokens_per_rank=tokens, do_cpu_sync=waits
+            )
+            assert handle.num_max_tokens_per_rank == tokens
+            assert waits or len(rows) == len(ids) == RANKS * tokens
+            received = handle.psum_num_recv_tokens_per_scaleup_rank[-1]
+            numbers = [
+                in_ranks(inputs(source)[1][:tokens])[:, world.rank].nonzero()[:, 0]
+                + source * tokens
+                for source in range(RANKS)
+            ]
+            assert equal(handle.recv_src_metadata[:received, 0], torch.cat(numbers).int())
+            home, _, _ = buffer.combine(rows, handle)
+            sums = few[0].float() * in_ranks(few[1]).sum(1, keepdim=True)
+            assert equal(home, sums.bfloat16())
+        assert len(buffer._exchanges._exchanges) == 1
+        more = 2 * TOKENS_MAX  # Than the buffer was made for, if its memory is enough.
+        new = dict(num_experts=EXPERTS, num_max_tokens_per_rank=more)
+        assert buffer.dispatch(x, topk_idx, **new)[3].num_max_tokens_per_rank == more
+
+    tokenyard.launch(layer, ranks=RANKS, arena_bytes=128 << 20)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_what_callers_write_to_is_theirs(run: Callable[..., None], dtype: str) -> None:
+    """vLLM makes global ids of the received ones in place, and trainers put a handle's tensors back
+    that they have saved."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        topk_idx = topk_idx.to(getattr(torch, dtype))
+        for expands in (False, True):
+            rows, ids, weights, handle, _ = buffer.dispatch(
+                x, topk_idx, topk_weights, num_experts=EXPERTS, do_expand=expands
+            )
+            if not expands:
+                before = ids.clone()
+                ids.fill_(-1)
+            for name in (
+                "topk_idx",
+                "psum_num_recv_tokens_per_scaleup_rank",
+                "psum_num_recv_tokens_per_expert",
+                "recv_src_metadata",
+                "dst_buffer_slot_idx",
+                "num_unaligned_recv_tokens_per_expert",
+            ):
+                saved = getattr(handle, name)
+                setattr(handle, name, None if saved is None else saved.clone())
+            again, same, fresh, _, _ = buffer.dispatch(
+                x, topk_weights=topk_weights, handle=handle, do_expand=expands
+            )
+            own = slice(None) if handle.rows is None else handle.rows.row_of >= 0
+            assert equal(again[own], rows[own])
+            assert equal(fresh[own], weights[own])
+            assert expands or (equal(same, before) and same.dtype == topk_idx.dtype)
+            home, _, _ = buffer.combine(again, handle)
+            choices = (topk_idx >= 0) if expands else in_ranks(topk_idx)
+            assert equal(home, (x.float() * choices.sum(1, keepdim=True)).bfloat16())
+
+    run(layer)
+
+
 def test_what_cannot_be_had_says_so() -> None:
     def layer(world: tokenyard.World) -> None:
         x, topk_idx, topk_weights = inputs(0)
@@ -275,6 +348,17 @@ def test_what_cannot_be_had_says_so() -> None:
             buffer.dispatch(x, handle=handle, do_expand=True)
         with pytest.raises(tokenyard.InvalidArgument, match="do_zero_padding"):
             buffer.dispatch(x, topk_idx, num_experts=EXPERTS, do_zero_padding=True)
+        for other in ("num_experts", "num_max_tokens_per_rank", "expert_alignment"):
+            buffer.dispatch(x, handle=handle, **{other: getattr(handle, other)})
+            with pytest.raises(tokenyard.InvalidArgument, match=f"{other}.*as of the handle"):
+                buffer.dispatch(x, handle=handle, **{other: 2 * getattr(handle, other)})
+        stats = torch.zeros(EXPERTS, dtype=torch.int32)
+        with pytest.raises(tokenyard.InvalidArgument, match="cumulative_local_expert_recv_stats"):
+            buffer.dispatch(x, handle=handle, cumulative_local_expert_recv_stats=stats)
+        with pytest.raises(tokenyard.InvalidArgument, match="num_max_tokens_per_rank = 8"):
+            buffer.dispatch(x, topk_idx, num_experts=EXPERTS, num_max_tokens_per_rank=8)
+        with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+            buffer.combine(x, (handle,))
         with pytest.raises(tokenyard.Unsupported, match="cache"):
             buffer.engram_write(x)
         with pytest.raises(tokenyard.Unsupported, match="all_gather"):

@@ -14,8 +14,10 @@ from .elastic_elsewhere import Elsewhere
 from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
+from .handles import check_handle
 from .meeting import meet
 from .refusal import unsupported
+from .room import advised
 from .streams import CommunicationStream, Moment
 from .throughput import SMS_MAX, Bias, Rows
 from .utils.event import EventHandle, EventOverlap
@@ -34,8 +36,8 @@ class ElasticBuffer(Elsewhere):
 
     Args:
         group: as of `Buffer`.
-        num_bytes: memory for received rows, which lie in the buffer until their tensors die;
-            otherwise it follows from the next three.
+        num_bytes: memory for received rows, which lie in the buffer until their tensors and handles
+            die; otherwise it follows from the next three.
         num_max_tokens_per_rank: tokens a rank and call, unless a call says otherwise.
         hidden, num_topk: of the tokens.
         allow_multiple_reduction: rows by expert are added up, and rounded, on their rank before
@@ -92,7 +94,11 @@ class ElasticBuffer(Elsewhere):
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
         self._stream = CommunicationStream(self._world.device_index)
-        self._exchanges = ElasticExchanges(self._world)
+        self._exchanges = ElasticExchanges(self._world, num_max_tokens_per_rank)
+        self._advice = (
+            f"num_bytes, here {num_bytes}, bounds the rows that calls bring, which the tensors and"
+            " the handle of each keep until they die"
+        )
         self._meeting: tokenyard.ExpertParallel | None = None
 
     def destroy(self) -> None:
@@ -138,8 +144,18 @@ class ElasticBuffer(Elsewhere):
         """The same."""
         return 1, self.num_ranks
 
-    def get_theoretical_num_sms(self, num_experts: int, num_topk: int, *speeds: Any) -> int:
-        """Multiprocessors that fill the links; more make no call faster."""
+    def get_theoretical_num_sms(
+        self,
+        num_experts: int,
+        num_topk: int,
+        num_scaleout_topk: int = 0,
+        rdma_gbs: float = 0,
+        nvlink_gbs: float = 0,
+        sm_read_gbs: float = 200,
+        sm_write_gbs: float = 50,
+    ) -> int:
+        """Multiprocessors that fill the links, whatever their speeds are said to be; more make no
+        call faster."""
         return SMS
 
     def get_theoretical_num_qps(self, num_sms: int) -> int:
@@ -198,6 +214,8 @@ class ElasticBuffer(Elsewhere):
                 four bytes.
             topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; weights may be left
                 out. With a handle no ids, but new weights are taken.
+            num_experts, num_max_tokens_per_rank, expert_alignment: with a handle as it has them, or
+                None.
             cumulative_local_expert_recv_stats: [local experts] int32: received rows are added.
             expert_alignment: where rows lie by expert, each expert's first row is a multiple of it;
                 elsewhere counts are rounded up to one.
@@ -217,7 +235,10 @@ class ElasticBuffer(Elsewhere):
             raise invalid("do_zero_padding", "False without do_expand", "True")
         events = (previous_event, previous_event_before_epilogue)
         weights: torch.Tensor | None
-        with self._stream.turn(events, async_with_compute_stream) as turn:
+        with (
+            advised(self._advice),
+            self._stream.turn(events, async_with_compute_stream) as turn,
+        ):
             if handle is None:
                 if topk_idx is None or num_experts is None:
                     raise invalid("topk_idx", "given with num_experts, or a handle", "neither")
@@ -243,14 +264,23 @@ class ElasticBuffer(Elsewhere):
                 if cumulative_local_expert_recv_stats is not None:
                     cumulative_local_expert_recv_stats += received.tokens_per_expert_on_device
             else:
+                check_handle(handle, EPHandle, "dispatch")
                 if topk_idx is not None:
                     raise invalid("handle", "no topk_idx beside it", "both")
                 if do_cpu_sync:
                     raise invalid("do_cpu_sync", "False with a handle, which has counts", "True")
-                if do_expand != handle.do_expand:
+                if cumulative_local_expert_recv_stats is not None:
                     raise invalid(
-                        "do_expand", f"{handle.do_expand}, as of the handle", str(do_expand)
+                        "cumulative_local_expert_recv_stats",
+                        "None with a handle, whose rows were counted",
+                        "a tensor",
                     )
+                handle.check_same(
+                    num_experts=num_experts,
+                    num_max_tokens_per_rank=num_max_tokens_per_rank,
+                    expert_alignment=expert_alignment,
+                    do_expand=do_expand,
+                )
                 got, weights = self._exchanges.again(
                     x,
                     topk_weights,
@@ -261,7 +291,7 @@ class ElasticBuffer(Elsewhere):
                 )
             turn.uses(*(x if isinstance(x, tuple) else (x,)), topk_idx, topk_weights)
             turn.uses(cumulative_local_expert_recv_stats)
-            ids = None if handle.do_expand else handle.received_topk_idx
+            ids = None if handle.do_expand else handle.received_topk_idx()
         if async_with_compute_stream:
             self._stream.caller_uses(*(got if isinstance(got, tuple) else (got,)), ids, weights)
         return got, ids, weights, handle, turn.end
@@ -291,8 +321,12 @@ class ElasticBuffer(Elsewhere):
         Returns:
             [tokens, hidden] bfloat16, [tokens, topk] float32 or None, and the event.
         """
+        check_handle(handle, EPHandle, "dispatch")
         events = (previous_event, previous_event_before_epilogue)
-        with self._stream.turn(events, async_with_compute_stream) as turn:
+        with (
+            advised(self._advice),
+            self._stream.turn(events, async_with_compute_stream) as turn,
+        ):
             biases = () if bias is None else bias if isinstance(bias, tuple) else (bias,)
             y, beside, weights = x, biases, topk_weights
             if handle.rows is not None:

@@ -14,10 +14,11 @@ from .throughput import SMS_MAX, Rows
 
 
 class ElasticExchanges:
-    """One for every shape of call."""
+    """One for every shape of call; those of fewer tokens than `tokens_max` share one."""
 
-    def __init__(self, world: tokenyard.World) -> None:
+    def __init__(self, world: tokenyard.World, tokens_max: int) -> None:
         self._world = world
+        self._tokens_max = tokens_max
         self._exchanges: dict[tuple[int, ...], tokenyard.ExpertParallel] = {}
 
     def close(self) -> None:
@@ -44,7 +45,14 @@ class ElasticExchanges:
         """A dispatch to new places."""
         tokens, scales = x if isinstance(x, tuple) else (x, None)
         topk = topk_idx.size(1)
-        exchange = self._exchange(tokens.size(1), num_experts, topk, tokens_max)
+        if tokens_max <= 0:
+            raise invalid("num_max_tokens_per_rank", "more than 0", str(tokens_max))
+        if len(tokens) > tokens_max:
+            raise invalid(
+                "x", f"at most num_max_tokens_per_rank = {tokens_max} tokens", str(len(tokens))
+            )
+        most = max(tokens_max, self._tokens_max)
+        exchange = self._exchange(tokens.size(1), num_experts, topk, most)
         if topk_weights is None:
             topk_weights = torch.zeros_like(topk_idx, dtype=torch.float32)
         places = 0 if waits else tokens_max * self._world.size
@@ -60,11 +68,11 @@ class ElasticExchanges:
         rows = None
         if expands:
             local = num_experts // self._world.size
-            most = places * min(topk, local) + (alignment - 1) * local
+            grouped = places * min(topk, local) + (alignment - 1) * local
             rows = exchange.expand(
                 received,
                 alignment=alignment,
-                rows_max=0 if waits else -(-most // alignment) * alignment,
+                rows_max=0 if waits else -(-grouped // alignment) * alignment,
                 clear_padding=clears_padding,
                 scales_by_columns=by_columns,
                 sms=min(sms, SMS_MAX),
@@ -75,6 +83,7 @@ class ElasticExchanges:
             rows,
             topk_idx=topk_idx.clone() if copies_ids else topk_idx,
             expert_alignment=alignment,
+            num_max_tokens_per_rank=tokens_max,
             num_sms=sms,
         )
         return handle, received
@@ -106,7 +115,7 @@ class ElasticExchanges:
         if topk_weights is not None:
             assert received.scales is not None
             words = received.scales[:, -topk_weights.size(1) :].contiguous()
-            weights = words.view(torch.float32).where(handle.received_topk_idx >= 0, 0)
+            weights = words.view(torch.float32).where(handle.received_ids >= 0, 0)
         rows: Any = received
         if handle.rows is not None:
             rows = handle.exchange.expand(
@@ -131,8 +140,6 @@ class ElasticExchanges:
         """Made by all ranks together when the first call of its shape comes."""
         shape = (hidden, experts, topk, tokens_max)
         if shape not in self._exchanges:
-            if tokens_max <= 0:
-                raise invalid("num_max_tokens_per_rank", "more than 0", str(tokens_max))
             self._exchanges[shape] = tokenyard.ExpertParallel(
                 self._world,
                 experts=experts,

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 
 import tokenyard
+from tokenyard.errors import invalid
 
 
 class EPHandle:
@@ -39,12 +40,13 @@ class EPHandle:
         *,
         topk_idx: torch.Tensor,
         expert_alignment: int,
+        num_max_tokens_per_rank: int,
         num_sms: int,
     ) -> None:
         self.exchange, self.route, self.rows = exchange, received.route, rows
         self.do_expand = rows is not None
         self.num_experts = exchange.experts
-        self.num_max_tokens_per_rank = exchange.tokens_max
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
         self.expert_alignment = expert_alignment
         self.num_sms = num_sms
         self.topk_idx = topk_idx
@@ -53,15 +55,21 @@ class EPHandle:
         self.num_recv_tokens_per_expert_list = [
             -(-count // expert_alignment) * expert_alignment for count in received.tokens_per_expert
         ]
-        self._received_ids = received.topk_idx
+        self.received_ids = received.topk_idx
         self._source_token = received.source_token
         self._rows_from = received.rows_from_on_device
         self._rows_of_expert = received.tokens_per_expert_on_device
 
-    @cached_property
+    def check_same(self, **sizes: int | None) -> None:
+        """That a dispatch which uses this again was told nothing else than it has."""
+        for name, asked in sizes.items():
+            own = getattr(self, name)
+            if asked is not None and asked != own:
+                raise invalid(name, f"{own}, as of the handle", str(asked))
+
     def received_topk_idx(self) -> torch.Tensor:
-        """[rows, topk] experts of this rank, or -1."""
-        return self._received_ids.to(self.topk_idx.dtype)
+        """[rows, topk] experts of this rank, or -1, for a caller to keep and to write to."""
+        return self.received_ids.to(self.topk_idx.dtype, copy=True)
 
     @cached_property
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
