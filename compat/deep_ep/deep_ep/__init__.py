@@ -5,6 +5,7 @@
     Config          the multiprocessors that a call may use, and how large a buffer has to be
     EventOverlap    an event that work on other streams waits for
     topk_idx_t      the dtype of expert ids that DeepEP's own code asks for
+    __version__     of DeepEP, whose calls these are: callers that know several ask for it
 
 It is a distribution of its own, so that it never stands in for a real DeepEP unasked.
 """
@@ -17,6 +18,7 @@ from .buffer import Buffer
 from .config import Config
 from .elastic import ElasticBuffer
 from .elastic_handle import EPHandle
+from .utils.envs import get_logical_domain_size, get_physical_domain_size
 from .utils.event import EventHandle, EventOverlap
 
 __all__ = [
@@ -26,8 +28,12 @@ __all__ = [
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
+    "get_logical_domain_size",
+    "get_physical_domain_size",
     "topk_idx_t",
 ]
+
+__version__ = "2.1.0"
 
 topk_idx_t = torch.int64
 """torch.int32 is taken too; received ids are of the dtype that was dispatched."""

@@ -75,6 +75,18 @@ def init_dist(
     )
 
 
+def get_physical_domain_size(group: dist.ProcessGroup) -> tuple[int, int]:
+    """1, and the ranks of the group: all reach one another by loads and stores."""
+    return 1, group.size()
+
+
+def get_logical_domain_size(
+    group: dist.ProcessGroup, allow_hybrid_mode: bool = True
+) -> tuple[int, int]:
+    """The same."""
+    return 1, group.size()
+
+
 def check_nvlink_connections(group: dist.ProcessGroup) -> None:
     """Nothing: a Buffer finds out itself how its ranks reach one another."""
 

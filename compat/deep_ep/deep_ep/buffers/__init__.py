@@ -1,0 +1,1 @@
+"""Where DeepEP's second version keeps its two buffers."""

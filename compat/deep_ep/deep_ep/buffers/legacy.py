@@ -1,0 +1,5 @@
+"""The first of them, as some import it."""
+
+from ..buffer import Buffer
+
+__all__ = ["Buffer"]
