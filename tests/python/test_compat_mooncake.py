@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ except ModuleNotFoundError:
     torch = None  # Skipped test by test: a file without any would count as a failure.
 else:
     sys.path.insert(0, str(PACKAGE))
-    from mooncake.mooncake_ep_buffer import Buffer
+    from mooncake.mooncake_ep_buffer import Buffer, refuse_in_graph
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
@@ -153,14 +154,66 @@ def test_what_cannot_be_is_named() -> None:
         rows, _, handle, _, _ = buffer.dispatch(
             x, picks % EXPERTS, torch.ones(1), timeout_us=-1, use_fp8=False, **SHAPE
         )
-        arguments = (rows, picks, weights, torch.ones(1), -1, handle)
-        buffer.combine(*arguments)
-        with pytest.raises(tokenyard.InvalidArgument):
-            buffer.combine(*arguments)
+        arguments = (rows, picks, weights, torch.ones(1), -1)
+        for other in (tuple(handle), None):
+            with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+                buffer.combine(*arguments, other)
+            with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+                buffer.get_next_combine_buffer(other)
+        with pytest.raises(tokenyard.InvalidArgument, match="zero_copy"):
+            buffer.combine(*arguments, handle, zero_copy=True)
+        with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes") as caught:
+            buffer.dispatch(x, picks, None, 1 << 15, EXPERTS, -1)
+        assert "num_ep_buffer_bytes" in caught.value.__notes__[0]
         with pytest.raises(tokenyard.Unsupported, match="disable_p2p"):
             Buffer(world, 0, True)
 
-    tokenyard.launch(program, ranks=1)
+    tokenyard.launch(program, ranks=1, arena_bytes=16 << 20)
+
+
+def test_a_batch_is_combined_again() -> None:
+    """As Mooncake's own test does: as it lies, and then from the buffer's memory."""
+
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(world.rank)
+        rows, _, handle, _, _ = buffer.dispatch(
+            x, picks, everybody(), timeout_us=-1, use_fp8=False, **SHAPE
+        )
+        y = rows.clone()
+        for zero_copy in (False, True, False):
+            if zero_copy:
+                buffer.get_next_combine_buffer(handle).copy_(y)
+            home, _, _ = buffer.combine(
+                y, picks, weights, everybody(), -1, handle, zero_copy=zero_copy
+            )
+            assert torch.equal(home, x)
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+def test_no_graph_holds_what_the_host_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(tokenyard.Unsupported, match="active_ranks=None"):
+        refuse_in_graph(0)
+    refuse_in_graph(None)  # On the host there are no graphs.
+
+
+def test_a_call_without_a_timeout_waits_as_long_as_it_can() -> None:
+    """A rank that compiles meanwhile may take longer than ranks have to meet."""
+
+    def program(world: tokenyard.World) -> list[int]:
+        buffer = Buffer(world)
+        active = everybody()
+        there_and_back(buffer, active, 0, -1)
+        if world.rank == 1:
+            time.sleep(2.5)  # A while longer than the world waits.
+        home, _ = there_and_back(buffer, active, 1, -1)
+        assert torch.equal(home, inputs(world.rank, 1)[0])
+        return active.tolist()
+
+    seen = tokenyard.launch(program, ranks=RANKS, timeout=1)
+    assert seen == [[1] * RANKS] * RANKS
 
 
 def test_everybody_is_active_unless_told_otherwise() -> None:
@@ -223,8 +276,9 @@ def test_calls_take_what_mooncakes_take(name: str) -> None:
     assert NONE not in list(defaults.values())[len(theirs) :]
 
 
-def test_it_stands_in_for_nobody_unasked(tmp_path: Path) -> None:
-    assert_beside_the_real_one_it_stops("mooncake", "mooncake_transfer_engine", tmp_path)
+@pytest.mark.parametrize("build", ["", "_non_cuda", "_cuda13"])
+def test_it_stands_in_for_nobody_unasked(tmp_path: Path, build: str) -> None:
+    assert_beside_the_real_one_it_stops("mooncake", f"mooncake_transfer_engine{build}", tmp_path)
 
 
 def test_the_hint_is_what_peers_reach() -> None:

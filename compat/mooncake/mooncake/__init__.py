@@ -9,7 +9,21 @@ from .mooncake_ep_buffer import Buffer, EventOverlap
 
 __all__ = ["Buffer", "EventOverlap"]
 
-for _name in ("mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"):
+_BUILDS = (
+    "",
+    "-non-cuda",
+    "-cuda13",
+    "-efa",
+    "-efa-cuda13",
+    "-efa-non-cuda",
+    "-musa",
+    "-npu",
+    "-rocm",
+)
+"""Mooncake has a distribution for each kind of machine, which all bring the same package."""
+
+for _build in _BUILDS:
+    _name = f"mooncake-transfer-engine{_build}"
     try:
         _real = metadata.version(_name)
     except metadata.PackageNotFoundError:

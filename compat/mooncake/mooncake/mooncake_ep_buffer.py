@@ -16,8 +16,15 @@ from tokenyard.errors import invalid
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
 CONTROL_BYTES = 4 << 20
+ADVICE = (
+    "num_ep_buffer_bytes is the room of all calls: get_ep_buffer_size_hint of each shape of call,"
+    " added up"
+)
 TIMEOUT_S = 100.0
-"""Of a World that a Buffer makes, and so of calls with a `timeout_us` of -1."""
+"""Of a World that a Buffer makes: for its ranks to meet."""
+FOREVER_S = 14 * 60.0
+"""Of a call with a `timeout_us` of -1, which waits for ever in Mooncake: the longest there is. So a
+rank that compiles its kernels for minutes, before its first call, is not taken for lost."""
 
 
 class Handle(Sequence[Any]):
@@ -28,8 +35,12 @@ class Handle(Sequence[Any]):
         self,
         exchange: tokenyard.LowLatency,
         received: tokenyard.LowLatencyReceived[torch.Tensor],
+        topk_idx: torch.Tensor,
     ) -> None:
-        self.exchange, self.received = exchange, received
+        self.exchange, self.received, self.topk_idx = exchange, received, topk_idx
+        self.combined = False
+        self.buffer: torch.Tensor | None = None
+        """Handed out for a combine without a copy."""
 
     def __len__(self) -> int:
         return 5
@@ -47,6 +58,15 @@ class Handle(Sequence[Any]):
     def _layout_range(self) -> torch.Tensor:
         """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
         return self.received.ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]
+
+
+def refuse_in_graph(device_index: int | None) -> None:
+    """The host reads `active_ranks` before a call: a graph would hold what it read for ever."""
+    if device_index is not None and torch.cuda.is_current_stream_capturing():
+        why = "the host reads it at every call; a graph can hold calls with active_ranks=None"
+        raise tokenyard.Unsupported(
+            f"active_ranks within a CUDA graph: {why}", asked="active_ranks", why=why
+        )
 
 
 class EventOverlap:
@@ -143,7 +163,7 @@ class Buffer:
             topk_idx: [tokens, topk] int64 or int32, -1 for none.
             active_ranks: [ranks] int32: 0 leaves a rank out. Ranks that do not answer become 0, in
                 the order of the stream. None: everybody who has answered so far.
-            timeout_us: how long to wait; -1: as long as the World does.
+            timeout_us: how long to wait; -1: 14 minutes, the longest there is.
             use_fp8: rows as E4M3 with scales, unless False.
             return_recv_hook: only send; the hook receives.
 
@@ -164,7 +184,8 @@ class Buffer:
         )
         hook = self._told(exchange, active_ranks, received.hook)
         delivered = received.x if received.scales is None else (received.x, received.scales)
-        return delivered, received.counts, Handle(exchange, received), EventOverlap(), hook
+        handle = Handle(exchange, received, topk_idx)
+        return delivered, received.counts, handle, EventOverlap(), hook
 
     def combine(
         self,
@@ -183,7 +204,7 @@ class Buffer:
 
         Args:
             x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched; that of the handle is used.
+            topk_idx: as dispatched; that of the handle is used, whatever this one holds.
             topk_weights: [tokens, topk] float32.
             active_ranks, timeout_us, return_recv_hook: as `dispatch`.
             zero_copy: results lie in `get_next_combine_buffer`; x is not read.
@@ -193,21 +214,25 @@ class Buffer:
             [tokens, hidden] bfloat16, which lacks the experts of ranks that did not answer; the
             event, and the hook if one was asked for.
         """
-        exchange = handle.exchange
+        exchange = self._exchange_of(handle)
+        how = dict(active_ranks=self._active(exchange, active_ranks), timeout=_seconds(timeout_us))
+        self._begin_again(handle, **how)
+        if zero_copy:
+            if handle.buffer is None:
+                raise invalid("zero_copy", "the results in get_next_combine_buffer", "elsewhere")
+            x = handle.buffer
         combined = exchange.combine(
-            self.get_next_combine_buffer(handle) if zero_copy else x,
-            topk_weights,
-            handle.received,
-            out=out,
-            active_ranks=self._active(exchange, active_ranks),
-            timeout=_seconds(timeout_us),
-            return_recv_hook=return_recv_hook,
+            x, topk_weights, handle.received, out=out, return_recv_hook=return_recv_hook, **how
         )
+        handle.combined, handle.buffer = True, None
         return combined.x, EventOverlap(), self._told(exchange, active_ranks, combined.hook)
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
-        return handle.exchange.combine_buffer(handle.received)
+        exchange = self._exchange_of(handle)
+        self._begin_again(handle, timeout=FOREVER_S)
+        handle.buffer = exchange.combine_buffer(handle.received)
+        return handle.buffer
 
     def update_ep_member(self) -> None:
         """Everybody is spoken with again. Collective: all ranks are there, and none has a call or a
@@ -222,10 +247,32 @@ class Buffer:
         """Made by all ranks together, when the first call of its shape comes."""
         if shape not in self._exchanges:
             tokens_max, hidden, experts, topk = shape
-            self._exchanges[shape] = tokenyard.LowLatency(
-                self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
-            )
+            try:
+                self._exchanges[shape] = tokenyard.LowLatency(
+                    self._world, experts=experts, hidden=hidden, topk=topk, tokens_max=tokens_max
+                )
+            except tokenyard.InvalidArgument as error:
+                if error.argument == "arena_bytes":
+                    error.add_note(ADVICE)
+                raise
         return self._exchanges[shape]
+
+    @staticmethod
+    def _begin_again(handle: Handle, **how: Any) -> None:
+        """Mooncake may combine a batch more than once; here the first combine ends it. So before
+        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone."""
+        if not handle.combined:
+            return
+        ids = handle.topk_idx
+        nothing = ids.new_zeros((len(ids), handle.exchange.hidden), dtype=torch.bfloat16)
+        handle.received = handle.exchange.dispatch(nothing, ids, rows="fp8", **how)
+        handle.combined = False
+
+    @staticmethod
+    def _exchange_of(handle: Handle) -> tokenyard.LowLatency:
+        if not isinstance(handle, Handle):
+            raise invalid("handle", "what dispatch gave", type(handle).__name__)
+        return handle.exchange
 
     def _active(
         self, exchange: tokenyard.LowLatency, active_ranks: torch.Tensor | None
@@ -233,6 +280,7 @@ class Buffer:
         """Of this call. The tensor loses the ranks that have not answered an earlier one."""
         if active_ranks is None:
             return None
+        refuse_in_graph(self._world.device_index)
         if active_ranks.shape != (self.group_size,):
             raise invalid("active_ranks", f"[{self.group_size}]", str(list(active_ranks.shape)))
         self._write_masked(exchange, active_ranks)
@@ -265,5 +313,5 @@ class Buffer:
         active_ranks.masked_fill_((masked != 0).to(active_ranks.device), 0)
 
 
-def _seconds(timeout_us: int) -> float | None:
-    return None if timeout_us < 0 else timeout_us * 1e-6
+def _seconds(timeout_us: int) -> float:
+    return FOREVER_S if timeout_us < 0 else timeout_us * 1e-6
