@@ -359,6 +359,14 @@ def test_what_cannot_be_had_says_so() -> None:
             buffer.dispatch(x, topk_idx, num_experts=EXPERTS, num_max_tokens_per_rank=8)
         with pytest.raises(tokenyard.InvalidArgument, match="handle"):
             buffer.combine(x, (handle,))
+        for wrong in (topk_weights[:3], topk_weights.bfloat16()):
+            with pytest.raises(tokenyard.InvalidArgument, match=r"topk_weights.*float32, got"):
+                buffer.dispatch(x, topk_weights=wrong, handle=handle)
+        new = dict(num_experts=EXPERTS, do_expand=True)
+        rows, _, weights, handle, _ = buffer.dispatch(x, topk_idx, topk_weights, **new)
+        for wrong in (weights[:3], weights.bfloat16()):
+            with pytest.raises(tokenyard.InvalidArgument, match=r"topk_weights.*float32, got"):
+                buffer.combine(rows, handle, wrong)
         with pytest.raises(tokenyard.Unsupported, match="cache"):
             buffer.engram_write(x)
         with pytest.raises(tokenyard.Unsupported, match="all_gather"):

@@ -103,6 +103,7 @@ class ElasticExchanges:
         tokens, scales = x if isinstance(x, tuple) else (x, None)
         beside = [] if scales is None else [scales.contiguous().view(torch.int32)]
         if topk_weights is not None:
+            handle.check_weights(topk_weights, *handle.topk_idx.shape)
             beside.append(topk_weights.contiguous().view(torch.int32))
         received = handle.exchange.dispatch(
             tokens,

@@ -67,6 +67,12 @@ class EPHandle:
             if asked is not None and asked != own:
                 raise invalid(name, f"{own}, as of the handle", str(asked))
 
+    def check_weights(self, weights: torch.Tensor, *shape: int) -> None:
+        """Before torch looks into them: an index past their end would be the end of a GPU."""
+        if weights.dtype != torch.float32 or weights.shape != shape:
+            seen = f"{list(weights.shape)} of {weights.dtype}"
+            raise invalid("topk_weights", f"{list(shape)} of torch.float32", seen)
+
     def received_topk_idx(self) -> torch.Tensor:
         """[rows, topk] experts of this rank, or -1, for a caller to keep and to write to."""
         return self.received_ids.to(self.topk_idx.dtype, copy=True)
@@ -130,6 +136,7 @@ class EPHandle:
     def weights_of_rows(self, weights: torch.Tensor) -> torch.Tensor:
         """[rows, topk] float32 of [rows by expert]: 0 for choices that are elsewhere."""
         assert self.rows is not None
+        self.check_weights(weights, self.num_expanded_tokens)
         slots = self.rows.slots
         picked = weights[slots.clamp(min=0).flatten().to(torch.int64)].view(slots.shape)
         return picked.where(slots >= 0, 0)
