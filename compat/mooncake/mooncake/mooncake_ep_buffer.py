@@ -215,7 +215,9 @@ class Buffer:
             event, and the hook if one was asked for.
         """
         exchange = self._exchange_of(handle)
-        how = dict(active_ranks=self._active(exchange, active_ranks), timeout=_seconds(timeout_us))
+        how: dict[str, Any] = dict(
+            active_ranks=self._active(exchange, active_ranks), timeout=_seconds(timeout_us)
+        )
         self._begin_again(handle, **how)
         if zero_copy:
             if handle.buffer is None:
