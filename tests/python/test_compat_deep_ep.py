@@ -206,6 +206,7 @@ def test_places_without_ids_and_with_padding(run: Callable[..., None]) -> None:
         assert weights is None
         assert equal(rows, expected[0])
         assert counts == expected_counts(world.rank)
+        assert equal(buffer.dispatch((x, None), **meta)[0], expected[0])  # No scales, either way.
         from_me = torch.tensor([in_ranks(inputs(r)[1])[:, world.rank].sum() for r in range(RANKS)])
         assert equal(handle[0][:, world.rank], from_me.cumsum(0).to(torch.int32))
         assert len(handle) == 6

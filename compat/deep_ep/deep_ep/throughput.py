@@ -153,7 +153,8 @@ def _aligned(counts: list[int], alignment: int) -> list[int]:
 
 def _parts(x: Rows) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Tokens, and their scales in the order of tokens, whichever they came in."""
-    return (x[0], x[1].contiguous()) if isinstance(x, tuple) else (x, None)
+    tokens, scales = x if isinstance(x, tuple) else (x, None)
+    return tokens, None if scales is None else scales.contiguous()
 
 
 def _sms(config: Config) -> int:
