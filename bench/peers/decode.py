@@ -1,17 +1,21 @@
 """A token of a Llama-3.2-1B-shaped model: by one kernel of ours, and by one CUDA graph of torch's.
 
-    python bench/peers/decode.py --ours build/cuda/bench/bench_megakernel_decode
+    python bench/peers/decode.py --ours build/cuda/bench/megakernel_decode
     python bench/peers/decode.py --ours ... --context 512,4000 --compile --out bench/results
+    python bench/peers/decode.py --ours ... --sequences 1,2,4,8  # and so many side by side
 
-Batch 1, BF16, random weights, greedy. torch's step keeps its cache, and all of it is one graph.
+BF16, random weights, greedy. A step takes every sequence to its next token; they begin with
+neighbouring tokens at the same context, each with a cache of its own. torch's step keeps its
+caches, and all of it is one graph.
 Both are checked before they are timed: ours by its own program, which runs before torch's steps and
-after them; the captured graph by a step that is not, and such steps by the same model in float32.
-Figures are in us.
+after them; the captured graph by a step that is not, and such steps by the same model in float32,
+each sequence by itself. Figures are in us.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -31,7 +35,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ours", type=Path, metavar="PROGRAM", help="none: torch alone")
-    parser.add_argument("--context", default="512", help="positions before the first token")
+    parser.add_argument("--context", default="512", help="positions before the first tokens")
+    parser.add_argument("--sequences", default="1", help="side by side, such as 1,2,4,8")
     parser.add_argument("--tokens", type=int, default=24, help="a run")
     parser.add_argument("--runs", type=int, default=7, help="measured runs")
     parser.add_argument("--compile", action="store_true", help="also torch's step compiled")
@@ -41,13 +46,14 @@ def main() -> int:
     weights = random_weights(Shape(), "cuda")
     in_float32 = weights.to(torch.float32)
     rows = []
-    for context in [int(part) for part in chosen.context.split(",")]:
-        run = Run(context, chosen.tokens, chosen.runs)
+    asked = itertools.product(numbers(chosen.context), numbers(chosen.sequences))
+    for context, sequences in asked:
+        run = Run(context, sequences, chosen.tokens, chosen.runs)
         before = by_ours(chosen.ours, run) if chosen.ours else None
-        largest, worst = difference(weights, in_float32, run)
-        # Sums and the vector between layers are rounded to BF16 otherwise than in float32.
-        if not worst < 2**-4 * largest:
-            print(f"torch's logits are off by {worst} of {largest}", file=sys.stderr)
+        off = rounding_off(weights, in_float32, run)
+        # Sums and the vectors between layers are rounded to BF16 otherwise than in float32.
+        if not off < 2**-4:
+            print(f"torch's logits are off by {off} of the largest", file=sys.stderr)
             return 1
         ways = [False, True] if chosen.compile else [False]
         theirs = [by_torch(weights, run, compiled) for compiled in ways]
@@ -63,65 +69,78 @@ def main() -> int:
     return 0
 
 
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
 class Run:
-    def __init__(self, context: int, tokens: int, runs: int) -> None:
-        self.context, self.tokens, self.runs = context, tokens, runs
+    def __init__(self, context: int, sequences: int, tokens: int, runs: int) -> None:
+        self.context, self.sequences, self.tokens, self.runs = context, sequences, tokens, runs
 
     def decoder(self, weights: Weights) -> Decoder:
-        """At the context's end, with a cache of random numbers."""
+        """At the context's end, with caches of random numbers."""
         # Kernels of attention like rows of masks that begin at whole vectors.
         positions_max = (self.context + self.tokens + 16) // 16 * 16
-        decoder = Decoder(Shape(), weights, positions_max)
+        decoder = Decoder(Shape(), weights, positions_max, self.sequences)
         drawing = torch.Generator("cuda").manual_seed(5)
-        for cache in (decoder.keys, decoder.values):
+        for cache in decoder.keys + decoder.values:
             cache.copy_(torch.randn(cache.shape, generator=drawing, device="cuda").bfloat16())
-        decoder.rewind(FIRST_TOKEN, self.context)
+        self.rewind(decoder)
         return decoder
+
+    def rewind(self, decoder: Decoder) -> None:
+        decoder.rewind(FIRST_TOKEN, self.context)
 
 
 def by_ours(program: Path, run: Run) -> dict[str, Any]:
     """The row of the megakernel."""
+    case = "decode, megakernel"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ours.json"
         asked = dict(context=run.context, tokens=run.tokens, runs=run.runs, output=path)
+        if run.sequences > 1:  # One alone is always measured.
+            asked["sequences"] = run.sequences
+            case = f"decode, {run.sequences} sequences side by side"
         words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
         subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL)
-        return json.loads(path.read_text())["rows"][0]
+        rows = json.loads(path.read_text())["rows"]
+    return next(row for row in rows if row["case"] == case)
 
 
-def difference(weights: Weights, in_float32: Weights, run: Run) -> tuple[float, float]:
-    """Of a few steps' logits, fed the same tokens: the largest, and by how much they differ."""
+def off_by(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of the worst sequence, the largest difference, as a part of the largest logit expected."""
+    difference = (logits.float() - expected).abs().amax(-1)
+    return float((difference / expected.abs().amax(-1)).max())
+
+
+def rounding_off(weights: Weights, in_float32: Weights, run: Run) -> float:
+    """By how much a few steps' logits differ from float32's, fed the same tokens."""
     rounding, exact = run.decoder(weights), run.decoder(in_float32)
-    largest = worst = 0.0
+    steps = []
     for _ in range(4):
-        rounding.step()
-        exact.step()
-        worst = max(worst, float((rounding.logits.float() - exact.logits).abs().max()))
-        largest = max(largest, float(exact.logits.abs().max()))
+        steps.append(off_by(rounding.step(), exact.step()))
         exact.token.copy_(rounding.token)
-    return largest, worst
+    return float(torch.tensor(steps).max())  # Unlike Python's, it tells of NaN.
 
 
 def by_torch(weights: Weights, run: Run, compiled: bool) -> dict[str, Any]:
     decoder = run.decoder(weights)
-    decoder.step()
-    expected = decoder.logits.float()
+    expected = decoder.step().float()
     decoder.capture(compiled)
-    decoder.rewind(FIRST_TOKEN, run.context)
-    decoder.replay()
-    off = float((decoder.logits.float() - expected).abs().max())
-    if not off < 2**-5 * float(expected.abs().max()):
+    run.rewind(decoder)
+    off = off_by(decoder.replay(), expected)
+    if not off < 2**-5:
         raise RuntimeError(f"the captured graph's logits are off by {off} from a single step's")
     times = []
     for repetition in range(run.runs + 1):
-        decoder.rewind(FIRST_TOKEN, run.context)
+        run.rewind(decoder)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(run.tokens):
             decoder.replay()
         end.record()
         torch.cuda.synchronize()
-        if int(decoder.position) != run.context + run.tokens:
+        if not (decoder.position == run.context + run.tokens).all():
             raise RuntimeError("the graph did not take every step")
         if repetition > 0:  # The first run warms up.
             times.append(begin.elapsed_time(end) * 1e3 / run.tokens)
@@ -141,7 +160,8 @@ def row_of(
     theirs: dict[str, Any],
     after: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    row: dict[str, Any] = dict(case=f"decode, batch 1, context {run.context}", gpus=1, ranks=1)
+    case = f"decode, batch {run.sequences}, context {run.context}"
+    row: dict[str, Any] = dict(case=case, gpus=1, ranks=1)
     row |= dict(tokens=run.tokens, hidden=Shape().hidden, unit="us")
     if before is not None and after is not None:
         row |= dict(sms=before["sms"], ours=before["ours"], ours_again=after["ours"])

@@ -1,4 +1,4 @@
-"""A Llama-shaped decoder in torch: a token a step, with a cache that stays, in one CUDA graph."""
+"""A Llama-shaped decoder in torch: a step of sequences side by side, all of it one CUDA graph."""
 
 from __future__ import annotations
 
@@ -86,70 +86,79 @@ def random_weights(shape: Shape, device: str, seed: int = 3) -> Weights:
 
 
 class Decoder:
-    """Greedy, one sequence. All that changes from step to step lies in tensors that stay."""
+    """Greedy, sequences side by side. What changes from step to step lies in tensors that stay."""
 
-    def __init__(self, shape: Shape, weights: Weights, positions_max: int) -> None:
+    def __init__(
+        self, shape: Shape, weights: Weights, positions_max: int, sequences: int = 1
+    ) -> None:
         self.shape, self.weights = shape, weights
         device, dtype = weights.embedding.device, weights.embedding.dtype
-        cache = (shape.layers, 1, shape.kv_heads, positions_max, shape.head_dim)
-        self.keys = torch.zeros(cache, device=device, dtype=dtype)
-        self.values = torch.zeros(cache, device=device, dtype=dtype)
-        self.token = torch.zeros(1, device=device, dtype=torch.int64)
-        self.position = torch.zeros(1, device=device, dtype=torch.int64)
-        self.logits = torch.zeros(shape.vocabulary, device=device, dtype=dtype)
-        self.all_positions = torch.arange(positions_max, device=device)
-        half = torch.arange(shape.head_dim // 2, device=device) / (shape.head_dim // 2)
-        angle = self.all_positions[:, None] * torch.pow(torch.tensor(shape.rope_base), -half.cpu()
-                                                        ).to(device)  # fmt: skip
+        cache = (sequences, shape.kv_heads, positions_max, shape.head_dim)
+
+        # A tensor a layer: where a cache is part of a larger tensor, a compiled step copies it.
+        def caches() -> list[torch.Tensor]:
+            return [torch.zeros(cache, device=device, dtype=dtype) for _ in range(shape.layers)]
+
+        self.keys, self.values = caches(), caches()
+        self.sequence = torch.arange(sequences, device=device)
+        self.token = torch.zeros_like(self.sequence)
+        self.position = torch.zeros_like(self.sequence)
+        # By position: how it is rotated, and that what later ones hold counts for nothing.
+        half = torch.arange(shape.head_dim // 2) / (shape.head_dim // 2)
+        turns = torch.pow(torch.tensor(shape.rope_base), -half).to(device)
+        angle = torch.arange(positions_max, device=device)[:, None] * turns
         self.cosine = torch.cat([angle.cos(), angle.cos()], -1).to(dtype)
         self.sine = torch.cat([-angle.sin(), angle.sin()], -1).to(dtype)
+        later = torch.full((positions_max, positions_max), -torch.inf, device=device, dtype=dtype)
+        self.masks = later.triu(1)
         self._graph: Any = None
 
-    def rewind(self, token: int, position: int) -> None:
-        self.token.fill_(token)
+    def rewind(self, first: int, position: int) -> None:
+        """All sequences to the position, with neighbouring tokens from `first` on."""
+        self.token.copy_(self.sequence + first)
         self.position.fill_(position)
 
     @torch.no_grad()
-    def step(self) -> None:
-        """From the token at the position to the next one."""
-        shape = self.shape
-        # What the positions beyond this one hold counts for nothing.
-        mask = torch.where(self.all_positions <= self.position, 0.0, -torch.inf)
-        mask = mask.to(self.keys.dtype).expand(1, 1, shape.group, -1)
+    def step(self) -> torch.Tensor:
+        """Each sequence from its token to the next one. Logits: [sequences, vocabulary]."""
+        mask = self.masks[self.position][:, None, None].expand(-1, -1, self.shape.group, -1)
+        turn = self.cosine[self.position][:, None], self.sine[self.position][:, None]
         x = self.weights.embedding[self.token]
         for index, layer in enumerate(self.weights.layers):
-            x = x + self._attention(index, layer, self._norm(x, layer.attention_norm), mask)
+            x = x + self._attention(index, layer, self._norm(x, layer.attention_norm), turn, mask)
             gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, -1)
             x = x + functional.linear(functional.silu(gate) * up, layer.down)
         logits = functional.linear(self._norm(x, self.weights.final_norm), self.weights.head)
-        self.logits.copy_(logits[0])
         self.token.copy_(logits.argmax(-1))
         self.position.add_(1)
+        return logits
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (self.shape.hidden,), weight, self.shape.epsilon)
 
-    def _rotated(self, x: torch.Tensor) -> torch.Tensor:
-        other = torch.roll(x, self.shape.head_dim // 2, -1)
-        return x * self.cosine[self.position] + other * self.sine[self.position]
-
     def _attention(
-        self, index: int, layer: Layer, x: torch.Tensor, mask: torch.Tensor
+        self,
+        index: int,
+        layer: Layer,
+        x: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor,
     ) -> torch.Tensor:
         shape = self.shape
-        heads = functional.linear(x, layer.qkv).view(-1, shape.head_dim)
-        both, v = heads.split([shape.query_heads + shape.kv_heads, shape.kv_heads])
-        q, k = self._rotated(both).split([shape.query_heads, shape.kv_heads])
+        heads = functional.linear(x, layer.qkv).view(len(x), -1, shape.head_dim)
+        both, v = heads.split([shape.query_heads + shape.kv_heads, shape.kv_heads], 1)
+        q, k = rotated(both, *turn).split([shape.query_heads, shape.kv_heads], 1)
         for cache, new in ((self.keys, k), (self.values, v)):
-            cache[index].index_copy_(2, self.position, new.view(1, shape.kv_heads, 1, -1))
+            cache[index][self.sequence, :, self.position] = new
         # Query heads of a KV head as rows of one matrix: nothing of the cache is repeated.
-        out = functional.scaled_dot_product_attention(
-            q.view(1, shape.kv_heads, shape.group, -1), self.keys[index], self.values[index], mask
-        )
-        return functional.linear(out.reshape(1, -1), layer.out)
+        q = q.view(len(x), shape.kv_heads, shape.group, -1)
+        out = functional.scaled_dot_product_attention(q, self.keys[index], self.values[index], mask)
+        return functional.linear(out.reshape(len(x), -1), layer.out)
 
     def capture(self, compiled: bool = False) -> None:
         """From now on `replay` takes a step. Warms up, which moves on."""
+        if compiled:
+            torch.compiler.reset()  # Sizes that differ from another decoder's would become dynamic.
         step = torch.compile(self.step, fullgraph=True) if compiled else self.step
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -159,7 +168,13 @@ class Decoder:
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            step()
+            self._logits = step()
 
-    def replay(self) -> None:
+    def replay(self) -> torch.Tensor:
+        """The step's logits, until the next one."""
         self._graph.replay()
+        return self._logits
+
+
+def rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    return x * cosine + torch.roll(x, x.shape[-1] // 2, -1) * sine

@@ -193,9 +193,37 @@ def test_torchs_decoder_finds_the_tokens_of_numpy(monkeypatch: pytest.MonkeyPatc
         head=in_numpy(drawn.head),
     )
     decoder = Decoder(shape, drawn.to(torch.float32), positions_max=32)
-    decoder.rewind(token=77, position=0)
+    decoder.rewind(first=77, position=0)
     tokens = [77]
     for _ in range(16):
         decoder.step()
         tokens.append(int(decoder.token))
     assert tokens == Reference(config, weights).decode([77], 16)
+
+
+def test_torchs_sequences_find_side_by_side_what_each_finds_alone() -> None:
+    torch = pytest.importorskip("torch")
+    from torch_decoder import Decoder, Shape, random_weights
+
+    shape = Shape(
+        vocabulary=512, hidden=64, layers=2, query_heads=8, kv_heads=2, head_dim=16, inner=128
+    )
+    weights = random_weights(shape, "cpu").to(torch.float32)
+    together = Decoder(shape, weights, positions_max=32, sequences=3)
+    drawing = torch.Generator().manual_seed(5)
+    for cache in together.keys + together.values:
+        cache.copy_(torch.randn(cache.shape, generator=drawing))
+    together.rewind(first=77, position=9)
+    together.position[1] = 0  # Each stands where it likes.
+    alone = [Decoder(shape, weights, positions_max=32) for _ in range(3)]
+    for s, decoder in enumerate(alone):
+        caches = zip(decoder.keys + decoder.values, together.keys + together.values, strict=True)
+        for mine, everybodys in caches:
+            mine.copy_(everybodys[s : s + 1])
+        decoder.rewind(first=77 + s, position=int(together.position[s]))
+    for _ in range(16):
+        logits = together.step()
+        expected = torch.cat([decoder.step() for decoder in alone])
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+        assert together.token.tolist() == [int(decoder.token) for decoder in alone]
+    assert together.position.tolist() == [25, 16, 25]
