@@ -37,8 +37,9 @@ Drawn draw(SeedRun& run) {
   Drawn drawn;
   LowLatencyCase& first = drawn.first;
   Shape& shape = first.shape;
-  shape.ranks =
-      run.option("ranks", random.chance(64) ? random.between(5, 8) : random.between(1, 4));
+  const bool impatient = random.chance(256);
+  const uint32_t ranks = random.chance(64) ? random.between(5, 8) : random.between(1, 4);
+  shape.ranks = run.option("ranks", impatient ? 2 : ranks);
   shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
   const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
   // Of eight picks, ids are read in pieces.
@@ -46,9 +47,10 @@ Drawn draw(SeedRun& run) {
   shape.topk = run.option("topk", topk);
   shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
   // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
-  const uint32_t tokens_end = shape.ranks <= 3 && random.chance(96) ? 14 : 4;
+  const uint32_t tokens_end = shape.ranks <= 3 && random.chance(impatient ? 768 : 96) ? 14 : 4;
   // So many that blocks share what is sent of a token.
-  const bool many_blocks = shape.ranks == 2 && tokens_end == 4 && random.chance(128);
+  const bool many_blocks =
+      shape.ranks == 2 && tokens_end == 4 && random.chance(impatient ? 512 : 128);
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     first.tokens.push_back(random.chance(128) ? 0 : random.below(tokens_end));
     drawn.sms.push_back(many_blocks ? random.between(8, 20) : random.between(2, 4));
@@ -67,9 +69,11 @@ Drawn draw(SeedRun& run) {
       run.option("early_weights", some_early ? random.below(1 << shape.ranks) : 0);
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
-  if (shape.ranks == 2 && random.chance(384))
-    drawn.deadline =
-        std::chrono::nanoseconds(run.option("deadline_ns", 1u << random.between(8, 16)));
+  // Mostly such that it passes while ids come: then some blocks have them and others do not.
+  if (impatient)
+    drawn.deadline = std::chrono::nanoseconds(
+        run.option("deadline_ns",
+                   random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
   // Ranks need not make their batches alike: one that receives later reads what it was sent later.
   const bool alike = run.option("alike", random.chance(768));
   const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
