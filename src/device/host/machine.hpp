@@ -29,19 +29,7 @@ enum class Modify : uint8_t {
 };
 
 /// The operation of a warp word, so that lanes that meet at different words are told apart.
-enum class WarpWord : uint8_t {
-  sync,
-  shuffle,
-  ballot,
-  match,
-  sum,
-  min,
-  max,
-  bit_or,
-  once,
-  multiply_add,
-  load_transposed
-};
+enum class WarpWord : uint8_t { sync, shuffle, ballot, match, sum, min, max, bit_or, once };
 
 /// What one lane brings to a meeting of its warp, and finds there.
 struct WarpMeeting {

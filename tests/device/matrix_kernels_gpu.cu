@@ -1,1 +1,0 @@
-#include "device/matrix_kernels.hpp"
