@@ -61,7 +61,8 @@ struct LowLatencyCall {
   uint32_t sms = 0;   ///< else the options'
   bool hook = false;  ///< only send; `receive` does the rest, and in between no SM is held
   int32_t* rows_total = nullptr;      ///< dispatch: [local experts] rows received are added here
-  uint64_t* waited_cycles = nullptr;  ///< [ranks] cycles waited for each rank are added here
+  uint64_t* waited_cycles = nullptr;  ///< [ranks] cycles waited for each rank are added here, less
+                                      ///< multiples of 2^32: longer waits are in `masked`
   uint64_t* span_ns = nullptr;  ///< [2][2] of the call or its sends, and of its receive: when the
                                 ///< first block began, if that is less than what stands there, and
                                 ///< when the last one ended, if more; by the device's own clock

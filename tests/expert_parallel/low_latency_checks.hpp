@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 
 #include "expert_parallel/difference.hpp"
@@ -22,6 +23,8 @@ struct LowLatencyCase {
   bool hooks = false;
   bool logfmt = false;
   uint32_t early_weights = 0;  ///< bit r: rank r gives its weights to dispatch, not to combine
+  std::optional<uint32_t> mistaken =
+      {};  ///< a rank that gives ids that are no experts where it has none
   uint32_t sms = 0;
   uint32_t seed = 1;
 
@@ -38,10 +41,25 @@ struct LowLatencyCase {
     for (const uint32_t count : tokens) all.push_back(random_tokens(shape, count, picking, random));
     return all;
   }
+  /// A rank's tokens as it gives them, beside what they count as.
+  Tokens given(const Tokens& tokens, uint32_t rank) const {
+    Tokens given = tokens;
+    if (rank != mistaken) return given;
+    for (size_t i = 0; i < given.ids.size(); ++i)
+      if (given.ids[i] == -1) given.ids[i] = no_expert(static_cast<int64_t>(i));
+    return given;
+  }
   DeliveredRow delivered(const Tokens& of, uint32_t token) const {
     const uint16_t* const x = of.x.data() + size_t{token} * shape.hidden;
     return rows == LowLatencyRows::bf16 ? deliver_bf16(x, shape.hidden)
                                         : deliver_fp8(x, shape.hidden, rows);
+  }
+
+ private:
+  /// Too large, too small, or an expert's if it were cut to 32 bits.
+  int64_t no_expert(int64_t pick) const {
+    if (pick % 3 == 0) return shape.experts + pick;
+    return pick % 3 == 1 ? -2 - pick : (int64_t{1} << 32) + pick % shape.experts;
   }
 };
 

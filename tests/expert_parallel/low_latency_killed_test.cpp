@@ -50,7 +50,7 @@ void make_unreadable(const void* from, size_t bytes, size_t after) {
 
 void run_batches(World& world, const std::set<uint32_t>& victims, const Fault& fault) {
   LowLatency exchange(world, kCase.options());
-  const Survivor survivor(exchange, *victims.begin());
+  Survivor survivor(exchange, *victims.begin());
   const bool victim = victims.contains(world.rank());
   world.barrier("all are here");
   if (victim && fault.when == When::any_time) strike_soon(fault.signal, world.rank() + 3);

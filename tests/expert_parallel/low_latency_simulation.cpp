@@ -24,6 +24,7 @@ struct Drawn {
   std::vector<uint32_t> sms;                ///< [ranks]
   std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
   bool all_ones = false;                    ///< in the payload
+  bool measured = false;
   /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
   /// the other missing at any step.
   std::optional<std::chrono::nanoseconds> deadline;
@@ -69,6 +70,11 @@ Drawn draw(SeedRun& run) {
       run.option("early_weights", some_early ? random.below(1 << shape.ranks) : 0);
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
+  drawn.measured = run.option("measured", random.chance(192));
+  if (random.chance(192)) {
+    first.mistaken = run.option("mistaken", random.below(shape.ranks));
+    first.picking.none = std::max(first.picking.none, 0.25);
+  }
   // Mostly such that it passes while ids come: then some blocks have them and others do not.
   if (impatient)
     drawn.deadline = std::chrono::nanoseconds(
@@ -87,6 +93,46 @@ Drawn draw(SeedRun& run) {
   return drawn;
 }
 
+/// What a rank's calls measure where they are asked to.
+class Measures {
+ public:
+  Measures(World& world, const Shape& shape)
+      : rank_(world.rank()),
+        rows_(world.accelerator(), std::vector<int32_t>(shape.local_experts())),
+        waited_(world.accelerator(), std::vector<uint64_t>(shape.ranks)),
+        spans_(world.accelerator(), {kNever, 0, kNever, 0}),
+        expected_rows_(shape.local_experts()) {}
+
+  /// A batch whose calls have not been made.
+  void ask(SurvivorBatch& batch, const LowLatencyCase& of) {
+    batch.call.rows_total = rows_.data();
+    batch.call.waited_cycles = waited_.data();
+    batch.call.span_ns = spans_.data();
+    const std::vector<int32_t> counts = expected_batch(of.shape, of.draw(), rank_).counts;
+    for (size_t expert = 0; expert < counts.size(); ++expert)
+      expected_rows_[expert] += counts[expert];
+  }
+  /// After the last of them.
+  void require_true(bool all_live) const {
+    const std::vector<uint64_t> spans = spans_.read();
+    const std::vector<uint64_t> waited = waited_.read();
+    std::string text = all_live ? difference("rows_total", rows_.read(), expected_rows_) : "";
+    if (all_live && std::count(waited.begin(), waited.end(), 0) != 0)
+      text += "no time until a rank's ids came; ";
+    if (!(spans[0] <= spans[1])) text += "calls that end before they begin; ";
+    if (spans[2] > spans[3] && (spans[2] != kNever || spans[3] != 0))
+      text += "receives that end before they begin; ";
+    if (!text.empty()) throw WrongBatch(fmt::format("rank {} measures {}", rank_, text));
+  }
+
+ private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint32_t rank_;
+  DeviceArray<int32_t> rows_;
+  DeviceArray<uint64_t> waited_, spans_;
+  std::vector<int32_t> expected_rows_;
+};
+
 /// One rank's program.
 void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopped) {
   LowLatency exchange(world, drawn.first.options());
@@ -94,10 +140,13 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   of.sms = drawn.sms[world.rank()];
   if (drawn.deadline) stopped = 1 - world.rank();
   Survivor survivor(exchange, stopped);
+  Measures measures(world, of.shape);
   for (const Pattern pattern : drawn.pairs[world.rank()]) {
     SurvivorBatch one(survivor, of, drawn.all_ones);
+    if (drawn.measured) measures.ask(one, of);
     of.seed += 1;
     SurvivorBatch other(survivor, of, drawn.all_ones);
+    if (drawn.measured) measures.ask(other, of);
     of.seed += 1;
     one.call.timeout = other.call.timeout = drawn.deadline;
     if (pattern == Pattern::two_under_way) {
@@ -113,6 +162,7 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
     other.combine(false);
   }
   survivor.require_only_the_stopped_masked();
+  if (drawn.measured) measures.require_true(!stopped);
 }
 
 constexpr size_t kArenaBytes = size_t{2} << 20;
@@ -143,11 +193,15 @@ void run_suite(SeedRun& run) {
   result.require_clean_after(options.stop);
 }
 
-/// Deadline::fail publishes its report so.
+/// Deadline::fail publishes its report so, and dispatch what it says of ids.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
 constexpr const char* kMorePatience =
     "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
+constexpr const char* kOnlyReported =
+    "a combine adds what its blocks' first threads have waited, which may be nothing";
+constexpr const char* kEarlyEnd =
+    "a block's end is told by its first thread, whose own may be early";
 constexpr const char* kMorePulses = "pulses at every look are more than anybody needs, and no less";
 
 const bool registered = simulation::add_suite(
@@ -156,6 +210,12 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::acquire_made_relaxed, "send_rows_kernel.hpp:55", kOwnHost},
+                   {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
+                   {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
+                   {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:58", kOwnHost},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:187", kEarlyEnd},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:336", kOnlyReported},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:30", kMorePulses},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:38", kMorePatience}},
      .seeds = 2000});

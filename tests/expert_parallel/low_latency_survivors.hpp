@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "expert_parallel/low_latency_checks.hpp"
 
@@ -13,6 +15,39 @@ namespace tokenyard::test {
 class WrongBatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// What a rank is told of ids that are no experts.
+class Complaints {
+ public:
+  /// Of the dispatch that was just called: what may be said of it. Returns whether anything may.
+  bool expect(LowLatency& exchange, const Tokens& given, const Tokens& meant) {
+    bool any = false;
+    for (size_t pick = 0; pick < given.ids.size(); ++pick) {
+      if (given.ids[pick] == meant.ids[pick]) continue;
+      any = true;
+      possible_.insert(fmt::format("expert {} in token {} of dispatch {}", given.ids[pick],
+                                   pick / exchange.options().topk, exchange.epoch()));
+    }
+    return any;
+  }
+  /// Makes a call, which is refused as often as it has something to say of one before.
+  template <class Call>
+  auto call_despite(Call call) {
+    while (true) {
+      try {
+        return call();
+      } catch (const InvalidArgument& error) {
+        if (error.argument != "topk_idx" || !possible_.contains(error.seen)) throw;
+        ++heard_;
+      }
+    }
+  }
+  uint32_t heard() const { return heard_; }
+
+ private:
+  std::set<std::string> possible_;
+  uint32_t heard_ = 0;
 };
 
 struct Survivor {
@@ -38,19 +73,21 @@ struct Survivor {
 
   LowLatency& exchange;
   const std::optional<uint32_t> stopped;
+  Complaints complaints;
 };
 
 /// One batch, step by step. Every step checks what it brought.
 class SurvivorBatch {
  public:
-  SurvivorBatch(const Survivor& survivor, const LowLatencyCase& of, bool all_ones)
+  SurvivorBatch(Survivor& survivor, const LowLatencyCase& of, bool all_ones)
       : survivor_(survivor),
         exchange_(survivor.exchange),
         of_(of),
         all_(of.draw()),
         mine_(all_[rank()]) {
     if (all_ones) fill_with_ones();
-    tokens_.emplace(exchange_.world(), of_, mine_);
+    given_ = of_.given(mine_, rank());
+    tokens_.emplace(exchange_.world(), of_, given_);
     combined_.emplace(exchange_, of_, mine_);
     call.sms = of_.sms;
   }
@@ -58,12 +95,17 @@ class SurvivorBatch {
   void dispatch(bool hook) {
     call.hook = hook;
     const LowLatencyInput input = tokens_->input();
+    Complaints& complaints = survivor_.complaints;
     if (before_dispatch) before_dispatch(input.x, mine_.x.size() * sizeof(uint16_t));
-    received_ = exchange_.dispatch(input, call);
+    received_ = complaints.call_despite([&] {
+      heard_before_ = complaints.heard();
+      return exchange_.dispatch(input, call);
+    });
+    is_to_be_told_ = complaints.expect(exchange_, given_, mine_);
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {
-    exchange_.receive(received_.handle);
+    receive();
     check_dispatch();
   }
   void combine(bool hook) {
@@ -71,11 +113,12 @@ class SurvivorBatch {
     run_experts(exchange_, of_, all_, y, absent_);
     if (before_combine) before_combine(y, bytes_of_experts());
     call.hook = hook;
-    exchange_.combine(combined_->what(y, *tokens_), received_.handle, call);
+    survivor_.complaints.call_despite(
+        [&] { exchange_.combine(combined_->what(y, *tokens_), received_.handle, call); });
     if (!hook) check_combine();
   }
   void receive_combine() {
-    exchange_.receive(received_.handle);
+    receive();
     check_combine();
   }
 
@@ -92,6 +135,17 @@ class SurvivorBatch {
            sizeof(uint16_t);
   }
 
+  void receive() {
+    survivor_.complaints.call_despite([&] { exchange_.receive(received_.handle); });
+  }
+  /// A dispatch says what is wrong with its ids unless another's complaint stands where it would.
+  void wait() {
+    survivor_.complaints.call_despite([&] { exchange_.wait(); });
+    if (is_to_be_told_ && survivor_.complaints.heard() == heard_before_)
+      throw WrongBatch(fmt::format("rank {}: nothing was said of ids that are no experts", rank()));
+    is_to_be_told_ = false;
+  }
+
   /// Payload that looks like empty staging, in places.
   void fill_with_ones() {
     for (Tokens& tokens : all_)
@@ -102,7 +156,7 @@ class SurvivorBatch {
   /// The stopped rank's tokens are all there, or it counts as absent; of its rows, which nobody
   /// asks for any more, some may be missing. All others' must be exact.
   void check_dispatch() {
-    exchange_.wait();
+    wait();
     const bool may_lack = survivor_.stopped && survivor_.masks_the_stopped();
     if (may_lack) {
       const size_t ranges = size_t{of_.shape.local_experts()} * of_.shape.ranks * 2;
@@ -118,7 +172,7 @@ class SurvivorBatch {
 
   /// A token lacks all of the stopped rank's picks, or none.
   void check_combine() {
-    exchange_.wait();
+    wait();
     const std::vector<int32_t> lost = combined_->lost.read();
     const std::vector<uint16_t> out = combined_->out.read();
     for (uint32_t token = 0; token < mine_.count; ++token) {
@@ -129,11 +183,14 @@ class SurvivorBatch {
     }
   }
 
-  const Survivor& survivor_;
+  Survivor& survivor_;
   LowLatency& exchange_;
   const LowLatencyCase of_;
   std::vector<Tokens> all_;
   const Tokens& mine_;
+  Tokens given_;  ///< mine_ with ids that are no experts
+  bool is_to_be_told_ = false;
+  uint32_t heard_before_ = 0;
   std::optional<LowLatencyTokens> tokens_;
   std::optional<CombineOnDevice> combined_;
   LowLatencyReceived received_;

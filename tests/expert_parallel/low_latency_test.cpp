@@ -97,7 +97,7 @@ TEST_P(LowLatencyBatch, WeightsAreFoundWhateverTheOrderOfCombines) {
                     .early_weights = 0b011};
   expect_none_failed(run_ranks(worlds(of.shape.ranks), [&](World& world) {
     LowLatency exchange(world, of.options());
-    const Survivor all_live(exchange, std::nullopt);
+    Survivor all_live(exchange, std::nullopt);
     LowLatencyCase changing = of;
     const auto next = [&]() -> const LowLatencyCase& {
       ++changing.seed;
@@ -126,7 +126,7 @@ TEST_P(LowLatencyBatch, TwoBatchesOverlap) {
                     .tokens = {7, 3, 5}};
   expect_none_failed(run_ranks(worlds(of.shape.ranks), [&](World& world) {
     LowLatency exchange(world, of.options());
-    const Survivor all_live(exchange, std::nullopt);
+    Survivor all_live(exchange, std::nullopt);
     LowLatencyCase changing = of;
     for (uint32_t turn = 0; turn < 3; ++turn) {
       SurvivorBatch one(all_live, changing, false);
@@ -274,7 +274,7 @@ TEST(LowLatencyEarlyWeights, ACombineSendsWithoutTheOthers) {
   const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20};
   expect_none_failed(run_ranks(World::in_process(3, "host", options), [&](World& world) {
     LowLatency exchange(world, of.options());
-    const Survivor all_live(exchange, std::nullopt);
+    Survivor all_live(exchange, std::nullopt);
     SurvivorBatch batch(all_live, of, false);
     batch.dispatch(false);
     for (uint32_t turn = 0; turn < world.size(); ++turn) {
