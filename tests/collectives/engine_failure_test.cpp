@@ -134,6 +134,24 @@ TEST_P(Losses, RetryWaitsForAReplacement) {
   }
 }
 
+// One rank is awaited, and when it comes back another has gone and come back in the same moment.
+TEST_P(Losses, RetryGoesOnWhenTheLastOfThemIsReplacedAsItIsLost) {
+  EngineWorld world({.ranks = 3, .on_failure = OnFailure::retry});
+  Attempted attempted(world, {0, 1}, elements(), algorithm());
+  world.poll(10);
+  world.install(world.agree({2}));
+  world.poll(10);
+  world.install(world.agree({1}, {{1, 8}, {2, 7}}));
+  std::vector<float> first = attempted.before[1], second = counted(elements(), 2);
+  const auto start = [&](Slot slot, std::vector<float>& values) {
+    return world.start(slot, all_reduce_call(array_of(values), ReduceOp::sum, algorithm()));
+  };
+  world.run({attempted.operations[0], start(1, first), start(2, second)});
+  ASSERT_EQ(error_text(*attempted.operations[0]), "");
+  EXPECT_EQ(attempted.values[0], first);
+  EXPECT_EQ(attempted.values[0], second);
+}
+
 INSTANTIATE_TEST_SUITE_P(Algorithms, Losses,
                          ::testing::Combine(::testing::Values(Algorithm::doubling,
                                                               Algorithm::direct, Algorithm::ring,

@@ -202,9 +202,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
     break_with(std::make_exception_ptr(PeerTimeout(facts)));
   } else if (phase_ == Phase::awaiting_ranks &&
              identity_.active_ranks(verdict.next).size() == identity_.slots.size()) {
-    phase_ = Phase::idle;
-    queue_.front()->deadline = now + queue_.front()->timeout;
-    ++around_.counters.retried;
+    run_again(now);
   } else if (!queue_.empty()) {
     queue_.front()->deadline = std::max(queue_.front()->deadline, now + second_chance);
   }
@@ -228,17 +226,25 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
       break_for(lost);
       break;
     case OnFailure::exclude:
-      if (!queue_.empty()) {
-        ++around_.counters.retried;
-        // All its time: who was lost may have used up what there was, and whoever is a moment later
-        // than this rank now would be blamed next.
-        queue_.front()->deadline = now + queue_.front()->timeout;
-      }
+      if (!queue_.empty()) run_again(now);
       break;
     case OnFailure::retry:
-      if (!queue_.empty() && !back) phase_ = Phase::awaiting_ranks;
+      if (queue_.empty()) break;
+      // Another rank may be back, for which it has waited until now.
+      if (back)
+        run_again(now);
+      else
+        phase_ = Phase::awaiting_ranks;
       break;
   }
+}
+
+/// With all its time: who was lost may have used up what there was, and whoever is a moment later
+/// than this rank now would be blamed next.
+void OperationQueue::run_again(Instant now) {
+  phase_ = Phase::idle;
+  queue_.front()->deadline = now + queue_.front()->timeout;
+  ++around_.counters.retried;
 }
 
 }  // namespace tokenyard::collectives

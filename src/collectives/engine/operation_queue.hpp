@@ -97,6 +97,7 @@ class OperationQueue {
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
   void take_back();
   void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost, Instant now);
+  void run_again(Instant now);
   void tell_of_failure(const WaitFacts& facts);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
