@@ -8,6 +8,7 @@ namespace tokenyard::collectives {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 /// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations.
 struct Promised {
@@ -51,6 +52,17 @@ TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
     EXPECT_THAT(verdict->stalled, ElementsAre(2));
     EXPECT_EQ(slots_of(verdict->next).size(), evict ? 2u : 3u);
   }
+}
+
+// It had begun what it came late for before it promised, and all have that now.
+TEST(Composition, NobodyIsBlamedForWhatIsDone) {
+  Promised ranks({1, 1, 2});
+  ranks.promises[0].stalled = {2};
+  ranks.promises[2].progress[0].committed = 1;
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
 }
 
 // Two of three left, and had waited in vain for the third: with them gone there was a quorum to put

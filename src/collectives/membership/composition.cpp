@@ -57,24 +57,49 @@ bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
   return behind;
 }
 
+/// Whether all that the accuser has begun together with `slot` is done when the epoch ends.
+bool is_served(const Promise& accuser, Slot slot, const std::vector<GroupProgress>& ended) {
+  bool together = false;
+  for (const GroupProgress& group : ended) {
+    const GroupProgress* const own = in_group(accuser, group.group);
+    if (own == nullptr || !among(own->slots, slot)) continue;
+    if (own->begun > group.committed) return false;
+    together = true;
+  }
+  return together;
+}
+
+/// Whom each of those that have promised has waited for, and still does. `ended`: how far groups
+/// are when the epoch ends.
+std::map<Slot, std::set<Slot>> accusations(const Promises& promises,
+                                           const std::vector<GroupProgress>& ended) {
+  std::map<Slot, std::set<Slot>> named_by;
+  for (const auto& [accuser, promise] : promises) {
+    for (const Slot slot : promise.stalled) {
+      if (promises.contains(slot) && !is_served(promise, slot, ended))
+        named_by[accuser].insert(slot);
+    }
+  }
+  return named_by;
+}
+
 /// Who has kept others waiting, of those that they name: whoever is behind. If none of them is, the
 /// ones that were named wait as well, for somebody whom they have not named yet: whoever is behind
 /// of all. If nobody is, those that name nobody themselves; if all do, all.
-std::set<Slot> stalled(const Promises& promises, Mutant mutant) {
+std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
+                       Mutant mutant) {
+  const std::map<Slot, std::set<Slot>> named_by = accusations(promises, ended);
   std::set<Slot> named, named_behind, behind, quiet;
-  for (const auto& [accuser, promise] : promises) {
-    for (const Slot slot : promise.stalled) {
-      if (promises.contains(slot)) named.insert(slot);
-    }
-    if (promise.stalled.empty()) continue;
+  for (const auto& [accuser, accused] : named_by) {
+    named.insert(accused.begin(), accused.end());
     for (const auto& [slot, other] : promises) {
-      if (!is_behind(promise, slot, other)) continue;
+      if (!is_behind(promises.at(accuser), slot, other)) continue;
       behind.insert(slot);
-      if (among(promise.stalled, slot)) named_behind.insert(slot);
+      if (accused.contains(slot)) named_behind.insert(slot);
     }
   }
   for (const Slot slot : named) {
-    if (promises.at(slot).stalled.empty()) quiet.insert(slot);
+    if (!named_by.contains(slot)) quiet.insert(slot);
   }
   if (mutant == Mutant::stalls_blamed_on_all) return named;
   for (const std::set<Slot>* slots : {&named_behind, &behind, &quiet}) {
@@ -176,7 +201,8 @@ std::optional<Verdict> compose(const Evidence& evidence) {
     const std::set<Slot> others = without(kept, some);
     if (goes_on(in_touch(others))) kept = others;
   };
-  const std::set<Slot> blamed = stalled(evidence.promises, evidence.mutant);
+  std::vector<GroupProgress> ended = merged(evidence);
+  const std::set<Slot> blamed = stalled(evidence.promises, ended, evidence.mutant);
   if (evidence.evict_stalled) part_with(blamed);
   std::map<Slot, Member> newcomers = admitted(evidence);
   for (const auto& [slot, newcomer] : newcomers) part_with({slot});
@@ -204,7 +230,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
     next.slots = std::max(next.slots, slot + 1);
   }
   std::sort(next.members.begin(), next.members.end());
-  verdict.groups = merged(evidence);
+  verdict.groups = std::move(ended);
   verdict.stalled.assign(blamed.begin(), blamed.end());
   verdict.mends = mends(evidence, next);
   return verdict;
