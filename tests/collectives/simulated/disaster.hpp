@@ -122,7 +122,11 @@ class Disaster {
         one_of({microseconds(200), milliseconds(2), milliseconds(20), silence_ / 4});
     options.freeze_most = one_of({Instant{}, Instant{}, milliseconds(1), membership.ballot * 3});
     options.witness_most = one_of({milliseconds(1), membership.ballot, silence_});
-    if (random_.chance(400)) options.deadline = silence_ * random_.between(1, 3);
+    // What the longest operations take whose every 600 bytes are acknowledged (SimulatedTransport):
+    // else they might never be done.
+    const Instant needed = milliseconds(25) * static_cast<int64_t>(options.ranks);
+    const auto some_deadline = [&] { return std::max(needed, silence_ * random_.between(1, 3)); };
+    if (random_.chance(400)) options.deadline = some_deadline();
     options.through_codec = random_.chance(200);
     // Of chances of their own, so that the others are drawn alike with and without.
     options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
@@ -133,7 +137,7 @@ class Disaster {
     if (only_stuck_) {
       // Nobody else comes late for its operations.
       options.only_stuck_are_blamed = true;
-      options.deadline = silence_ * random_.between(1, 3);
+      options.deadline = some_deadline();
       options.think_most = silence_ / 10;
       options.delay_most = options.freeze_most = milliseconds(2);
     }
