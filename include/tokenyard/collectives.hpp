@@ -225,8 +225,10 @@ class Collectives {
 
   /// Goes on among the survivors, together: waits until every one of them has called it, and lets
   /// all groups work again. What failed before, on whichever of them, is behind them all: no
-  /// operation that is called afterwards fails for it. Returns the ranks that have gone on, alike
-  /// on all; throws PeerTimeout naming a rank that has not called it.
+  /// operation that is called afterwards fails for it. (One that was called before, and whose root
+  /// is lost, may still fail: with an OperationAborted of an epoch before `epoch()`, which asks for
+  /// no other shrink.) Returns the ranks that have gone on, alike on all; throws PeerTimeout naming
+  /// a rank that has not called it.
   std::vector<uint32_t> shrink();
   /// Waits until a new process has taken the slot. Every survivor calls it.
   void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);

@@ -62,7 +62,8 @@ class OperationAborted : public Error {
                    std::vector<uint32_t> lost);
   std::string operation;  ///< "all_reduce"
   uint64_t sequence;      ///< its number within its group
-  uint64_t epoch;         ///< the one it was aborted in
+  uint64_t epoch;  ///< in which ranks were lost; of a root or peer that had long been, the one
+                   ///< before that of the call
   std::vector<uint32_t> lost;
 };
 

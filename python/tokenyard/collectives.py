@@ -175,7 +175,9 @@ class Collectives(Closing):
         """Goes on among the survivors, together. Returns the ranks that have, alike on all.
 
         Waits until every survivor has called it, and lets all groups work again. What failed
-        before, on whichever rank, is behind them all: no later operation fails for it.
+        before, on whichever rank, is behind them all: no later operation fails for it. One that
+        was called before, and whose root is lost, may still fail, with an `OperationAborted` of an
+        epoch before `epoch()`: that asks for no other shrink.
 
         Raises:
             PeerTimeout: a rank has not called it.

@@ -111,7 +111,7 @@ class OperationAborted(Error, RuntimeError):
     sequence: int
     """Its number within its group, from 1."""
     epoch: int
-    """The epoch that it was aborted in."""
+    """In which ranks were lost; of a root or peer that had long been, the one before the call's."""
     lost: list[int]
     """The ranks that are gone."""
 

@@ -271,6 +271,21 @@ TEST(EngineFailure, WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends) {
     EXPECT_TRUE(failure_of<PeerTimeout>(*operation));
 }
 
+// All have put it behind them, so its caller must not wait for them to do so again.
+TEST(EngineFailure, WhatLacksItsRootWhereAnEpochMendsFailsForTheEpochBefore) {
+  EngineWorld world({.ranks = 3});
+  std::vector<float> values(10);
+  const auto broadcast = world.start(0, broadcast_call(array_of(values), 2));
+  world.poll(10);
+  Verdict verdict = world.agree({2});
+  verdict.mends = true;
+  world.install(verdict);
+  world.run({broadcast});
+  const auto aborted = failure_of<OperationAborted>(*broadcast);
+  EXPECT_EQ(aborted->lost, std::vector<uint32_t>{2});
+  EXPECT_LT(aborted->epoch, world.engine(0).mended().epoch);
+}
+
 TEST(EngineFailure, ARepairDoesNotReachIntoLaterEpochs) {
   EngineWorld world({.ranks = 4});
   world.install(world.agree({3}));

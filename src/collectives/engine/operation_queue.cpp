@@ -121,7 +121,7 @@ void OperationQueue::begin(Instant now) {
   if (is_rooted(signature.kind) &&
       std::find(ranks.begin(), ranks.end(), signature.root) == ranks.end()) {
     finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
-                                                         around_.view.epoch, {signature.root})));
+                                                         around_.lost_in(), {signature.root})));
     return;
   }
   operation.shape = shape_of(attempt_->team, attempt_->host_of);

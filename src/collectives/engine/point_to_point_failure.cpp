@@ -77,7 +77,7 @@ std::exception_ptr PointToPoint::timeout_error(const MessageOperation& operation
 
 std::exception_ptr PointToPoint::lost_error(const char* what, uint32_t peer) const {
   return std::make_exception_ptr(
-      OperationAborted(what, peers_[peer].last_number, around_.view.epoch, {peer}));
+      OperationAborted(what, peers_[peer].last_number, around_.lost_in(), {peer}));
 }
 
 void PointToPoint::check_deadlines(Instant now) {

@@ -278,7 +278,9 @@ class EngineProgram final : public Program {
     try {
       std::rethrow_exception(error);
     } catch (const OperationAborted& aborted) {
-      if (raises() && !aborted.lost.empty()) put_failures_behind();
+      // What was called before an epoch that mended, and cannot be done in it, is behind all.
+      const bool is_behind = aborted.epoch < mended_;
+      if (raises() && !aborted.lost.empty() && !is_behind) put_failures_behind();
     } catch (const PeerTimeout&) {
       group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
