@@ -254,9 +254,9 @@ class BlameChecker {
 };
 
 /// Nobody is put out for nothing: who is lost has been touched by a fault, or has lost touch with
-/// one that stays, or with one that goes only now (it leaves, or has stalled) and may have led:
-/// whom a leader does not hear it cannot keep. Else it has left, made way for a newcomer, or
-/// stalled where that is a reason.
+/// another one, which may have led: whom a leader does not hear it cannot keep, even if it goes
+/// itself. Or one that was touched stays, or goes only now (it leaves, or has stalled), and may
+/// have led. Else it has left, made way for a newcomer, or stalled where that is a reason.
 class InnocenceChecker {
  public:
   explicit InnocenceChecker(bool stalled_may_go) : stalled_may_go_(stalled_may_go) {}
@@ -276,7 +276,7 @@ class InnocenceChecker {
             const bool counts = verdict.next.contains(other) || among(verdict.left, other.slot) ||
                                 among(verdict.stalled, other.slot);
             const bool parted = parted_.contains(std::minmax(member, other));
-            return counts && (parted || touched_.contains(other));
+            return parted || (counts && touched_.contains(other));
           });
       expect(out_of_touch, "innocence: nothing has happened to slot {}, and {} begins without it",
              slot, text(verdict.next));
