@@ -189,6 +189,7 @@ nb::dict memory_of(const ExchangeHandle& self, ElementType type, uint32_t row_by
   said["object"] = memory.object;
   said["peak"] = memory.peak;
   said["kept"] = memory.kept;
+  said["kept_by_route"] = memory.kept_by_route;
   return said;
 }
 
