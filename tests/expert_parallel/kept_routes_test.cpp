@@ -216,6 +216,40 @@ TEST(KeptRoutesOnHost, AFailedCallsRowsAndRouteBothStayOutOfUse) {
   }));
 }
 
+/// Rows that a combine reads in place on another stream go to no later call of the stream that they
+/// came on before it has ended, whoever has dropped them.
+TEST(KeptRoutesOnHost, LeaveRowsToACombineOnAnotherStream) {
+  const auto worlds =
+      recording_worlds(1, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20});
+  RecordingAccelerator& gpu = recording_accelerator(*worlds[0]);
+  ExchangeCase alone = kCase;
+  alone.shape.ranks = 1;
+  alone.tokens = {40};
+  const std::vector<Tokens> tokens_of = alone.draw();
+  ExpertParallel exchange(*worlds[0], alone.options());
+  const TokensOnDevice tokens(gpu, tokens_of[0], true);
+  DeviceArray<uint16_t> out(gpu, tokens_of[0].x.size());
+  DispatchInput input = tokens.input();
+  input.received_tokens_max = 40;
+  const Stream own{1}, other{2};
+  gpu.keep_busy(own);
+  gpu.keep_busy(other);
+  for (const Stream stream : {own, other}) {
+    const void* x = nullptr;
+    std::vector<Route> route;
+    {
+      const Received received = exchange.dispatch(input, own.native);
+      exchange.combine({.y = received.x}, *received.route, {.x = out.data()}, stream.native);
+      x = received.x;
+      route.push_back(*received.route);
+    }
+    const Received next = exchange.dispatch(input, own.native);
+    EXPECT_EQ(next.x == x, stream.native == own.native);
+  }
+  gpu.let_go(own);
+  gpu.let_go(other);
+}
+
 /// A graph's replays know addresses: of captured calls the route keeps all that they use.
 TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
   const auto worlds =

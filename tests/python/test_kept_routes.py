@@ -29,8 +29,8 @@ if torch is not None:
 
     from tokenyard.moe import Exchange
 
-LAYERS = 40
-ARENA = 1 << 20
+LAYERS = 48
+ARENA = 1 << 19
 
 
 def layers_rows(rank: int) -> int:
