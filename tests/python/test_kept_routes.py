@@ -86,6 +86,38 @@ def test_arrays_beside_the_rows_outlive_the_route() -> None:
     tokenyard.launch(layer, ranks=1)
 
 
+def test_rows_that_only_cycles_keep_make_room() -> None:
+    """As an exception does whose traceback holds the frame that holds it."""
+
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.ExpertParallel(world, experts=1, hidden=4096, topk=1, tokens_max=32)
+        x = np.zeros((32, 4096), np.float16)
+        ids = np.zeros((32, 1), np.int64)
+        weights = np.ones((32, 1), np.float32)
+
+        def fail() -> None:
+            rows = exchange.dispatch(x, ids, weights).x
+            try:
+                raise RuntimeError(f"a step that does not end, of {len(rows)} rows")
+            except RuntimeError as error:
+                kept.append(error)
+            kept[-1].rows = kept[-1], rows  # type: ignore[attr-defined]
+
+        kept: list[RuntimeError] = []
+        gc.disable()
+        try:
+            for _ in range(20):
+                fail()
+                kept.clear()
+        finally:
+            gc.enable()
+        held = []
+        with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes"):
+            held += [exchange.dispatch(x, ids, weights) for _ in range(20)]
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=1 << 20)
+
+
 @needs_torch
 @pytest.mark.parametrize("num_worst_tokens", [0, 90])
 def test_handles_of_deep_ep(run: Callable[..., None], num_worst_tokens: int) -> None:
