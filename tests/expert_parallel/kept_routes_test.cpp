@@ -14,7 +14,7 @@ const ExchangeCase kCase{.shape = {.ranks = 2, .experts = 8, .hidden = 512, .top
 
 class KeptRoutes : public OnDevice {
  protected:
-  static constexpr size_t kArena = size_t{1} << 20;
+  static constexpr size_t kArena = size_t{576} << 10;
 
   std::vector<std::unique_ptr<World>> narrow_worlds() const {
     return World::in_process(2, GetParam(),
