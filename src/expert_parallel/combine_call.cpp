@@ -90,8 +90,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
   const throughput::Plan plan = plan_of(bytes, input.sms);
   const throughput::RouteTable table = table_of(state);
 
-  state.table->block().record_stream(stream);
-  state.beside->block().record_stream(stream);
+  state.memory->block().record_stream(stream);
   record_rows(state, input.y, stream);
   last_stream_.begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.

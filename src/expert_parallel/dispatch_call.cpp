@@ -11,12 +11,9 @@ using throughput::DispatchParams;
 
 namespace {
 
-/// Where a piece of the arena begins, and ends, as peers are told.
+/// Where a piece of the arena begins, as peers are told.
 uint32_t units_of(CallMemory& memory) {
   return static_cast<uint32_t>(memory.block().offset() / throughput::kOffsetUnit);
-}
-uint32_t units_up_to_end_of(CallMemory& memory) {
-  return units_of(memory) + static_cast<uint32_t>(memory.block().bytes() / throughput::kOffsetUnit);
 }
 
 }  // namespace
@@ -130,17 +127,22 @@ ExpertParallel::Parts::Dispatching ExpertParallel::Parts::prepare(CallKind kind,
   call.input =
       placed(cast(given, alone, stream, route, call.cast_rows), alone, stream, route, call.places);
   call.plan = plan_of(row_bytes(call.input.format), call.input.sms);
-  route.table = reserve_for_route(table_of(route).bytes(route.tokens), stream);
-  route.row_on = table_of(route).rows();
   call.params = dispatch_params(kind, call.input, route, call.plan);
   route.rows = call.waits() ? world.size() * options.tokens_max : route.places;  // At most.
   route.layout = call.params.received(route.rows);
-  route.beside = reserve_for_route(route.layout.beside_bytes(), stream);
+  // The table is last: what lies beside the rows ends where it begins, however many they are.
+  route.memory = reserve(route.layout.beside_bytes() + table_of(route).bytes(route.tokens), stream,
+                         ArenaEnd::upper);
+  call.params.table = table_of(route);
+  call.params.route = call.params.table.rows();
+  route.row_on = call.params.route;
   call.rows = reserve(route.layout.bytes(), stream);
   route.received = call.rows;
   keep_captured(call.rows, stream, route);
   call.params.call.rows_at = units_of(*call.rows);
-  call.params.call.beside_at = units_up_to_end_of(*route.beside);
+  call.params.call.beside_at =
+      units_of(*route.memory) +
+      static_cast<uint32_t>(route.layout.beside_bytes() / throughput::kOffsetUnit);
   return call;
 }
 
@@ -165,7 +167,8 @@ void ExpertParallel::Parts::learn_counts(Dispatching& call) {
   route.layout = call.params.received(route.rows);
   // No peer writes more than it has counted.
   call.rows->block().keep_first(route.layout.bytes());
-  route.beside->block().keep_last(route.layout.beside_bytes());
+  route.memory->block().keep_last(route.layout.beside_bytes() +
+                                  table_of(route).bytes(route.tokens));
 }
 
 std::vector<uint32_t> ExpertParallel::Parts::told(const uint32_t* words, uint32_t count) const {
@@ -206,7 +209,7 @@ Received ExpertParallel::Parts::dispatch_again(const DispatchInput& given, const
   const throughput::ReceivedLayout layout = params.received(state->rows);
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
   keep_captured(memory, stream, *state);
-  state->table->block().record_stream(stream);
+  state->memory->block().record_stream(stream);
   params.call.rows_at = units_of(*memory);
   params.call.route = &table_of(*state).epoch();
   std::shared_ptr<CallMemory> watched;

@@ -26,9 +26,8 @@ namespace tokenyard {
 /// route's: they go with the last Received.
 struct Route::State {
   std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
-  std::shared_ptr<CallMemory> beside;     ///< the route's piece of ReceivedLayout
+  std::shared_ptr<CallMemory> memory;     ///< the route's piece of ReceivedLayout, then RouteTable
   throughput::ReceivedLayout layout{};    ///< of it, and of the rows that came with it
-  std::shared_ptr<CallMemory> table;      ///< RouteTable
   const int32_t* row_on = nullptr;        ///< its rows
   std::weak_ptr<CallMemory> received;     ///< the rows that came with it, while somebody has them
   uint32_t tokens = 0;
@@ -39,6 +38,7 @@ struct Route::State {
   /// captured them: its replays know the addresses, so nothing of it is freed before the route is.
   std::vector<std::shared_ptr<CallMemory>> captured;
 
+  std::byte* table() const { return memory->block().data() + layout.beside_bytes(); }
   const int32_t* sources() const { return at<int32_t>(layout.sources_at()); }
   const int32_t* ids() const { return at<int32_t>(layout.ids_at()); }
   const float* weights() const { return at<float>(layout.weights_at()); }
@@ -46,7 +46,7 @@ struct Route::State {
  private:
   template <class T>
   const T* at(size_t offset) const {
-    return reinterpret_cast<const T*>(beside->block().data() + offset);
+    return reinterpret_cast<const T*>(memory->block().data() + offset);
   }
 };
 
@@ -98,15 +98,11 @@ struct ExpertParallel::Parts {
   // Calls.
   throughput::Plan plan_of(uint32_t row_bytes, uint32_t sms) const;
   throughput::RouteTable table_of(const Route::State& route) const {
-    return {.base = route.table ? route.table->block().data() : nullptr,
+    return {.base = route.memory ? route.table() : nullptr,
             .ranks = world.size(),
             .local_experts = control_.local_experts};
   }
   std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower);
-  /// What a route keeps lies apart from rows, which come and go.
-  std::shared_ptr<CallMemory> reserve_for_route(size_t bytes, Stream stream) {
-    return reserve(bytes, stream, ArenaEnd::upper);
-  }
   /// Has the route keep what a call on it uses, if a CUDA graph is capturing the call.
   void keep_captured(const std::shared_ptr<CallMemory>& memory, Stream stream, Route::State& route);
   throughput::CallParams call_params(throughput::CallKind kind) const;

@@ -239,10 +239,10 @@ ExpertParallel::Memory ExpertParallel::Parts::memory(const RowFormat& format, ui
   };
   ExpertParallel::Memory memory;
   memory.object = pieces(window_.bytes());
-  memory.peak =
-      pieces(layout.bytes()) + pieces(layout.beside_bytes()) + pieces(table.bytes(tokens));
+  const auto of_route = [&] { return pieces(layout.beside_bytes() + table.bytes(tokens)); };
+  memory.peak = pieces(layout.bytes()) + of_route();
   layout.rows = rows;
-  memory.kept_by_route = pieces(layout.beside_bytes()) + pieces(table.bytes(tokens));
+  memory.kept_by_route = of_route();
   memory.kept = pieces(layout.bytes()) + memory.kept_by_route;
   return memory;
 }

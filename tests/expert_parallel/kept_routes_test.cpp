@@ -101,6 +101,10 @@ TEST_P(KeptRoutes, KeepWhatIsPredicted) {
       }
       EXPECT_EQ(used(), 0u);
     }
+    {
+      const Received nothing = exchange.dispatch(DispatchInput{});
+      EXPECT_EQ(used(), exchange.memory({}, 0, 0).kept);
+    }
     // Rows dispatched again are their own, by which the route keeps no more.
     const Route route = *exchange.dispatch(tokens.input()).route;
     {
