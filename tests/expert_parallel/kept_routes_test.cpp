@@ -157,8 +157,10 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
     const uint32_t rank = world.rank(), hidden = kCase.shape.hidden;
     const Stream first = accelerator.make_stream(), second = accelerator.make_stream();
     {
-      ExpertParallel exchange(world, kCase.options());
-      ExpertParallel another(world, kCase.options());
+      ExpertParallelOptions options = kCase.options();
+      options.sms = 4;  // A GPU has multiprocessors for calls of both at once.
+      ExpertParallel exchange(world, options);
+      ExpertParallel another(world, options);
       const TokensOnDevice tokens(accelerator, tokens_of[rank], true);
       const TokensOnDevice others(accelerator, others_of[rank], true);
       DeviceArray<uint16_t> out(accelerator, tokens_of[rank].x.size());
