@@ -165,6 +165,26 @@ def test_handles_of_deep_ep(run: Callable[..., None], num_worst_tokens: int) -> 
 
 
 @needs_torch
+def test_handles_of_an_elastic_buffer(run: Callable[..., None]) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = deep_ep.ElasticBuffer(
+            world, ARENA, num_max_tokens_per_rank=30, hidden=HIDDEN, num_topk=TOPK
+        )
+        x, topk_idx, topk_weights = given(world)
+        handles = [
+            buffer.dispatch(x, topk_idx, topk_weights, num_experts=EXPERTS)[3]
+            for _ in range(LAYERS)
+        ]
+        while handles:
+            handle = handles.pop()
+            rows, *_ = buffer.dispatch(x, handle=handle)
+            assert equal(buffer.combine(rows * 1, handle)[0], expected_sum(x, topk_idx))
+
+    assert layers_rows(0) > ARENA
+    run(layer, arena_bytes=ARENA)
+
+
+@needs_torch
 @pytest.mark.parametrize("device", ["host", "cuda"])
 def test_tickets_of_autograd(device: str) -> None:
     """All layers of a step, two micro-batches of it before one backward pass, several steps."""
