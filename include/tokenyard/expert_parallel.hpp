@@ -130,13 +130,14 @@ struct CombineOutput {
   float* topk_weights = nullptr;  ///< [tokens, topk]; given if and only if weights are
 };
 
-/// Where each token of a call went; keeps what combine and a repeated dispatch need. Shared by
-/// copy.
+/// Where each token of a call went; keeps what combine and a repeated dispatch need, but no rows.
+/// Shared by copy.
 class Route;
 
 /// What a rank received, in arena memory: rows in the order of their source rank, then source
-/// token. The memory is freed, in stream order, when the last copy of this and of the Route is
-/// gone.
+/// token. Rows and scales are freed, in stream order, when the last copy of this is gone; what lies
+/// beside them (ids, weights, source tokens, counts) when the last copy of the Route is gone too.
+/// What a CUDA graph has captured stays until the Route goes.
 class Received;
 
 class ExpertParallel {
@@ -194,9 +195,10 @@ class ExpertParallel {
 
   /// What a call takes of the arena of each rank, in bytes.
   struct Memory {
-    size_t object = 0;  ///< the object itself, as long as it lives
-    size_t peak = 0;    ///< a dispatch while the number of rows is not known
-    size_t kept = 0;    ///< once it is known: by Received and Route
+    size_t object = 0;         ///< the object itself, as long as it lives
+    size_t peak = 0;           ///< a dispatch while the number of rows is not known
+    size_t kept = 0;           ///< once it is known: by Received and Route
+    size_t kept_by_route = 0;  ///< of that by the Route, once Received is gone
   };
   /// Of a dispatch of `tokens` tokens that brings `rows_received` rows.
   Memory memory(const RowFormat& format, uint32_t tokens, uint32_t rows_received) const;
@@ -286,7 +288,7 @@ class Received {
   const uint32_t* sources_ready = nullptr;
   const uint32_t* experts_ready = nullptr;
   std::optional<Route> route;
-  std::shared_ptr<void> owner;    ///< keeps the memory
+  std::shared_ptr<void> owner;    ///< keeps rows and scales; the route keeps what lies beside them
   std::shared_ptr<void> watched;  ///< keeps these words
 };
 

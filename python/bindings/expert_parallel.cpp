@@ -11,6 +11,7 @@
 #include "ids.hpp"
 #include "received.hpp"
 #include "registration.hpp"
+#include "room.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -91,8 +92,7 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids&
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
-  nb::gil_scoped_release unlocked;
-  return {exchange, exchange->expert_parallel.dispatch(input, stream)};
+  return {exchange, with_room([&] { return exchange->expert_parallel.dispatch(input, stream); })};
 }
 
 std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
@@ -104,14 +104,12 @@ std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
-  nb::gil_scoped_release unlocked;
-  RowsByExpert by_expert =
-      exchange->expert_parallel.dispatch_by_expert(input,
-                                                   {.alignment = alignment,
-                                                    .rows_max = rows_max,
-                                                    .scale_order = scale_order,
-                                                    .clear_padding = clear_padding},
-                                                   stream);
+  const ExpandOptions grouped{.alignment = alignment,
+                              .rows_max = rows_max,
+                              .scale_order = scale_order,
+                              .clear_padding = clear_padding};
+  RowsByExpert by_expert = with_room(
+      [&] { return exchange->expert_parallel.dispatch_by_expert(input, grouped, stream); });
   return {HeldReceived{exchange, std::move(by_expert.received)},
           HeldExpertRows{exchange, std::move(by_expert.rows)}};
 }
@@ -123,8 +121,9 @@ HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Rows& x, cons
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   const DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
-  nb::gil_scoped_release unlocked;
-  return {exchange, exchange->expert_parallel.dispatch(input, route.route, stream)};
+  return {exchange, with_room([&] {
+            return exchange->expert_parallel.dispatch(input, route.route, stream);
+          })};
 }
 
 void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& route,
@@ -147,8 +146,7 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
                            .sms = sms,
                            .local_sms = local_sms};
   const CombineOutput output{.x = out.data(), .topk_weights = data_of(out_weights)};
-  nb::gil_scoped_release unlocked;
-  exchange->expert_parallel.combine(input, route.route, output, stream);
+  with_room([&] { exchange->expert_parallel.combine(input, route.route, output, stream); });
 }
 
 HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, uint32_t alignment,
@@ -156,25 +154,22 @@ HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, 
                       uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
-  nb::gil_scoped_release unlocked;
-  return {exchange, exchange->expert_parallel.expand(received.received,
-                                                     {.alignment = alignment,
-                                                      .rows_max = rows_max,
-                                                      .scale_order = scale_order,
-                                                      .sms = sms,
-                                                      .clear_padding = clear_padding},
-                                                     stream)};
+  const ExpandOptions grouped{.alignment = alignment,
+                              .rows_max = rows_max,
+                              .scale_order = scale_order,
+                              .sms = sms,
+                              .clear_padding = clear_padding};
+  return {exchange, with_room([&] {
+            return exchange->expert_parallel.expand(received.received, grouped, stream);
+          })};
 }
 
 nb::object rows_output_buffer(const ExchangeHandle& self, const HeldRoute& route, ElementType type,
                               uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
-  std::shared_ptr<void> memory;
-  {
-    nb::gil_scoped_release unlocked;
-    memory = exchange->expert_parallel.output_buffer(route.route, stream, type);
-  }
+  const std::shared_ptr<void> memory =
+      with_room([&] { return exchange->expert_parallel.output_buffer(route.route, stream, type); });
   const size_t element = type == ElementType::fp32 ? 4 : 2;
   return arena_array(
       exchange, memory, static_cast<const uint8_t*>(memory.get()),
@@ -189,6 +184,7 @@ nb::dict memory_of(const ExchangeHandle& self, ElementType type, uint32_t row_by
   said["object"] = memory.object;
   said["peak"] = memory.peak;
   said["kept"] = memory.kept;
+  said["kept_by_route"] = memory.kept_by_route;
   return said;
 }
 

@@ -43,11 +43,11 @@ template nb::object arena_array(const std::shared_ptr<Exchange>&, const std::sha
 
 namespace {
 
+/// What travelled beside the rows is the route's, and keeps no rows alive.
 template <class Element>
-nb::object rows_of(const HeldReceived& self, const void* data, size_t columns) {
-  const Received& received = self.received;
-  return arena_array(self.exchange, received.owner, static_cast<const Element*>(data),
-                     {received.rows, columns});
+nb::object beside_rows(const HeldReceived& self, const Element* data,
+                       std::initializer_list<size_t> shape) {
+  return arena_array(self.exchange, self.received.route->state(), data, shape);
 }
 
 size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
@@ -66,7 +66,9 @@ size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
 
 nb::object received_x(const HeldReceived& self) {
   if (self.received.x == nullptr) return nb::none();  // They are grouped by expert.
-  return rows_of<uint8_t>(self, self.received.x, row_bytes(*self.exchange, self.received.format));
+  return arena_array(self.exchange, self.received.owner,
+                     static_cast<const uint8_t*>(self.received.x),
+                     {self.received.rows, row_bytes(*self.exchange, self.received.format)});
 }
 
 /// Scales as they lie: by rows [rows, stride], by columns [words, stride].
@@ -81,8 +83,7 @@ nb::object scales_of(const Held& self, const Rows& rows) {
 
 nb::object device_counts(const HeldReceived& self, const uint32_t* counts, size_t count) {
   // Counts of rows are below 2^31.
-  return arena_array(self.exchange, self.received.route->state(),
-                     reinterpret_cast<const int32_t*>(counts), {count});
+  return beside_rows(self, reinterpret_cast<const int32_t*>(counts), {count});
 }
 
 nb::object ready_words(const HeldReceived& self, const uint32_t* words, size_t count) {
@@ -102,18 +103,17 @@ nb::object expert_column(const HeldExpertRows& self, const Element* data, size_t
 }
 
 nb::object topk_idx(const HeldReceived& self) {
-  return rows_of<int32_t>(self, self.received.topk_idx,
-                          self.exchange->expert_parallel.options().topk);
+  return beside_rows(self, self.received.topk_idx,
+                     {self.received.rows, self.exchange->expert_parallel.options().topk});
 }
 
 nb::object topk_weights(const HeldReceived& self) {
-  return rows_of<float>(self, self.received.topk_weights,
-                        self.exchange->expert_parallel.options().topk);
+  return beside_rows(self, self.received.topk_weights,
+                     {self.received.rows, self.exchange->expert_parallel.options().topk});
 }
 
 nb::object source_token(const HeldReceived& self) {
-  return arena_array(self.exchange, self.received.owner, self.received.source_token,
-                     {self.received.rows});
+  return beside_rows(self, self.received.source_token, {self.received.rows});
 }
 
 HeldRoute route(const HeldReceived& self) {

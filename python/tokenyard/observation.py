@@ -50,7 +50,8 @@ class Observation:
 
         Returns:
             "object": the exchange itself, as long as it lives; "peak": a dispatch while the number
-            of rows is not known; "kept": once it is known, by what was received and its route.
+            of rows is not known; "kept": once it is known, by what was received and its route;
+            "kept_by_route": of that, by the route once the rows have died.
         """
         if dtype not in ROWS:
             raise invalid("dtype", " or ".join(ROWS), dtype)

@@ -17,8 +17,8 @@ A = TypeVar("A")
 class Route:
     """Where each token of a dispatch went: what combine needs, and a repeated dispatch.
 
-    Made by `ExpertParallel.dispatch`. It and the arrays received with it share the memory that they
-    lie in, which is given back when the last of them has died.
+    Made by `ExpertParallel.dispatch`. Of the arena it keeps what travelled beside the rows; `x` and
+    `scales` do not live on with it.
     """
 
     def __init__(self, native: Any, arrays: Arrays) -> None:
@@ -107,7 +107,7 @@ class Received(Arrived[A]):
     """What a rank received: rows in the order of their source rank, then their source token.
 
     The arrays are views into this rank's arena and keep it alive; nothing was copied. Each is made
-    when it is asked for.
+    when it is asked for. `x` and `scales` keep the rows, the others what travelled beside them.
     """
 
     @cached_property

@@ -20,6 +20,16 @@ Weights check_weights(const Route::State& route, const float* weights, const flo
   return Weights::with;
 }
 
+/// Results that were written where their rows came to are read there, whoever drops these rows
+/// before the combine has ended.
+void record_rows(const Route::State& route, const void* y, Stream stream) {
+  const std::shared_ptr<CallMemory> rows = route.received.lock();
+  if (rows == nullptr) return;
+  const auto* const at = static_cast<const std::byte*>(y);
+  const std::byte* const begin = rows->block().data();
+  if (at >= begin && at < begin + rows->block().bytes()) rows->block().record_stream(stream);
+}
+
 }  // namespace
 
 std::optional<uint32_t> ExpertParallel::Parts::place_in_arena(const void* data,
@@ -64,8 +74,7 @@ throughput::Preparation ExpertParallel::Parts::prepare_beside(const CombineInput
   return {.blocks = plan.blocks -
                     throughput::choose_pullers(world.size(), plan.blocks, prepared_row(input)),
           .results = results_params(input, route, to, plan.combine_groups, plan.combine),
-          .tokens = reinterpret_cast<const int32_t*>(route.received->block().data() +
-                                                     route.layout.sources_at()),
+          .tokens = route.sources(),
           .rows_from = table_of(route).rows_from(),
           .of_own_tokens = input.by_expert != nullptr};
 }
@@ -81,8 +90,8 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
   const throughput::Plan plan = plan_of(bytes, input.sms);
   const throughput::RouteTable table = table_of(state);
 
-  state.table->block().record_stream(stream);
-  state.received->block().record_stream(stream);
+  state.memory->block().record_stream(stream);
+  record_rows(state, input.y, stream);
   last_stream_.begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
   const void* y = input.y;
@@ -106,7 +115,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
   call.format = throughput::FormatWord::of(input.type, bytes);
   call.rows_at = readable_by_peers(y, size_t{state.rows} * bytes, stream, state, copies);
   if (with_weights == Weights::with)
-    call.weights_at = readable_by_peers(
+    call.beside_at = readable_by_peers(
         input.weights, size_t{state.rows} * options.topk * sizeof(float), stream, state, copies);
   const CombineParams params{.call = call,
                              .preparation = preparation,

@@ -71,8 +71,8 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
            stream, params);
   });
   RowsByExpert by_expert;
-  by_expert.received = received(call.route, call.input.format, route.layout, route.received,
-                                dispatch.readiness, nullptr);
+  by_expert.received =
+      received(call.route, call.input.format, route.layout, call.rows, dispatch.readiness, nullptr);
   by_expert.received.x = nullptr;
   by_expert.received.scales = nullptr;
   by_expert.rows = count_rows(route, expand);

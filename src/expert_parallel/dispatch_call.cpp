@@ -18,10 +18,17 @@ uint32_t units_of(CallMemory& memory) {
 
 }  // namespace
 
-std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream stream) {
+std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream stream,
+                                                           ArenaEnd end) {
   // A call's memory has a place, even where nothing will come.
   constexpr size_t kLeast = throughput::kOffsetUnit;
-  return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream), health_);
+  return std::make_shared<CallMemory>(arena_.allocate(std::max(bytes, kLeast), stream, end),
+                                      health_);
+}
+
+void ExpertParallel::Parts::keep_captured(const std::shared_ptr<CallMemory>& memory, Stream stream,
+                                          Route::State& route) {
+  if (accelerator_.captures(stream)) route.captured.push_back(memory);
 }
 
 throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
@@ -35,7 +42,7 @@ throughput::CallParams ExpertParallel::Parts::call_params(CallKind kind) const {
           .scales = {},
           .rows_at = 0,
           .places = 0,
-          .weights_at = 0,
+          .beside_at = 0,
           .control = {.windows = windows_, .layout = control_},
           .arenas = arenas_,
           .workspace = workspace_,
@@ -78,11 +85,13 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
 }
 
 throughput::Readiness ExpertParallel::Parts::readiness(const DispatchInput& input, Stream stream,
+                                                       Route::State& route,
                                                        std::shared_ptr<CallMemory>& memory) {
   throughput::Readiness words{
       .words = nullptr, .ranks = world.size(), .local_experts = control_.local_experts};
   if (!input.watcher) return words;
   memory = reserve(words.bytes(), stream);
+  keep_captured(memory, stream, route);
   words.words = reinterpret_cast<uint32_t*>(memory->block().data());
   accelerator_.fill(words.words, 0, words.bytes(), stream);
   const Stream watcher{*input.watcher};
@@ -118,13 +127,22 @@ ExpertParallel::Parts::Dispatching ExpertParallel::Parts::prepare(CallKind kind,
   call.input =
       placed(cast(given, alone, stream, route, call.cast_rows), alone, stream, route, call.places);
   call.plan = plan_of(row_bytes(call.input.format), call.input.sms);
-  route.table = reserve(table_of(route).bytes(route.tokens), stream);
-  route.row_on = table_of(route).rows();
   call.params = dispatch_params(kind, call.input, route, call.plan);
   route.rows = call.waits() ? world.size() * options.tokens_max : route.places;  // At most.
   route.layout = call.params.received(route.rows);
-  route.received = reserve(route.layout.bytes(), stream);
-  call.params.call.rows_at = units_of(*route.received);
+  // The table is last: what lies beside the rows ends where it begins, however many they are.
+  route.memory = reserve(route.layout.beside_bytes() + table_of(route).bytes(route.tokens), stream,
+                         ArenaEnd::upper);
+  call.params.table = table_of(route);
+  call.params.route = call.params.table.rows();
+  route.row_on = call.params.route;
+  call.rows = reserve(route.layout.bytes(), stream);
+  route.received = call.rows;
+  keep_captured(call.rows, stream, route);
+  call.params.call.rows_at = units_of(*call.rows);
+  call.params.call.beside_at =
+      units_of(*route.memory) +
+      static_cast<uint32_t>(route.layout.beside_bytes() / throughput::kOffsetUnit);
   return call;
 }
 
@@ -133,9 +151,9 @@ Received ExpertParallel::Parts::dispatch(const DispatchInput& given, Stream stre
   check_dispatch(given);
   Dispatching call = prepare(CallKind::dispatch, given, stream);
   std::shared_ptr<CallMemory> watched;
-  call.params.readiness = readiness(call.input, stream, watched);
+  call.params.readiness = readiness(call.input, stream, *call.route, watched);
   run(call, [&] { launch_dispatch(call.params, call.plan, stream); });
-  return received(call.route, call.input.format, call.route->layout, call.route->received,
+  return received(call.route, call.input.format, call.route->layout, call.rows,
                   call.params.readiness, watched);
 }
 
@@ -147,7 +165,10 @@ void ExpertParallel::Parts::learn_counts(Dispatching& call) {
   route.tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
   route.rows = std::accumulate(route.rows_from.begin(), route.rows_from.end(), 0u);
   route.layout = call.params.received(route.rows);
-  route.received->block().trim(route.layout.bytes());
+  // No peer writes more than it has counted.
+  call.rows->block().keep_first(route.layout.bytes());
+  route.memory->block().keep_last(route.layout.beside_bytes() +
+                                  table_of(route).bytes(route.tokens));
 }
 
 std::vector<uint32_t> ExpertParallel::Parts::told(const uint32_t* words, uint32_t count) const {
@@ -187,11 +208,12 @@ Received ExpertParallel::Parts::dispatch_again(const DispatchInput& given, const
   DispatchParams params = dispatch_params(CallKind::dispatch_again, input, *state, plan);
   const throughput::ReceivedLayout layout = params.received(state->rows);
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
-  state->table->block().record_stream(stream);
+  keep_captured(memory, stream, *state);
+  state->memory->block().record_stream(stream);
   params.call.rows_at = units_of(*memory);
   params.call.route = &table_of(*state).epoch();
   std::shared_ptr<CallMemory> watched;
-  params.readiness = readiness(input, stream, watched);
+  params.readiness = readiness(input, stream, *state, watched);
   guard([&] { launch_dispatch(params, plan, stream); });
   check();
   return received(state, input.format, layout, memory, params.readiness, watched);
@@ -204,7 +226,6 @@ Received ExpertParallel::Parts::received(const std::shared_ptr<Route::State>& ro
                                          const throughput::Readiness& readiness,
                                          std::shared_ptr<CallMemory> watched) const {
   const std::byte* const begin = owner->block().data();
-  const std::byte* const metadata = route->received->block().data();
   const throughput::RouteTable table = table_of(*route);
   Received received;
   received.rows = route->rows;
@@ -212,9 +233,9 @@ Received ExpertParallel::Parts::received(const std::shared_ptr<Route::State>& ro
   received.format = format;
   received.scales = layout.scale_words == 0 ? nullptr : begin + layout.scales_at();
   received.scale_stride = layout.scale_stride();
-  received.topk_idx = reinterpret_cast<const int32_t*>(metadata + route->layout.ids_at());
-  received.topk_weights = reinterpret_cast<const float*>(metadata + route->layout.weights_at());
-  received.source_token = reinterpret_cast<const int32_t*>(metadata + route->layout.sources_at());
+  received.topk_idx = route->ids();
+  received.topk_weights = route->weights();
+  received.source_token = route->sources();
   received.rows_from = route->rows_from;
   received.tokens_per_expert = route->tokens_per_expert;
   received.rows_from_on_device = table.rows_from();

@@ -20,20 +20,34 @@
 
 namespace tokenyard {
 
-/// Where each token of a dispatch went, and the memory that the rows came to.
+/// Where each token of a dispatch went. Of the arena it keeps what calls on it read: its table, and
+/// what travelled beside the rows. Peers write that during the dispatch, and only this rank reads
+/// it later: combines the source tokens and the weights, expand all of it. The rows are not the
+/// route's: they go with the last Received.
 struct Route::State {
   std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
-  std::shared_ptr<CallMemory> received;   ///< ReceivedLayout
-  throughput::ReceivedLayout layout{};    ///< of it
-  std::shared_ptr<CallMemory> table;      ///< RouteTable
+  std::shared_ptr<CallMemory> memory;     ///< the route's piece of ReceivedLayout, then RouteTable
+  throughput::ReceivedLayout layout{};    ///< of it, and of the rows that came with it
   const int32_t* row_on = nullptr;        ///< its rows
+  std::weak_ptr<CallMemory> received;     ///< the rows that came with it, while somebody has them
   uint32_t tokens = 0;
   uint32_t rows = 0;    ///< that came, or places for them
   uint32_t places = 0;  ///< as the caller bounded them, or 0
   std::vector<uint32_t> rows_from, tokens_per_expert;
-  /// What calls on this route have needed on the way, if a CUDA graph may have captured them: then
-  /// nothing may be freed before the route is.
-  std::vector<std::shared_ptr<CallMemory>> scratch;
+  /// What peers write, and what calls on this route need on the way, where a CUDA graph has
+  /// captured them: its replays know the addresses, so nothing of it is freed before the route is.
+  std::vector<std::shared_ptr<CallMemory>> captured;
+
+  std::byte* table() const { return memory->block().data() + layout.beside_bytes(); }
+  const int32_t* sources() const { return at<int32_t>(layout.sources_at()); }
+  const int32_t* ids() const { return at<int32_t>(layout.ids_at()); }
+  const float* weights() const { return at<float>(layout.weights_at()); }
+
+ private:
+  template <class T>
+  const T* at(size_t offset) const {
+    return reinterpret_cast<const T*>(memory->block().data() + offset);
+  }
 };
 
 struct ExpertParallel::Parts {
@@ -84,23 +98,26 @@ struct ExpertParallel::Parts {
   // Calls.
   throughput::Plan plan_of(uint32_t row_bytes, uint32_t sms) const;
   throughput::RouteTable table_of(const Route::State& route) const {
-    return {.base = route.table ? route.table->block().data() : nullptr,
+    return {.base = route.memory ? route.table() : nullptr,
             .ranks = world.size(),
             .local_experts = control_.local_experts};
   }
-  std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream);
+  std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower);
+  /// Has the route keep what a call on it uses, if a CUDA graph is capturing the call.
+  void keep_captured(const std::shared_ptr<CallMemory>& memory, Stream stream, Route::State& route);
   throughput::CallParams call_params(throughput::CallKind kind) const;
   throughput::DispatchParams dispatch_params(throughput::CallKind kind, const DispatchInput& input,
                                              const Route::State& route,
                                              const throughput::Plan& plan) const;
   /// Cleared words for a call's watcher, if it has one; `memory` keeps them.
-  throughput::Readiness readiness(const DispatchInput& input, Stream stream,
+  throughput::Readiness readiness(const DispatchInput& input, Stream stream, Route::State& route,
                                   std::shared_ptr<CallMemory>& memory);
   /// A dispatch on its way to its launch.
   struct Dispatching {
     std::shared_ptr<Route::State> route;
     DispatchInput input;                            ///< as it travels
     std::shared_ptr<CallMemory> cast_rows, places;  ///< that it reads
+    std::shared_ptr<CallMemory> rows;               ///< that come
     throughput::Plan plan;
     throughput::DispatchParams params;
     bool waits() const { return params.awaited; }
@@ -121,7 +138,8 @@ struct ExpertParallel::Parts {
   }
   void launch_dispatch(const throughput::DispatchParams& params, const throughput::Plan& plan,
                        Stream stream);
-  /// After await_counts: what the record says of the route, whose memory is trimmed.
+  /// After await_counts: what the record says of the route; what the bound was too much is given
+  /// back.
   void learn_counts(Dispatching& call);
   /// Runs the part of a call from its launch on: what escapes from there leaves the object failed.
   template <class Body>

@@ -112,8 +112,7 @@ void record(const std::shared_ptr<void>& memory, uint64_t stream) {
 
 void record(const std::optional<Route>& route, uint64_t stream) {
   if (!route) return;
-  record(route->state()->received, stream);
-  record(route->state()->table, stream);
+  record(route->state()->memory, stream);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using expert_major::ExpertRowsLayout;
 std::shared_ptr<CallMemory> ExpertParallel::Parts::scratch(size_t bytes, Stream stream,
                                                            Route::State& route) {
   std::shared_ptr<CallMemory> memory = reserve(bytes, stream);
-  if (route.places != 0) route.scratch.push_back(memory);
+  keep_captured(memory, stream, route);
   return memory;
 }
 
@@ -113,8 +113,7 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
       rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
   const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
   last_stream_.begin_call(stream);
-  route.received->block().record_stream(stream);
-  route.table->block().record_stream(stream);
+  received.record_stream(stream.native);
   launch(accelerator_, expert_major::expand_rows_kernel,
          {.blocks = shape.blocks,
           .warps = shape.warps,
@@ -193,15 +192,12 @@ void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& la
 throughput::ResultsParams ExpertParallel::Parts::results_params(
     const CombineInput& input, const Route::State& route, std::byte* to, uint32_t groups,
     const throughput::StagePlan& rings) const {
-  const std::byte* const metadata = route.received->block().data();
   return {.topk = options.topk,
           .row_bytes = row_bytes({.type = input.type}),
           .type = input.type,
           .y = static_cast<const std::byte*>(input.y),
           .slots = input.by_expert != nullptr ? input.by_expert->slots : nullptr,
-          .weights = input.weighted
-                         ? reinterpret_cast<const float*>(metadata + route.layout.weights_at())
-                         : nullptr,
+          .weights = input.weighted ? route.weights() : nullptr,
           .to = to,
           .groups = groups,
           .plan = rings};
@@ -243,9 +239,11 @@ ExpertParallel::Memory ExpertParallel::Parts::memory(const RowFormat& format, ui
   };
   ExpertParallel::Memory memory;
   memory.object = pieces(window_.bytes());
-  memory.peak = pieces(layout.bytes()) + pieces(table.bytes(tokens));
+  const auto of_route = [&] { return pieces(layout.beside_bytes() + table.bytes(tokens)); };
+  memory.peak = pieces(layout.bytes()) + of_route();
   layout.rows = rows;
-  memory.kept = pieces(layout.bytes()) + pieces(table.bytes(tokens));
+  memory.kept_by_route = of_route();
+  memory.kept = pieces(layout.bytes()) + memory.kept_by_route;
   return memory;
 }
 

@@ -24,6 +24,11 @@ class ArenaBlock {
   uint64_t offset() const;  ///< from the arena's base: what peers are told
   /// Gives back all past the first `bytes`.
   void trim(size_t bytes);
+  /// Keep the first, or the last, `bytes` (rounded up to the arena's alignment, from the end of the
+  /// piece) and give back the others, which nobody has used since they were allocated: at once, if
+  /// nobody used them before either.
+  void keep_first(size_t bytes);
+  void keep_last(size_t bytes);
   /// Keeps the piece out of use for as long as the arena lives: late data of an aborted call may
   /// still land in it. This object is empty then.
   void quarantine();
@@ -38,12 +43,16 @@ class ArenaBlock {
   std::unique_ptr<State> state_;
 };
 
+/// Where in the arena a piece goes: what stays while much else comes and goes lies at its upper
+/// end, where it does not part the room of the others.
+enum class ArenaEnd : uint8_t { lower, upper };
+
 class Arena {
  public:
   virtual ~Arena() = default;
   /// 256-byte aligned, not initialised. Throws InvalidArgument naming arena_bytes, with what was
   /// asked for and what is free, if it does not fit.
-  virtual ArenaBlock allocate(size_t bytes, Stream stream) = 0;
+  virtual ArenaBlock allocate(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower) = 0;
   virtual size_t capacity() const = 0;
   virtual size_t used() const = 0;
   virtual size_t peak() const = 0;

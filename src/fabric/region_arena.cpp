@@ -13,6 +13,11 @@ namespace tokenyard {
 
 class RegionArena::Pool {
  public:
+  struct Taken {
+    uint64_t offset;
+    bool unused;  ///< nothing that is still enqueued uses it
+  };
+
   Pool(std::shared_ptr<Accelerator> accelerator, Region region, std::chrono::nanoseconds patience)
       : accelerator_(std::move(accelerator)),
         region_(std::move(region)),
@@ -36,41 +41,44 @@ class RegionArena::Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  uint64_t allocate(size_t bytes, Stream stream) {
-    std::optional<uint64_t> offset;
+  Taken allocate(size_t bytes, Stream stream, ArenaEnd end) {
+    std::optional<Taken> taken;
     // Locked a try at a time: other threads may drop pieces meanwhile.
     const auto try_once = [&] {
       const std::lock_guard lock(mutex_);
-      offset = take(bytes, stream);
-      return offset || bytes > pieces_.capacity() || resting_.empty();
+      taken = take(bytes, stream, end);
+      return taken || bytes > pieces_.capacity() || resting_.empty();
     };
     if (!try_once()) accelerator_->wait_until(accelerator_->now() + patience_, try_once);
     const std::lock_guard lock(mutex_);
-    if (!offset) {
+    if (!taken) {
       throw InvalidArgument(
           "arena_bytes", fmt::format("room for {} more bytes", bytes),
           fmt::format("{} bytes, {} of them in use, at most {} free in one piece",
                       pieces_.capacity(), pieces_.used(), pieces_.largest_free()));
     }
-    return *offset;
+    return *taken;
   }
 
-  void free(uint64_t offset, const std::vector<Stream>& streams) {
+  /// `streams`: those that may still use it.
+  void free(uint64_t offset, const std::vector<Stream>& streams, ArenaEnd end) {
     const std::lock_guard lock(mutex_);
-    Resting resting{offset, streams, {}};
-    for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
-    resting_.push_back(std::move(resting));
-    // What rests is asked after when memory is wanted; before that it only must not become many.
-    if (resting_.size() > kRestingMost) reclaim();
+    release(offset, streams, end);
   }
-
-  void trim(uint64_t offset, size_t bytes, const std::vector<Stream>& streams) {
-    std::optional<uint64_t> rest;
-    {
-      const std::lock_guard lock(mutex_);
-      rest = pieces_.split(offset, bytes);
-    }
-    if (rest) free(*rest, streams);
+  /// `streams`: those that may use what is given back.
+  void keep_first(uint64_t offset, size_t bytes, const std::vector<Stream>& streams, ArenaEnd end) {
+    const std::lock_guard lock(mutex_);
+    if (const auto rest = pieces_.split(offset, bytes)) release(*rest, streams, end);
+  }
+  /// Returns where the kept part begins.
+  uint64_t keep_last(uint64_t offset, size_t bytes, const std::vector<Stream>& streams,
+                     ArenaEnd end) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t size = pieces_.bytes_of(offset), kept = SubAllocator::rounded(bytes);
+    if (kept >= size) return offset;
+    const uint64_t last = *pieces_.split(offset, size - kept);
+    release(offset, streams, end);
+    return last;
   }
 
   size_t used() {
@@ -94,35 +102,52 @@ class RegionArena::Pool {
     uint64_t offset;
     std::vector<Stream> streams;
     std::vector<Event> events;  ///< one a stream
+    ArenaEnd end;
   };
 
-  std::optional<uint64_t> take(size_t bytes, Stream stream) {
-    // Calls that repeat want what the one before had: then no event need be asked for.
+  /// With the lock held, as all below.
+  void release(uint64_t offset, const std::vector<Stream>& streams, ArenaEnd end) {
+    if (streams.empty()) return pieces_.free(offset);
+    Resting resting{offset, streams, {}, end};
+    for (const Stream stream : streams) resting.events.push_back(accelerator_->mark(stream));
+    resting_.push_back(std::move(resting));
+    // What rests is asked after when memory is wanted; before that it only must not become many.
+    if (resting_.size() > kRestingMost) reclaim();
+  }
+
+  std::optional<Taken> take(size_t bytes, Stream stream, ArenaEnd end) {
+    // Calls that repeat want what the one before had: then no event need be asked for. But what
+    // stays is not strewn among what comes and goes.
     const auto exact = std::find_if(resting_.rbegin(), resting_.rend(), [&](const Resting& piece) {
-      return fit(piece, bytes, stream) == SubAllocator::rounded(bytes);
+      return piece.end == end && fit(piece, bytes, stream) == SubAllocator::rounded(bytes);
     });
     if (exact != resting_.rend()) {
       const uint64_t offset = exact->offset;
       forget(*exact);
       resting_.erase(std::next(exact).base());
-      return offset;
+      return Taken{offset, false};
     }
     reclaim();
-    if (const auto offset = pieces_.allocate(bytes)) return offset;
+    const bool upper = end == ArenaEnd::upper;
+    if (const auto offset = upper ? pieces_.allocate_high(bytes) : pieces_.allocate(bytes))
+      return Taken{*offset, true};
     // What this very stream freed comes before whatever it does next.
     const auto best = std::min_element(
         resting_.begin(), resting_.end(), [&](const Resting& left, const Resting& right) {
           return fit(left, bytes, stream) < fit(right, bytes, stream);
         });
     if (best == resting_.end() || fit(*best, bytes, stream) == UINT64_MAX) return std::nullopt;
-    const uint64_t offset = best->offset;
-    if (const auto rest = pieces_.split(offset, bytes)) {
-      best->offset = *rest;  // The rest goes on resting under the same event.
-    } else {
+    const uint64_t offset = best->offset, size = pieces_.bytes_of(offset);
+    const uint64_t taken = SubAllocator::rounded(bytes);
+    if (taken == size) {
       forget(*best);
       resting_.erase(best);
+      return Taken{offset, false};
     }
-    return offset;
+    // The rest goes on resting under the same event.
+    if (upper) return Taken{*pieces_.split(offset, size - taken), false};
+    best->offset = *pieces_.split(offset, taken);
+    return Taken{offset, false};
   }
 
   /// Size of a resting piece that `stream` may have at once; UINT64_MAX for one that it may not.
@@ -172,6 +197,11 @@ struct ArenaBlock::State {
   uint64_t offset = 0;
   size_t bytes = 0;
   std::vector<Stream> streams;
+  ArenaEnd end = ArenaEnd::lower;
+  bool unused = false;  ///< when it was allocated
+
+  /// Whom a part must rest for that this piece has not used.
+  std::vector<Stream> before() const { return unused ? std::vector<Stream>{} : streams; }
 };
 
 ArenaBlock::ArenaBlock(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -189,7 +219,7 @@ ArenaBlock& ArenaBlock::operator=(ArenaBlock&& other) noexcept {
 ArenaBlock::~ArenaBlock() {
   if (!state_) return;
   try {
-    state_->pool->free(state_->offset, state_->streams);
+    state_->pool->free(state_->offset, state_->streams, state_->end);
   } catch (const Error&) {
     // A destructor cannot report it. The piece stays taken, which harms nobody: the accelerator
     // that failed here fails the next call too.
@@ -208,7 +238,19 @@ uint64_t ArenaBlock::offset() const {
 
 void ArenaBlock::trim(size_t bytes) {
   if (!state_ || bytes >= state_->bytes) return;
-  state_->pool->trim(state_->offset, bytes, state_->streams);
+  state_->pool->keep_first(state_->offset, bytes, state_->streams, state_->end);
+  state_->bytes = bytes;
+}
+
+void ArenaBlock::keep_first(size_t bytes) {
+  if (!state_ || bytes >= state_->bytes) return;
+  state_->pool->keep_first(state_->offset, bytes, state_->before(), state_->end);
+  state_->bytes = bytes;
+}
+
+void ArenaBlock::keep_last(size_t bytes) {
+  if (!state_ || bytes >= state_->bytes) return;
+  state_->offset = state_->pool->keep_last(state_->offset, bytes, state_->before(), state_->end);
   state_->bytes = bytes;
 }
 
@@ -232,10 +274,10 @@ RegionArena::RegionArena(std::shared_ptr<Accelerator> accelerator, Region region
     : pool_(std::make_shared<Pool>(std::move(accelerator), std::move(region), patience)) {}
 RegionArena::~RegionArena() = default;
 
-ArenaBlock RegionArena::allocate(size_t bytes, Stream stream) {
-  const uint64_t offset = pool_->allocate(bytes, stream);
-  return ArenaBlock(std::make_unique<ArenaBlock::State>(
-      ArenaBlock::State{pool_, offset, bytes, std::vector<Stream>{stream}}));
+ArenaBlock RegionArena::allocate(size_t bytes, Stream stream, ArenaEnd end) {
+  const Pool::Taken taken = pool_->allocate(bytes, stream, end);
+  return ArenaBlock(std::make_unique<ArenaBlock::State>(ArenaBlock::State{
+      pool_, taken.offset, bytes, std::vector<Stream>{stream}, end, taken.unused}));
 }
 
 size_t RegionArena::capacity() const {

@@ -7,6 +7,7 @@
 /// events are done.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -29,7 +30,7 @@ class RegionArena final : public Arena {
               std::chrono::nanoseconds patience);
   ~RegionArena() override;
 
-  ArenaBlock allocate(size_t bytes, Stream stream) override;
+  ArenaBlock allocate(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower) override;
   size_t capacity() const override;
   size_t used() const override;
   size_t peak() const override;

@@ -27,6 +27,22 @@ std::optional<uint64_t> SubAllocator::allocate(uint64_t bytes) {
   return offset;
 }
 
+std::optional<uint64_t> SubAllocator::allocate_high(uint64_t bytes) {
+  if (bytes > capacity_) return std::nullopt;
+  const uint64_t wanted = rounded(bytes);
+  const auto highest = std::find_if(free_.rbegin(), free_.rend(),
+                                    [&](const auto& extent) { return extent.second >= wanted; });
+  if (highest == free_.rend()) return std::nullopt;
+  const auto [begin, size] = *highest;
+  remove_free(free_.find(begin));
+  if (size > wanted) add_free(begin, size - wanted);
+  const uint64_t offset = begin + size - wanted;
+  live_.emplace(offset, wanted);
+  used_ += wanted;
+  peak_ = std::max(peak_, used_);
+  return offset;
+}
+
 void SubAllocator::free(uint64_t offset) {
   const auto piece = live(offset);
   const uint64_t bytes = piece->second;

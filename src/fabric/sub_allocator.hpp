@@ -1,5 +1,7 @@
 /// Which bytes of a region are taken: offsets only, no memory is touched. Best fit, lowest offset
 /// among equals, neighbours joined at once, so the same calls give the same offsets on every run.
+/// What will stay goes to the other end of the region, so that it does not part what comes and
+/// goes.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,8 @@ class SubAllocator {
   /// Offset of a piece of at least `bytes` (one unit of alignment for 0), or nothing if no single
   /// free extent is large enough.
   std::optional<uint64_t> allocate(uint64_t bytes);
+  /// The same, but as high as it fits.
+  std::optional<uint64_t> allocate_high(uint64_t bytes);
   /// Throws InternalError for an offset that is not a live piece's.
   void free(uint64_t offset);
   /// Gives back all of a live piece past its first `bytes` (rounded up, at least one unit).

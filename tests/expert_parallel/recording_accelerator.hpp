@@ -1,9 +1,10 @@
 /// The host executor with what only a GPU does otherwise: launches that are refused, events that
-/// are not done when they are first asked for, and work that is recorded, with the parameters it
-/// has then, and run later, as a CUDA graph is.
+/// are not done when they are first asked for, streams that are not done for long, and work that is
+/// recorded, with the parameters it has then, and run later, as a CUDA graph is.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -30,6 +31,9 @@ class RecordingAccelerator final : public Accelerator {
     };
   }
   void refuse_next_launch() { refuses_ = true; }
+  /// Events of this stream are not done, until it is let go.
+  void keep_busy(Stream stream) { busy_.insert(stream.native); }
+  void let_go(Stream stream) { busy_.erase(stream.native); }
 
   AcceleratorKind kind() const override { return AcceleratorKind::host; }
   std::string name() const override { return "recording " + host_.name(); }
@@ -57,11 +61,18 @@ class RecordingAccelerator final : public Accelerator {
   void free_shared(void* memory) override { host_.free_shared(memory); }
   Stream make_stream() override { return host_.make_stream(); }
   void free_stream(Stream stream) override { host_.free_stream(stream); }
-  Event record(Stream stream) override { return host_.record(stream); }
+  Event record(Stream stream) override {
+    const Event event = host_.record(stream);
+    streams_[event.native] = stream.native;
+    return event;
+  }
   void wait(Stream stream, Event event) override { host_.wait(stream, event); }
-  bool done(Event event) override { return !asked_.insert(event.native).second; }
+  bool done(Event event) override {
+    return !asked_.insert(event.native).second && !busy_.contains(streams_.at(event.native));
+  }
   void free_event(Event event) override {
     asked_.erase(event.native);
+    streams_.erase(event.native);
     host_.free_event(event);
   }
   float elapsed_ms(Event begin, Event end) override { return host_.elapsed_ms(begin, end); }
@@ -82,7 +93,8 @@ class RecordingAccelerator final : public Accelerator {
   simt::HostAccelerator host_{[] {}};
   std::optional<std::vector<Work>> recorded_;
   bool refuses_ = false;
-  std::set<uintptr_t> asked_;
+  std::set<uintptr_t> asked_, busy_;
+  std::map<uintptr_t, uintptr_t> streams_;  ///< of events
 };
 
 /// Worlds of ranks in this process, on such accelerators.

@@ -107,6 +107,53 @@ TEST_F(RegionArenaTest, TrimFreesTheTailInStreamOrder) {
   EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
 }
 
+TEST_F(RegionArenaTest, WhatNobodyHasUsedComesBackAtOnce) {
+  gpu_->keep_busy(left_);
+  ArenaBlock first = arena_->allocate(4 * kUnit, left_);
+  ArenaBlock last = arena_->allocate(4 * kUnit, left_);
+  first.keep_first(kUnit - 1);
+  last.keep_last(kUnit - 1);
+  EXPECT_EQ(first.data(), arena_->base());
+  EXPECT_EQ(last.offset(), 7 * kUnit);
+  EXPECT_EQ(last.data(), arena_->base() + 7 * kUnit);
+  EXPECT_EQ(last.bytes(), kUnit - 1);
+  EXPECT_EQ(arena_->used(), 2 * kUnit);
+  EXPECT_EQ(arena_->allocate(6 * kUnit, right_).offset(), kUnit);
+}
+
+TEST_F(RegionArenaTest, WhatWasUsedBeforeComesBackInStreamOrder) {
+  gpu_->keep_busy(left_);
+  { const ArenaBlock before = arena_->allocate(8 * kUnit, left_); }
+  ArenaBlock first = arena_->allocate(4 * kUnit, left_);
+  ArenaBlock last = arena_->allocate(4 * kUnit, left_);
+  first.keep_first(kUnit);
+  last.keep_last(kUnit);
+  EXPECT_EQ(last.offset(), 7 * kUnit);
+  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);
+  EXPECT_EQ(arena_->allocate(3 * kUnit, left_).offset() % (3 * kUnit), kUnit);
+}
+
+TEST_F(RegionArenaTest, WhatStaysLiesAtTheUpperEnd) {
+  std::vector<ArenaBlock> stay;
+  for (uint64_t piece = 1; piece <= 3; ++piece) {
+    ArenaBlock block = arena_->allocate(2 * kUnit, left_, ArenaEnd::upper);
+    const ArenaBlock rows = arena_->allocate(2 * kUnit, left_);
+    EXPECT_EQ(rows.offset(), 0u);
+    block.keep_last(kUnit);
+    EXPECT_EQ(block.offset(), (8 - piece) * kUnit);
+    stay.push_back(std::move(block));
+  }
+  EXPECT_EQ(arena_->allocate(5 * kUnit, right_).offset(), 0u);
+}
+
+TEST_F(RegionArenaTest, TheUpperEndOfARestingPieceIsTakenToo) {
+  gpu_->keep_busy(left_);
+  { const ArenaBlock before = arena_->allocate(8 * kUnit, left_); }
+  const ArenaBlock stays = arena_->allocate(kUnit, left_, ArenaEnd::upper);
+  EXPECT_EQ(stays.offset(), 7 * kUnit);
+  EXPECT_EQ(arena_->allocate(7 * kUnit, left_).offset(), 0u);
+}
+
 TEST_F(RegionArenaTest, SaysWhatWasAskedForAndWhatIsFree) {
   const ArenaBlock block = arena_->allocate(5 * kUnit, left_);
   try {

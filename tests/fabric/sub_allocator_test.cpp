@@ -42,6 +42,19 @@ TEST(SubAllocator, TakesTheSmallestExtentThatFitsAndTheLowestOfEquals) {
   pieces.check();
 }
 
+TEST(SubAllocator, TakesTheUpperEndOfTheHighestExtentThatFits) {
+  SubAllocator pieces(8 * kUnit);
+  EXPECT_EQ(pieces.allocate_high(2 * kUnit), 6 * kUnit);
+  EXPECT_EQ(pieces.allocate_high(1), 5 * kUnit);
+  pieces.free(6 * kUnit);
+  EXPECT_EQ(pieces.allocate_high(3 * kUnit), 2 * kUnit);
+  EXPECT_EQ(pieces.allocate_high(2 * kUnit), 6 * kUnit);
+  EXPECT_EQ(pieces.allocate(2 * kUnit), 0u);
+  EXPECT_FALSE(pieces.allocate_high(1));
+  EXPECT_EQ(pieces.peak(), 8 * kUnit);
+  pieces.check();
+}
+
 TEST(SubAllocator, JoinsNeighboursOnBothSides) {
   SubAllocator pieces(3 * kUnit);
   for (uint64_t piece = 0; piece < 3; ++piece) ASSERT_EQ(pieces.allocate(kUnit), piece * kUnit);
@@ -94,7 +107,7 @@ TEST(SubAllocator, NeverGivesAUnitTwiceAndForgetsNone) {
       if (what < 2) {
         const uint64_t bytes = random() % (largest * kUnit);
         const uint64_t wanted = std::max<uint64_t>((bytes + kUnit - 1) / kUnit, 1);
-        const auto offset = pieces.allocate(bytes);
+        const auto offset = what == 0 ? pieces.allocate(bytes) : pieces.allocate_high(bytes);
         if (!offset) {
           EXPECT_LT(pieces.largest_free(), wanted * kUnit) << "seed " << seed;
           continue;

@@ -69,7 +69,12 @@ def expected_counts(rank: int) -> list[int]:
     return [(ids == rank * LOCAL + expert).sum().item() for expert in range(LOCAL)]
 
 
-def run_on(device: str, program: Callable[[tokenyard.World], Any], ranks: int = RANKS) -> None:
+def run_on(
+    device: str,
+    program: Callable[[tokenyard.World], Any],
+    ranks: int = RANKS,
+    arena_bytes: int = 128 << 20,
+) -> None:
     """Runs a program on ranks whose tensors lie where the world does."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
@@ -80,7 +85,7 @@ def run_on(device: str, program: Callable[[tokenyard.World], Any], ranks: int = 
         with torch.device(device_of(world)):
             program(world)
 
-    tokenyard.launch(rank_main, ranks=ranks, device=device, arena_bytes=128 << 20, timeout=60)
+    tokenyard.launch(rank_main, ranks=ranks, device=device, arena_bytes=arena_bytes, timeout=60)
 
 
 def serving_buffer_of(world: tokenyard.World, **options: Any) -> Any:

@@ -365,8 +365,8 @@ def test_errors_of_room_say_which_argument_makes_more() -> None:
 
         buffer = deep_ep.Buffer(world, 1 << 20)
         assert "num_nvl_bytes, here 1048576," in notes(lambda: dispatch(64))
-        # Handles keep the rows that came with them.
-        assert "num_nvl_bytes" in notes(lambda: [dispatch(16)[4] for _ in range(32)])
+        # Tensors keep the rows that they are views of.
+        assert "num_nvl_bytes" in notes(lambda: [dispatch(16)[0] for _ in range(32)])
         serving = serving_buffer_of(world)
         x = torch.zeros(1, 7168, dtype=torch.bfloat16)
         ids = torch.zeros(1, 1, dtype=torch.int64)

@@ -94,7 +94,7 @@ class Buffer(LowLatencyCalls):
         self._throughput = Throughput(self._world, room)
         self._advice = (
             f"num_nvl_bytes, here {num_nvl_bytes}, bounds the tokens of a call, and the rows that"
-            " earlier ones brought, which the tensors and the handle of each keep until they die"
+            " earlier ones brought, which their tensors keep until they die"
         )
         self._serving = Serving(self._world, enable_shrink)
 
@@ -222,8 +222,8 @@ class Buffer(LowLatencyCalls):
 
         Returns:
             x as received, ids (of this rank's experts, or -1), weights, [local experts] counts, the
-            handle and the event. Received rows lie in the buffer until the tensors and the handle
-            die.
+            handle and the event. Received rows lie in the buffer until their tensors die; the
+            handle keeps none.
         """
         chosen = config or Buffer.get_dispatch_config(self.group_size)
         with (

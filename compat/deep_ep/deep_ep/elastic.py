@@ -36,8 +36,8 @@ class ElasticBuffer(Elsewhere):
 
     Args:
         group: as of `Buffer`.
-        num_bytes: memory for received rows, which lie in the buffer until their tensors and handles
-            die; otherwise it follows from the next three.
+        num_bytes: memory for received rows, which lie in the buffer until their tensors die, by
+            expert their handles too; otherwise it follows from the next three.
         num_max_tokens_per_rank: tokens a rank and call, unless a call says otherwise.
         hidden, num_topk: of the tokens.
         allow_multiple_reduction: rows by expert are added up, and rounded, on their rank before
@@ -96,8 +96,8 @@ class ElasticBuffer(Elsewhere):
         self._stream = CommunicationStream(self._world.device_index)
         self._exchanges = ElasticExchanges(self._world, num_max_tokens_per_rank)
         self._advice = (
-            f"num_bytes, here {num_bytes}, bounds the rows that calls bring, which the tensors and"
-            " the handle of each keep until they die"
+            f"num_bytes, here {num_bytes}, bounds the rows that calls bring, which their tensors"
+            " keep until they die, and handles, too, of rows by expert"
         )
         self._meeting: tokenyard.ExpertParallel | None = None
 

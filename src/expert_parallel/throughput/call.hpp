@@ -31,7 +31,7 @@ struct CallParams {
   ScalesWord scales;      ///< beside them
   uint32_t rows_at;       ///< in kOffsetUnit: where rows may be stored, or are to be read
   uint32_t places;        ///< rows that there is room for; 0: for all that come
-  uint32_t weights_at;    ///< in kOffsetUnit: weights to be read, or 0
+  uint32_t beside_at;     ///< in kOffsetUnit: HelloWord::beside, or 0
   Control control;        ///< everybody's windows
   Peers arenas;           ///< everybody's arenas
   Workspace* workspace;
@@ -69,12 +69,12 @@ struct Hellos {
     const uint32_t named = of(HelloWord::places, rank);
     return named == 0 ? coming : named;
   }
-  /// Where a rank's rows, or weights, are from the base of its arena.
+  /// Where a rank's rows, or a combine's weights, are from the base of its arena.
   HOST_DEVICE size_t rows_at(uint32_t rank) const {
     return size_t{of(HelloWord::rows, rank)} * kOffsetUnit;
   }
   HOST_DEVICE size_t weights_at(uint32_t rank) const {
-    return size_t{of(HelloWord::weights, rank)} * kOffsetUnit;
+    return size_t{of(HelloWord::beside, rank)} * kOffsetUnit;
   }
 };
 

@@ -129,8 +129,8 @@ DEVICE uint32_t hello_value(const CallParams& params, HelloWord word, uint32_t r
       return params.rows_at;
     case HelloWord::places:
       return params.places;
-    case HelloWord::weights:
-      return params.weights_at;
+    case HelloWord::beside:
+      return params.beside_at;
   }
   return 0;
 }

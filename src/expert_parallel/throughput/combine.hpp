@@ -65,7 +65,7 @@ struct Preparation {
 inline constexpr uint32_t kTokensAPull = 2;
 
 struct CombineParams {
-  CallParams call;  ///< rows_at and weights_at: of this rank's y and weights
+  CallParams call;  ///< rows_at and beside_at: of this rank's y and weights
   Preparation preparation;
   const int32_t* route;              ///< [tokens, ranks] row on that rank, or -1
   const uint32_t* order;             ///< [tokens, ranks] in which ranks are added, or null: theirs

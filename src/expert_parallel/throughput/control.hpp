@@ -35,8 +35,9 @@
 
 namespace tokenyard::throughput {
 
-/// What a hello consists of, each a Stamped of its own.
-enum class HelloWord : uint32_t { call, route, format, scales, rows, places, weights };
+/// What a hello consists of, each a Stamped of its own. `rows` is where rows begin, `beside` where
+/// what travels beside them ends (dispatch) or where the weights begin (combine).
+enum class HelloWord : uint32_t { call, route, format, scales, rows, places, beside };
 inline constexpr uint32_t kHelloWords = 7;
 
 /// Which call a rank has made. All ranks must make the same one.

@@ -14,13 +14,14 @@ DEVICE void find_places(const Dispatch& call) {
   const Places places = call.tail.places();
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const ReceivedLayout layout = call.params.received(call.hellos().places(rank, rows_on[rank]));
-    const auto units = [&](size_t at) {
-      return call.hellos().of(HelloWord::rows, rank) + static_cast<uint32_t>(at / kOffsetUnit);
-    };
-    places.of(Place::ids, rank) = units(layout.ids_at());
-    places.of(Place::weights, rank) = units(layout.weights_at());
-    places.of(Place::sources, rank) = units(layout.sources_at());
-    places.of(Place::scales, rank) = units(layout.scales_at());
+    const auto units = [](size_t bytes) { return static_cast<uint32_t>(bytes / kOffsetUnit); };
+    const uint32_t rows = call.hellos().of(HelloWord::rows, rank);
+    const uint32_t beside =
+        call.hellos().of(HelloWord::beside, rank) - units(layout.beside_bytes());
+    places.of(Place::ids, rank) = beside + units(layout.ids_at());
+    places.of(Place::weights, rank) = beside + units(layout.weights_at());
+    places.of(Place::sources, rank) = beside + units(layout.sources_at());
+    places.of(Place::scales, rank) = rows + units(layout.scales_at());
   }
 }
 
