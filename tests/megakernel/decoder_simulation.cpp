@@ -29,8 +29,11 @@ Drawn draw(SeedRun& run) {
   const uint32_t splits =
       run.option("splits", sequences * random.between(1, sequences == 1 ? 2 : 1));
   const uint32_t group = run.option("group", random.between(1, 2));
+  // More than one warp's slice of a vector, now and then.
+  const bool wide = run.option("wide", random.chance(64));
+  const uint32_t eights = wide ? kSliceColumns / (8 * splits) + 1 : random.between(1, 2);
   return {.shape = {.vocabulary = 12,
-                    .hidden = run.option("hidden", 8 * splits * random.between(1, 2)),
+                    .hidden = run.option("hidden", 8 * splits * eights),
                     .layers = run.option("layers", random.between(1, 2)),
                     .query_heads = ranks * heads * group,
                     .kv_heads = ranks * heads,
@@ -44,7 +47,7 @@ Drawn draw(SeedRun& run) {
           .ranks = ranks,
           .sequences = sequences,
           .blocks = heads * splits,
-          .compute_warps = run.option("compute_warps", random.chance(256) ? 2u : 1u),
+          .compute_warps = run.option("compute_warps", wide || random.chance(256) ? 2u : 1u),
           .ring_units = run.option("ring_units",
                                    random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
           .in_flight = random.between(1, 2),

@@ -8,7 +8,7 @@
 #include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 #include "megakernel/plain_decoder.hpp"
-#include "megakernel/tasks/held_input.hpp"
+#include "megakernel/tasks/slices.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -155,7 +155,7 @@ void expect_same_bits(const std::vector<Vector>& one, const std::vector<Vector>&
 TEST_P(DenseDecoding, RanksThatShareAModelFindTheBitsOfOne) {
   DecoderShape shape = kSmall;
   shape.layers = 1;
-  shape.inner = 4 * kHeldColumnsMax;  // A part of it each, for four ranks.
+  shape.inner = 4 * kVectorMax;  // A part of it each, for four ranks.
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 8, 3);
   expect_same_bits(alone, logits_of_ranks(GetParam(), model, 2, 4, 3));
