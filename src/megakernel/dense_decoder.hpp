@@ -129,6 +129,7 @@ class DenseDecoder {
   /// Chunks of the vector that a block carries on, and clears.
   Span chunks_of(uint32_t block) const;
   Region rows_of_sums(uint32_t stage, const Span& rows) const;
+  Region read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const;
   /// Terms of a sum after attention, and after the feed-forward: a head's or a part's each, and the
   /// vector carried on.
   uint32_t attention_terms() const { return shape_.kv_heads * place_.ranks + 1; }

@@ -62,10 +62,16 @@ Region DenseDecoder::rows_of_sums(uint32_t stage, const Span& rows) const {
   return sums_t_[stage].part(rows.begin * sizeof(uint64_t), rows.end * sizeof(uint64_t));
 }
 
+/// By a block of a stage. Without bands it looks at nothing but what it carries (residual.hpp).
+Region DenseDecoder::read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const {
+  return bands.count() > 0 ? sums_t_[stage].all() : rows_of_sums(stage, carried * kChunk);
+}
+
 void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
   const uint32_t head = block / head_blocks_;
   const Span bands = share(bands_of(head_words()), block % head_blocks_, head_blocks_);
   const Span rows = bands * kTileRows, carried = chunks_of(block);
+  if (bands.count() == 0 && carried.count() == 0) return;
   const size_t of_head = (size_t{layer} * shape_.kv_heads + head) * sequences_ * head_words();
   TaskOptions options{.name = fmt::format("qkv {} {}", layer, block), .worker = block};
   const DecoderWeights::Layer& weights = weights_.layers[layer];
@@ -90,7 +96,7 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
   } else {
     args.sums = sums_of(2 * layer - 1);
     args.residual_event = after_inner_[layer - 1].id;
-    options.reads = {sums_t_[2 * layer - 1].all()};
+    options.reads = {read_of_sums(2 * layer - 1, bands, carried)};
     options.waits = {{after_inner_[layer - 1]}};
   }
   for (uint32_t s = 0; s < sequences_; ++s) {
@@ -99,7 +105,8 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
         qkv_t_[layer].part((at + rows.begin) * sizeof(Stamped), (at + rows.end) * sizeof(Stamped)));
   }
   options.adds = {rows_of_sums(2 * layer, carried * kChunk), broken_t_.all()};
-  options.signals = {{qkv_ready_[layer * shape_.kv_heads + head]}, {after_attention_[layer]}};
+  if (bands.count() > 0) options.signals.push_back({qkv_ready_[layer * shape_.kv_heads + head]});
+  if (carried.count() > 0) options.signals.push_back({after_attention_[layer]});
   graph_.add<ProjectQkv<Alone<>>>(args, std::move(options));
 }
 
@@ -182,6 +189,10 @@ void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
   const Span elements = bands * (kTileRows / 2);
   const uint32_t first = part * columns_;
   const Span carried = chunks_of(block);
+  if (bands.count() == 0 && carried.count() == 0) return;
+  std::vector<Signal> signals;
+  if (bands.count() > 0) signals.push_back({inner_ready_[layer * parts_ + part]});
+  if (carried.count() > 0) signals.push_back({after_inner_[layer]});
   const DecoderWeights::Layer& weights = weights_.layers[layer];
   graph_.add<GateUp<Alone<>>>(
       {.weights =
@@ -199,18 +210,19 @@ void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
        .carried = {carried.begin, carried.end},
        .epsilon = shape_.epsilon},
       {.name = fmt::format("gate/up {} {}", layer, block),
-       .reads = {sums_t_[2 * layer].all()},
+       .reads = {read_of_sums(2 * layer, bands, carried)},
        .writes = {inner_t_[layer].part((first + elements.begin) * sizeof(uint32_t),
                                        (first + elements.end) * sizeof(uint32_t))},
        .adds = {rows_of_sums(2 * layer + 1, carried * kChunk), broken_t_.all()},
        .waits = {{after_attention_[layer]}},
-       .signals = {{inner_ready_[layer * parts_ + part]}, {after_inner_[layer]}},
+       .signals = std::move(signals),
        .worker = block});
 }
 
 void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
   const uint32_t part = block / part_blocks_, index = layer * parts_ + part;
   const Span bands = share(bands_of(shape_.hidden), block % part_blocks_, part_blocks_);
+  if (bands.count() == 0) return;
   const Span rows = bands * kTileRows;
   TaskOptions options{.name = fmt::format("down {} {}", layer, block),
                       .reads = {inner_t_[layer].part(part * columns_ * sizeof(uint32_t),

@@ -8,6 +8,9 @@
 /// share the head's rows of QKV and the positions of its cache; its inner elements and columns of
 /// the down projection are those of one part of the feed-forward. So only two stages of five
 /// concern all blocks.
+///
+/// Where a stage has fewer bands of rows than blocks, those without only carry their part of the
+/// vector on (residual.hpp says why they may do no more), or have no task.
 #pragma once
 
 #include "megakernel/tasks/products.hpp"
@@ -44,7 +47,6 @@ struct ProjectQkv {
     return slice_of_bands(args.weights, args.bands, tiles_of(args.hidden), args.hidden, warp);
   }
   static DEVICE void run(Context& context, const Args& args) {
-    Shared& shared = context.shared<Shared>();
     const Residual<Kind> residual{.sums = args.sums,
                                   .table = args.table,
                                   .token = args.token,
@@ -54,6 +56,13 @@ struct ProjectQkv {
                                   .carried = args.carried,
                                   .broken = args.broken,
                                   .hidden = args.hidden};
+    if (args.bands > 0) multiply(context, args, residual);
+    carry_on(context, residual);
+  }
+
+ private:
+  static DEVICE void multiply(Context& context, const Args& args, const Residual<Kind>& residual) {
+    Shared& shared = context.shared<Shared>();
     const auto x = normed_slice(context, shared.normed, residual, args.norm);
     const uint32_t epoch = epoch_of(context);
     for_each_product(context, shared.partial, x, args.hidden, args.bands,
@@ -98,6 +107,12 @@ struct GateUp {
                                   .carried = args.carried,
                                   .broken = args.broken,
                                   .hidden = args.hidden};
+    if (args.bands > 0) multiply(context, args, residual);
+    carry_on(context, residual);
+  }
+
+ private:
+  static DEVICE void multiply(Context& context, const Args& args, const Residual<Kind>& residual) {
     Shared& shared = context.shared<Shared>();
     const auto x = normed_slice(context, shared.normed, residual, args.norm);
     const uint32_t epoch = epoch_of(context);

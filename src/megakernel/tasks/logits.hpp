@@ -6,8 +6,9 @@
 
 namespace tokenyard::megakernel {
 
-/// Some rows of the head, and the best of them. Whoever is here knows that all tasks of the layers
-/// are done: it clears its part of their sums for the next iteration.
+/// Some rows of the head, and the best of them. Whoever has the whole vector knows that nobody
+/// looks at those before it (residual.hpp): it clears its part of their sums for the next
+/// iteration.
 template <class Kind>
 struct ProjectLogits {
   static constexpr const char* kName = "project_logits";
@@ -44,6 +45,8 @@ struct ProjectLogits {
                                   .broken = nullptr,
                                   .hidden = args.hidden};
     const auto x = normed_slice(context, shared.vectors.normed, residual, args.norm);
+    // A warp has awaited its slice alone, and clears what lies elsewhere.
+    context.sync();
     clear_sums(context, args);
     Best best{0, kNoRow};
     const auto take = [&](uint32_t row, uint32_t sequence, float logit) {

@@ -1,5 +1,19 @@
 /// The vector that runs through a model's layers, as counted sums: each stage has sums of its own,
 /// to which all blocks add their parts of a product and one block the vector before it.
+///
+/// Who reads a stage's sums is awaited by nobody; only what it makes of them is. The last stage
+/// clears all sums but its own, so
+///
+/// Invariant: a block polls sums only if those who clear them wait for what it makes afterwards.
+///
+///   - It clears once all its threads have met, so it has awaited the whole last vector.
+///   - A block with rows of a product adds or tells them after its threads have met, which have
+///   read
+///     the vector by then. Every word of the next vector has terms made of all such rows.
+///   - A thread that carries a word on reads no other word for it, and each before it carries it:
+///     that term every reader of the next vector awaits. A block without rows does nothing else.
+///
+/// So whoever has the whole of a vector knows that nobody looks at those before it.
 #pragma once
 
 #include "megakernel/tasks/dense_kind.hpp"
@@ -29,8 +43,9 @@ struct Residual {
   using Words = VectorWords<Kind::kSequences>;
 
   DEVICE uint32_t chunks() const { return hidden / kChunk; }
-  DEVICE bool carries(uint32_t chunk) const {
-    return carry_to != nullptr && chunk >= carried.begin && chunk < carried.end;
+  /// In the first layer.
+  DEVICE const BFloat16* row(uint32_t sequence) const {
+    return table + size_t{token[sequence]} * hidden;
   }
 };
 
@@ -93,14 +108,9 @@ DEVICE void await_first_word(Context& context, const Residual<Kind>& residual,
   warp::sync();
 }
 
-/// By each lane: x * norm of a chunk, and what the block carries of it to the next stage. Of a
-/// chunk that is not there: zeros.
-template <class Kind>
-DEVICE SplitChunk normed_chunk(const Residual<Kind>& residual,
-                               const LaneChunks<Kind::kSequences>& lane, uint32_t i,
-                               const uint64_t (&sums)[kChunk], const Bytes16& norm,
+/// By each lane: x * norm of a chunk. Of one that is not there: zeros.
+DEVICE SplitChunk normed_chunk(bool there, const uint64_t (&sums)[kChunk], const Bytes16& norm,
                                float& squares) {
-  const bool there = lane.there(i);
   float values[kChunk], weights[kChunk];
   unpack(norm, weights);
   float sum = 0;
@@ -111,14 +121,6 @@ DEVICE SplitChunk normed_chunk(const Residual<Kind>& residual,
     values[e] *= weights[e];
   }
   squares = there ? sum : 0;
-  if (there && residual.carries(lane.chunk(i))) {
-    UNROLL
-    for (uint32_t e = 0; e < kChunk; ++e)
-      add_units<Kind::kScope>(
-          Peer<uint64_t>(residual.carry_to +
-                         Residual<Kind>::Words::at(lane.sequence(), lane.chunk(i), e)),
-          units_carried(units_of_sum(sums[e]), residual.broken));
-  }
   const SplitChunk chunk = split(values);
   return there ? chunk : SplitChunk{};
 }
@@ -146,10 +148,7 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
                                      const Residual<Kind>& residual, const BFloat16* norm) {
   constexpr uint32_t kSequences = Kind::kSequences;
   const auto lane = chunks_of_lane<kSequences>(context.warp(), residual.chunks());
-  const BFloat16* const row =
-      residual.sums == nullptr
-          ? residual.table + size_t{residual.token[lane.sequence()]} * residual.hidden
-          : nullptr;
+  const BFloat16* const row = residual.sums == nullptr ? residual.row(lane.sequence()) : nullptr;
   SplitChunk read[kSequences];
   float squares[kSequences];
   UNROLL
@@ -172,11 +171,39 @@ DEVICE Fragments<false> normed_slice(Context& context, NormedShared<Kind>& share
     UNROLL
     for (uint32_t n = 0; n < kTogether<Kind>; ++n)
       read[first + n] =
-          normed_chunk(residual, lane, first + n, sums[n], weights[n], squares[first + n]);
+          normed_chunk(lane.there(first + n), sums[n], weights[n], squares[first + n]);
   }
   const float sum = slice_sum(squares);
   if (lane.place() == 0) shared.squares[lane.sequence()][context.warp()] = sum;
   return dealt<false>(shared.slices, context.warp(), lane, read);
+}
+
+/// By all threads, a word each: what the block carries of the vectors, to the next stage's sums. Of
+/// a block with rows after its products, since others wait for those first.
+template <class Kind>
+DEVICE void carry_on(Context& context, const Residual<Kind>& residual) {
+  constexpr uint32_t kSequences = Kind::kSequences;
+  const BlockShare& mine = residual.carried;
+  const uint32_t words = (mine.end - mine.begin) * kChunk * kSequences;
+  KEEP_ROLLED
+  for (uint32_t i = context.thread(); i < words; i += context.threads()) {
+    const uint32_t sequence = i % kSequences, element = i / kSequences % kChunk;
+    const uint32_t chunk = mine.begin + i / (kSequences * kChunk);
+    const uint32_t at = Residual<Kind>::Words::at(sequence, chunk, element);
+    int64_t units = 0;
+    if (residual.sums != nullptr) {
+      context.await_carried(residual.event, [&] {
+        const uint64_t sum = load<Order::relaxed, Kind::kScope>(residual.sums + at);
+        units = units_of_sum(sum);
+        return terms_of_sum(sum) == residual.terms;
+      });
+    } else {
+      units = units_of_term(to_float(residual.row(sequence)[chunk * kChunk + element]),
+                            residual.broken);
+    }
+    add_units<Kind::kScope>(Peer<uint64_t>(residual.carry_to + at),
+                            units_carried(units, residual.broken));
+  }
 }
 
 /// The factor 1 / rms(x) that products with a sequence's x * norm still lack.
