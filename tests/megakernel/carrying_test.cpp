@@ -33,7 +33,7 @@ class Carrying : public OnDevices {
     world_ = alone(quick(std::chrono::seconds(3)));
     memory_.emplace(*world_);
     // Somebody must signal what tasks await.
-    graph_.add<GateUp<Alone<>>>(carries(nullptr, nullptr, 0, {}),
+    graph_.add<GateUp<Alone<>>>(carries(sums({}, 0), sums({}, 0), 0, {}),
                                 {.signals = {{vector_}}, .worker = 0});
   }
 
