@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "megakernel/tiles.hpp"
+
 namespace tokenyard::bench {
 
 namespace {
@@ -24,22 +26,25 @@ class Drawn {
     }
   }
 
-  void fill(megakernel::TensorMemory& memory, BFloat16* to, size_t count, size_t shift) const {
-    // A block whose size has nothing to do with that of rows, from a place that differs.
+  /// So many of them from a place that differs: a block's size has nothing to do with that of rows.
+  std::vector<uint16_t> take(size_t count, size_t shift) const {
+    std::vector<uint16_t> taken(count);
     for (size_t at = 0; at < count;) {
       const size_t from = (at + shift) % kBlock, here = std::min(count - at, kBlock - from);
-      memory.write(to + at, block_.data() + from, here * sizeof(uint16_t));
+      std::copy_n(block_.begin() + static_cast<std::ptrdiff_t>(from), here,
+                  taken.begin() + static_cast<std::ptrdiff_t>(at));
       at += here;
     }
+    return taken;
   }
   /// A rank's part of each of so many rows.
-  void fill_parts(megakernel::TensorMemory& memory, BFloat16* to, size_t rows, size_t row,
-                  size_t shift, const megakernel::Graph::Place& place) const {
+  std::vector<uint16_t> take_parts(size_t rows, size_t row, size_t shift,
+                                   const megakernel::Graph::Place& place) const {
     const size_t part = row / place.ranks;
-    std::vector<uint16_t> all(rows * part);
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = block_[(i / part * row + place.rank * part + i % part + shift) % kBlock];
-    memory.write(to, all.data(), all.size() * sizeof(uint16_t));
+    std::vector<uint16_t> taken(rows * part);
+    for (size_t i = 0; i < taken.size(); ++i)
+      taken[i] = block_[(i / part * row + place.rank * part + i % part + shift) % kBlock];
+    return taken;
   }
 
  private:
@@ -47,11 +52,14 @@ class Drawn {
   std::vector<uint16_t> block_;
 };
 
-const BFloat16* drawn(megakernel::TensorMemory& memory, const Drawn& numbers, size_t count,
-                      size_t shift) {
-  auto* const made = static_cast<BFloat16*>(memory.local(count * sizeof(BFloat16)));
-  numbers.fill(memory, made, count, shift);
-  return made;
+const BFloat16* placed(megakernel::TensorMemory& memory, const std::vector<uint16_t>& numbers) {
+  auto* const there = static_cast<BFloat16*>(memory.local(numbers.size() * sizeof(BFloat16)));
+  memory.write(there, numbers.data(), numbers.size() * sizeof(BFloat16));
+  return there;
+}
+const BFloat16* placed_tiled(megakernel::TensorMemory& memory, const std::vector<uint16_t>& numbers,
+                             uint32_t columns) {
+  return placed(memory, megakernel::tiled(numbers, numbers.size() / columns, columns));
 }
 
 }  // namespace
@@ -64,28 +72,30 @@ megakernel::DecoderWeights random_weights(megakernel::TensorMemory& memory,
   const Drawn of_norms(0.1f, 1);
   const size_t hidden = shape.hidden, columns = size_t{shape.query_heads} * shape.head_dim;
   const size_t kv = 2 * size_t{shape.kv_heads} * shape.head_dim;
-  const BFloat16* const embedding = drawn(memory, of_hidden, shape.vocabulary * hidden, 1);
+  const auto vocabulary = of_hidden.take(shape.vocabulary * hidden, 1);
+  const auto own_rows = static_cast<std::ptrdiff_t>(vocabulary.size() / place.ranks);
+  const auto head = vocabulary.begin() + own_rows * place.rank;
   megakernel::DecoderWeights weights{
-      .embedding = embedding,
+      .embedding = placed(memory, vocabulary),
       .layers = {},
-      .final_norm = drawn(memory, of_norms, hidden, 2),
-      .head = embedding + shape.vocabulary / place.ranks * place.rank * hidden};
-  const auto part = [&](const Drawn& numbers, size_t count, size_t shift) {
-    return drawn(memory, numbers, count / place.ranks, shift + count / place.ranks * place.rank);
+      .final_norm = placed(memory, of_norms.take(hidden, 2)),
+      .head = placed_tiled(memory, {head, head + own_rows}, shape.hidden)};
+  const auto part = [&](const Drawn& numbers, size_t count, size_t shift, uint32_t columns_of_it) {
+    return placed_tiled(memory,
+                        numbers.take(count / place.ranks, shift + count / place.ranks * place.rank),
+                        columns_of_it);
   };
+  const uint32_t group = shape.group() * shape.head_dim, inner = shape.inner / place.ranks;
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const size_t shift = 104729 * (layer + 1);
     weights.layers.push_back(
-        {.attention_norm = drawn(memory, of_norms, hidden, shift),
-         .qkv = part(of_hidden, (columns + kv) * hidden, shift + 1),
-         .out = part(of_hidden, hidden * columns, shift + 2),
-         .mlp_norm = drawn(memory, of_norms, hidden, shift + 3),
-         .gate_up = part(of_hidden, 2 * size_t{shape.inner} * hidden, shift + 4),
-         .down = nullptr});
-    auto* const down =
-        static_cast<BFloat16*>(memory.local(hidden * shape.inner / place.ranks * sizeof(BFloat16)));
-    of_inner.fill_parts(memory, down, hidden, shape.inner, shift + 5, place);
-    weights.layers.back().down = down;
+        {.attention_norm = placed(memory, of_norms.take(hidden, shift)),
+         .qkv = part(of_hidden, (columns + kv) * hidden, shift + 1, shape.hidden),
+         .out = part(of_hidden, hidden * columns, shift + 2, group),
+         .mlp_norm = placed(memory, of_norms.take(hidden, shift + 3)),
+         .gate_up = part(of_hidden, 2 * size_t{shape.inner} * hidden, shift + 4, shape.hidden),
+         .down = placed_tiled(memory, of_inner.take_parts(hidden, shape.inner, shift + 5, place),
+                              inner)});
   }
   return weights;
 }
@@ -96,9 +106,11 @@ void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder
   const size_t layer = size_t{shape.kv_heads} * shape.positions_max * shape.head_dim;
   const Drawn drawn(1);
   const size_t cached = shape.layers * layer / place.ranks;
+  const auto keys = drawn.take_parts(shape.layers, layer, 3, place);
+  const auto values = drawn.take_parts(shape.layers, layer, 4, place);
   for (uint32_t s = 0; s < sequences; ++s) {
-    drawn.fill_parts(memory, decoder.k_cache + s * cached, shape.layers, layer, 3, place);
-    drawn.fill_parts(memory, decoder.v_cache + s * cached, shape.layers, layer, 4, place);
+    memory.write(decoder.k_cache + s * cached, keys.data(), cached * sizeof(uint16_t));
+    memory.write(decoder.v_cache + s * cached, values.data(), cached * sizeof(uint16_t));
   }
 }
 

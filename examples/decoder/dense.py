@@ -13,6 +13,7 @@ from tokenyard.megakernel import (
     Piece,
     RopeScaling,
     TensorMemory,
+    tiled,
 )
 from tokenyard.world import World
 
@@ -77,7 +78,7 @@ class DenseGraph:
             shape_of(config),
             embedding=self.memory.local(weights.embedding),
             final_norm=self.memory.local(weights.final_norm),
-            head=self.memory.local(self._part(weights.head)),
+            head=self._tiled(self._part(weights.head)),
             layers=[self._packed(config, layer) for layer in weights.layers],
             prompts=prompts,
             stop=stop,
@@ -92,18 +93,20 @@ class DenseGraph:
         """This rank's."""
         return np.ascontiguousarray(np.split(array, self.ranks, axis)[self.rank])
 
+    def _tiled(self, array: np.ndarray) -> Piece:
+        return self.memory.local(tiled(array))
+
     def _packed(self, config: Config, layer: Layer) -> LayerPieces:
         heads, hidden = config.num_key_value_heads, config.hidden_size
         q = layer.q.reshape(heads, -1, hidden)
         k, v = (rows.reshape(heads, -1, hidden) for rows in (layer.k, layer.v))
         out = layer.out.reshape(hidden, heads, -1).transpose(1, 0, 2)
+        gate, up = self._part(layer.gate[0]), self._part(layer.up[0])
         return LayerPieces(
             attention_norm=self.memory.local(layer.attention_norm),
-            qkv=self.memory.local(np.concatenate([self._part(x) for x in (q, k, v)], axis=1)),
-            out=self.memory.local(self._part(out)),
+            qkv=self._tiled(np.concatenate([self._part(x) for x in (q, k, v)], axis=1)),
+            out=self._tiled(self._part(out)),
             mlp_norm=self.memory.local(layer.mlp_norm),
-            gate_up=self.memory.local(
-                np.stack([self._part(layer.gate[0]), self._part(layer.up[0])], axis=1)
-            ),
-            down=self.memory.local(self._part(layer.down[0], axis=1)),
+            gate_up=self._tiled(np.stack([gate, up], axis=1)),
+            down=self._tiled(self._part(layer.down[0], axis=1)),
         )

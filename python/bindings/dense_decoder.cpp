@@ -25,6 +25,11 @@ const BFloat16* matrix(const Piece& piece, size_t elements, const char* what) {
   return reinterpret_cast<const BFloat16*>(piece.address);
 }
 
+/// Of a matrix as tiles.hpp lays it out.
+const BFloat16* tiles(const Piece& piece, size_t rows, uint32_t columns, const char* what) {
+  return matrix(piece, mk::tiled_elements(rows, columns), what);
+}
+
 /// With all memory that its tasks use.
 class Decoder {
  public:
@@ -59,7 +64,7 @@ class Decoder {
 
  private:
   mk::DecoderWeights weights_of(size_t vocabulary) const {
-    const size_t hidden = shape_.hidden, inner = shape_.inner;
+    const uint32_t hidden = shape_.hidden, inner = shape_.inner;
     const size_t columns = size_t{shape_.query_heads} * shape_.head_dim;
     const size_t rows = columns + 2 * size_t{shape_.kv_heads} * shape_.head_dim;
     if (outer_.size() != 3 || layers_.size() != shape_.layers)
@@ -68,16 +73,17 @@ class Decoder {
     mk::DecoderWeights weights{.embedding = matrix(outer_[0], vocabulary * hidden, "embedding"),
                                .layers = {},
                                .final_norm = matrix(outer_[1], hidden, "final_norm"),
-                               .head = matrix(outer_[2], shape_.vocabulary * hidden, "head")};
+                               .head = tiles(outer_[2], shape_.vocabulary, hidden, "head")};
     for (const std::vector<Piece>& layer : layers_) {
       if (layer.size() != 6)
         throw InvalidArgument("weights of a layer", "6", fmt::format("{}", layer.size()));
       weights.layers.push_back({.attention_norm = matrix(layer[0], hidden, "attention_norm"),
-                                .qkv = matrix(layer[1], rows * hidden, "qkv"),
-                                .out = matrix(layer[2], hidden * columns, "out"),
+                                .qkv = tiles(layer[1], rows, hidden, "qkv"),
+                                .out = tiles(layer[2], size_t{shape_.kv_heads} * hidden,
+                                             shape_.group() * shape_.head_dim, "out"),
                                 .mlp_norm = matrix(layer[3], hidden, "mlp_norm"),
-                                .gate_up = matrix(layer[4], 2 * inner * hidden, "gate_up"),
-                                .down = matrix(layer[5], hidden * inner, "down")});
+                                .gate_up = tiles(layer[4], size_t{2} * inner, hidden, "gate_up"),
+                                .down = tiles(layer[5], hidden, inner, "down")});
     }
     return weights;
   }

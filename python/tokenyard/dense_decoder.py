@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 import _tokenyard
 
 from .task_graph import Graph, Piece, TensorMemory
@@ -16,24 +18,43 @@ RopeScaling = _tokenyard.RopeScaling
 """How Llama 3 stretches what turns slowly, for longer contexts."""
 
 NO_TOKEN = 0xFFFFFFFF
+TILE_ROWS, TILE_COLUMNS = 8, 32
+
+
+def tiled(matrix: np.ndarray) -> np.ndarray:
+    """A matrix as the tasks of `DenseDecoder` read it: in tiles of 8 rows and 32 columns.
+
+    Args:
+        matrix: [..., columns]; all dimensions before the last are rows.
+
+    Returns:
+        [rows / 8, columns / 32, 8, 32], of as many whole tiles as it takes, with zeros where there
+        is nothing. A copy.
+    """
+    rows = matrix.reshape(-1, matrix.shape[-1])
+    missing = (-rows.shape[0] % TILE_ROWS, -rows.shape[1] % TILE_COLUMNS)
+    whole = np.pad(rows, [(0, end) for end in missing]) if any(missing) else rows
+    bands, columns = len(whole) // TILE_ROWS, whole.shape[1] // TILE_COLUMNS
+    tiles = whole.reshape(bands, TILE_ROWS, columns, TILE_COLUMNS).swapaxes(1, 2)
+    return np.ascontiguousarray(tiles)
 
 
 @dataclass(frozen=True)
 class LayerPieces:
-    """Where a layer's weights lie, all BF16, packed as the tasks read them."""
+    """Where a layer's weights lie, all BF16, packed as the tasks read them: matrices `tiled`."""
 
     attention_norm: Piece
     """[hidden]"""
     qkv: Piece
-    """[KV heads of the rank, its query heads and K and V, dim, hidden]"""
+    """[KV heads of the rank, its query heads and K and V, dim, hidden], tiled"""
     out: Piece
-    """[KV heads of the rank, hidden, its query heads * dim]"""
+    """[KV heads of the rank, hidden, its query heads * dim], tiled"""
     mlp_norm: Piece
     """[hidden]"""
     gate_up: Piece
-    """[inner of the rank, gate and up, hidden]"""
+    """[inner of the rank, gate and up, hidden], tiled"""
     down: Piece
-    """[hidden, inner of the rank]"""
+    """[hidden, inner of the rank], tiled"""
 
 
 class DenseDecoder:
@@ -46,7 +67,7 @@ class DenseDecoder:
         memory: where its tensors go.
         shape: of the whole model; `shape.check(blocks, ranks)` names what the tasks cannot do.
         embedding, final_norm, head: [vocabulary, hidden], [hidden], [this rank's part of the
-            vocabulary, hidden]; BF16.
+            vocabulary, hidden] and `tiled`; BF16.
         layers: this rank's part of the layers' weights.
         prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
             ranks.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import _tokenyard
 
-from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces, RopeScaling
+from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces, RopeScaling, tiled
 from .errors import InvalidGraph, TaskTimeout
 from .sizes import size_of
 from .task_graph import (
@@ -52,6 +52,7 @@ __all__ = [
     "TensorMemory",
     "Wait",
     "perfetto",
+    "tiled",
 ]
 
 

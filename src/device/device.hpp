@@ -8,6 +8,7 @@
 #include "device/dependent_launch.hpp"
 #include "device/identity.hpp"
 #include "device/kernel.hpp"
+#include "device/matrix.hpp"
 #include "device/memory.hpp"
 #include "device/numbers.hpp"
 #include "device/peer.hpp"

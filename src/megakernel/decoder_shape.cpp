@@ -41,13 +41,13 @@ void check_counts(const DecoderShape& shape, uint32_t ranks) {
 /// `shape`: of one rank.
 bool can_deal(const DecoderShape& shape, uint32_t blocks) {
   return blocks % shape.kv_heads == 0 && blocks % shape.inner_parts() == 0 &&
-         shape.hidden % kUnitRows == 0 && shape.hidden / kUnitRows % (blocks / shape.kv_heads) == 0;
+         shape.hidden % kTileRows == 0 && shape.hidden / kTileRows % (blocks / shape.kv_heads) == 0;
 }
 
 }  // namespace
 
 uint32_t DecoderShape::inner_parts() const {
-  return inner / kHeldColumnsMax + (inner % kHeldColumnsMax != 0 ? 1 : 0);
+  return inner / kVectorMax + (inner % kVectorMax != 0 ? 1 : 0);
 }
 
 DecoderShape DecoderShape::of_rank(uint32_t ranks) const {
@@ -62,7 +62,7 @@ DecoderShape DecoderShape::of_rank(uint32_t ranks) const {
 uint32_t DecoderShape::blocks_of(uint32_t multiprocessors, uint32_t ranks) const {
   check_model(ranks);
   const DecoderShape part = of_rank(ranks);
-  const uint32_t most = part.kv_heads * (hidden / kUnitRows);  // Else some have no rows.
+  const uint32_t most = part.kv_heads * (hidden / kTileRows);  // Else some have no rows.
   for (uint32_t blocks = std::min(multiprocessors, most); blocks > 0; --blocks)
     if (can_deal(part, blocks)) return blocks;
   return 0;
@@ -70,8 +70,8 @@ uint32_t DecoderShape::blocks_of(uint32_t multiprocessors, uint32_t ranks) const
 
 void DecoderShape::check_model(uint32_t ranks) const {
   check_counts(*this, ranks);
-  require(hidden % kChunk == 0 && hidden <= kHeldColumnsMax, "hidden",
-          fmt::format("a multiple of {} up to {}", kChunk, kHeldColumnsMax), hidden);
+  require(hidden % kChunk == 0 && hidden <= kVectorMax, "hidden",
+          fmt::format("a multiple of {} up to {}", kChunk, kVectorMax), hidden);
   require(query_heads % kv_heads == 0, "query_heads", "a multiple of kv_heads", query_heads);
   require(group() <= kSplitHeadsMax, "query_heads",
           fmt::format("at most {} a KV head", kSplitHeadsMax), query_heads);
@@ -81,8 +81,9 @@ void DecoderShape::check_model(uint32_t ranks) const {
           fmt::format("at most {} with all query heads of a KV head", kGroupColumnsMax), head_dim);
   const DecoderShape part = of_rank(ranks);
   const uint32_t parts = part.inner_parts();
-  require(part.inner % (parts * kChunk) == 0, "inner",
-          fmt::format("a multiple of {}", ranks * parts * kChunk), inner);
+  // Where there are several parts, each begins with a tile.
+  const uint32_t each = parts == 1 ? kChunk : parts * kTileColumns;
+  require(part.inner % each == 0, "inner", fmt::format("a multiple of {}", ranks * each), inner);
   require(kv_heads < kSumTermsMax && ranks * parts < kSumTermsMax, "kv_heads",
           fmt::format("below {}, and as many parts of inner", kSumTermsMax), kv_heads);
   require(positions_max % page_tokens == 0, "positions_max", "a multiple of page_tokens",

@@ -98,12 +98,12 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   if (place_.ranks > 1) send_best();
   sequences_ > 1 ? next_tokens() : next_token();
   graph_.loop_on(step_ended_);
+  graph_.need_warps(slices_of(std::max(shape_.hidden, columns_)));
 }
 
 uint32_t DenseDecoder::unit_bytes() const {
-  constexpr uint32_t kAligned = 128;
-  const uint32_t elements = std::max({shape_.hidden, columns_, kUnitRows * group_columns()});
-  return (2 * elements + kAligned - 1) / kAligned * kAligned;
+  const uint32_t columns = std::max({shape_.hidden, columns_, group_columns()});
+  return std::min(tiles_of(columns), kSliceTiles) * kTileBytes;
 }
 
 template <class T>
@@ -150,7 +150,7 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   const uint32_t hidden = shape_.hidden, heads = shape_.kv_heads;
   make_sums();
   qkv_ = carried<Stamped>(size_t{shape_.layers} * heads * sequences_ * head_words());
-  inner_ = carried<uint32_t>(size_t{shape_.layers} * sequences_ * shape_.inner);
+  inner_ = carried<uint32_t>(size_t{shape_.layers} * parts_ * vector_words(sequences_, columns_));
   const auto local = [&]<class T>(size_t count, T*& to) {
     to = static_cast<T*>(memory_.local(count * sizeof(T)));
   };

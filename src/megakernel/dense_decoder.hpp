@@ -13,6 +13,7 @@
 
 #include "device/numbers.hpp"
 #include "megakernel/decoder_shape.hpp"
+#include "megakernel/tasks/slices.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 namespace tokenyard::megakernel {
@@ -20,20 +21,22 @@ namespace tokenyard::megakernel {
 struct Best;
 
 /// In this rank's memory; they must stay as long as the graph runs. All BF16. KV heads, inner
-/// elements and the head's tokens are this rank's: of rank r of R, the r-th R-th of all.
+/// elements and the head's tokens are this rank's: of rank r of R, the r-th R-th of all. What is
+/// tiled lies as tiles.hpp says, as a matrix of which the last dimension are the columns and all
+/// others the rows.
 struct DecoderWeights {
   struct Layer {
     const BFloat16* attention_norm;  ///< [hidden]
-    const BFloat16* qkv;             ///< [kv heads][query heads of it, K, V][dim][hidden]
-    const BFloat16* out;             ///< [kv heads][hidden][query heads of it * dim]
+    const BFloat16* qkv;             ///< [kv heads][query heads of it, K, V][dim][hidden], tiled
+    const BFloat16* out;             ///< [kv heads][hidden][query heads of it * dim], tiled
     const BFloat16* mlp_norm;        ///< [hidden]
-    const BFloat16* gate_up;         ///< [inner][gate, up][hidden]
-    const BFloat16* down;            ///< [hidden][inner]
+    const BFloat16* gate_up;         ///< [inner][gate, up][hidden], tiled
+    const BFloat16* down;            ///< [hidden][inner], tiled
   };
   const BFloat16* embedding;  ///< [vocabulary of all ranks][hidden]
   std::vector<Layer> layers;
   const BFloat16* final_norm;  ///< [hidden]
-  const BFloat16* head;        ///< [vocabulary][hidden]
+  const BFloat16* head;        ///< [vocabulary][hidden], tiled
 };
 
 struct DecoderOptions {
@@ -109,7 +112,12 @@ class DenseDecoder {
   uint32_t head_words() const { return (shape_.group() + 2) * shape_.head_dim; }
   uint32_t group_columns() const { return shape_.group() * shape_.head_dim; }
   uint64_t* sums_of(uint32_t stage) const { return sums_[place_.rank] + stage_words(stage); }
-  size_t stage_words(uint32_t stages) const { return size_t{stages} * sequences_ * shape_.hidden; }
+  size_t stage_words(uint32_t stages) const {
+    return size_t{stages} * vector_words(sequences_, shape_.hidden);
+  }
+  /// Where a band of a tiled matrix begins.
+  static const BFloat16* band_of(const BFloat16* tiles, uint32_t band, uint32_t columns);
+  uint32_t* inner_of(uint32_t layer, uint32_t part) const;
   /// Of all ranks.
   template <class Sums>
   Sums sums_everywhere(uint32_t stage) const;
@@ -121,6 +129,7 @@ class DenseDecoder {
   /// Chunks of the vector that a block carries on, and clears.
   Span chunks_of(uint32_t block) const;
   Region rows_of_sums(uint32_t stage, const Span& rows) const;
+  Region read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const;
   /// Terms of a sum after attention, and after the feed-forward: a head's or a part's each, and the
   /// vector carried on.
   uint32_t attention_terms() const { return shape_.kv_heads * place_.ranks + 1; }
@@ -138,9 +147,9 @@ class DenseDecoder {
   uint32_t part_blocks_, rows_max_;  ///< blocks of a part; positions of a split
   uint32_t stop_token_, prompt_stride_;
 
-  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers][sequences][hidden]
+  std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers] vectors, as VectorWords lie
   void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped
-  uint32_t* inner_ = nullptr;    ///< [layers][sequences][inner]
+  uint32_t* inner_ = nullptr;    ///< [layers][parts] vectors of the parts' elements
   uint32_t* broken_ = nullptr;
   void* partial_ = nullptr;           ///< [layers][kv heads][sequences][splits][group columns]
   void* partial_weights_ = nullptr;   ///< likewise [group] SplitWeight

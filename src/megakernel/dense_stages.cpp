@@ -49,20 +49,34 @@ DenseDecoder::Span DenseDecoder::chunks_of(uint32_t block) const {
   return share(shape_.hidden / kChunk, block, blocks_);
 }
 
+const BFloat16* DenseDecoder::band_of(const BFloat16* tiles, uint32_t band, uint32_t columns) {
+  return tiles + size_t{band} * tiles_of(columns) * kTileElements;
+}
+
+uint32_t* DenseDecoder::inner_of(uint32_t layer, uint32_t part) const {
+  return inner_ + (size_t{layer} * parts_ + part) * vector_words(sequences_, columns_);
+}
+
 /// Sums are declared in the order of rows, whatever order their words lie in.
 Region DenseDecoder::rows_of_sums(uint32_t stage, const Span& rows) const {
   return sums_t_[stage].part(rows.begin * sizeof(uint64_t), rows.end * sizeof(uint64_t));
 }
 
+/// By a block of a stage. Without bands it looks at nothing but what it carries (residual.hpp).
+Region DenseDecoder::read_of_sums(uint32_t stage, const Span& bands, const Span& carried) const {
+  return bands.count() > 0 ? sums_t_[stage].all() : rows_of_sums(stage, carried * kChunk);
+}
+
 void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
   const uint32_t head = block / head_blocks_;
-  const Span rows = share(head_words(), block % head_blocks_, head_blocks_);
-  const Span carried = chunks_of(block);
+  const Span bands = share(bands_of(head_words()), block % head_blocks_, head_blocks_);
+  const Span rows = bands * kTileRows, carried = chunks_of(block);
+  if (bands.count() == 0 && carried.count() == 0) return;
   const size_t of_head = (size_t{layer} * shape_.kv_heads + head) * sequences_ * head_words();
   TaskOptions options{.name = fmt::format("qkv {} {}", layer, block), .worker = block};
   const DecoderWeights::Layer& weights = weights_.layers[layer];
   ProjectQkv<Alone<>>::Args args{
-      .weights = weights.qkv + (size_t{head} * head_words() + rows.begin) * shape_.hidden,
+      .weights = band_of(weights.qkv, head * bands_of(head_words()) + bands.begin, shape_.hidden),
       .norm = weights.attention_norm,
       .sums = nullptr,
       .table = weights_.embedding,
@@ -70,7 +84,7 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
       .carry_to = sums_of(2 * layer),
       .qkv = static_cast<Stamped*>(qkv_) + of_head + rows.begin,
       .broken = broken_,
-      .rows = rows.count(),
+      .bands = bands.count(),
       .hidden = shape_.hidden,
       .terms = inner_terms(),
       .residual_event = 0,
@@ -82,7 +96,7 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
   } else {
     args.sums = sums_of(2 * layer - 1);
     args.residual_event = after_inner_[layer - 1].id;
-    options.reads = {sums_t_[2 * layer - 1].all()};
+    options.reads = {read_of_sums(2 * layer - 1, bands, carried)};
     options.waits = {{after_inner_[layer - 1]}};
   }
   for (uint32_t s = 0; s < sequences_; ++s) {
@@ -91,7 +105,8 @@ void DenseDecoder::project_qkv(uint32_t layer, uint32_t block) {
         qkv_t_[layer].part((at + rows.begin) * sizeof(Stamped), (at + rows.end) * sizeof(Stamped)));
   }
   options.adds = {rows_of_sums(2 * layer, carried * kChunk), broken_t_.all()};
-  options.signals = {{qkv_ready_[layer * shape_.kv_heads + head]}, {after_attention_[layer]}};
+  if (bands.count() > 0) options.signals.push_back({qkv_ready_[layer * shape_.kv_heads + head]});
+  if (carried.count() > 0) options.signals.push_back({after_attention_[layer]});
   graph_.add<ProjectQkv<Alone<>>>(args, std::move(options));
 }
 
@@ -137,8 +152,8 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
 void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
   const uint32_t head = block / head_blocks_;
   const uint32_t index = layer * shape_.kv_heads + head;
-  const Span rows =
-      share(shape_.hidden / kUnitRows, block % head_blocks_, head_blocks_) * kUnitRows;
+  const Span bands = share(bands_of(shape_.hidden), block % head_blocks_, head_blocks_);
+  const Span rows = bands * kTileRows;
   const size_t first = size_t{index} * sequences_ * splits_;
   const uint32_t splits = sequences_ * splits_;
   TaskOptions options{.name = fmt::format("attention out {} {}", layer, block),
@@ -151,8 +166,8 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
   add_of_kind<ProjectAttention>(
       [&](auto& args) {
         args = {
-            .weights = weights_.layers[layer].out +
-                       (size_t{head} * shape_.hidden + rows.begin) * group_columns(),
+            .weights = band_of(weights_.layers[layer].out,
+                               head * bands_of(shape_.hidden) + bands.begin, group_columns()),
             .parts = static_cast<const Stamped*>(partial_) + first * group_columns(),
             .split_weights = static_cast<SplitWeight*>(partial_weights_) + first * shape_.group(),
             .sums = sums_everywhere<decltype(args.sums)>(2 * layer),
@@ -161,8 +176,7 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
             .dim = shape_.head_dim,
             .splits = splits_,
             .first_row = rows.begin,
-            .rows = rows.count(),
-            .hidden = shape_.hidden,
+            .bands = bands.count(),
             .attended_event = attended_[index].id};
       },
       std::move(options));
@@ -170,39 +184,46 @@ void DenseDecoder::project_attention(uint32_t layer, uint32_t block) {
 
 void DenseDecoder::gate_up(uint32_t layer, uint32_t block) {
   const uint32_t part = block / part_blocks_;
-  const Span rows = share(columns_, block % part_blocks_, part_blocks_);
-  const uint32_t first = part * columns_ + rows.begin;
+  // Gate and up of some elements a band.
+  const Span bands = share(bands_of(2 * columns_), block % part_blocks_, part_blocks_);
+  const Span elements = bands * (kTileRows / 2);
+  const uint32_t first = part * columns_;
   const Span carried = chunks_of(block);
+  if (bands.count() == 0 && carried.count() == 0) return;
+  std::vector<Signal> signals;
+  if (bands.count() > 0) signals.push_back({inner_ready_[layer * parts_ + part]});
+  if (carried.count() > 0) signals.push_back({after_inner_[layer]});
   const DecoderWeights::Layer& weights = weights_.layers[layer];
   graph_.add<GateUp<Alone<>>>(
-      {.weights = weights.gate_up + size_t{first} * 2 * shape_.hidden,
+      {.weights =
+           band_of(weights.gate_up, part * bands_of(2 * columns_) + bands.begin, shape_.hidden),
        .norm = weights.mlp_norm,
        .sums = sums_of(2 * layer),
        .carry_to = sums_of(2 * layer + 1),
-       .inner = inner_ + size_t{layer} * sequences_ * shape_.inner + part * columns_,
+       .inner = inner_of(layer, part),
        .broken = broken_,
-       .first = rows.begin,
-       .columns = columns_,
-       .rows = rows.count(),
+       .first = elements.begin,
+       .bands = bands.count(),
        .hidden = shape_.hidden,
        .terms = attention_terms(),
        .residual_event = after_attention_[layer].id,
-       .sequence_words = shape_.inner,
        .carried = {carried.begin, carried.end},
        .epsilon = shape_.epsilon},
       {.name = fmt::format("gate/up {} {}", layer, block),
-       .reads = {sums_t_[2 * layer].all()},
-       .writes = {inner_t_[layer].part(first * sizeof(uint32_t),
-                                       (first + rows.count()) * sizeof(uint32_t))},
+       .reads = {read_of_sums(2 * layer, bands, carried)},
+       .writes = {inner_t_[layer].part((first + elements.begin) * sizeof(uint32_t),
+                                       (first + elements.end) * sizeof(uint32_t))},
        .adds = {rows_of_sums(2 * layer + 1, carried * kChunk), broken_t_.all()},
        .waits = {{after_attention_[layer]}},
-       .signals = {{inner_ready_[layer * parts_ + part]}, {after_inner_[layer]}},
+       .signals = std::move(signals),
        .worker = block});
 }
 
 void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
   const uint32_t part = block / part_blocks_, index = layer * parts_ + part;
-  const Span rows = share(shape_.hidden, block % part_blocks_, part_blocks_);
+  const Span bands = share(bands_of(shape_.hidden), block % part_blocks_, part_blocks_);
+  if (bands.count() == 0) return;
+  const Span rows = bands * kTileRows;
   TaskOptions options{.name = fmt::format("down {} {}", layer, block),
                       .reads = {inner_t_[layer].part(part * columns_ * sizeof(uint32_t),
                                                      (part + 1) * columns_ * sizeof(uint32_t))},
@@ -213,27 +234,29 @@ void DenseDecoder::project_down(uint32_t layer, uint32_t block) {
   options.adds.push_back(broken_t_.all());
   add_of_kind<ProjectDown>(
       [&](auto& args) {
-        args = {.weights = weights_.layers[layer].down + size_t{rows.begin} * shape_.inner +
-                           part * columns_,
-                .inner = inner_ + size_t{layer} * sequences_ * shape_.inner + part * columns_,
+        args = {.weights = band_of(weights_.layers[layer].down, bands.begin, shape_.inner) +
+                           part * tiles_of(columns_) * kTileElements,
+                .inner = inner_of(layer, part),
                 .sums = sums_everywhere<decltype(args.sums)>(2 * layer + 1),
                 .broken = broken_,
                 .first_row = rows.begin,
-                .rows = rows.count(),
+                .bands = bands.count(),
                 .columns = columns_,
-                .row_elements = shape_.inner,
-                .hidden = shape_.hidden,
-                .inner_event = inner_ready_[index].id,
-                .sequence_words = shape_.inner};
+                .band_tiles = tiles_of(shape_.inner),
+                .inner_event = inner_ready_[index].id};
       },
       std::move(options));
 }
 
 void DenseDecoder::project_logits(uint32_t block) {
-  const Span rows = share(shape_.vocabulary, block, blocks_);
+  const Span bands = share(bands_of(shape_.vocabulary), block, blocks_);
+  const Span rows{bands.begin * kTileRows,
+                  std::min(bands.end * kTileRows, shape_.vocabulary)};  // The last may lack some.
   const uint32_t last = shape_.layers - 1, stages = 2 * shape_.layers;
   const size_t best_bytes = sequences_ * sizeof(Best);
   const Span cleared = chunks_of(block);
+  const auto words = static_cast<uint32_t>(stage_words(1));
+  const Span cleared_words = share(words, block, blocks_);
   TaskOptions options{.name = fmt::format("logits {}", block),
                       .reads = {sums_t_[stages - 1].all()},
                       .writes = {best_t_.part(block * best_bytes, (block + 1) * best_bytes)},
@@ -243,7 +266,7 @@ void DenseDecoder::project_logits(uint32_t block) {
   for (uint32_t stage = 0; stage + 1 < stages; ++stage)
     options.writes.push_back(rows_of_sums(stage, cleared * kChunk));
   graph_.add<ProjectLogits<Alone<>>>(
-      {.weights = weights_.head + size_t{rows.begin} * shape_.hidden,
+      {.weights = band_of(weights_.head, bands.begin, shape_.hidden),
        .norm = weights_.final_norm,
        .sums = sums_of(stages - 1),
        .cleared = sums_of(0),
@@ -256,7 +279,8 @@ void DenseDecoder::project_logits(uint32_t block) {
        .stages = stages - 1,
        .residual_event = after_inner_[last].id,
        .sequence_logits = shape_.vocabulary,
-       .cleared_chunks = {cleared.begin, cleared.end},
+       .stage_words = words,
+       .cleared_words = {cleared_words.begin, cleared_words.end},
        .epsilon = shape_.epsilon},
       std::move(options));
 }
@@ -270,7 +294,7 @@ void DenseDecoder::send_best() {
                   .sums = sums_of(stage),
                   .broken = broken_,
                   .part_count = blocks_,
-                  .sum_count = sequences_ * shape_.hidden,
+                  .sum_count = static_cast<uint32_t>(stage_words(1)),
                   .ranks = place_.ranks};
   for (uint32_t to = 0; to < place_.ranks; ++to)
     args.to[to] = Peer<Best>(static_cast<Best*>(best_of_ranks_[to]) + size_t{rank} * sequences_);
@@ -292,7 +316,7 @@ DenseDecoder::LastStage DenseDecoder::last_stage() {
   LastStage last{.parts = static_cast<const Best*>(alone ? best_ : best_of_ranks_[place_.rank]),
                  .part_count = alone ? blocks_ : place_.ranks,
                  .sums = alone ? sums_of(stage) : nullptr,
-                 .sum_count = alone ? sequences_ * shape_.hidden : 0,
+                 .sum_count = alone ? static_cast<uint32_t>(stage_words(1)) : 0,
                  .broken = alone ? broken_ : nullptr,
                  .options = {.name = sequences_ > 1 ? "next tokens" : "next token",
                              .reads = {alone ? best_t_.all() : best_of_ranks_t_.all(),

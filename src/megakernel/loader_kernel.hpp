@@ -29,10 +29,10 @@ DEVICE bool loader_waits(const Working& working, RunPhase phase, Condition condi
 }
 
 /// A block must not end while copies into its shared memory are under way, not even after a
-/// failure. They come from this GPU's own memory, so they land within microseconds; the bound is
-/// for what was never started.
+/// failure. They come from this GPU's own memory, so they land within microseconds (a simulated one
+/// may take some thousand naps to deliver them); the bound is for what was never started.
 DEVICE void let_land(Completion& full, uint32_t parity) {
-  constexpr uint32_t kNaps = 2000, kNapNs = 500;
+  constexpr uint32_t kNaps = 50'000, kNapNs = 500;
   for (uint32_t naps = 0; naps < kNaps && !full.done(parity); ++naps) nap(kNapNs);
 }
 

@@ -24,7 +24,8 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
   };
   Shape shape{
       .workers = chosen(options.workers, gpu ? multiprocessors - options.schedulers : kWorkersHost),
-      .compute_warps = chosen(options.compute_warps, gpu ? kWarpsGpu : kWarpsHost),
+      .compute_warps = chosen(options.compute_warps,
+                              gpu ? kWarpsGpu : std::max(kWarpsHost, graph.warps_needed())),
       .streams = {.unit_bytes = options.unit_bytes,
                   .depth = chosen(options.ring_units, gpu ? kRingGpu : kRingHost),
                   .in_flight = options.in_flight},
@@ -42,6 +43,10 @@ Shape shape_of(const MegakernelOptions& options, const Graph& graph,
                           fmt::format("{}", shape.task_slots));
   if (shape.compute_warps > kComputeWarpsMax)
     throw InvalidArgument("compute_warps", fmt::format("at most {}", kComputeWarpsMax),
+                          fmt::format("{}", shape.compute_warps));
+  if (shape.compute_warps < graph.warps_needed())
+    throw InvalidArgument("compute_warps",
+                          fmt::format("at least the graph's {}", graph.warps_needed()),
                           fmt::format("{}", shape.compute_warps));
   if (shape.streams.depth > kUnitsMax)
     throw InvalidArgument("ring_units", fmt::format("at most {}", kUnitsMax),

@@ -34,6 +34,10 @@ const char* name_of(host_body::WarpWord word) {
       return "warp::bit_or";
     case WarpWord::once:
       return "warp::once";
+    case WarpWord::multiply_add:
+      return "warp::multiply_add";
+    case WarpWord::load_transposed:
+      return "warp::load_transposed";
   }
   return "?";
 }

@@ -2,6 +2,8 @@
 // under weak memory and odd schedules: of one sequence or several, on one rank or shared by
 // several, of which one may stop in the middle. Its logits must be those of the plain model, of
 // every sequence, and on every rank its part of them.
+#include <algorithm>
+
 #include "megakernel/plain_decoder.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -26,11 +28,18 @@ Drawn draw(SeedRun& run) {
   const uint32_t side_by_side = random.chance(256) ? random.chance(256) ? 8u : 4u : 2u;
   const uint32_t sequences =
       run.option("sequences", random.chance(ranks > 1 ? 768 : 512) ? 1u : side_by_side);
-  const uint32_t splits =
-      run.option("splits", sequences * random.between(1, sequences == 1 ? 2 : 1));
+  // More blocks than there are rows of a stage to deal out: of QKV, of gate/up, of the down
+  // projection where a rank has two heads, and of the head.
+  const bool crowded = run.option("crowded", random.chance(384));
+  const uint32_t few = sequences * random.between(1, sequences == 1 ? 2 : 1);
+  const uint32_t many = random.chance(512) ? 8u : std::max(sequences, 4u);
+  const uint32_t splits = run.option("splits", crowded ? many : few);
   const uint32_t group = run.option("group", random.between(1, 2));
+  // More than one warp's slice of a vector, now and then.
+  const bool wide = run.option("wide", random.chance(crowded ? 192 : 64));
+  const uint32_t eights = wide ? kSliceColumns / (8 * splits) + 1 : random.between(1, 2);
   return {.shape = {.vocabulary = 12,
-                    .hidden = run.option("hidden", 8 * splits * random.between(1, 2)),
+                    .hidden = run.option("hidden", 8 * splits * eights),
                     .layers = run.option("layers", random.between(1, 2)),
                     .query_heads = ranks * heads * group,
                     .kv_heads = ranks * heads,
@@ -44,7 +53,7 @@ Drawn draw(SeedRun& run) {
           .ranks = ranks,
           .sequences = sequences,
           .blocks = heads * splits,
-          .compute_warps = run.option("compute_warps", random.chance(256) ? 2u : 1u),
+          .compute_warps = run.option("compute_warps", wide || random.chance(256) ? 2u : 1u),
           .ring_units = run.option("ring_units",
                                    random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
           .in_flight = random.between(1, 2),

@@ -8,7 +8,7 @@
 #include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 #include "megakernel/plain_decoder.hpp"
-#include "megakernel/tasks/held_input.hpp"
+#include "megakernel/tasks/slices.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -155,7 +155,7 @@ void expect_same_bits(const std::vector<Vector>& one, const std::vector<Vector>&
 TEST_P(DenseDecoding, RanksThatShareAModelFindTheBitsOfOne) {
   DecoderShape shape = kSmall;
   shape.layers = 1;
-  shape.inner = 4 * kHeldColumnsMax;  // A part of it each, for four ranks.
+  shape.inner = 4 * kVectorMax;  // A part of it each, for four ranks.
   const Model model(shape);
   const auto alone = logits_of_ranks(GetParam(), model, 1, 8, 3);
   expect_same_bits(alone, logits_of_ranks(GetParam(), model, 2, 4, 3));
@@ -172,6 +172,32 @@ TEST_P(DenseDecoding, RanksThatShareAModelFindThePlainLogits) {
       for (uint32_t i = 0; i < expected.size(); ++i)
         ASSERT_LT(std::abs(found[step][i] - expected[i]), 2e-2f)
             << "token " << i << " in step " << step << " by " << ranks << " ranks";
+    }
+  }
+}
+
+/// Rows of QKV, of gate/up, of the down projection and of the head are fewer than can be dealt out
+/// to all blocks. Those without rows must not look for what is cleared before they have found it.
+TEST_P(DenseDecoding, BlocksWithoutRowsOfAStageOnlyCarryTheVectorOn) {
+  DecoderShape few_of_qkv = small_shape(64);
+  few_of_qkv.vocabulary = 12;
+  few_of_qkv.query_heads = few_of_qkv.kv_heads = 4;
+  few_of_qkv.inner = 32;
+  DecoderShape few_of_down = few_of_qkv;
+  few_of_down.hidden = 16;
+  for (const DecoderShape& shape : {few_of_qkv, few_of_down}) {
+    const Model model(shape);
+    for (const uint32_t ranks : {1, 2, 4}) {
+      const uint32_t blocks = shape.hidden / 8 * shape.kv_heads / ranks;  // As many as can be.
+      const auto found = logits_of_ranks(GetParam(), model, ranks, blocks, 60);
+      Plain plain(model);
+      for (uint32_t step = 0; step < found.size(); ++step) {
+        const Vector expected = plain.logits((step * 7 + 3) % shape.vocabulary);
+        for (uint32_t i = 0; i < expected.size(); ++i)
+          ASSERT_LT(std::abs(found[step][i] - expected[i]), 2e-2f)
+              << "token " << i << " in step " << step << " by " << ranks << " ranks of " << blocks
+              << " blocks, hidden " << shape.hidden;
+      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megakernel/dense_decoder.hpp"
+#include "megakernel/tiles.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -62,27 +63,28 @@ struct Model {
       memory.write(there, matrix.data(), matrix.size() * 2);
       return static_cast<const BFloat16*>(there);
     };
-    /// Of each of `rows` rows the rank's part.
-    const auto place_part = [&](const Matrix& matrix, size_t rows = 1) {
+    /// Tiled, as a matrix of so many columns: of each of `rows` rows the rank's part.
+    const auto place_part = [&](const Matrix& matrix, uint32_t columns, size_t rows = 1) {
       const size_t row = matrix.size() / rows, part = row / where.ranks;
       Matrix mine;
       for (size_t i = 0; i < rows; ++i) {
         const auto from = matrix.begin() + static_cast<std::ptrdiff_t>(i * row + where.rank * part);
         mine.insert(mine.end(), from, from + static_cast<std::ptrdiff_t>(part));
       }
-      return place(mine);
+      return place(tiled(mine, mine.size() / columns, columns));
     };
+    const uint32_t hidden = shape.hidden, group = shape.group() * shape.head_dim;
     DecoderWeights weights{.embedding = place(embedding),
                            .layers = {},
                            .final_norm = place(final_norm),
-                           .head = place_part(head)};
+                           .head = place_part(head, hidden)};
     for (const Layer& layer : layers)
       weights.layers.push_back({.attention_norm = place(layer.attention_norm),
-                                .qkv = place_part(layer.qkv),
-                                .out = place_part(layer.out),
+                                .qkv = place_part(layer.qkv, hidden),
+                                .out = place_part(layer.out, group),
                                 .mlp_norm = place(layer.mlp_norm),
-                                .gate_up = place_part(layer.gate_up),
-                                .down = place_part(layer.down, shape.hidden)});
+                                .gate_up = place_part(layer.gate_up, hidden),
+                                .down = place_part(layer.down, shape.inner / where.ranks, hidden)});
     return weights;
   }
 };

@@ -9,7 +9,7 @@
 #include "megakernel/decoder_shapes.hpp"
 #include "megakernel/devices.hpp"
 #include "megakernel/plain_decoder.hpp"
-#include "megakernel/tasks/held_input.hpp"
+#include "megakernel/tasks/slices.hpp"
 
 namespace tokenyard::megakernel {
 namespace {
@@ -136,7 +136,7 @@ TEST_P(SameBits, WhateverTheNumberOfBlocks) {
 TEST_P(SameBits, OfRanksThatShareAModel) {
   DecoderShape shape = kSmall;
   shape.layers = 1;
-  shape.inner = 4 * kHeldColumnsMax;
+  shape.inner = 4 * kVectorMax;
   const Model model(shape);
   const Prompts prompts = prompts_of(8, 3, shape.vocabulary);
   const auto alone = logits_of(GetParam(), model, prompts, {.blocks = 32});

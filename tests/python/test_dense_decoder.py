@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import tokenyard
-from tokenyard.megakernel import DecoderShape, DenseDecoder, LayerPieces, Piece, TensorMemory
+from tokenyard.megakernel import (
+    DecoderShape,
+    DenseDecoder,
+    LayerPieces,
+    Piece,
+    TensorMemory,
+    tiled,
+)
 
 COUNTS = dict(
     vocabulary=64, hidden=64, layers=1, query_heads=2, kv_heads=2, head_dim=16, inner=128,
@@ -22,13 +29,16 @@ def decoder_of(world: tokenyard.World, prompts: list[list[int]], **changed: int)
     def matrix(*shape: int) -> Piece:
         return memory.local(np.zeros(shape, np.uint16))
 
+    def tiles(*shape: int) -> Piece:
+        return memory.local(tiled(np.zeros(shape, np.uint16)))
+
     layer = LayerPieces(
-        attention_norm=matrix(64), qkv=matrix(2 * 3 * 16, 64), out=matrix(2, 64, 16),
-        mlp_norm=matrix(64), gate_up=matrix(128, 2, 64), down=matrix(64, 128),
+        attention_norm=matrix(64), qkv=tiles(2 * 3 * 16, 64), out=tiles(2, 64, 16),
+        mlp_norm=matrix(64), gate_up=tiles(128, 2, 64), down=tiles(64, 128),
     )  # fmt: skip
     return DenseDecoder(
         memory, DecoderShape(**(COUNTS | changed), **NUMBERS), embedding=matrix(64, 64),
-        final_norm=matrix(64), head=matrix(64, 64), layers=[layer], prompts=prompts,
+        final_norm=matrix(64), head=tiles(64, 64), layers=[layer], prompts=prompts,
     )  # fmt: skip
 
 
@@ -54,3 +64,33 @@ def test_a_count_of_none_is_named(count: str) -> None:
 
 def test_a_decoder_is_made() -> None:
     assert tokenyard.launch(lambda world: decoder_of(world, [[63]]).blocks, ranks=1) == [4]
+
+
+def test_weights_that_are_not_tiled_are_named() -> None:
+    """`out` has fewer columns than a tile: tiled, it takes twice the room."""
+
+    def run(world: tokenyard.World) -> None:
+        memory = TensorMemory(world)
+        nothing = memory.local(np.zeros(2 * 64 * 16, np.uint16))
+        layer = LayerPieces(*[nothing] * 6)
+        shape = DecoderShape(**COUNTS, **NUMBERS)
+        DenseDecoder(
+            memory, shape, embedding=memory.local(np.zeros((64, 64), np.uint16)),
+            final_norm=memory.local(np.zeros(64, np.uint16)),
+            head=memory.local(tiled(np.zeros((60, 64), np.uint16))), layers=[layer], prompts=[[1]],
+        )  # fmt: skip
+
+    with pytest.raises(tokenyard.InvalidArgument, match="64 elements of BF16") as caught:
+        tokenyard.launch(run, ranks=1)
+    assert caught.value.argument == "attention_norm"
+
+
+def test_tiles_hold_every_element_and_zeros() -> None:
+    matrix = np.arange(1, 1 + 9 * 40, dtype=np.uint16).reshape(9, 40)
+    tiles = tiled(matrix)
+    assert tiles.shape == (2, 2, 8, 32)
+    back = tiles.swapaxes(1, 2).reshape(16, 64)
+    assert (back[:9, :40] == matrix).all()
+    assert not back[9:].any()
+    assert not back[:, 40:].any()
+    assert (tiled(matrix.reshape(3, 3, 40)) == tiles).all()

@@ -69,14 +69,20 @@ def build(world, kept):
     memory, weights = TensorMemory(world), TensorMemory(world)
 
     def matrix(*shape):
-        return weights.local((drawn.standard_normal(shape) / 8).astype(ml_dtypes.bfloat16))
+        return (drawn.standard_normal(shape) / 8).astype(ml_dtypes.bfloat16)
+
+    def plain(*shape):
+        return weights.local(matrix(*shape))
+
+    def tiles(*shape):
+        return weights.local(mk.tiled(matrix(*shape)))
 
     layer = mk.LayerPieces(
-        attention_norm=matrix(64), qkv=matrix(2 * 3 * 16, 64), out=matrix(2, 64, 16),
-        mlp_norm=matrix(64), gate_up=matrix(128, 2, 64), down=matrix(64, 128),
+        attention_norm=plain(64), qkv=tiles(2 * 3 * 16, 64), out=tiles(2, 64, 16),
+        mlp_norm=plain(64), gate_up=tiles(128, 2, 64), down=tiles(64, 128),
     )
     decoder = DenseDecoder(
-        memory, SHAPE, embedding=matrix(64, 64), final_norm=matrix(64), head=matrix(64, 64),
+        memory, SHAPE, embedding=plain(64, 64), final_norm=plain(64), head=tiles(64, 64),
         layers=[layer], prompts=[[5]], blocks=2,
     )
     kernel = Megakernel(world, decoder.graph, workers=2, unit_bytes=decoder.unit_bytes)

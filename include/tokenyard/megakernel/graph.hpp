@@ -128,6 +128,8 @@ class Graph {
   void loop_on(Event event);
   /// Each run is one iteration, so nothing need be ordered between iterations.
   void once() { once_ = true; }
+  /// Its tasks divide their work among at least so many compute warps of a block.
+  void need_warps(uint32_t warps) { warps_needed_ = warps; }
   /// For placement: as long as a trace has measured it.
   void set_cost(Task task, uint64_t cost_ns);
 
@@ -138,6 +140,7 @@ class Graph {
   const std::vector<TaskNode>& tasks() const { return nodes_; }
   std::optional<Event> loop() const { return loop_; }
   bool is_once() const { return once_; }
+  uint32_t warps_needed() const { return warps_needed_; }
 
   friend class GraphCodec;
 
@@ -149,6 +152,7 @@ class Graph {
   std::vector<TaskNode> nodes_;
   std::optional<Event> loop_;
   bool once_ = false;
+  uint32_t warps_needed_ = 1;  ///< of this rank: others need not know
 };
 
 }  // namespace tokenyard::megakernel

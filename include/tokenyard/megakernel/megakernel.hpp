@@ -15,7 +15,7 @@ namespace tokenyard::megakernel {
 
 struct MegakernelOptions {
   uint32_t workers = 0;        ///< blocks; 0: all multiprocessors (on the host: 4)
-  uint32_t compute_warps = 0;  ///< of a block; 0: 8 (on the host: 1)
+  uint32_t compute_warps = 0;  ///< of a block; 0: 8 (on the host as many as the graph needs)
   uint32_t unit_bytes = 4096;  ///< of what tasks stream
   uint32_t ring_units = 0;     ///< a warp's; 0: as many as fit, up to 6 (on the host: 3)
   uint32_t in_flight = 2;      ///< copies of a warp that may be under way

@@ -29,7 +29,19 @@ enum class Modify : uint8_t {
 };
 
 /// The operation of a warp word, so that lanes that meet at different words are told apart.
-enum class WarpWord : uint8_t { sync, shuffle, ballot, match, sum, min, max, bit_or, once };
+enum class WarpWord : uint8_t {
+  sync,
+  shuffle,
+  ballot,
+  match,
+  sum,
+  min,
+  max,
+  bit_or,
+  once,
+  multiply_add,
+  load_transposed
+};
 
 /// What one lane brings to a meeting of its warp, and finds there.
 struct WarpMeeting {

@@ -2,6 +2,7 @@
 /// code than it needs.
 #pragma once
 
+#include "megakernel/tasks/products.hpp"
 #include "megakernel/tasks/words.hpp"
 
 namespace tokenyard::megakernel {
@@ -23,27 +24,28 @@ template <uint32_t sequences = 1>
 using Together = DenseKind<false, sequences>;
 inline constexpr uint32_t kSequencesMax = 8;
 
-/// Of an element for each sequence, in registers: an index that is not known beforehand would make
-/// the compiler give them addresses.
-template <uint32_t kSequences>
-DEVICE float of_sequence(const float (&values)[kSequences], uint32_t sequence) {
-  float value = values[0];
-  UNROLL
-  for (uint32_t s = 1; s < kSequences; ++s) value = s == sequence ? values[s] : value;
-  return value;
-}
-
 /// The sums of one stage on each rank: all get the same terms, so all have the same bits.
 template <class Kind>
 struct SumsOfRanks {
-  Peer<uint64_t> of_rank[Kind::kRanksMax];
+  Peer<uint64_t> of_rank[Kind::kRanksMax];  ///< vectors in the order of VectorWords
   uint32_t count;
 
   DEVICE uint32_t ranks() const { return Kind::kRanksMax == 1 ? 1 : count; }
-  /// By lanes that have the same value, each for another rank; ranks that there are not get none.
-  DEVICE void add(uint32_t rank, uint32_t word, float value, uint32_t* broken) const {
-    if (rank < ranks()) add_units<Kind::kScope>(of_rank[rank] + word, units_of_term(value, broken));
+  /// By one thread: the products of two neighbouring rows, to the sums of every rank.
+  DEVICE void add(uint32_t row, uint32_t sequence, const RowPair& products,
+                  uint32_t* broken) const {
+    const uint32_t chunk = row / kChunk, element = row % kChunk;
+    const int64_t even = units_of_term(products.even, broken);
+    const int64_t odd = units_of_term(products.odd, broken);
+    KEEP_ROLLED
+    for (uint32_t rank = 0; rank < ranks(); ++rank) {
+      add_units<Kind::kScope>(of_rank[rank] + Words::at(sequence, chunk, element), even);
+      add_units<Kind::kScope>(of_rank[rank] + Words::at(sequence, chunk, element + 1), odd);
+    }
   }
+
+ private:
+  using Words = VectorWords<Kind::kSequences>;
 };
 
 }  // namespace tokenyard::megakernel

@@ -27,24 +27,29 @@ struct NextTokens {
     uint32_t stop_token;  ///< kNoToken: none
   };
   struct Shared {
-    BestShared best[Kind::kSequences];
+    bool goes_on[Kind::kSequences], no_number[Kind::kSequences];
   };
 
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     clear_sums<Kind::kScope>(context, args.sums, args.sum_count);
-    bool all_ended = true, no_number = false;
+    // A sequence a warp.
     KEEP_ROLLED
-    for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-      const Best best =
-          best_of_block(context, shared.best[s],
-                        best_of_share(context, args.parts + s, args.part_count, Kind::kSequences));
-      if (context.thread() != 0) continue;
+    for (uint32_t s = context.warp(); s < Kind::kSequences; s += context.warps()) {
+      const Best best = best_of_parts(args.parts + s, args.part_count, Kind::kSequences);
+      if (!warp::elect()) continue;
       const Status status = decide(args, s, best);
-      all_ended &= status != Status::goes_on;
-      no_number |= status == Status::not_a_number;
+      shared.goes_on[s] = status == Status::goes_on;
+      shared.no_number[s] = status == Status::not_a_number;
     }
-    if (context.thread() == 0 && (all_ended || no_number)) context.end_loop();
+    context.sync();
+    if (context.thread() != 0) return;
+    bool all_ended = true, no_number = false;
+    for (uint32_t s = 0; s < Kind::kSequences; ++s) {
+      all_ended &= !shared.goes_on[s];
+      no_number |= shared.no_number[s];
+    }
+    if (all_ended || no_number) context.end_loop();
   }
 
  private:

@@ -6,38 +6,40 @@
 namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kSplitsMax = kSections;
-inline constexpr uint32_t kUnitRows = 8;  ///< of the output projection
 
-/// The output projection of one KV head's query heads, for some rows: eight rows a unit, added to
-/// the sums of every rank.
+/// The output projection of one KV head's query heads, for some rows, added to the sums of every
+/// rank. All its columns are one slice, so warps take bands instead.
 template <class Kind>
 struct ProjectAttention {
   static constexpr const char* kName = "project_attention";
   struct Args {
-    const BFloat16* weights;           ///< [rows][columns], columns = heads * dim
+    const BFloat16* weights;           ///< [rows][columns] tiled, columns = heads * dim
     const Stamped* parts;              ///< [sequences][splits][columns], flagged
     const SplitWeight* split_weights;  ///< [sequences][splits][heads]
-    SumsOfRanks<Kind> sums;            ///< [sequences][hidden]
+    SumsOfRanks<Kind> sums;
     uint32_t* broken;
-    uint32_t heads, dim, splits, first_row, rows, hidden;  ///< rows: a multiple of 8
+    uint32_t heads, dim, splits, first_row, bands;
     uint32_t attended_event;
   };
   struct Shared {
-    float attended[Kind::kSequences][kGroupColumnsMax];
+    SliceShared<Kind::kSequences> attended;
     SplitWeight weights[kSplitsMax * kSplitHeadsMax];  ///< [sequences][splits][heads]
   };
 
-  /// Eight rows lie together: to whoever streams them they are one.
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
-    const uint32_t columns = kUnitRows * args.heads * args.dim;
-    return every_nth_row(args.weights, args.rows / kUnitRows, columns, 2 * columns, warp, warps);
+    const uint32_t band_bytes = tiles_of(args.heads * args.dim) * kTileBytes;
+    return {.from = reinterpret_cast<const std::byte*>(args.weights) + size_t{warp} * band_bytes,
+            .row_stride = uint64_t{warps} * band_bytes,
+            .rows = args.bands > warp ? (args.bands - warp + warps - 1) / warps : 0,
+            .row_bytes = band_bytes,
+            .piece_bytes = band_bytes};
   }
 
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
-    const uint32_t columns = args.heads * args.dim, mine = warp::lane() * kChunk;
+    const uint32_t columns = args.heads * args.dim;
     // Divisions, before anything is awaited.
-    const uint32_t units = stream(args, context.warp(), context.warps()).rows;
+    const uint32_t bands = stream(args, context.warp(), context.warps()).rows;
     uint32_t head = context.thread() / args.dim;
     await_last_words(context, args);
     KEEP_ROLLED
@@ -46,35 +48,15 @@ struct ProjectAttention {
       put_together(context, args, shared, first, head);
     }
     context.sync();
+    const auto x = shared.attended.template fragments<false>(columns / kChunk);
+    const uint32_t sequence = warp::lane() / kPairs, pair = warp::lane() % kPairs;
     KEEP_ROLLED
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      const auto* const rows = reinterpret_cast<const Bytes16*>(context.next_unit());
-      const uint32_t row =
-          args.first_row + (context.warp() + unit * context.warps()) * kUnitRows + warp::lane() / 4;
-      float sums[Kind::kSequences];
-      UNROLL
-      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-        float x[kChunk] = {};
-        if (mine < columns) {
-          UNROLL
-          for (uint32_t i = 0; i < kChunk; ++i) x[i] = shared.attended[s][mine + i];
-        }
-        float products[kUnitRows];
-        UNROLL
-        for (uint32_t i = 0; i < kUnitRows; ++i)
-          products[i] = rows != nullptr && mine < columns
-                            ? chunk_product(rows[i * columns / kChunk + warp::lane()], x)
-                            : 0;
-        sums[s] = scattered_sum(products);
-      }
-      context.release_unit();
-      // Lanes of one row have the same sums.
-      UNROLL
-      for (uint32_t s = 0; s < Kind::kSequences; ++s) {
-        const uint32_t word = s * args.hidden + word_at(row, args.hidden / kChunk);
-        for (uint32_t rank = warp::lane() % 4; rank < args.sums.ranks(); rank += 4)
-          args.sums.add(rank, word, sums[s], args.broken);
-      }
+    for (uint32_t i = 0; i < bands; ++i) {
+      const RowPair products = band_product(context, x, tiles_of(columns));
+      const uint32_t band = context.warp() + i * context.warps();
+      if (sequence < Kind::kSequences)
+        args.sums.add(args.first_row + band * kTileRows + 2 * pair, sequence, products,
+                      args.broken);
     }
   }
 
@@ -133,8 +115,9 @@ struct ProjectAttention {
     UNROLL
     for (uint32_t s = 0; s < Kind::kSequences; ++s)
       if (column < columns)
-        shared.attended[s][column] =
-            weighted_mean(args, shared.weights + s * args.splits * args.heads + head, parts[s]);
+        shared.attended.put(
+            s, column,
+            weighted_mean(args, shared.weights + s * args.splits * args.heads + head, parts[s]));
   }
 
   static DEVICE SplitWeight await_weight(Context& context, const Args& args, uint32_t index,
@@ -169,12 +152,6 @@ struct ProjectAttention {
       sums[split] = std::bit_cast<float>(parts[split].value) * counted;
     }
     return pairwise_sum(sums) / pairwise_sum(totals);
-  }
-
-  static DEVICE float chunk_product(const Bytes16& weights, const float* x) {
-    float sums[4] = {};
-    add_products(weights, x, sums);
-    return total(sums);
   }
 };
 

@@ -19,20 +19,14 @@ struct SendBest {
     const uint32_t* broken;
     uint32_t part_count, sum_count, ranks;
   };
-  struct Shared {
-    BestShared best[Kind::kSequences];
-  };
 
   static DEVICE void run(Context& context, const Args& args) {
-    constexpr uint32_t kSequences = Kind::kSequences;
-    Shared& shared = context.shared<Shared>();
     clear_sums<Scope::sys>(context, args.sums, args.sum_count);
+    // A sequence a warp.
     KEEP_ROLLED
-    for (uint32_t s = 0; s < kSequences; ++s) {
-      Best best =
-          best_of_block(context, shared.best[s],
-                        best_of_share(context, args.parts + s, args.part_count, kSequences));
-      if (context.thread() != 0) continue;
+    for (uint32_t s = context.warp(); s < Kind::kSequences; s += context.warps()) {
+      Best best = best_of_parts(args.parts + s, args.part_count, Kind::kSequences);
+      if (!warp::elect()) continue;
       // Relaxed: written before the events that this task has awaited.
       if (load<Order::relaxed, Scope::gpu>(args.broken) != 0) best = {0, kNoToken};
       for (uint32_t rank = 0; rank < args.ranks; ++rank)

@@ -9,6 +9,7 @@
 
 #include "megakernel/tasks/attention.hpp"
 #include "megakernel/tasks/pairwise_sum.hpp"
+#include "megakernel/tasks/products.hpp"
 #include "megakernel/tasks/residual.hpp"
 
 namespace tokenyard::megakernel {
@@ -49,8 +50,8 @@ struct AttendSplit {
   };
   struct Shared {
     float raw[kGroupColumnsMax + 2 * kHeadDimMax];
-    float q[kGroupColumnsMax];
-    float scores[kScoresMax];  ///< [heads][rows_max]; then weights
+    alignas(16) BFloat16 q[2][kGroupColumnsMax];  ///< [heads][dim] the most of it, and the rest
+    float scores[kScoresMax];                     ///< [heads][rows_max]; then weights
   };
 
   /// Positions of earlier tokens that belong to a split. The new one belongs to the last section of
@@ -100,19 +101,23 @@ struct AttendSplit {
     const uint32_t position = *args.position;
     // Divisions, before q is awaited.
     const Element first = element_of(context.thread(), args.dim);
-    const Scoring scoring = scoring_of(context, args);
     read_qkv(context, args, shared);
     context.sync();
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
-    const bool come = keys != nullptr;  // Else the run has failed, and any result will do.
+    // Else the run has failed, and any result will do; but lanes must go the same way.
+    const bool come = warp::all(keys != nullptr);
     BFloat16* const values = keys + args.rows_max * args.dim;
     const auto* const rotation =
         come ? reinterpret_cast<const float*>(values + args.rows_max * args.dim) : args.rotation;
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
     KEEP_ROLLED
-    for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
-      shared.q[at.head * args.dim + at.d] =
-          scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
+    for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim)) {
+      const uint32_t column = at.head * args.dim + at.d;
+      const float q = scale * rotated(args, rotation, shared.raw + at.head * args.dim, at.d);
+      const BFloat16 most = to_bfloat16(q);
+      shared.q[0][column] = most;
+      shared.q[1][column] = to_bfloat16(q - to_float(most));
+    }
     const bool has_new = come && args.split + 1 == args.splits;
     Rows rows = rows_of(args, position);
     const uint32_t old = come ? rows.old : 0;
@@ -121,16 +126,14 @@ struct AttendSplit {
     if (has_new)
       add_new(context, args, shared, rotation, keys + old * args.dim, values + old * args.dim);
     context.sync();
-    score(args, shared, keys, rows, scoring);
+    score(context, args, shared, keys, rows);
     context.sync();
     weigh(context, args, shared, rows);
     context.sync();
-    const uint32_t epoch = epoch_of(context);
     KEEP_ROLLED
-    for (Element at = first; at.head < args.heads; at.advance(context.threads(), args.dim))
-      store_flagged(
-          args.part + at.head * args.dim + at.d,
-          weighted(shared.scores + at.head * args.rows_max, values + at.d, args.dim, rows), epoch);
+    for (uint32_t first_column = context.warp() * kTileRows; first_column < args.dim;
+         first_column += context.warps() * kTileRows)
+      weighted(context, args, shared, values + first_column, rows, first_column);
     if (has_new) append(context, args, position, keys + old * args.dim, values + old * args.dim);
   }
 
@@ -192,39 +195,52 @@ struct AttendSplit {
     }
   }
 
-  /// Which products a thread makes: each head has as many threads, two neighbours a product.
-  struct Scoring {
-    uint32_t head, pair, pairs;
+  /// Lane 4 * g + t has of head g, if there is one, the chunks t, t + 4, ... of q.
+  static constexpr uint32_t kSteps = kHeadDimMax / kTileColumns;
+  struct Queries {
+    Bytes16 most[kSteps], rest[kSteps];
   };
-  static DEVICE Scoring scoring_of(Context& context, const Args& args) {
-    const uint32_t of_head = context.threads() / args.heads / 2 * 2;
-    const uint32_t head = context.thread() / of_head;
-    return {head, context.thread() % of_head / 2, of_head / 2};
+  static DEVICE Queries queries_of(const Args& args, const Shared& shared) {
+    const uint32_t head = warp::lane() / 4;
+    Queries queries{};
+    UNROLL
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      const uint32_t at = (step * 4 + warp::lane() % 4) * kChunk;
+      if (head >= args.heads || at >= args.dim) continue;
+      const uint32_t from = head * args.dim + at;
+      queries.most[step] = load_vector(reinterpret_cast<const Bytes16*>(shared.q[0] + from));
+      queries.rest[step] = load_vector(reinterpret_cast<const Bytes16*>(shared.q[1] + from));
+    }
+    return queries;
   }
 
-  /// Neighbouring lanes each make half a product; positions begin at pieces of their own, so that
-  /// neighbours meet few banks twice. All lanes go round as often.
-  static DEVICE void score(const Args& args, Shared& shared, const BFloat16* keys, const Rows& rows,
-                           const Scoring& mine) {
-    const uint32_t pieces = args.dim / 2 / kChunk, half = thread::index() % 2;
+  /// A warp takes eight positions at a time, by tensor cores: heads are rows, positions columns.
+  static DEVICE void score(Context& context, const Args& args, Shared& shared, const BFloat16* keys,
+                           const Rows& rows) {
+    const Queries queries = queries_of(args, shared);
+    const uint32_t head = warp::lane() / 4, t = warp::lane() % 4, steps = tiles_of(args.dim);
     KEEP_ROLLED
-    for (uint32_t first = 0; first < rows.count; first += mine.pairs) {
-      const uint32_t row = first + mine.pair;
-      const bool there = row < rows.count && mine.head < args.heads;
-      float sums[4] = {};
-      if (there) {
-        uint32_t piece = (rows.first + row) % pieces;
-        KEEP_ROLLED
-        for (uint32_t n = 0; n < pieces; ++n) {
-          const uint32_t at = half * args.dim / 2 + piece * kChunk;
-          add_products(load_vector(reinterpret_cast<const Bytes16*>(keys + row * args.dim + at)),
-                       shared.q + mine.head * args.dim + at, sums);
-          if (++piece == pieces) piece = 0;
-        }
+    for (uint32_t first = context.warp() * kTileRows; first < rows.count;
+         first += context.warps() * kTileRows) {
+      // Where there is no position the last one comes again.
+      const uint32_t row = first + head < rows.count ? first + head : rows.count - 1;
+      const auto* const key = reinterpret_cast<const Bytes16*>(keys + row * args.dim);
+      Bytes16 chunks[kSteps];
+      UNROLL
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        const uint32_t chunk = step * 4 + t;  // Beyond the head's end q is 0.
+        chunks[step] = load_vector(key + (chunk < args.dim / kChunk ? chunk : 0));
       }
-      float sum = total(sums);
-      sum += warp::shuffle_xor(sum, 1);
-      if (there && half == 0) shared.scores[mine.head * args.rows_max + row] = sum;
+      float sums[2][4] = {};
+      UNROLL
+      for (uint32_t step = 0; step < kSteps; ++step)
+        if (step < steps)
+          multiply_split(sums, queries.most[step], queries.rest[step], chunks[step]);
+      const RowPair scores = pair_of(sums);
+      const uint32_t at = first + 2 * t;
+      float* const to = shared.scores + head * args.rows_max + at;
+      if (head < args.heads && at < rows.count) to[0] = scores.even;
+      if (head < args.heads && at + 1 < rows.count) to[1] = scores.odd;
     }
   }
 
@@ -240,17 +256,36 @@ struct AttendSplit {
         const int32_t found = exponent_of(scores, rows.before(section), rows.before(section + 1));
         exponent = warp::lane() == section ? found : exponent;
       }
-      const int32_t highest = warp_highest(exponent);
+      const int32_t highest = warp::max(exponent);
       // A product of its own, whatever is subtracted from: a GPU might make one operation of both.
       const float shift = static_cast<float>(exponent) * kLogOf2;
       const float fade = power_of_two(exponent - highest);
       float total = 0;
       PairwiseSum totals;
+      // Sums over the warp of several sections are under way at a time.
+      constexpr uint32_t kAtOnce = 4;
       KEEP_ROLLED
-      for (uint32_t section = 0; section < rows.sections; ++section)
-        total = totals.with(
-            section, weigh_section(scores, rows.before(section), rows.before(section + 1),
-                                   warp::shuffle(shift, section), warp::shuffle(fade, section)));
+      for (uint32_t first = 0; first < rows.sections; first += kAtOnce) {
+        float parts[kAtOnce];
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i) {
+          const uint32_t section = first + i < rows.sections ? first + i : rows.sections - 1;
+          const float shift_of = warp::shuffle(shift, section);
+          const float fade_of = warp::shuffle(fade, section);
+          parts[i] = first + i < rows.sections
+                         ? weigh_section(scores, rows.before(section), rows.before(section + 1),
+                                         shift_of, fade_of)
+                         : 0;
+        }
+        UNROLL
+        for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
+          UNROLL
+          for (uint32_t i = 0; i < kAtOnce; ++i) parts[i] += warp::shuffle_xor(parts[i], mask);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < kAtOnce; ++i)
+          if (first + i < rows.sections) total = totals.with(first + i, parts[i]);
+      }
       // Relaxed: the word is all there is to know.
       if (warp::elect())
         store<Order::relaxed, Scope::gpu>(
@@ -268,21 +303,12 @@ struct AttendSplit {
     KEEP_ROLLED
     for (uint32_t i = begin + warp::lane(); i < end; i += kWarpLanes)
       highest = scores[i] > highest ? scores[i] : highest;
-    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
-      const float other = warp::shuffle_xor(highest, mask);
-      highest = other > highest ? other : highest;
-    }
-    return static_cast<int32_t>((highest < kHighest ? highest : kHighest) * (1 / kLogOf2));
-  }
-  static DEVICE int32_t warp_highest(int32_t value) {
-    for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2) {
-      const int32_t other = warp::shuffle_xor(value, mask);
-      value = other > value ? other : value;
-    }
-    return value;
+    // A lane's own, since the largest has the largest.
+    return warp::max(
+        static_cast<int32_t>((highest < kHighest ? highest : kHighest) * (1 / kLogOf2)));
   }
 
-  /// By a warp: returns the sum of the weights.
+  /// By a warp: this lane's part of the sum of the weights.
   static DEVICE float weigh_section(float* scores, uint32_t begin, uint32_t end, float shift,
                                     float fade) {
     float total = 0;
@@ -291,33 +317,51 @@ struct AttendSplit {
       scores[i] = exponential(scores[i] - shift) * fade;
       total += scores[i];
     }
-    return warp_sum(total);
+    return total;
   }
 
-  static DEVICE float weighted(const float* weights, const BFloat16* values, uint32_t dim,
-                               const Rows& rows) {
-    float sum = 0;
-    PairwiseSum sums;
-    uint32_t row = 0;
+  /// By a warp: eight columns of the weighted sums of all heads, by tensor cores: heads are rows,
+  /// what is summed over are positions, 32 of a section at a time. Tells them, flagged.
+  static DEVICE void weighted(Context& context, const Args& args, const Shared& shared,
+                              const BFloat16* values, const Rows& rows, uint32_t column) {
+    const uint32_t head = warp::lane() / 4, t = warp::lane() % 4;
+    // Rows of heads that there are not are another's, and told to nobody.
+    const float* const weights =
+        shared.scores + (head < args.heads ? head : args.heads - 1) * args.rows_max;
+    PairwiseSum even_sums, odd_sums;
+    RowPair sum{};
     KEEP_ROLLED
     for (uint32_t section = 0; section < rows.sections; ++section) {
       const uint32_t end = rows.before(section + 1);
-      sum = 0;
-      // Eight at a time are under way; the others are few.
-      constexpr uint32_t kAtOnce = 8;
+      float sums[2][4] = {};
       KEEP_ROLLED
-      for (; row + kAtOnce <= end; row += kAtOnce) {
-        float products[kAtOnce];
+      for (uint32_t first = rows.before(section); first < end; first += kWarpLanes) {
+        const uint32_t row = first + warp::lane() < end ? first + warp::lane() : end - 1;
+        uint32_t columns[4];
+        warp::load_transposed(columns,
+                              reinterpret_cast<const Bytes16*>(values + size_t{row} * args.dim));
         UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i) products[i] = to_float(values[(row + i) * dim]);
-        UNROLL
-        for (uint32_t i = 0; i < kAtOnce; ++i) sum += weights[row + i] * products[i];
+        for (uint32_t half = 0; half < 2; ++half) {
+          uint32_t a[4];
+          UNROLL
+          for (uint32_t i = 0; i < 2; ++i) {
+            const uint32_t at = first + 16 * half + 8 * i + 2 * t;
+            const float low = at < end ? weights[at] : 0;
+            const float high = at + 1 < end ? weights[at + 1] : 0;
+            a[2 * i] = to_bfloat16_pair(low, high);
+            a[2 * i + 1] = rest_of(low, high, a[2 * i]);
+          }
+          const uint32_t b[2] = {columns[2 * half], columns[2 * half + 1]};
+          warp::multiply_add(sums[half], a, b);
+        }
       }
-      KEEP_ROLLED
-      for (; row < end; ++row) sum += weights[row] * to_float(values[row * dim]);
-      sum = sums.with(section, sum);
+      const RowPair of_section = pair_of(sums);
+      sum = {even_sums.with(section, of_section.even), odd_sums.with(section, of_section.odd)};
     }
-    return sum;
+    if (head >= args.heads) return;
+    Stamped* const to = args.part + head * args.dim + column + 2 * t;
+    store_flagged(to, sum.even, epoch_of(context));
+    store_flagged(to + 1, sum.odd, epoch_of(context));
   }
 
   static constexpr float kLogOf2 = 0.693147180559945f;

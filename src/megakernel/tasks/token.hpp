@@ -50,12 +50,11 @@ struct BestShared {
   Best of_warp[kComputeWarpsMax];
 };
 
-/// This thread's share of `count` parts, each so far from the one before.
-DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count,
-                          uint32_t stride = 1) {
+/// This thread's share of `count` parts.
+DEVICE Best best_of_share(const Context& context, const Best* parts, uint32_t count) {
   Best best{0, kNoRow};
   for (uint32_t i = context.thread(); i < count; i += context.threads())
-    best = better(best, parts[i * stride]);
+    best = better(best, parts[i]);
   return best;
 }
 
@@ -67,10 +66,22 @@ DEVICE void clear_sums(const Context& context, uint64_t* sums, uint32_t count) {
     store<Order::relaxed, scope>(sums + i, 0);
 }
 
-/// By all threads, each with its own: thread 0 gets the best of all.
-DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
+/// By a warp.
+DEVICE Best best_of_warp(Best best) {
   for (uint32_t mask = kWarpLanes / 2; mask > 0; mask /= 2)
     best = better(best, {warp::shuffle_xor(best.value, mask), warp::shuffle_xor(best.token, mask)});
+  return best;
+}
+/// By a warp: of `count` parts, each so far from the one before.
+DEVICE Best best_of_parts(const Best* parts, uint32_t count, uint32_t stride) {
+  Best best{0, kNoRow};
+  for (uint32_t i = warp::lane(); i < count; i += kWarpLanes)
+    best = better(best, parts[i * stride]);
+  return best_of_warp(best);
+}
+/// By all threads, each with its own: thread 0 gets the best of all.
+DEVICE Best best_of_block(Context& context, BestShared& shared, Best best) {
+  best = best_of_warp(best);
   if (warp::lane() == 0) shared.of_warp[context.warp()] = best;
   context.sync();
   for (uint32_t warp = 0; warp < context.warps() && context.thread() == 0; ++warp)

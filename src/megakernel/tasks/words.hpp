@@ -50,7 +50,8 @@ DEVICE int64_t units_of_sum(uint64_t sum) {
   return static_cast<int64_t>(sum) >> 8;
 }
 DEVICE float sum_value(uint64_t sum) {
-  return static_cast<float>(units_of_sum(sum)) * (1 / kSumUnits);
+  // Where the units stand, so that they need not be moved.
+  return static_cast<float>(static_cast<int64_t>(sum & ~uint64_t{0xff})) * (1 / kSumUnits / 256);
 }
 
 DEVICE void store_flagged(Stamped* to, float value, uint32_t epoch) {
@@ -70,13 +71,6 @@ DEVICE bool half_has_come(uint32_t word, uint32_t epoch) {
 }
 DEVICE float flagged_half_value(uint32_t word) {
   return std::bit_cast<float>(word & 0xffff0000u);
-}
-
-/// Where the word of an element lies among those of a vector of so many chunks of eight. Neighbours
-/// are far apart, so that threads which read a chunk each, a word at a time as it was written, read
-/// lines together.
-HOST_DEVICE uint32_t word_at(uint32_t element, uint32_t chunks) {
-  return element % 8 * chunks + element / 8;
 }
 
 /// The epoch of an iteration's flagged words; 0 is what memory holds at first.
