@@ -156,8 +156,8 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:30", kMorePulses},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:38", kMorePatience}},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePulses},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:40", kMorePatience}},
      .seeds = 2000});
 
 }  // namespace
