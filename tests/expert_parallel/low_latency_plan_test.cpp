@@ -61,6 +61,7 @@ TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
     params.tokens = tokens;
     params.tokens_max = 64;
     params.topk = 8;
+    params.local_experts = 36;
     params.row = row_layout({.hidden = 7168}, LowLatencyRows::fp8);
     return std::vector<uint32_t>{dispatch.blocks,   dispatch.send_blocks,
                                  combine.blocks,    combine.send_blocks,
@@ -91,6 +92,7 @@ TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
     params.call.send_blocks = 66;
     params.tokens_max = 1;
     params.topk = 8;
+    params.local_experts = 36;
     params.pieces = hidden / 8;
     params.divide(span_chunks);
     return params.parts;
@@ -99,6 +101,23 @@ TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
   EXPECT_EQ(parts(1024, kBf16SpanChunks), 2u);
   EXPECT_EQ(parts(1024, kLogFmtSpanChunks), 4u);
   EXPECT_EQ(parts(7168, kBf16SpanChunks), kSumPartsMax);
+}
+
+/// The others do not ask for room.
+TEST(LowLatencyPlan, BlocksThatWriteStagingAreThoseThatHaveAPartOfASum) {
+  for (const uint32_t tokens : {1u, 7u, 64u})
+    for (uint32_t blocks = 1; blocks <= 70; ++blocks) {
+      CombineParams params{};
+      params.call.ranks = 4;
+      params.call.send_blocks = blocks;
+      params.tokens_max = tokens;
+      params.topk = 8;
+      params.local_experts = 36;
+      params.pieces = 7168 / 8;
+      params.divide(kBf16SpanChunks);
+      for (uint32_t block = 0; block < blocks; ++block)
+        EXPECT_EQ(block < params.call.staging_blocks, block / params.streams < params.parts);
+    }
 }
 
 TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {

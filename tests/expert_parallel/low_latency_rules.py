@@ -89,6 +89,12 @@ RULES = (
         "Drained{received(Kind::dispatch) + 1, received(Kind::combine) + 1}",
     ),
     Rule(
+        "sums are sent whether there is room or not",
+        "send_sums_kernel.hpp",
+        "const bool sums = block::index() < params.call.staging_blocks;",
+        "const bool sums = false;",
+    ),
+    Rule(
         "ids of another epoch are taken",
         "slots_kernel.hpp",
         "return packed.epoch() == call.call.epoch();",

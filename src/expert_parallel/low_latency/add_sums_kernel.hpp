@@ -330,8 +330,7 @@ DEVICE void receive_combine(const Combine& call) {
     block::sync();
   }
   if (params.waited == nullptr) return;
-  // The first thread has waited before the votes. Relaxed: sums that the host reads after the
-  // kernel.
+  // The first thread's waits lie before the last vote. Relaxed: the host reads after the kernel.
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
 }

@@ -58,6 +58,9 @@ struct CallParams {
   uint32_t send_blocks;  ///< the first blocks of the grid send, the others receive
   bool whole_gpu;        ///< the call may take every multiprocessor
   RankSet active;        ///< the others are masked from this call on
+  /// Of a combine that sends: the first so many blocks write to peers' staging. It stands beside
+  /// what a block asks for first.
+  uint32_t staging_blocks;
   Windows windows;
   Masks masks;
   Workspace* workspace;

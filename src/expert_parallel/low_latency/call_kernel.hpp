@@ -88,7 +88,7 @@ DEVICE void say_drained(const Call& call, uint32_t rank) {
 
 /// Acquire: what this call writes to `rank` comes after what that rank put back.
 DEVICE Drained look_at_drained(const Call& call, uint32_t rank) {
-  return load<Order::acquire, Scope::sys>(call.params.windows.drained(call.params.rank, rank));
+  return load<Order::acquire, Scope::sys>(call.params.windows.drained_here(rank));
 }
 
 /// Two buffers: that of the epoch before may still be in use.
@@ -128,13 +128,15 @@ DEVICE bool warp_looks(const CallParams& params) {
 
 /// What a thread has found of a rank.
 struct Look {
-  bool masked = false;
+  /// As memory has it, so that nothing waits for it here.
+  uint32_t failure = static_cast<uint32_t>(Failure::none);
   Drained drained{};  ///< by it, of this rank's
 
+  DEVICE bool masked() const { return failure != static_cast<uint32_t>(Failure::none); }
   DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
     Look look;
-    look.masked = is_masked(call.params, rank);
-    if (sending && rank != call.params.rank) look.drained = look_at_drained(call, rank);
+    look.failure = failure_of(call.params, rank);
+    if (sending) look.drained = look_at_drained(call, rank);  // This rank's own says nothing.
     return look;
   }
   /// At this thread's first rank, if it has one. Others wait for the answers, so they are asked for
@@ -159,7 +161,7 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFir
     const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
     const bool active = params.active.contains(rank);
     if (!active && speaks()) leave_out(call, rank);
-    bool open = active && !look.masked;
+    bool open = active && !look.masked();
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
       if (sends(params.part) && speaks()) say_drained(call, rank);

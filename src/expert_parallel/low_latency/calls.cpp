@@ -34,6 +34,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .send_blocks = 0,
           .whole_gpu = false,
           .active = active,
+          .staging_blocks = 0,
           .windows = windows_,
           .masks = masks_.masks(),
           .workspace = workspace_,

@@ -72,6 +72,7 @@ struct CombineParams {
     const uint32_t spare = blocks > others ? blocks - others : 1;
     spans = (chunks() + span_chunks - 1) / span_chunks;
     parts = std::clamp(spare / streams, 1u, std::min(spans, kSumPartsMax));
+    call.staging_blocks = streams * parts;
     by = {.others = Divisor::of(others),
           .topk = Divisor::of(topk),
           .local_experts = Divisor::of(local_experts),

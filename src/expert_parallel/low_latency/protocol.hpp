@@ -19,13 +19,13 @@
 ///    it likes. They lie by the source's own number for the batch, 0 or 1, whose place the source
 ///    uses again when it has combined that batch. By then all who go by weights there have sent it
 ///    their sums: no block awaits a weight of a token of which it sends nothing, nor sends before
-///    it has all weights of the tokens that it has in hand.
+///    it has all weights of the tokens that it has in hand. So weights wait for no room.
 /// 3. **Two buffers by the parity of the epoch.** Dispatches and combines count their epochs
 ///    apart, each on the device, so that a CUDA graph can replay a call. A rank says in every
 ///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e
 ///    before its destination has drained e - 2. In the usual order of calls that was long ago.
 /// 4. **A call has two parts**, sending and receiving, in one kernel or in one each (hooks). A
-///    sending part waits for room and weights only.
+///    sending part waits for room and weights only, and what tells only weights for neither.
 /// 5. **Masks.** Each rank that is awaited has a failure word of its own. The first wait that fails
 ///    sets it: other waits for that rank give up as well, those for other ranks go on. A rank so
 ///    masked gets nothing and is waited for by nobody, until the mask is cleared; it may be stored

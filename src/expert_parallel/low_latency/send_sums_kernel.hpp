@@ -316,15 +316,17 @@ class RowsInHand {
 template <class Codec>
 DEVICE void send_combine(const Combine& call) {
   const CombineParams& params = call.params;
+  // Who tells weights alone writes no staging, and needs no room.
+  const bool sums = block::index() < params.call.staging_blocks;
+  const Look look = Look::first(call.call, sums);
   LeavingWeights weights = LeavingWeights::load(call);
-  const Look look = Look::first(call.call, true);
   weights.find_place(call);
   PlannedGroup& planned = call.shared.groups[warp::index()];
   const uint32_t part = params.by.streams.quotient(block::index());
   Round round = Round::of_stream(params, params.by.streams.remainder(block::index(), part), part);
   TokenGroup group = round.group_of_warp(params);
   if (round.has_group(params)) group.plan(call, planned);
-  open_call(call.call, look, true, [&] { weights.send_first(call); });
+  open_call(call.call, look, sums, [&] { weights.send_first(call); });
   weights.send_rest(call);
   KEEP_ROLLED while (round.there_is(params)) {
     RowsInHand<Codec> rows(call, part, round.groups(params));

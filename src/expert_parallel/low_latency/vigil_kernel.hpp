@@ -13,10 +13,12 @@
 
 namespace tokenyard::low_latency {
 
-DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
+DEVICE uint32_t failure_of(const CallParams& params, uint32_t rank) {
   // Relaxed: the word says only that the rank is masked, and nothing else is read on its strength.
-  return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank) !=
-         static_cast<uint32_t>(Failure::none);
+  return load<Order::relaxed, Scope::gpu>(params.masks.failed + rank);
+}
+DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
+  return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
 /// Tells the others that this rank waits, and notes whom it hears. Many threads wait at once: one

@@ -109,6 +109,9 @@ struct Windows {
   DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
     return at<Drained>(peers.of(rank), layout.drained(source));
   }
+  DEVICE Peer<Drained> drained_here(uint32_t source) const {
+    return at<Drained>(here(), layout.drained(source));
+  }
   DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
     return at<uint32_t>(peers.of(rank), layout.pulse(source));
   }
