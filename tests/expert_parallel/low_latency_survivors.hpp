@@ -20,14 +20,16 @@ class WrongBatch : public std::runtime_error {
 /// What a rank is told of ids that are no experts.
 class Complaints {
  public:
-  /// Of the dispatch that was just called: what may be said of it. Returns whether anything may.
-  bool expect(LowLatency& exchange, const Tokens& given, const Tokens& meant) {
+  /// Of the dispatch that was just called, as each is: what may be said of it. Returns whether
+  /// anything may. (They are counted here, since an exchange that is asked waits for its calls.)
+  bool expect(uint32_t topk, const Tokens& given, const Tokens& meant) {
+    ++dispatches_;
     bool any = false;
     for (size_t pick = 0; pick < given.ids.size(); ++pick) {
       if (given.ids[pick] == meant.ids[pick]) continue;
       any = true;
       possible_.insert(fmt::format("expert {} in token {} of dispatch {}", given.ids[pick],
-                                   pick / exchange.options().topk, exchange.epoch()));
+                                   pick / topk, dispatches_));
     }
     return any;
   }
@@ -47,7 +49,7 @@ class Complaints {
 
  private:
   std::set<std::string> possible_;
-  uint32_t heard_ = 0;
+  uint32_t dispatches_ = 0, heard_ = 0;
 };
 
 struct Survivor {
@@ -101,7 +103,7 @@ class SurvivorBatch {
       heard_before_ = complaints.heard();
       return exchange_.dispatch(input, call);
     });
-    is_to_be_told_ = complaints.expect(exchange_, given_, mine_);
+    is_to_be_told_ = complaints.expect(of_.shape.topk, given_, mine_);
     if (!hook) check_dispatch();
   }
   void receive_dispatch() {

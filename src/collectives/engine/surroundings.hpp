@@ -30,13 +30,13 @@ struct Surroundings {
   std::optional<QuorumFacts> quorum_missing;
   MemoryPool pool{size_t{256} << 20};
 
-  /// When ranks were lost that the view lacks: then, or earlier. So an epoch that mends has all
-  /// that fails for them behind it, whenever it is told.
-  Epoch lost_in() const { return view.epoch - 1; }
-
   CollectivesCounters counters;
   /// To be announced by whoever lets go of the lock.
   std::vector<std::shared_ptr<Outcome>> finished;
+
+  /// When ranks were lost that the view lacks: then, or earlier. So an epoch that mends has all
+  /// that fails for them behind it, whenever it is told.
+  Epoch lost_in() const { return view.epoch - 1; }
 
   void finish(const std::shared_ptr<Outcome>& outcome, std::exception_ptr error) {
     outcome->finish(std::move(error));
