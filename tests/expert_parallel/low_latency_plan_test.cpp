@@ -135,10 +135,10 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
   expect_roles(1, Part::both, kAll, {1, 1, 3});
   expect_roles(1, Part::send, kAll, {1, 1, 1});
   // Between two ranks more blocks send.
-  expect_roles(128, Part::both, kAll, {24, 24, 4}, 2);
-  expect_roles(128, Part::both, 48, {12, 0, 12}, 2);
+  expect_roles(128, Part::both, kAll, {32, 32, 4}, 2);
+  expect_roles(128, Part::both, 48, {13, 0, 13}, 2);
   expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);
-  expect_roles(64, Part::both, kAll, {24, 24, 2}, 2);
+  expect_roles(64, Part::both, kAll, {32, 32, 2}, 2);
   expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
 }
 

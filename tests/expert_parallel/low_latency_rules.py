@@ -91,8 +91,8 @@ RULES = (
     Rule(
         "sums are sent whether there is room or not",
         "send_sums_kernel.hpp",
-        "const bool sums = block::index() < params.call.staging_blocks;",
-        "const bool sums = false;",
+        "const bool some_closed = open_call(begun, look, sums);",
+        "const bool some_closed = open_call(begun, look, false);",
     ),
     Rule(
         "ids of another epoch are taken",
@@ -109,8 +109,8 @@ RULES = (
     Rule(
         "weights that lay there early are taken, whatever their epoch",
         "send_sums_kernel.hpp",
-        "if (params.told && early.epoch == call.dispatched) {",
-        "if (params.told && early.epoch != 0) {",
+        "return !warp::any(has_row() && early_.epoch != call.dispatched);",
+        "return !warp::any(has_row() && early_.epoch == 0);",
     ),
     Rule(
         "weights are looked for where another batch's lie",
@@ -139,9 +139,9 @@ RULES = (
     Rule(
         "places are emptied before the vote",
         "add_sums_kernel.hpp",
-        "const bool complete = finish_tokens<Codec>(call, tokens);",
-        "const bool complete = finish_tokens<Codec>(call, tokens);\n"
-        "  empty_places<Codec>(call, tokens);",
+        "const bool complete = finish_tokens(call, tokens, shares);",
+        "const bool complete = finish_tokens(call, tokens, shares);\n"
+        "  empty_places(call, tokens, shares);",
     ),
 )
 

@@ -49,23 +49,27 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   plan.lost = 0;
 }
 
-/// A span of a token's shares, a few of them at a time.
+/// A span of a token's shares, a few of them in hand at a time.
 template <class Codec>
 class Shares {
  public:
   static constexpr uint32_t kChunks = Codec::kSpanChunks;
 
-  DEVICE Shares(const Combine& call, const TokenPlan& plan) : call_(call), plan_(plan) {}
+  DEVICE explicit Shares(const Combine& call) : call_(call) {}
 
   /// By all lanes: the pieces of each of up to kSharesHeld shares from `first` on. All loads are
   /// under way together.
-  DEVICE void load_from(uint32_t first, uint32_t span) {
+  DEVICE void load_from(const TokenPlan& plan, uint32_t first, uint32_t span) {
+    plan_ = &plan;
     first_ = first;
+    span_ = span;
+    ++loads_;
     place_ = span * kChunks * Codec::kPiecesAChunk + warp::lane();
-    const uint32_t count = std::min(plan_.shares - first, uint32_t{kSharesHeld});
+    const uint32_t count = std::min(plan.shares - first, uint32_t{kSharesHeld});
     UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
         Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      if (Codec::kKeepsPlaces && i < count) staged_[i] = settled(place_in_plan(i));
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] = look(i, c);
     }
   }
@@ -74,7 +78,7 @@ class Shares {
   /// not come, as bits, among them.
   DEVICE uint32_t await_loaded(uint32_t lost) {
     KEEP_ROLLED for (uint32_t i = first_missing(); i < kSharesHeld; i = first_missing()) {
-      const uint32_t rank = plan_.share[first_ + i].rank, bit = 1u << (first_ + i);
+      const uint32_t rank = plan_->share[first_ + i].rank, bit = 1u << (first_ + i);
       const auto begin = static_cast<uint32_t>(cycles());
       const bool come = (lost & bit) == 0 && call_.call.await(Phase::combine_partials, rank,
                                                               call_.call.epoch(), [&](uint64_t&) {
@@ -95,21 +99,43 @@ class Shares {
     return lost;
   }
 
-  /// By all lanes: adds what was loaded, but for the `lost` shares.
+  /// By all lanes: adds what is in hand, but for the `lost` shares.
   DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       // All lanes add, since a codec's may need one another.
-      if (first_ + i >= plan_.shares || (lost >> (first_ + i) & 1) != 0) continue;
+      if (first_ + i >= plan_->shares || (lost >> (first_ + i) & 1) != 0) continue;
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) Codec::add(sums.of[c], pieces_[i].of[c]);
     }
+  }
+  /// By all lanes: empties the places of what is in hand, but for lost shares.
+  DEVICE void empty() const {
+    if (!Codec::kKeepsPlaces || loads_ == 0) return;
+    const uint32_t lost = plan_->lost >> first_;
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
+          put_back(place(i) + c * Codec::kPiecesAChunk);
+    }
+  }
+  /// Whether that is all that there was.
+  DEVICE bool emptied_all() const { return Codec::kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
+  /// Of a token's span, as bits: whose places `empty` empties.
+  DEVICE uint32_t emptied(const TokenPlan& plan, uint32_t span) const {
+    if (!Codec::kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
+    return ((1u << kSharesHeld) - 1) << first_;
   }
 
  private:
   /// This lane's piece of a chunk, from the rank of a share. Relaxed: sixteen bytes are their own
   /// flag.
   DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
-    return load<Order::relaxed, Scope::sys>(plan_.share[first_ + i].staged +
-                                            (place_ + c * Codec::kPiecesAChunk));
+    return load<Order::relaxed, Scope::sys>(place(i) + c * Codec::kPiecesAChunk);
+  }
+  /// Of this lane's first piece.
+  DEVICE Peer<Bytes16> place(uint32_t i) const {
+    return Codec::kKeepsPlaces ? staged_[i] : place_in_plan(i);
+  }
+  DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
+    return plan_->share[first_ + i].staged + place_;
   }
   DEVICE bool misses(uint32_t i, uint32_t c) const {
     return i < held_[c] && !has_come(pieces_[i].of[c]);
@@ -137,11 +163,14 @@ class Shares {
   }
 
   const Combine& call_;
-  const TokenPlan& plan_;
-  SpanPieces<kChunks> pieces_[kSharesHeld];
-  uint32_t first_ = 0;
-  uint32_t held_[kChunks] = {};  ///< shares of which this lane has a piece
-  uint32_t place_ = 0;           ///< of this lane's first piece in a staged row
+  uint32_t loads_ = 0;
+  // Of the last one.
+  const TokenPlan* plan_ = nullptr;
+  uint32_t span_ = 0, first_ = 0;
+  SpanPieces<kChunks> pieces_[kSharesHeld] = {};
+  Peer<Bytes16> staged_[kSharesHeld];  ///< their places, if they are kept
+  uint32_t place_ = 0;                 ///< of this lane's first piece in a staged row
+  uint32_t held_[kChunks] = {};        ///< shares of which this lane has a piece
 };
 
 /// Of this rank's tokens those that a block finishes, some at a time: a warp plans each.
@@ -177,13 +206,12 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
 /// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
 /// its way. False if some share did not come; the token's plan says then which.
 template <class Codec, class Meanwhile>
-DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t span,
+DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
                          SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile) {
-  Shares<Codec> shares(call, plan);
   // Relaxed: other warps add to it meanwhile, and a vote follows.
   uint32_t lost = load<Order::relaxed, Scope::block>(&plan.lost);
   KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
-    shares.load_from(first, span);
+    shares.load_from(plan, first, span);
     if (first == 0) meanwhile();
     lost = shares.await_loaded(lost);
     shares.add_to(sums, warp::bit_or(lost));
@@ -195,9 +223,9 @@ DEVICE bool await_shares(const Combine& call, TokenPlan& plan, uint32_t span,
 
 /// By all lanes: all spans of this warp, as if nothing were lost; whether nothing was. Rows of y
 /// depend on nobody and come from far away, so the next token's are added while this one's shares
-/// are on their way.
+/// are on their way. The last shares that were read are in hand at the end.
 template <class Codec>
-DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
+DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares) {
   const CombineParams& params = call.params;
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
@@ -208,7 +236,7 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens) {
     add_rows(y, sums, plans[0]);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       SpanSums<kChunks> ahead;
-      complete &= await_shares<Codec>(call, plans[place], span, sums, [&] {
+      complete &= await_shares(shares, plans[place], span, sums, [&] {
         if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
       });
       store_sums(call, tokens.at(place), span, sums);
@@ -231,9 +259,9 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
       if (plan.lost == 0) continue;
       SpanSums<kChunks> sums;
       add_rows(y, sums, plan);
-      Shares<Codec> shares(call, plan);
+      Shares<Codec> shares(call);
       KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
-        shares.load_from(first, span);
+        shares.load_from(plan, first, span);
         shares.add_to(sums, plan.lost);
       }
       store_sums(call, tokens.at(place), span, sums);
@@ -241,12 +269,16 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   });
 }
 
-/// By all lanes: empties the places of what this warp has read. One that may not have been filled
-/// is left as it is, for a masked rank may yet write there, and is refilled before it is unmasked.
+/// By all lanes: empties the places of what this warp has read, first of `shares`, which are in
+/// hand. One that may not have been filled is left as it is, for a masked rank may yet write there,
+/// and is refilled before it is unmasked.
 template <class Codec>
-DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
+DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
+                         const Shares<Codec>& shares) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   const CombineParams& params = call.params;
+  shares.empty();
+  if (shares.emptied_all()) return;
   each_span(params, [&](uint32_t span) {
     const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
     bool has_piece[kChunks];
@@ -258,7 +290,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens) {
     };
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      const uint32_t kept = plan.kept();
+      const uint32_t kept = plan.kept() & ~shares.emptied(plan, span);
       // A block has little else to do than this between its vote and its end.
       UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
           put_back_pieces(plan.share[i].staged);
@@ -296,19 +328,20 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
     if (tokens.has(call.params, warp::index())) lose_closed(call, call.shared.plans[warp::index()]);
     block::sync();
   }
-  const bool complete = finish_tokens<Codec>(call, tokens);
+  Shares<Codec> shares(call);
+  const bool complete = finish_tokens(call, tokens, shares);
   if (block::any(!complete)) finish_without_lost<Codec>(call, tokens);
-  empty_places<Codec>(call, tokens);
+  empty_places(call, tokens, shares);
   if (call.params.lost != nullptr) tell_lost(call, tokens);
 }
 
 /// By a whole receiving block: its warps plan its tokens, one each, while it learns whom it speaks
 /// with.
 template <class Codec>
-DEVICE void receive_combine(const Combine& call) {
-  const CombineParams& params = call.params;
-  CombineShared& shared = call.shared;
-  const Look look = Look::first(call.call, false);
+DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
+  const Call begun = begin_call(params.call, shared.call, Kind::combine);
+  const Combine call{params, shared, begun};
+  const Look look = Look::first(begun, false);
   const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
   OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
   const auto plan = [&] {
@@ -319,8 +352,8 @@ DEVICE void receive_combine(const Combine& call) {
   plan();
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
     shared.waited[rank] = 0;
-  const bool some_closed = open_call(call.call, look, false, [] {});
-  advance_epoch(call.call);  // Here, where it has to wait anyway.
+  const bool some_closed = open_call(begun, look, false);
+  advance_epoch(begun);  // Here, where it has to wait anyway.
   KEEP_ROLLED while (tokens.there_are(params)) {
     finish_round<Codec>(call, tokens, some_closed);
     tokens = tokens.next();
@@ -329,10 +362,12 @@ DEVICE void receive_combine(const Combine& call) {
     plan();
     block::sync();
   }
-  if (params.waited == nullptr) return;
-  // The first thread's waits lie before the last vote. Relaxed: the host reads after the kernel.
-  for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
-    add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
+  if (params.waited != nullptr) {
+    // The first thread's waits lie before the last vote. Relaxed: the host reads after the kernel.
+    for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
+      add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
+  }
+  close_call(begun);
 }
 
 }  // namespace tokenyard::low_latency

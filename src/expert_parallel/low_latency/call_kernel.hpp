@@ -28,7 +28,8 @@ DEVICE Peer<T> settled(Peer<T> place) {
 }
 
 /// Calls that follow one another start early: the next one's blocks are there when this one ends.
-/// A call that is to leave multiprocessors to others does not ask for it.
+/// A call that is to leave multiprocessors to others does not ask for it. Before this, a block may
+/// go by the launch's parameters alone: what lies in memory the kernels before may yet write.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   grid::wait_for_previous();
   if (params.whole_gpu) grid::let_next_start();
@@ -148,11 +149,9 @@ struct Look {
 };
 
 /// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
-/// meanwhile the first make ready what is to be sent. `tell_first` is called by all lanes of the
-/// warps that look, once they know of their own ranks, and before the block meets. Whether there
-/// are ranks that it does not speak with.
-template <class TellFirst>
-DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFirst tell_first) {
+/// meanwhile the first make ready what is to be sent. Whether there are ranks that it does not
+/// speak with.
+DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
   const CallParams& params = call.params;
   bool closed = false;
   KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
@@ -169,10 +168,6 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending, TellFir
     }
     call.shared.open[rank] = open;
     closed |= !open;
-  }
-  if (warp_looks(params)) {
-    warp::sync();
-    tell_first();
   }
   const bool some_closed = block::any(closed);
   if (sends(params.part) || !speaks()) return some_closed;

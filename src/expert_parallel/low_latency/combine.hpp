@@ -27,7 +27,7 @@
 
 namespace tokenyard::low_latency {
 
-inline constexpr uint32_t kCombineThreadsMax = 448, kLogFmtThreadsMax = 896;
+inline constexpr uint32_t kCombineThreadsMax = 480, kLogFmtThreadsMax = 896;
 /// Of few tokens so many blocks share what is sent of each: one is bound by its instructions.
 inline constexpr uint32_t kSumPartsMax = 4;
 /// Chunks of a row, 256 channels each, that a warp has in hand at once: a span.
@@ -54,8 +54,9 @@ struct CombineParams {
   // By divide().
   CombineDivisors by;
   /// Of the sending blocks, `streams` share the others' tokens, or `parts` times as many, a part of
-  /// each token's spans each; the rest tells weights alone. A part is never empty: a block that
-  /// reads weights and sends no sums would be waited for by nobody, who could then tell the next.
+  /// each token's spans each; the rest tells weights alone. A warp without a span reads no weights:
+  /// one that reads them and sends nothing would be waited for by nobody, who could then tell the
+  /// next. `parts` are no more than spans.
   uint32_t streams, parts;
   uint32_t spans;  ///< of a row
   // Last, since receiving blocks do not ask for them.

@@ -10,12 +10,10 @@ template <class Codec>
 DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   const CallParams& common = params.call;
-  const Call call = begin_call(common, shared.call, Kind::combine);
   if (sends(common.part) && block::index() < common.send_blocks)
-    send_combine<Codec>({params, shared, call, load_cached(params.dispatched)});
+    send_combine<Codec>(params, shared);
   else
-    receive_combine<Codec>({params, shared, call});
-  close_call(call);
+    receive_combine<Codec>(params, shared);
 }
 
 DEFINE_KERNEL(combine_kernel, combine<Bf16Codec>, CombineParams, CombineShared, kCombineThreadsMax)

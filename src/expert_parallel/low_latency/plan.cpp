@@ -9,17 +9,21 @@ namespace tokenyard::low_latency {
 namespace {
 
 // Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do; a
-// combine halves them. Between two a receiver has half as much to do, and 24 are better. Where
-// there are as many, some more tell ids, each of so many tokens.
-constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 24, kDispatchSendersShare = 4;
+// combine halves them. Between two a receiver has half as much to do, and 32 are better, which have
+// 64 tokens in hand. Where there are as many, some more tell ids, each of so many tokens.
+constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
+/// Of a dispatch's blocks those that send at most: a quarter, or between two ranks 36 of 132.
+uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
+  return others <= 1 ? blocks * 2 / 7 : blocks / 4;
+}
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
-// sums is held by 14, two chunks each, or as logarithms by 28.
-constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 14, kLogFmtWarpsGpu = 28;
+// sums is held by 14, two chunks each, and one more looks at ranks; as logarithms by 28.
+constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 15, kLogFmtWarpsGpu = 28;
 // On the host few, so that even small tests give a warp several chunks.
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr uint32_t kSpeaker = 1;  // The last block of all: see most_of_dispatch.
@@ -81,7 +85,7 @@ Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
   if (part == Part::send)
     most.send_blocks = std::min(most.send_blocks, shaping(tokens) + tell_blocks_max + kSpeaker);
   return split(part, blocks,
-               std::min(data_blocks_max + tell_blocks_max, blocks / kDispatchSendersShare), most);
+               std::min(data_blocks_max + tell_blocks_max, dispatch_senders(blocks, others)), most);
 }
 
 /// Ids are told apart from tokens where there are blocks enough. The last block of all speaks for

@@ -344,7 +344,7 @@ DEVICE void send_dispatch(const Dispatch& call) {
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
   const Look look = Look::first(call.call, true);
-  const auto open = [&] { open_call(call.call, look, true, [] {}); };
+  const auto open = [&] { open_call(call.call, look, true); };
   if (warp::index() < warps)
     send_tokens(call, open);
   else

@@ -191,7 +191,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
   empty_tables(call);
   job.settle();
   of_pick = {settled(of_pick.source), settled(of_pick.token)};
-  open_call(call.call, look, false, [] {});
+  open_call(call.call, look, false);
   advance_epoch(call.call);  // Here, where it has to wait anyway.
   for (bool again = false;; again = true) {
     const bool lacking = read_ids(call, own, again);

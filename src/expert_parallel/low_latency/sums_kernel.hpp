@@ -45,7 +45,7 @@ struct PlannedGroup {
 
 struct CombineShared {
   CallShared call;
-  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< of a sending block, by warp
+  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< of each warp of a sending block
   TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
   uint64_t waited[kRanksMax];                           ///< cycles that the first thread waited
 };
@@ -110,6 +110,7 @@ struct SpanSums {
 template <uint32_t kChunks>
 class PiecesOfRows {
  public:
+  PiecesOfRows() = default;
   DEVICE PiecesOfRows(const CombineParams& params, uint32_t span) {
     const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
     of_slot_0_ = settled(params.y + size_t{piece} * sizeof(Bytes16));
@@ -126,9 +127,9 @@ class PiecesOfRows {
   }
 
  private:
-  const std::byte* of_slot_0_;
-  uint32_t row_bytes_;
-  int32_t left_;
+  const std::byte* of_slot_0_ = nullptr;
+  uint32_t row_bytes_ = 0;
+  int32_t left_ = 0;
 };
 
 /// The rows of a plan, this lane's pieces of each, added in their order.
