@@ -48,18 +48,18 @@ DEVICE bool await_free(RingPosition at, uint32_t wanted, uint32_t stages, Ended 
   return true;
 }
 
-/// A block may not end while copies into its shared memory are under way, a failed one neither. A
-/// block that has not failed comes through here too, and oversleeping would be counted in its time:
-/// so naps are short at first. A load that has not landed after 32 us was never started, most
-/// likely; the patience with that is a millisecond a stage, and not the call's.
+/// A block may not end while copies into its shared memory are under way, a failed one neither:
+/// they would land in the memory of whichever block comes next. For each use of a stage before
+/// `end` a load has been started, or there was an arrival without one, so all end by themselves,
+/// whatever peers do. As with bulk::wait there is no deadline: that time has passed does not say
+/// that a load has landed. Naps are short, since a block that has not failed comes through here
+/// too, and oversleeping would be counted in its time.
 DEVICE void let_loads_land(Completion* full, RingPosition end, uint32_t stages) {
-  constexpr uint32_t kShortNaps = 64, kShortNapNs = 500;
-  constexpr uint32_t kLongNaps = 2, kLongNapNs = 500'000;
+  constexpr uint32_t kNapNs = 500;
   for (uint32_t stage = 0; stage < stages; ++stage) {
     if (stage >= end.stage && end.lap == 0) continue;  // Never used.
     const uint32_t lap = stage < end.stage ? end.lap : end.lap - 1;
-    for (uint32_t naps = 0; naps < kShortNaps + kLongNaps && !full[stage].done(lap & 1); ++naps)
-      nap(naps < kShortNaps ? kShortNapNs : kLongNapNs);
+    while (!full[stage].done(lap & 1)) nap(kNapNs);
   }
 }
 
