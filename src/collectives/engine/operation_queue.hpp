@@ -101,6 +101,7 @@ class OperationQueue {
   void tell_of_failure(const WaitFacts& facts);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
+  Instant judged_at() const;
   void expire(Instant now);
   void give_up(Instant now);
   WaitFacts facts_of_expiry(Instant now);
@@ -120,6 +121,8 @@ class OperationQueue {
   Refusal refusal_;
   Instant began_{};
   bool here_said_ = false;
+  bool lacks_ranks_ = false;  // has said that it is here, and not heard all the others
+  Instant complete_since_{};  // when it had, or never
   std::optional<WaitFacts> expired_;
   Instant gives_up_{};
 
