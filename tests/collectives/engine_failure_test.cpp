@@ -187,6 +187,8 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
     EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{2});
   }
+  for (Slot rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(world.engine(rank).freeze(1).at(0).overdue, rank != 2);
   world.install(world.agree({}));
   for (const auto& operation : attempted.operations) {
     ASSERT_TRUE(operation->done());
@@ -233,6 +235,37 @@ TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
   for (const Slot rank : {Slot{0}, Slot{1}}) {
     EXPECT_EQ(attempted.values[rank], sum_of(attempted, {0, 1}));
   }
+}
+
+// They were blamed in its place: each by the one that waited for its part of what could only be
+// done since the last had come.
+TEST(EngineFailure, WhoWaitsWithTheOthersIsNotBlamedWhenTheLastHasJustCome) {
+  EngineWorld world({.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512});
+  Attempted attempted(world, {0, 1}, 5000, Algorithm::ring);
+  world.poll(10);
+  world.pass(10s);
+  world.poll(10);
+  Attempted late(world, {2}, 5000, Algorithm::ring);
+  world.poll(3);
+  world.pass(60ms);
+  world.poll(3);
+  for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{});
+  world.run({attempted.operations[0], attempted.operations[1], late.operations[0]});
+  EXPECT_EQ(late.values[2], attempted.values[0]);
+}
+
+TEST(EngineFailure, WhoComesLateAndStallsIsBlamedSoon) {
+  EngineWorld world({.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512});
+  Attempted attempted(world, {0, 1}, 5000, Algorithm::ring);
+  world.poll(10);
+  world.pass(10s);
+  world.poll(10);
+  Attempted late(world, {2}, 5000, Algorithm::ring);
+  world.poll(3);
+  world.stop(2);
+  world.pass(100ms);
+  world.poll(1);
+  EXPECT_EQ(world.control(0).stalled, std::set<Slot>{2});
 }
 
 TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {

@@ -300,7 +300,8 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
     progress.push_back({.group = id,
                         .slots = std::move(slots),
                         .committed = queue.committed(),
-                        .begun = queue.begun()});
+                        .begun = queue.begun(),
+                        .overdue = queue.overdue()});
   }
   return progress;
 }

@@ -18,6 +18,10 @@ constexpr Instant slow = std::chrono::milliseconds(100);
 /// How long after a deadline the others have to say so.
 constexpr Instant hearing = std::chrono::milliseconds(50);
 
+/// What an operation has at least once its last rank has come: those that are waited for then may
+/// have waited for it as well.
+constexpr Instant head_start = std::chrono::milliseconds(100);
+
 /// Twice a core's own cache: results of so many bytes are not in it by the time they are read.
 constexpr size_t large_bytes = size_t{4} << 20;
 
@@ -100,7 +104,8 @@ bool OperationQueue::poll(Instant now) {
 void OperationQueue::begin(Instant now) {
   Operation& operation = *queue_.front();
   began_ = now;
-  here_said_ = false;
+  here_said_ = lacks_ranks_ = false;
+  complete_since_ = {};
   // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
   const Call& call = operation.call;
   const size_t ranks_now = identity_.slots.size();
@@ -216,30 +221,36 @@ void OperationQueue::take_back() {
 }
 
 void OperationQueue::look_at_the_clock(Instant now) {
-  const Operation& operation = *queue_.front();
   if (expired_) {
     if (now >= gives_up_) give_up(now);
     return;
   }
-  if (now >= operation.deadline + hearing) return expire(now);
   const bool talking =
       (phase_ == Phase::running || phase_ == Phase::committing) && !around_.frozen && !unusable_;
   if (talking && !here_said_ && (now >= speaks_at() || talk_->asked())) {
     talk_->say_here(attempt_->team.ranks);
-    here_said_ = true;
+    here_said_ = lacks_ranks_ = true;
   }
+  if (talking && lacks_ranks_ && talk_->absent(attempt_->team.ranks).empty()) {
+    lacks_ranks_ = false;
+    complete_since_ = now;
+  }
+  if (now >= judged_at()) expire(now);
 }
 
 Instant OperationQueue::speaks_at() const {
   return std::min(began_ + slow, queue_.front()->deadline);
 }
 
+Instant OperationQueue::judged_at() const {
+  return std::max(queue_.front()->deadline + hearing, complete_since_ + head_start);
+}
+
 std::optional<Instant> OperationQueue::next_deadline() const {
   if (queue_.empty() || failed_) return std::nullopt;
   if (expired_) return gives_up_;
   const bool running = phase_ == Phase::running || phase_ == Phase::committing;
-  const Instant judged = queue_.front()->deadline + hearing;
-  return running && !here_said_ && !around_.frozen ? speaks_at() : judged;
+  return running && !here_said_ && !around_.frozen ? speaks_at() : judged_at();
 }
 
 }  // namespace tokenyard::collectives

@@ -48,6 +48,8 @@ class OperationQueue {
   Sequence committed() const { return committed_; }
   /// The operation that is under way; else the last that is done.
   Sequence begun() const { return committed_ + (queue_.empty() ? 0 : 1); }
+  /// Whether its deadline has passed.
+  bool overdue() const { return expired_.has_value(); }
   /// Has nothing to do.
   bool idle() const { return queue_.empty() && (!talk_ || talk_->drained()); }
   /// Has failed and wants `repair`.
@@ -101,6 +103,7 @@ class OperationQueue {
   void tell_of_failure(const WaitFacts& facts);
   void look_at_the_clock(Instant now);
   Instant speaks_at() const;
+  Instant judged_at() const;
   void expire(Instant now);
   void give_up(Instant now);
   WaitFacts facts_of_expiry(Instant now);
@@ -120,6 +123,8 @@ class OperationQueue {
   Refusal refusal_;
   Instant began_{};
   bool here_said_ = false;
+  bool lacks_ranks_ = false;  // has said that it is here, and not heard all the others
+  Instant complete_since_{};  // when it had, or never
   std::optional<WaitFacts> expired_;
   Instant gives_up_{};
 

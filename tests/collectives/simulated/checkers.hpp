@@ -234,21 +234,25 @@ class MendChecker {
 /// While ranks stall, those that wait with the others are not blamed.
 class BlameChecker {
  public:
+  /// `also_after`: when a stall has just ended, too. (The ones that are behind then are others.)
+  explicit BlameChecker(bool also_after) : also_after_(also_after) {}
+
   /// Its program calls nothing before `until`.
   void stuck(const Member& member, Instant until) { until_[member.slot] = until; }
   /// Its program has put a failure behind it, and calls nothing until the others have, too.
   void waits_to_mend(const Member& member) { waiting_.insert(member.slot); }
   void decided(const Verdict& verdict, Instant now) {
-    // When a stall has just ended the ones that are now behind are others.
-    const bool lasts = std::any_of(until_.begin(), until_.end(),
+    const bool counts =
+        also_after_ || std::any_of(until_.begin(), until_.end(),
                                    [&](const auto& entry) { return entry.second > now; });
     for (const Slot slot : verdict.stalled)
-      expect(!lasts || until_.contains(slot) || waiting_.contains(slot),
+      expect(!counts || until_.contains(slot) || waiting_.contains(slot),
              "blame: slot {} has not stalled, but waited", slot);
     if (verdict.mends) waiting_.clear();
   }
 
  private:
+  const bool also_after_;
   std::map<Slot, Instant> until_;
   std::set<Slot> waiting_;
 };

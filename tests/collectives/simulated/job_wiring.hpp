@@ -28,6 +28,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       agreement(first_view(options)),
       majority(options.membership.witness),
       admission(first_view(options)),
+      blame(make_program != nullptr),  // The stand-in gives those who wait no head start.
       innocence(options.membership.evict_stalled),
       make_program_(std::move(make_program)) {
   const View first = first_view(options);
