@@ -213,7 +213,20 @@ void run_rank(World& world, const Settings& settings, Report* report) {
   world.accelerator().free_stream(stream);
 }
 
+/// Throws InvalidArgument for what the library would refuse, before tokens are drawn.
+void check_settings(const Settings& settings) {
+  for (const uint32_t hidden : settings.hidden)
+    for (const uint32_t topk : settings.topk)
+      for (const uint32_t tokens : settings.tokens)
+        low_latency::check_options({.experts = settings.shape.experts,
+                                    .hidden = hidden,
+                                    .topk = topk,
+                                    .tokens_max = tokens},
+                                   settings.shape.ranks);
+}
+
 void run(const Settings& settings) {
+  check_settings(settings);
   const LowLatency::Memory most = LowLatency::memory(
       {.experts = settings.shape.experts,
        .hidden = *std::max_element(settings.hidden.begin(), settings.hidden.end()),
@@ -235,8 +248,19 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
-  bool smoke = false;
-  CLI::App app("Device time of low-latency dispatch and combine, checked first");
+  bool smoke = asks_for_smoke(argc, argv);
+  if (smoke) {
+    settings.shape = {.ranks = 2, .tokens = 0, .hidden = 0, .topk = 0, .experts = 8};
+    settings.device = "host";
+    settings.tokens = {4, 16};
+    settings.hidden = {256};
+    settings.topk = {2};
+    settings.sms = {3};
+    settings.trains = 2;
+  }
+  CLI::App app("Device time of low-latency dispatch and combine, checked first",
+               "./run bench low_latency");
+  app.option_defaults()->always_capture_default();
   app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda a GPU each")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
@@ -263,15 +287,6 @@ int main(int argc, char** argv) {
                  "a JSON file, such as bench/results/low_latency.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
-  if (smoke) {
-    settings.shape = {.ranks = 2, .tokens = 0, .hidden = 0, .topk = 0, .experts = 8};
-    settings.device = "host";
-    settings.tokens = {4, 16};
-    settings.hidden = {256};
-    settings.topk = {2};
-    settings.sms = {3};
-    settings.trains = 2;
-  }
   try {
     run(settings);
   } catch (const std::exception& error) {

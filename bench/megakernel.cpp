@@ -143,8 +143,10 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
-  bool smoke = false;
-  CLI::App app("What a hop between tasks of a running megakernel costs");
+  bool smoke = asks_for_smoke(argc, argv);
+  if (smoke) settings = {.device = "host", .output = {}, .ranks = 1, .hops = 20, .runs = 2};
+  CLI::App app("What a hop between tasks of a running megakernel costs", "./run bench megakernel");
+  app.option_defaults()->always_capture_default();
   app.add_option("--ranks", settings.ranks, "ranks; more than one for the hop to a peer")
       ->check(CLI::Range(1, 8));
   app.add_option("--device", settings.device, "cuda or host")
@@ -154,7 +156,6 @@ int main(int argc, char** argv) {
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/megakernel.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
-  if (smoke) settings = {.device = "host", .output = {}, .ranks = 1, .hops = 20, .runs = 2};
   try {
     run(settings);
   } catch (const std::exception& error) {

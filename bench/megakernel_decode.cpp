@@ -172,7 +172,7 @@ std::vector<Tokens> tokens_alone(mk::TensorMemory& memory, const mk::DenseDecode
 }
 
 void run(const Settings& settings) {
-  const auto world = std::move(World::in_process(1, settings.device)[0]);
+  const auto world = std::move(worlds_on(1, settings.device)[0]);
   const bool host = settings.device == "host";
   const mk::DecoderShape shape = shape_of(settings);
   mk::TensorMemory memory(*world);
@@ -243,8 +243,17 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
-  bool smoke = false;
-  CLI::App app("A token through one kernel, and through many");
+  bool smoke = asks_for_smoke(argc, argv);
+  if (smoke)
+    settings = {.device = "host",
+                .output = {},
+                .context = 5,
+                .tokens = 4,
+                .runs = 1,
+                .ranks = {2, 4},
+                .sequences = {2, 8}};
+  CLI::App app("A token through one kernel, and through many", "./run bench megakernel_decode");
+  app.option_defaults()->always_capture_default();
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--context", settings.context, "positions before the first token")
@@ -265,14 +274,6 @@ int main(int argc, char** argv) {
   app.add_flag("--trace", settings.trace, "also tell where time went");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
-  if (smoke)
-    settings = {.device = "host",
-                .output = {},
-                .context = 5,
-                .tokens = 4,
-                .runs = 1,
-                .ranks = {2, 4},
-                .sequences = {2, 8}};
   try {
     run(settings);
   } catch (const std::exception& error) {

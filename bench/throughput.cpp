@@ -14,10 +14,11 @@
 // The floor is the bytes that the busiest rank must send or receive over the link's measured rate
 // (347 GB/s by stores, H200 NVLink, 8 SMs and more).
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <string>
 
@@ -28,6 +29,7 @@
 #include "bench/throughput/scenes.hpp"
 #include "bench/throughput/trace.hpp"
 #include "device/accelerator.hpp"
+#include "expert_parallel/options.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
 
@@ -45,6 +47,46 @@ struct Settings {
   ExpertParallelOptions::Tuning tuning;
   bool unchecked = false, trace = false;
 };
+
+/// What is measured, in this order.
+constexpr std::array<const char*, 13> kCases{"dispatch bf16 uncached",
+                                             "dispatch bf16, no host waits",
+                                             "dispatch fp8 uncached",
+                                             "dispatch bf16 cached",
+                                             "dispatch bf16 into expert-major",
+                                             "dispatch bf16, then expert-major",
+                                             "combine bf16, y in the arena",
+                                             "combine bf16, ordinary y",
+                                             "combine bf16 from expert-major",
+                                             "dispatch bf16, then expert-major on all",
+                                             "expand bf16 on all",
+                                             "expand bf16 on all, padding as it is",
+                                             "combine bf16, summed by expert on all"};
+
+bool asked_for(const Settings& settings, const char* name) {
+  return std::string(name).find(settings.cases) != std::string::npos;
+}
+
+ExpertParallelOptions options_of(const Settings& settings, const Shape& shape, uint32_t sms) {
+  return {.experts = shape.experts,
+          .hidden = shape.hidden,
+          .topk = shape.topk,
+          .tokens_max = shape.tokens,
+          .sms = sms,
+          .tuning = settings.tuning};
+}
+
+/// Throws InvalidArgument for what the library would refuse, before tokens are drawn: a draw counts
+/// on more experts than a token picks, and on as many on each rank.
+void check_settings(const Settings& settings, const std::vector<Scene>& scenes) {
+  for (const Scene& scene : scenes)
+    for (const uint32_t sms : scene.sms)
+      check_options(options_of(settings, scene.shape, sms), scene.shape.ranks);
+  if (std::none_of(kCases.begin(), kCases.end(),
+                   [&](const char* name) { return asked_for(settings, name); }))
+    throw InvalidArgument("cases", fmt::format("a part of \"{}\"", fmt::join(kCases, "\", \"")),
+                          fmt::format("\"{}\"", settings.cases));
+}
 
 /// Device time in us of each of `calls` calls of `body` on this rank. Ranks start each call
 /// together, behind a pause, so that neither launch latency nor a late rank is counted.
@@ -81,19 +123,16 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
     const double remote_rows = static_cast<double>(busiest_remote_rows(shape, 0, scene.skew));
     const double row_bytes = shape.hidden * 2.0, metadata_bytes = shape.topk * 8.0 + 4;
     for (const uint32_t sms : scene.sms) {
-      ExpertParallel exchange(world, {.experts = shape.experts,
-                                      .hidden = shape.hidden,
-                                      .topk = shape.topk,
-                                      .tokens_max = shape.tokens,
-                                      .sms = sms,
-                                      .tuning = settings.tuning});
+      ExpertParallel exchange(world, options_of(settings, shape, sms));
       if (!settings.unchecked)
         check(world, exchange, tensors, shape, scene.skew, settings.sweep ? 1 : kSets, stream);
       if (!settings.unchecked) check_by_expert(world, exchange, tensors, shape, stream);
       exchange.trace_calls(settings.trace);
 
       const auto measure = [&](const char* name, double bytes, auto body) {
-        if (std::string(name).find(settings.cases) == std::string::npos) return;
+        if (std::find(kCases.begin(), kCases.end(), std::string(name)) == kCases.end())
+          throw InternalError(fmt::format("kCases has no \"{}\"", name));
+        if (!asked_for(settings, name)) return;
         const Spread ours =
             over_ranks(world, time_calls(world, stream, settings.calls, settings.together, body));
         const std::vector<Moment> moments =
@@ -177,6 +216,7 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
 void run(const Settings& settings) {
   const std::vector<Scene> scenes =
       settings.sweep ? sweep(settings.scene) : std::vector<Scene>{settings.scene};
+  check_settings(settings, scenes);
   size_t row_bytes_most = 0, padding_most = 0;
   for (const Scene& scene : scenes) {
     const Shape& shape = scene.shape;
@@ -204,11 +244,19 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace tokenyard::bench;
   Settings settings;
-  bool smoke = false;
+  bool smoke = asks_for_smoke(argc, argv);
   Scene& scene = settings.scene;
   Shape& shape = scene.shape;
   shape.ranks = 4;
-  CLI::App app("Device time of throughput dispatch and combine, checked first");
+  if (smoke) {
+    shape = {.ranks = 2, .tokens = 64, .hidden = 256, .topk = 2, .experts = 8};
+    settings.device = "host";
+    scene.sms = {2};
+    settings.calls = 2;
+  }
+  CLI::App app("Device time of throughput dispatch and combine, checked first",
+               "./run bench throughput");
+  app.option_defaults()->always_capture_default();
   app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
@@ -227,25 +275,23 @@ int main(int argc, char** argv) {
   app.add_option("--together", settings.together, "calls between two events")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--cases", settings.cases, "only those whose name contains this");
-  app.add_option("--movers", settings.tuning.movers, "see ExpertParallelOptions")
+  app.add_option("--movers", settings.tuning.movers,
+                 "warps of a block that move rows, 1 to 8; 0: chosen")
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--kept-percent", settings.tuning.kept_percent, "see ExpertParallelOptions")
+  app.add_option("--kept-percent", settings.tuning.kept_percent,
+                 "of a block's tokens, that nobody else claims, 1 to 100; 0: chosen")
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--stages", settings.tuning.stages, "see ExpertParallelOptions")
+  app.add_option("--stages", settings.tuning.stages,
+                 "at most this many rows in a mover's ring; 0: chosen")
       ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--lag", settings.tuning.lag, "see ExpertParallelOptions")
+  app.add_option("--lag", settings.tuning.lag,
+                 "about so many of them may still be read by stores; 0: chosen")
       ->check(CLI::Range(0, 1 << 20));
   app.add_flag("--unchecked", settings.unchecked, "without looking at results first");
   app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/throughput.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
   CLI11_PARSE(app, argc, argv);
-  if (smoke) {
-    shape = {.ranks = 2, .tokens = 64, .hidden = 256, .topk = 2, .experts = 8};
-    settings.device = "host";
-    scene.sms = {2};
-    settings.calls = 2;
-  }
   try {
     run(settings);
   } catch (const std::exception& error) {

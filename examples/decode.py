@@ -20,7 +20,7 @@ try:
     from decoder.arguments import Job, parse
     from decoder.dense import DenseGraph
     from decoder.model import DecodeGraph
-    from decoder.progress import Progress
+    from decoder.progress import Progress, fresh_line
     from decoder.reference import Reference
     from decoder.tensors import WeightsError
     from decoder.tiles import UNIT_BYTES
@@ -117,13 +117,13 @@ def decode(world: tokenyard.World, job: Job) -> Decoded:
             f"the logits of position {ran - 1} are not numbers: check the weights for NaN and "
             "infinities"
         )
-    if "cache full" in status and ran < steps:
+    if "cache full" in status and ran < steps:  # A stop token might have come before.
+        expected, seen = f"at least {job.positions_needed}", str(job.config.positions_max)
         raise tokenyard.InvalidArgument(
-            f"positions_max: expected at least {steps + 1} for this prompt and count, got "
-            f"{job.config.positions_max}",
-            argument="positions_max",
-            expected=f"at least {steps + 1}",
-            seen=str(job.config.positions_max),
+            f"--positions: expected {expected} for this prompt and count, got {seen}",
+            argument="positions",
+            expected=expected,
+            seen=seen,
             rank=None,
         )
     positions = job.config.positions_max + 1
@@ -181,7 +181,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit("Interrupted.")
+        sys.exit(f"{fresh_line()}Interrupted.")
     except TaskTimeout as error:
         sys.exit(f"{type(error).__name__}: {error}\n{error.dump}")
     except (tokenyard.Error, WeightsError) as error:

@@ -16,18 +16,40 @@
 
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
+#include "tokenyard/doctor.hpp"
 #include "tokenyard/error.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::bench {
 
+/// World::in_process, which knows of its own build alone: whether there is a GPU is said here, and
+/// what to do without one.
+inline std::vector<std::unique_ptr<World>> worlds_on(uint32_t ranks, const std::string& device,
+                                                     const WorldOptions& options = {}) {
+  try {
+    return World::in_process(ranks, device, options);
+  } catch (const Unsupported& error) {
+    const Diagnosis here = doctor();
+    throw Unsupported(
+        error.what_asked,
+        fmt::format("{}; --device host measures on the CPU, --smoke a little of it",
+                    here.gpus.empty() ? "no GPU is found here (" + here.driver + ")" : error.why));
+  }
+}
+
 /// On "cuda" with a GPU each: what ranks take that share one says nothing of links or of GPUs.
 inline std::vector<std::unique_ptr<World>> worlds_apart(uint32_t ranks, const std::string& device,
                                                         const WorldOptions& options = {}) {
-  auto worlds = World::in_process(ranks, device, options);
+  auto worlds = worlds_on(ranks, device, options);
   if (worlds[0]->accelerator().capacity().one_grid)
     throw InvalidArgument("ranks", "a GPU for each", fmt::format("{} on fewer", ranks));
   return worlds;
+}
+
+/// Whether --smoke is given: its small numbers are known before the options are read, and so each
+/// of these may yet say otherwise.
+inline bool asks_for_smoke(int count, char** arguments) {
+  return std::find(arguments, arguments + count, std::string("--smoke")) != arguments + count;
 }
 
 /// Returns when all have; throws what was thrown first.

@@ -35,6 +35,12 @@ class Job:
         """Until the longest prompt has got its tokens."""
         return max(len(prompt) for prompt in self.prompts) + self.count - 1
 
+    @property
+    def positions_needed(self) -> int:
+        """In the cache, unless a stop token comes before."""
+        page = self.config.page_tokens
+        return -(-self.steps // page) * page
+
     def hands_on_words(self, ranks: int) -> bool:
         """Whether the graph of `DenseDecoder` can do it: a dense model, static places.
 
@@ -85,7 +91,7 @@ def parse(description: str, arguments: list[str] | None) -> tuple[argparse.Names
         _check(chosen, config, prompts)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    return chosen, Job(
+    job = Job(
         config=config,
         weights=chosen.weights,
         seed=chosen.seed,
@@ -97,6 +103,12 @@ def parse(description: str, arguments: list[str] | None) -> tuple[argparse.Names
         counters=chosen.counters,
         trace=chosen.trace,
     )
+    if job.stop is None and job.positions_needed > config.positions_max:
+        parser.error(
+            f"--positions: {job.count} tokens after this prompt need {job.positions_needed}, not "
+            f"{config.positions_max}"
+        )
+    return chosen, job
 
 
 def _parser(description: str) -> argparse.ArgumentParser:

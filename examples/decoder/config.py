@@ -97,14 +97,17 @@ class Config:
             "hidden_size must be a multiple of 8": self.hidden_size % 8 == 0,
             "num_attention_heads must be a multiple of num_key_value_heads":
                 self.num_attention_heads % self.num_key_value_heads == 0,
-            f"num_key_value_heads must be a multiple of the {ranks} ranks":
+            f"num_key_value_heads must be a multiple of the {ranks} ranks, which "
+            f"{self.num_key_value_heads} is not":
                 self.num_key_value_heads % ranks == 0,
-            f"intermediate_size must be a multiple of 8 times the {ranks} ranks":
+            f"intermediate_size must be a multiple of 8 times the {ranks} ranks, which "
+            f"{self.intermediate_size} is not":
                 self.intermediate_size % (8 * ranks) == 0,
-            f"vocab_size must be a multiple of the {ranks} ranks": self.vocab_size % ranks == 0,
+            f"vocab_size must be a multiple of the {ranks} ranks, which {self.vocab_size} is not":
+                self.vocab_size % ranks == 0,
             "head_dim must be even and at most 128":
                 self.head_dim % 2 == 0 and self.head_dim <= 128,
-            "positions_max must be a multiple of page_tokens":
+            f"--positions must be a multiple of a page's {self.page_tokens} (page_tokens)":
                 self.positions_max % self.page_tokens == 0,
             "num_local_experts must be at least 0": experts >= 0,
             f"of {experts} experts a token picks at most {picks}, not {self.num_experts_per_tok}":

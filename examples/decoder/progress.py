@@ -9,6 +9,11 @@ ON_A_TERMINAL_S, ELSEWHERE_S = 0.1, 2.0
 """Between one look and the next."""
 
 
+def fresh_line() -> str:
+    """Before what is printed while the progress may stand in its line."""
+    return "\r\033[K" if sys.stderr.isatty() else ""
+
+
 class Progress:
     """A line on stderr: on a terminal one that changes, elsewhere another one now and then."""
 
@@ -25,10 +30,8 @@ class Progress:
         self._shown = now
         rate = done * self._sequences / (now - self._begun)
         text = f"step {done} of {self._steps}, {rate:.1f} tokens/s"
-        begin, end = ("\r\033[K", "") if self._changes else ("", "\n")
-        print(begin + text, end=end, file=sys.stderr, flush=True)
+        print(fresh_line() + text, end="" if self._changes else "\n", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """What is printed next has the line to itself."""
-        if self._changes:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print(fresh_line(), end="", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ namespace tokenyard {
 struct LowLatencyOptions {
   uint32_t experts = 0;  ///< in all; a multiple of the ranks; rank r holds [r, r+1) * experts/ranks
   uint32_t hidden = 0;   ///< elements a token; a multiple of 32
-  uint32_t topk = 0;     ///< experts a token, 1 .. 16
+  uint32_t topk = 0;     ///< experts a token, 1 .. 16, no more than there are
   uint32_t tokens_max = 0;  ///< tokens a rank and call
   uint32_t sms = 0;       ///< multiprocessors (blocks) of a call, unless it says otherwise; 0: all
                           ///< there are. Results are the same, bit for bit, for every number

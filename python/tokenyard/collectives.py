@@ -46,9 +46,9 @@ class Collectives(Closing):
         """Begins a job with all its other ranks. Blocks until every rank has come.
 
         Args:
-            store: where the ranks find one another: "file:/a/directory/all/ranks/see", or
-                "tcp://host:port", a store that StoreServer or `python -m tokenyard store` runs, or
-                rank 0 itself if nobody does.
+            store: where the ranks find one another: "file:/a/directory/all/ranks/see", made if
+                the folder that it lies in is there, or "tcp://host:port", a store that StoreServer
+                or `python -m tokenyard store` runs, or a rank of that host itself if nobody does.
             secret: what all ranks know; whoever does not is turned away.
             rank, size: this rank's number and how many there are.
             job: a name that all ranks share, "tokenyard" if not given.
@@ -61,7 +61,7 @@ class Collectives(Closing):
                 among the survivors.
             witness: whether the store decides which half goes on when the ranks are cut in two
                 equal halves; True.
-            host_store: whether rank 0 may run the tcp store; True.
+            host_store: whether this rank may run the tcp store; True.
             address: where others reach this rank; found out if empty.
             host: ranks with equal names share memory; found out if empty.
             interconnect: a plug-in that carries what would go over TCP, "libtokenyard_ucx.so" for

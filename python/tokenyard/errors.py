@@ -158,10 +158,11 @@ class InternalError(Error):
 
 
 class ProcessDied(Error):
-    """A rank's process in `launch` ended without a word: killed, perhaps out of memory."""
+    """A rank's process in `launch` ended without a word: killed, perhaps out of memory. Or the
+    rank, be it a thread, called sys.exit."""
 
     rank: int
-    """The rank whose process it was."""
+    """The rank whose process or thread it was."""
     exit_code: int
     """As multiprocessing has it: the negative number of the signal that killed it."""
 

@@ -34,7 +34,7 @@ class LowLatency(Exchange):
         world: of the ranks that take part; all within reach of loads and stores.
         experts: in all; rank r holds those numbered from r * experts / ranks on.
         hidden: elements of a token, a multiple of 32.
-        topk: experts a token, 1 to 16.
+        topk: experts a token, 1 to 16, no more than there are.
         tokens_max: most tokens a rank gives to one call.
         sms: multiprocessors (on the host: blocks) that a call may use; 0: all there are.
         bf16_rows: whether dispatch may deliver "bf16" rows, which takes twice the memory.

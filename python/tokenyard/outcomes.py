@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+from .errors import ProcessDied
 
 LISTEN_S = 0.2
 """How long a launch waits at a time: a Ctrl-C that comes just before a wait begins does not wake
@@ -38,3 +41,16 @@ class Outcomes:
         if self.failure is not None:
             raise self.failure
         return self._results
+
+
+def exited(rank: int, ended: SystemExit, what: str) -> ProcessDied:
+    """sys.exit in the middle of a world, which its other ranks have not agreed to.
+
+    `what`: "thread" or "process".
+    """
+    code = ended.code
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)  # As Python itself would.
+        code = 1
+    how = f"the {what} of rank {rank} exited with {code or 0}"
+    return ProcessDied(how, rank=rank, exit_code=code or 0)

@@ -8,7 +8,6 @@ import os
 import pickle
 import secrets
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 from .errors import Error, OsError, ProcessDied, invalid
-from .outcomes import LISTEN_S, Outcomes
+from .outcomes import LISTEN_S, Outcomes, exited
 from .rendezvous import HeldPort
 from .world import World
 
@@ -210,21 +209,20 @@ def _rank_main(
 def _message_of_end(fn: Callable[..., Any], world: World, args: tuple[Any, ...]) -> bytes:
     try:
         result = fn(world, *args)
-        return pickle.dumps((time.monotonic_ns(), True, result))
+        return _message_of_result(world.rank, result)
     except SystemExit as ended:
-        return _message_of(_exited(world.rank, ended))
+        # Now: the other ranks, which it leaves behind, must not be heard first.
+        return _message_of(exited(world.rank, ended, "process"))
     except BaseException as error:
         return _message_of(error)
 
 
-def _exited(rank: int, ended: SystemExit) -> ProcessDied:
-    """sys.exit in the middle of a world, whose other ranks must not be heard first."""
-    code = ended.code
-    if code is not None and not isinstance(code, int):
-        print(code, file=sys.stderr)  # As Python itself would.
-        code = 1
-    how = f"the process of rank {rank} exited with {code or 0}"
-    return ProcessDied(how, rank=rank, exit_code=code or 0)
+def _message_of_result(rank: int, result: Any) -> bytes:
+    try:
+        return pickle.dumps((time.monotonic_ns(), True, result))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        sendable = "what pickle can send home from a process"
+        raise invalid(f"what fn returned on rank {rank}", sendable, str(error)) from error
 
 
 def _message_of(error: BaseException) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import _tokenyard
 
 from .errors import OsError
-from .outcomes import LISTEN_S, Outcomes
+from .outcomes import LISTEN_S, Outcomes, exited
 from .world import World
 
 GRACE_S = 1.0
@@ -45,6 +45,8 @@ def run_threads(
     def run(rank: int) -> None:
         try:
             ended.put((rank, True, fn(worlds[rank], *args)))
+        except SystemExit as error:  # Raised again as it is, it would end the program in silence.
+            ended.put((rank, False, exited(rank, error, "thread")))
         except BaseException as error:  # Raised again by the thread that launched.
             ended.put((rank, False, error))
 

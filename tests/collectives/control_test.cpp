@@ -62,8 +62,24 @@ TEST_F(ControlPlane, WhoDoesNotComeIsNamed) {
     FAIL() << "it began alone";
   } catch (const PeerTimeout& error) {
     EXPECT_EQ(error.facts.rank, 1u);
-    EXPECT_EQ(error.facts.phase, "rendezvous: ranks 1, 2 have not come");
+    EXPECT_EQ(error.facts.phase,
+              "rendezvous: ranks 1, 2 have not come to the store " + impatient.store);
     EXPECT_EQ(error.facts.seen, 1u);
+  }
+}
+
+/// As where the others were told another address.
+TEST_F(ControlPlane, WhoServesTheStoreItselfIsToldSo) {
+  ControlOptions impatient = options(1, 2);
+  impatient.timeout = 300ms;
+  impatient.store = fmt::format("tcp://127.0.0.1:{}", free_port());
+  Rank alone(impatient);
+  try {
+    alone.found();
+    FAIL() << "it began alone";
+  } catch (const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.phase, "rendezvous: rank 0 has not come to the store " + impatient.store +
+                                     ", which this rank serves, since nobody did");
   }
 }
 

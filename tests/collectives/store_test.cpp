@@ -125,6 +125,10 @@ TEST(FileStore, SaysWhatIsWrongWithTheDirectory) {
   const auto file = place.directory / "file";
   std::ofstream(file) << "in the way";
   EXPECT_THROW(Store::open("file:" + file.string(), "job", "secret"), OsError);
+  const auto missing = place.directory / "mistyped" / "store";
+  EXPECT_THROW(Store::open("file:" + missing.string(), "job", "secret"), InvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(missing.parent_path()));
+  EXPECT_NO_THROW(Store::open("file:" + (place.directory / "new").string(), "job", "secret"));
   EXPECT_THROW(Store::open("elsewhere", "job", "secret"), InvalidArgument);
 }
 

@@ -38,10 +38,21 @@ TEST_P(LowLatencyErrors, OptionsThatCannotBe) {
   EXPECT_EQ(why(&LowLatencyOptions::hidden, 48), "hidden");
   EXPECT_EQ(why(&LowLatencyOptions::hidden, 0), "hidden");
   EXPECT_EQ(why(&LowLatencyOptions::topk, 17), "topk");
+  EXPECT_EQ(why(&LowLatencyOptions::topk, 5), "topk");  // Of four experts.
   EXPECT_EQ(why(&LowLatencyOptions::tokens_max, 0), "tokens_max");
   EXPECT_EQ(why(&LowLatencyOptions::sms, 1), "sms");
   EXPECT_EQ(why(&LowLatencyOptions::sms, 1000), "sms");
   EXPECT_EQ(why(&LowLatencyOptions::topk, 2), "nothing");
+}
+
+/// What does not fit a gigabyte's arena may be more than the machine has, and is not touched first.
+TEST(LowLatencyMemory, AnArenaThatIsTooSmallIsRefusedBeforeBatchesAreMade) {
+  const LowLatencyOptions options{.experts = 16, .hidden = 7168, .topk = 2, .tokens_max = 128};
+  const LowLatency::Memory needed = LowLatency::memory(options, 1);
+  const auto all = recording_worlds(1, {.arena_bytes = needed.arena_bytes / 2});
+  const uint64_t before = recording_accelerator(*all[0]).allocated_bytes();
+  EXPECT_EQ(refused([&] { LowLatency exchange(*all[0], options); }), "arena_bytes");
+  EXPECT_LT(recording_accelerator(*all[0]).allocated_bytes() - before, needed.device_bytes / 100);
 }
 
 TEST_P(LowLatencyErrors, RanksThatDoNotAgree) {

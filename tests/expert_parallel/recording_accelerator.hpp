@@ -55,7 +55,12 @@ class RecordingAccelerator final : public Accelerator {
   }
   bool captures(Stream) override { return recorded_.has_value(); }
 
-  void* allocate(size_t bytes) override { return host_.allocate(bytes); }
+  void* allocate(size_t bytes) override {
+    allocated_bytes_ += bytes;
+    return host_.allocate(bytes);
+  }
+  /// In all so far, whatever has been freed since.
+  uint64_t allocated_bytes() const { return allocated_bytes_; }
   void free(void* memory) override { host_.free(memory); }
   void* allocate_shared(size_t bytes) override { return host_.allocate_shared(bytes); }
   void free_shared(void* memory) override { host_.free_shared(memory); }
@@ -93,6 +98,7 @@ class RecordingAccelerator final : public Accelerator {
   simt::HostAccelerator host_{[] {}};
   std::optional<std::vector<Work>> recorded_;
   bool refuses_ = false;
+  uint64_t allocated_bytes_ = 0;
   std::set<uintptr_t> asked_, busy_;
   std::map<uintptr_t, uintptr_t> streams_;  ///< of events
 };

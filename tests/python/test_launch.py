@@ -88,6 +88,10 @@ def exit_on_rank_1(world: tokenyard.World) -> None:
     world.barrier("for a rank that has left")
 
 
+def return_the_world(world: tokenyard.World) -> tokenyard.World:
+    return world
+
+
 def leave_late_on_rank_1(world: tokenyard.World) -> None:
     if world.rank == 1:
         atexit.register(time.sleep, 60)
@@ -187,9 +191,25 @@ def test_a_killed_process_is_named(die: Callable[[tokenyard.World], object]) -> 
     assert not multiprocessing.active_children()
 
 
-def test_a_process_that_exits_is_named_before_those_it_has_left() -> None:
-    with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 1"):
-        tokenyard.launch(exit_on_rank_1, ranks=2, processes=True)
+@BOTH
+def test_a_rank_that_exits_is_named_before_those_it_has_left(processes: bool) -> None:
+    with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 1") as caught:
+        tokenyard.launch(exit_on_rank_1, ranks=2, processes=processes)
+    assert (caught.value.rank, caught.value.exit_code) == (1, 1)
+    assert "raised by rank 1 of 2" in caught.value.__notes__
+
+
+def test_an_exit_with_success_on_a_thread_is_not_that_of_the_program() -> None:
+    def exit_at_once(world: tokenyard.World) -> None:
+        sys.exit()
+
+    with pytest.raises(tokenyard.ProcessDied, match="the thread of rank 0 exited with 0"):
+        tokenyard.launch(exit_at_once, ranks=1)
+
+
+def test_a_result_that_cannot_travel_is_named() -> None:
+    with pytest.raises(tokenyard.InvalidArgument, match=r"what fn returned on rank 0: .*World"):
+        tokenyard.launch(return_the_world, ranks=1, processes=True)
 
 
 def test_a_process_that_is_late_to_leave_is_ended_without_a_word(capfd) -> None:

@@ -118,11 +118,13 @@ def test_sequences_side_by_side_of_ranks_that_share_a_model(ranks, sequences, ca
         (["--config", "no/such/file"], "no/such/file"),
         (["--trace", "no/such/folder/t.json"], "no/such/folder"),
         (["--trace", "."], "is a folder"),
-        (["--ranks", "3"], "3 ranks"),
+        (["--ranks", "3"], "num_key_value_heads must be a multiple of the 3 ranks, which 4 is not"),
         (["--ranks", "0"], "--ranks: '0'"),
         (["--seed", "-1"], "--seed: '-1'"),
         (["--tokens", "1e3"], "--tokens: '1e3'"),
-        (["--positions", "7"], "page_tokens"),
+        (["--positions", "7"], "--positions must be a multiple of a page's 8"),
+        (["--tokens", "100"], "--positions: 100 tokens after this prompt need 104, not 64"),
+        (["--tokens", "63"], "need 72, not 64"),
         (["--stop", "-1"], "--stop: '-1'"),
         (["--stop", "256"], "--stop: tokens are from 0 to 255"),
         (["--workers", "0"], "--workers: '0'"),
@@ -204,8 +206,8 @@ def test_ends_at_the_stop_token(capsys):
 
 
 def test_says_how_many_positions_would_do():
-    with pytest.raises(tokenyard.InvalidArgument, match=r"positions_max.*at least 103"):
-        decode.main(["--tokens", "100"])
+    with pytest.raises(tokenyard.InvalidArgument, match=r"--positions: .*at least 104"):
+        decode.main(["--tokens", "100", "--stop", "0"])  # It does not come.
 
 
 def test_logits_that_are_no_numbers_are_named(monkeypatch):

@@ -258,13 +258,21 @@ bool mutate(const Suite& suite, const Options& options) {
   return survived == 0;
 }
 
+std::string no_suite(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Suite& suite : suites()) names.push_back(suite.name);
+  std::sort(names.begin(), names.end());
+  return fmt::format("no suite is called {}; there are {} (--list says what they do)", name,
+                     fmt::join(names, ", "));
+}
+
 int run(const Options& options) {
   std::vector<const Suite*> chosen;
   for (const Suite& suite : suites())
     if (options.suite.empty() || suite.name == options.suite) chosen.push_back(&suite);
   std::sort(chosen.begin(), chosen.end(),
             [](const Suite* a, const Suite* b) { return a->name < b->name; });
-  if (chosen.empty()) throw std::runtime_error("no suite is called " + options.suite);
+  if (chosen.empty()) throw std::runtime_error(no_suite(options.suite));
   if (options.list) {
     for (const Suite* suite : chosen) fmt::print("{:<12} {}\n", suite->name, suite->what);
     return 0;
@@ -293,16 +301,21 @@ int run(const Options& options) {
 
 int main(int count, char** arguments) {
   tokenyard::simulation::Options options;
-  CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed");
+  CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed",
+               "./run simulate");
   // Else -1 would be the largest number there is.
   const CLI::Range a_seed(int64_t{0}, std::numeric_limits<int64_t>::max());
   app.add_option("--suite", options.suite, "one suite; without it, all");
-  app.add_option("--seeds", options.seeds, "how many seeds; without it, as many as a suite asks")
-      ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
-  app.add_option("--first", options.first, "the first seed of a sweep")
-      ->capture_default_str()
-      ->check(a_seed);
-  app.add_option("--seed", options.seed, "one seed alone: a replay")->check(a_seed);
+  CLI::Option* const seeds = app.add_option("--seeds", options.seeds,
+                                            "how many seeds; without it, as many as a suite asks")
+                                 ->check(CLI::Range(int64_t{1}, int64_t{UINT32_MAX}));
+  CLI::Option* const first = app.add_option("--first", options.first, "the first seed of a sweep")
+                                 ->capture_default_str()
+                                 ->check(a_seed);
+  CLI::Option* const seed =
+      app.add_option("--seed", options.seed, "one seed alone: a replay, of all suites without one")
+          ->check(a_seed)
+          ->excludes(seeds, first);
   app.add_option("--budget", options.budget, "seconds after which a sweep ends")
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--jobs", options.jobs, "seeds at a time")
@@ -310,10 +323,17 @@ int main(int count, char** arguments) {
       ->check(CLI::Range(1, 4096));
   app.add_option("--trace", options.trace, "write what a replay does, as text");
   app.add_flag("--tally", options.tally, "after a sweep: how many seeds drew each option");
-  app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?");
-  app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this");
+  CLI::Option* const mutants =
+      app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?")
+          ->excludes(seed);
+  app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this")
+      ->needs(mutants);
   app.add_flag("--list", options.list, "the suites there are");
-  CLI11_PARSE(app, count, arguments);
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::ParseError& refusal) {
+    return app.exit(refusal) == 0 ? 0 : 2;  // --help is one of them.
+  }
   try {
     return tokenyard::simulation::run(options);
   } catch (const std::exception& error) {

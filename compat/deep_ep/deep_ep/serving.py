@@ -21,7 +21,11 @@ ADVICE = (
 def arena_bytes(tokens_max: int, hidden: int, ranks: int, experts: int) -> int:
     """Memory that peers reach, for calls of these sizes."""
     return tokenyard.LowLatency.memory(
-        experts=experts, hidden=hidden, topk=TOPK_MAX, tokens_max=tokens_max, ranks=ranks
+        experts=experts,
+        hidden=hidden,
+        topk=min(TOPK_MAX, experts),
+        tokens_max=tokens_max,
+        ranks=ranks,
     ).arena_bytes
 
 

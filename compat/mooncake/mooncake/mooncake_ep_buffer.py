@@ -133,7 +133,7 @@ class Buffer:
         return tokenyard.LowLatency.memory(
             experts=num_experts,
             hidden=hidden,
-            topk=TOPK_MAX,
+            topk=min(TOPK_MAX, num_experts),
             tokens_max=num_max_dispatch_tokens_per_rank,
             ranks=num_ranks,
         ).arena_bytes

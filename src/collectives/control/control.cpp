@@ -213,7 +213,9 @@ void Control::give_up_founding(Clock::time_point start) const {
   }
   std::string phase = "rendezvous: all ranks have come, and do not begin";
   if (!missing.empty()) {
-    phase = fmt::format("rendezvous: ranks {} have not come", fmt::join(missing, ", "));
+    const bool one = missing.size() == 1;
+    phase = fmt::format("rendezvous: {} {} {} not come to {}", one ? "rank" : "ranks",
+                        fmt::join(missing, ", "), one ? "has" : "have", meeting_place());
   }
   for (const auto& [member, trouble] : standing.troubles) {
     if (!missing.empty() && member.slot == missing.front()) phase += " (" + trouble + ")";
@@ -223,6 +225,13 @@ void Control::give_up_founding(Clock::time_point start) const {
                      .expected = options_.slots,
                      .seen = options_.slots - missing.size(),
                      .waited_s = seconds_since(start)});
+}
+
+/// For errors: the others may have been told another one.
+std::string Control::meeting_place() const {
+  if (options_.own_store) return "the store";
+  return fmt::format("the store {}{}", options_.store,
+                     served_ ? ", which this rank serves, since nobody did" : "");
 }
 
 // Joining
@@ -264,11 +273,12 @@ bool Control::joined(Rendezvous& rendezvous) {
 void Control::give_up_joining(Clock::time_point start) const {
   const Standing standing = bulletin_.read();
   const bool met = !standing.linked.empty();
-  throw PeerTimeout({.rank = met ? standing.linked.begin()->slot : 0,
-                     .phase = met ? "join: wait to be admitted" : "join: find a member",
-                     .expected = 1,
-                     .seen = 0,
-                     .waited_s = seconds_since(start)});
+  throw PeerTimeout(
+      {.rank = met ? standing.linked.begin()->slot : 0,
+       .phase = met ? "join: wait to be admitted" : "join: find a member in " + meeting_place(),
+       .expected = 1,
+       .seen = 0,
+       .waited_s = seconds_since(start)});
 }
 
 // Afterwards

@@ -101,6 +101,7 @@ class Control final : public MembershipControl {
   bool joined(Rendezvous& rendezvous);
   [[noreturn]] void give_up_founding(Clock::time_point start) const;
   [[noreturn]] void give_up_joining(Clock::time_point start) const;
+  std::string meeting_place() const;
 
   const ControlOptions options_;
   Card own_;

@@ -78,6 +78,16 @@ void make_directory(const fs::path& path) {
   if (error) fail("mkdir", path, error.value());
 }
 
+/// In a folder that is there: a path that is not quite the others' would be made in silence, and
+/// nobody would come.
+void make_last_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directory(path, error);
+  if (error == std::errc::no_such_file_or_directory)
+    throw InvalidArgument("store", "a directory in a folder that is there", path.string());
+  if (error) fail("mkdir", path, error.value());
+}
+
 /// Removes what was written, whether it was linked to its place or not.
 struct Draft {
   fs::path path;
@@ -88,6 +98,7 @@ struct Draft {
 
 FileStore::FileStore(const fs::path& directory, const std::string& job)
     : directory_(directory / file_name(job)) {
+  make_last_directory(directory);
   make_directory(directory_ / ".new");
 }
 

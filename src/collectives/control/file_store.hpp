@@ -18,7 +18,8 @@ namespace tokenyard::collectives {
 
 class FileStore final : public Store {
  public:
-  /// Makes the directory if there is none.
+  /// Makes the directory if there is none. Throws InvalidArgument if the folder that it would lie
+  /// in is missing, too; OsError.
   FileStore(const std::filesystem::path& directory, const std::string& job);
 
   std::optional<Value> get(const std::string& key) override;

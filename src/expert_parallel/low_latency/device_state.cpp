@@ -26,6 +26,8 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       arena_(world.arena()),
       plan_(agreed_plan(world, options)),
       layout_(low_latency::window_layout(options, world.size())),
+      // Before batches, which may not fit the machine where this does not fit the arena.
+      window_(arena_.allocate(layout_.bytes(), Stream{})),
       masks_(accelerator_, world.alarm(), world.size()),
       last_stream_(accelerator_) {
   accelerator_.prepare(low_latency::dispatch_kernel.entry);
@@ -56,11 +58,10 @@ LowLatency::Parts::~Parts() {
   if (window_table_ != nullptr) accelerator_.free(window_table_);
 }
 
-/// Collective. A window is ready before anybody learns where it lies.
+/// Collective. The window is ready before anybody learns where it lies.
 void LowLatency::Parts::open_windows() {
   const Stream stream{};
   const size_t staging = layout_.staging_bytes();
-  window_ = arena_.allocate(layout_.bytes(), stream);
   accelerator_.fill(window_.data(), 0xff, staging, stream);
   accelerator_.fill(window_.data() + staging, 0, layout_.bytes() - staging, stream);
   await_stream(stream, "filled staging");

@@ -47,6 +47,8 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
           fmt::format("a multiple of 32 from 32 to {}", kHiddenMax), options.hidden);
   require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
           options.topk);
+  require(options.topk <= options.experts, "topk",
+          fmt::format("at most the {} experts there are", options.experts), options.topk);
   require(options.tokens_max > 0, "tokens_max", "at least 1", options.tokens_max);
   require(uint64_t{options.tokens_max} * options.experts <= kSlotsMax, "tokens_max",
           fmt::format("at most {} rows in all", kSlotsMax), options.tokens_max);

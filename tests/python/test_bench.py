@@ -1,0 +1,80 @@
+"""The programs of bench/, as they are built beside the package: what they refuse, and how small
+they can be."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import _tokenyard
+
+SMALL = ["--device", "host", "--calls", "1", "--sms", "2", "--tokens", "8", "--hidden", "64"]
+
+
+def bench(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    built = Path(_tokenyard.__file__).parents[2] / "bench" / name
+    if not built.exists():
+        pytest.skip(f"{name} is not built")
+    return subprocess.run(
+        [built, *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def complaint_of(name: str, *arguments: str) -> str:
+    done = bench(name, *arguments)
+    assert (done.returncode, done.stdout) == (1, ""), done
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("--topk 2 --experts 8 --ranks 3", "experts: expected a multiple of 3 ranks, got 8\n"),
+        ("--topk 99 --experts 8 --ranks 2", "topk: expected 1 to 32, got 99\n"),
+        (
+            "--topk 9 --experts 8 --ranks 2",
+            "topk: expected at most the 8 experts there are, got 9\n",
+        ),
+    ],
+)
+def test_a_throughput_that_cannot_be(wrong: str, complaint: str) -> None:
+    """Before tokens are drawn, which counts on it."""
+    assert complaint_of("throughput", *SMALL, *wrong.split()) == complaint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("--ranks 3", "experts: expected a multiple of 3 ranks, got 8\n"),
+        ("--topk 2,9", "topk: expected at most the 8 experts there are, got 9\n"),
+        ("--hidden 48,64", "hidden: expected a multiple of 32 from 32 to 1048576, got 48\n"),
+    ],
+)
+def test_a_low_latency_that_cannot_be(wrong: str, complaint: str) -> None:
+    assert complaint_of("low_latency", "--smoke", *wrong.split()) == complaint
+
+
+def test_cases_that_there_are_not() -> None:
+    complaint = complaint_of("throughput", "--smoke", "--cases", "nothing")
+    assert complaint.startswith('cases: expected a part of "dispatch bf16 uncached", "')
+    assert complaint.endswith(', got "nothing"\n')
+
+
+def test_a_small_bench_is_of_the_shape_that_is_asked_for() -> None:
+    shape = ["--ranks", "4", "--tokens", "5", "--cases", "uncached"]
+    done = bench("throughput", "--smoke", *shape)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[-7:-3] for line in done.stdout.splitlines()[1:]]
+    assert rows == [["4", "5", "256", "2"]] * 2
+
+
+@pytest.mark.parametrize("name", ["throughput", "low_latency", "megakernel", "megakernel_decode"])
+def test_without_a_gpu_it_says_what_to_do(name: str) -> None:
+    if _tokenyard.doctor().gpus:
+        pytest.skip("there is a GPU")
+    complaint = complaint_of(name)
+    assert "no GPU is found here" in complaint
+    assert "--device host" in complaint
+    assert "--smoke" in complaint
