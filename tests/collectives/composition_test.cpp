@@ -10,8 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-/// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations,
-/// the last of them for too long.
+/// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations.
 struct Promised {
   explicit Promised(const std::vector<Sequence>& begun) {
     view.epoch = 1;
@@ -20,7 +19,7 @@ struct Promised {
     for (Slot slot = 0; slot < view.slots; ++slot) world.push_back(slot);
     for (const Slot slot : world) {
       view.members.push_back({slot, slot + 1});
-      promises[slot].progress = {{0, world, 0, begun[slot], true}};
+      promises[slot].progress = {{0, world, 0, begun[slot]}};
     }
   }
   std::optional<Verdict> compose(bool evict_stalled) const {
@@ -60,22 +59,6 @@ TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   Promised ranks({1, 1, 2});
   ranks.promises[0].stalled = {2};
   ranks.promises[2].progress[0].committed = 1;
-  const auto verdict = ranks.compose(true);
-  ASSERT_TRUE(verdict);
-  EXPECT_THAT(verdict->stalled, IsEmpty());
-  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
-}
-
-// Rank 0 had waited for rank 1 in a group of both, and begun with it what rank 2 was as well to
-// begin a moment later: which was blamed, though the operation that had taken too long was done.
-TEST(Composition, NobodyIsBlamedForWhatHasJustBegun) {
-  Promised ranks({1, 1, 0});
-  for (const Slot slot : {Slot{0}, Slot{1}}) {
-    ranks.promises[slot].progress[0].overdue = false;
-    ranks.promises[slot].progress.push_back({7, {0, 1}, 0, 1, slot == 0});
-  }
-  ranks.promises[0].stalled = {1};
-  ranks.promises[1].progress[1].committed = 1;
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
   EXPECT_THAT(verdict->stalled, IsEmpty());

@@ -13,7 +13,7 @@ using Bytes = std::vector<std::byte>;
 Verdict verdict() {
   return {.next = {.epoch = 7, .slots = 4, .members = {{0, 10}, {1, 11}, {3, 13}}},
           .groups = {{.group = 0, .slots = {0, 1, 2, 3}, .committed = 41},
-                     {.group = 9, .slots = {1, 3}, .committed = 1, .begun = 2, .overdue = true}},
+                     {.group = 9, .slots = {1, 3}, .committed = 1, .begun = 2}},
           .lost = {2},
           .left = {2},
           .stalled = {3},

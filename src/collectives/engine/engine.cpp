@@ -300,8 +300,7 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
     progress.push_back({.group = id,
                         .slots = std::move(slots),
                         .committed = queue.committed(),
-                        .begun = queue.begun(),
-                        .overdue = queue.overdue()});
+                        .begun = queue.begun()});
   }
   return progress;
 }

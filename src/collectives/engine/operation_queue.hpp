@@ -48,8 +48,6 @@ class OperationQueue {
   Sequence committed() const { return committed_; }
   /// The operation that is under way; else the last that is done.
   Sequence begun() const { return committed_ + (queue_.empty() ? 0 : 1); }
-  /// Whether its deadline has passed.
-  bool overdue() const { return expired_.has_value(); }
   /// Has nothing to do.
   bool idle() const { return queue_.empty() && (!talk_ || talk_->drained()); }
   /// Has failed and wants `repair`.

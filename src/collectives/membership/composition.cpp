@@ -45,27 +45,25 @@ const GroupProgress* in_group(const Promise& promise, GroupId group) {
   return nullptr;
 }
 
-/// Whether `slot` has not begun what the accuser has waited in for too long, and they wait in
-/// nothing together.
+/// Whether `slot` has not begun what the accuser waits in, and they wait in nothing together.
 bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
   bool behind = false;
   for (const GroupProgress& own : accuser.progress) {
     if (own.begun <= own.committed || !among(own.slots, slot)) continue;
     const GroupProgress* const its = in_group(other, own.group);
     if (its != nullptr && its->begun >= own.begun) return false;
-    behind = behind || own.overdue;
+    behind = true;
   }
   return behind;
 }
 
-/// Whether all that the accuser has waited in for too long together with `slot` is done when the
-/// epoch ends.
+/// Whether all that the accuser has begun together with `slot` is done when the epoch ends.
 bool is_served(const Promise& accuser, Slot slot, const std::vector<GroupProgress>& ended) {
   bool together = false;
   for (const GroupProgress& group : ended) {
     const GroupProgress* const own = in_group(accuser, group.group);
     if (own == nullptr || !among(own->slots, slot)) continue;
-    if (own->overdue && own->begun > group.committed) return false;
+    if (own->begun > group.committed) return false;
     together = true;
   }
   return together;
@@ -149,7 +147,6 @@ std::vector<GroupProgress> merged(const Evidence& evidence) {
       GroupProgress& group = found->second;
       if (group.slots != progress.slots) group.slots = united(group.slots, progress.slots);
       group.begun = 0;
-      group.overdue = false;
       group.committed = evidence.mutant == Mutant::committed_is_least
                             ? std::min(group.committed, progress.committed)
                             : std::max(group.committed, progress.committed);

@@ -9,7 +9,7 @@ namespace tokenyard::collectives {
 namespace {
 
 constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
-constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 1;  // At least: without slots.
+constexpr size_t kGroupBytes = 8 + 4 + 8 + 8;  // At least: without slots.
 
 void write(ByteWriter& to, Slot slot) {
   to.number(slot);
@@ -32,7 +32,6 @@ void write(ByteWriter& to, const GroupProgress& group) {
   write(to, group.slots);
   to.number(group.committed);
   to.number(group.begun);
-  to.flag(group.overdue);
 }
 void write(ByteWriter& to, const View& view) {
   to.number(view.epoch);
@@ -90,7 +89,6 @@ GroupProgress read_group(ByteReader& from) {
   group.slots = read_slots(from);
   group.committed = from.number<Sequence>();
   group.begun = from.number<Sequence>();
-  group.overdue = from.flag();
   return group;
 }
 std::vector<GroupProgress> read_groups(ByteReader& from) {

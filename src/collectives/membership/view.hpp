@@ -32,7 +32,6 @@ struct GroupProgress {
   std::vector<Slot> slots = {};  ///< ascending; all, whether their ranks live or not
   Sequence committed = 0;        ///< last operation that is done for good
   Sequence begun = 0;            ///< last one that this rank has begun; not in a verdict
-  bool overdue = false;          ///< that one has waited past its deadline; not in a verdict
   bool operator==(const GroupProgress&) const = default;
 };
 

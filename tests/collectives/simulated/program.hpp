@@ -65,11 +65,8 @@ class Program : public Participant {
   template <class Groups>
   static std::vector<GroupProgress> progress_of(const Groups& groups) {
     std::vector<GroupProgress> list;
-    for (const auto& [id, group] : groups) {
-      // Without a clock whatever it has begun may have waited too long.
-      const bool overdue = group.begun > group.committed;
-      list.push_back({id, group.slots, group.committed, group.begun, overdue});
-    }
+    for (const auto& [id, group] : groups)
+      list.push_back({id, group.slots, group.committed, group.begun});
     return list;
   }
 };
