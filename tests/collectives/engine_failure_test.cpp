@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <optional>
 
 #include "collectives/engine_calls.hpp"
 #include "collectives/engine_world.hpp"
@@ -235,31 +236,37 @@ TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
   }
 }
 
+/// Ranks 0 and 1 have waited until their time was up, and rank 2 has just come.
+struct LastComesLate {
+  EngineWorld world{{.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512}};
+  Attempted attempted{world, {0, 1}, 5000, Algorithm::ring};
+  std::optional<Attempted> late;
+
+  LastComesLate() {
+    world.poll(10);
+    world.pass(10s);
+    world.poll(10);
+    late.emplace(world, std::vector<Slot>{2}, 5000, Algorithm::ring);
+    world.poll(3);
+  }
+};
+
 // They were blamed in its place: each by the one that waited for its part of what could only be
 // done since the last had come.
 TEST(EngineFailure, WhoWaitsWithTheOthersIsNotBlamedWhenTheLastHasJustCome) {
-  EngineWorld world({.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512});
-  Attempted attempted(world, {0, 1}, 5000, Algorithm::ring);
-  world.poll(10);
-  world.pass(10s);
-  world.poll(10);
-  Attempted late(world, {2}, 5000, Algorithm::ring);
-  world.poll(3);
+  LastComesLate scene;
+  EngineWorld& world = scene.world;
   world.pass(60ms);
   world.poll(3);
   for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{});
-  world.run({attempted.operations[0], attempted.operations[1], late.operations[0]});
-  EXPECT_EQ(late.values[2], attempted.values[0]);
+  world.run(
+      {scene.attempted.operations[0], scene.attempted.operations[1], scene.late->operations[0]});
+  EXPECT_EQ(scene.late->values[2], scene.attempted.values[0]);
 }
 
 TEST(EngineFailure, WhoComesLateAndStallsIsBlamedSoon) {
-  EngineWorld world({.ranks = 3, .ring_bytes = 2000, .chunk_bytes = 512});
-  Attempted attempted(world, {0, 1}, 5000, Algorithm::ring);
-  world.poll(10);
-  world.pass(10s);
-  world.poll(10);
-  Attempted late(world, {2}, 5000, Algorithm::ring);
-  world.poll(3);
+  LastComesLate scene;
+  EngineWorld& world = scene.world;
   world.stop(2);
   world.pass(100ms);
   world.poll(1);

@@ -116,17 +116,6 @@ DEVICE uint32_t thread_from_last() {
   return block::threads() - 1 - thread::index();
 }
 
-/// Whether this thread's warp is one of those that look at `rank` for the block, the last ones.
-DEVICE bool warp_looks_at(uint32_t rank) {
-  // A remainder takes longer than the rest, and there are seldom more ranks than threads.
-  const uint32_t thread = rank < block::threads() ? rank : rank % block::threads();
-  return thread / kWarpLanes == thread_from_last() / kWarpLanes;
-}
-/// Whether it looks at any.
-DEVICE bool warp_looks(const CallParams& params) {
-  return thread_from_last() / kWarpLanes * kWarpLanes < params.ranks;
-}
-
 /// What a thread has found of a rank.
 struct Look {
   /// As memory has it, so that nothing waits for it here.

@@ -15,10 +15,6 @@ constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
-/// Of a dispatch's blocks those that send at most: a quarter, or between two ranks 36 of 132.
-uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
-  return others <= 1 ? blocks * 2 / 7 : blocks / 4;
-}
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
@@ -34,6 +30,11 @@ static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
 static_assert(kLogFmtWarpsGpu * kWarpLanes <= kLogFmtThreadsMax);
 static_assert(kDispatchWarpsHost >= kDispatchWarpsMin);
+
+/// Of a dispatch's blocks those that send at most: a quarter, or between two ranks 36 of 132.
+uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
+  return others <= 1 ? blocks * 2 / 7 : blocks / 4;
+}
 
 Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
   const uint32_t most_receivers = most.blocks - most.send_blocks;

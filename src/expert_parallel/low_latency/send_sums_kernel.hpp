@@ -14,7 +14,7 @@ DEVICE float load_weight(const CombineParams& params, uint32_t index) {
 }
 
 /// The first of a sending block's destinations, counted from the next rank. The last blocks begin:
-/// of few tokens they have none to sum. But the very last may have to speak for the rank before.
+/// of few tokens they have none to sum. But the very last may have to speak for the rank.
 DEVICE uint32_t first_weights(const CombineParams& params) {
   const uint32_t last = params.call.send_blocks - 1;
   return block::index() == last ? last : last - 1 - block::index();
