@@ -223,6 +223,8 @@ class RowsInHand {
         if (first_ + i < count && y_.there_is(c)) rows_[i].of[c] = y_.load(slots[i], c);
       }
     }
+    // So that something follows: nvcc makes a branch of a last load that has a condition.
+    warp::sync();
   }
   /// By all lanes: adds them, in their order, and sends the sums that are complete.
   DEVICE void add() {
