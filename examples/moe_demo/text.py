@@ -24,7 +24,11 @@ class Text:
 
 def read_text(path: Path, ranks: int, tokens: int) -> Text:
     """Reads as much as is needed; a short text is begun again from its start."""
-    found = [word.lower() for word in WORD.findall(path.read_text(encoding="utf-8"))]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+    found = [word.lower() for word in WORD.findall(text)]
     if not found:
         raise ValueError(f"{path} holds no words")
     used = [found[position % len(found)] for position in range(ranks * tokens)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -41,7 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command == "store":
         return _serve(chosen.host, chosen.port, chosen.secret_file)
     found = _tokenyard.doctor()
-    print(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+    try:
+        print(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+        sys.stdout.flush()
+    except BrokenPipeError:  # Whoever reads it has read enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For the last flush.
     return 0
 
 

@@ -46,6 +46,17 @@ def test_doctor_for_programs() -> None:
     assert all(fabric["why"] for fabric in found["fabrics"])
 
 
+def test_who_reads_no_more_of_the_doctor_is_not_answered_by_a_traceback() -> None:
+    command = [sys.executable, "-m", "tokenyard", "doctor", "--json"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as doctor:
+        assert doctor.stdout is not None
+        assert doctor.stderr is not None
+        doctor.stdout.close()
+        assert doctor.stderr.read() == ""
+        assert doctor.wait(60) == 0
+
+
 def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("known to all\n")

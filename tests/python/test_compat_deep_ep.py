@@ -322,6 +322,10 @@ def test_what_cannot_be_had_says_so() -> None:
             serving.destroy()
         with pytest.raises(tokenyard.InvalidArgument, match="group"):
             deep_ep.Buffer(None)
+        with pytest.raises(tokenyard.InvalidArgument, match="num_nvl_bytes"):
+            deep_ep.Buffer(world, -5)
+        with pytest.raises(tokenyard.InvalidArgument, match="num_rdma_bytes"):
+            deep_ep.Buffer(world, 0, -5)
         with pytest.raises(tokenyard.InvalidArgument, match="even"):
             deep_ep.Buffer.set_num_sms(3)
         with pytest.raises(tokenyard.InvalidArgument, match="nvl_chunked_send"):

@@ -281,6 +281,18 @@ def test_it_stands_in_for_nobody_unasked(tmp_path: Path, build: str) -> None:
     assert_beside_the_real_one_it_stops("mooncake", f"mooncake_transfer_engine{build}", tmp_path)
 
 
+def test_a_size_below_nothing_is_refused() -> None:
+    def layer(world: tokenyard.World) -> None:
+        with pytest.raises(tokenyard.InvalidArgument, match="num_ep_buffer_bytes"):
+            Buffer(world, -1)
+
+    tokenyard.launch(layer, ranks=1)
+
+
+def test_the_hint_of_few_experts_is_of_as_many_picks() -> None:
+    assert Buffer.get_ep_buffer_size_hint(128, 7168, 4, 8) > 0
+
+
 def test_the_hint_is_what_peers_reach() -> None:
     hint = Buffer.get_ep_buffer_size_hint(128, 7168, 4, 288)
     assert (

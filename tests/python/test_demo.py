@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_any_text_will_do(tmp_path: Path) -> None:
         (["--top-k", "99"], "--top-k"),
         (["--tokens", "many"], "--tokens"),
         (["--text", "no/such/file"], "no/such/file"),
+        (["--text", sys.executable], "is no text in UTF-8"),
         (["--out", "/dev/null/out"], "/dev/null/out"),
     ],
 )

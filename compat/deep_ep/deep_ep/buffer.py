@@ -76,6 +76,9 @@ class Buffer(LowLatencyCalls):
             raise unsupported(
                 "allow_nvlink_for_low_latency_mode=False", "there is no other way to a peer yet"
             )
+        for name, size in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
+            if size < 0:
+                raise invalid(name, "0 or more", str(size))
         self.group = group
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode

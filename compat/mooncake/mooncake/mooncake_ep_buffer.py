@@ -107,6 +107,8 @@ class Buffer:
         if disable_p2p:
             why = "peers are reached by loads and stores"
             raise tokenyard.Unsupported(f"disable_p2p: {why}", asked="disable_p2p", why=why)
+        if num_ep_buffer_bytes < 0:
+            raise invalid("num_ep_buffer_bytes", "0 or more", str(num_ep_buffer_bytes))
         self.group, self.num_ep_buffer_bytes = group, num_ep_buffer_bytes
         if isinstance(group, tokenyard.World):
             self._world = group
