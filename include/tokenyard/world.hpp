@@ -90,6 +90,9 @@ class World {
 
   /// Ends every wait of this rank with Cancelled.
   void cancel();
+  /// Of an in-process world whose memory others may need yet: says goodbye, as the end of a world
+  /// does, so that nobody waits for this rank in vain. It must take part in nothing afterwards.
+  void leave();
   /// Ranks whose control connection has closed, ascending.
   std::vector<uint32_t> lost() const;
   /// Collective among the ranks not in `without`: a new World (new memory, ranks renumbered in

@@ -118,6 +118,7 @@ void register_world(nb::module_& m) {
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)
       .def("cancel", [](const WorldHandle& self) { self.get()->cancel(); })
+      .def("leave", [](const WorldHandle& self) { self.get()->leave(); })
       .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
       .def("rebuild", &rebuild, "without"_a, nb::kw_only(), "arena_bytes"_a)
       .def_prop_ro("arena_bytes",

@@ -30,7 +30,7 @@ def run_threads(
     """See `launch`.
 
     The ranks' worlds are closed when all ranks have ended: until then peers may read the memory of
-    a rank that has returned.
+    a rank that has returned. It says goodbye at once.
     """
     natives = _tokenyard.World.in_process(
         ranks,
@@ -44,7 +44,9 @@ def run_threads(
 
     def run(rank: int) -> None:
         try:
-            ended.put((rank, True, fn(worlds[rank], *args)))
+            result = fn(worlds[rank], *args)
+            worlds[rank]._leave()
+            ended.put((rank, True, result))
         except SystemExit as error:  # Raised again as it is, it would end the program in silence.
             ended.put((rank, False, exited(rank, error, "thread")))
         except BaseException as error:  # Raised again by the thread that launched.

@@ -276,6 +276,11 @@ class World(Closing):
 
         return mem_pool.over_arena(self)
 
+    def _leave(self) -> None:
+        """Says goodbye, while its memory stays: `launch` does it for a thread that has returned."""
+        if not self._native.closed:
+            self._native.leave()
+
     def close(self) -> None:
         """Leaves the world as soon as its exchanges are closed and arrays in its arena have died,
         which stay as they are until then."""

@@ -22,6 +22,10 @@ InProcessMesh::InProcessMesh(uint32_t seat, std::vector<std::shared_ptr<Mailbox>
     : seat_(seat), mailboxes_(std::move(mailboxes)) {}
 
 InProcessMesh::~InProcessMesh() {
+  leave();
+}
+
+void InProcessMesh::leave() {
   tell_peers(PeerState::left);
 }
 

@@ -13,6 +13,7 @@ class InProcessMesh final : public Mesh {
   /// One end a seat.
   static std::vector<std::shared_ptr<InProcessMesh>> make(uint32_t seats);
   ~InProcessMesh() override;
+  void leave() override;
 
   uint32_t seat() const override { return seat_; }
   uint32_t seats() const override { return static_cast<uint32_t>(mailboxes_.size()); }

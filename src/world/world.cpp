@@ -97,6 +97,10 @@ void World::cancel() {
   parts_->alarm->cancel();
 }
 
+void World::leave() {
+  parts_->bootstrap->mesh()->leave();
+}
+
 std::vector<uint32_t> World::lost() const {
   return parts_->alarm->gone_ranks();
 }

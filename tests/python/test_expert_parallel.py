@@ -258,14 +258,16 @@ def test_a_route_and_choices_together_make_no_sense() -> None:
 
 
 def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
+    given_up = threading.Event()
+
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         if world.rank == 1:
-            with pytest.raises(tokenyard.PeerTimeout):
-                world.barrier("waits too, and so is still there")
+            assert given_up.wait(60)  # Still there, and not gone.
             return
         with pytest.raises(tokenyard.PeerTimeout) as caught:
             exchange.dispatch(*inputs(world.rank))
+        given_up.set()
         assert caught.value.rank == 1
         assert "dispatch" in caught.value.phase
         assert caught.value.waited_s >= 2
@@ -275,19 +277,17 @@ def test_a_rank_that_stays_away_is_named_with_the_phase() -> None:
 
 def test_who_comes_after_the_others_gave_up_gets_an_error_and_no_rows() -> None:
     """Their counts may be there, told before they gave up, and their rows never will be."""
-    given_up = threading.Event()
+    given_up = [threading.Event(), threading.Event()]
 
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         if world.rank == 1:
-            assert given_up.wait(60)
+            assert given_up[0].wait(60)
         with pytest.raises(tokenyard.PeerTimeout) as caught:
             exchange.dispatch(*inputs(world.rank))
-        given_up.set()
+        given_up[world.rank].set()
         assert caught.value.rank == 1 - world.rank
-        if world.rank == 0:
-            with pytest.raises(tokenyard.PeerTimeout):
-                world.barrier("so that it is still there")
+        assert given_up[1].wait(60)  # Rank 0 is still there.
 
     tokenyard.launch(layer, ranks=2, timeout=2)
 

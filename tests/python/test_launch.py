@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 from programs import run_python
 
@@ -90,6 +92,22 @@ def exit_on_rank_1(world: tokenyard.World) -> None:
 
 def return_the_world(world: tokenyard.World) -> tokenyard.World:
     return world
+
+
+def wait_for_rank_1_that_returns(world: tokenyard.World) -> float:
+    exchange = tokenyard.ExpertParallel(world, experts=2, hidden=64, topk=1, tokens_max=1)
+    if world.rank == 1:
+        return 0
+    begin = time.monotonic()
+    with pytest.raises(tokenyard.PeerLost, match=r"rank 1 .*it left the world") as caught:
+        world.barrier("for a rank that has left")
+    assert caught.value.rank == 1
+    seconds = time.monotonic() - begin
+    assert world.lost() == [1]
+    x = np.ones((1, 64), ml_dtypes.bfloat16)
+    with pytest.raises(tokenyard.PeerLost, match=r"rank 1 .*it left the world"):
+        exchange.dispatch(x, np.array([[1]]), np.ones((1, 1), np.float32))
+    return seconds
 
 
 def leave_late_on_rank_1(world: tokenyard.World) -> None:
@@ -197,6 +215,12 @@ def test_a_rank_that_exits_is_named_before_those_it_has_left(processes: bool) ->
         tokenyard.launch(exit_on_rank_1, ranks=2, processes=processes)
     assert (caught.value.rank, caught.value.exit_code) == (1, 1)
     assert "raised by rank 1 of 2" in caught.value.__notes__
+
+
+@BOTH
+def test_a_rank_that_returns_early_is_told_to_have_left(processes: bool) -> None:
+    waited = tokenyard.launch(wait_for_rank_1_that_returns, ranks=2, processes=processes, timeout=8)
+    assert waited[0] < 4  # Not until its time is up, as a kernel waits.
 
 
 def test_an_exit_with_success_on_a_thread_is_not_that_of_the_program() -> None:

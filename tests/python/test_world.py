@@ -99,12 +99,16 @@ def test_a_closed_world_says_so() -> None:
 
 
 def test_cancel_from_another_thread_ends_a_wait() -> None:
+    ended = threading.Event()
+
     def wait(world: tokenyard.World) -> str:
         if world.rank == 1:
+            ended.wait(20)
             return ""
         threading.Timer(0.2, world.cancel).start()
         with pytest.raises(tokenyard.Cancelled) as caught:
             world.barrier("for nobody")
+        ended.set()
         return caught.value.phase
 
     assert "for nobody" in tokenyard.launch(wait, ranks=2, timeout=20)[0]
