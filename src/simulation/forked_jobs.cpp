@@ -37,7 +37,7 @@ bool write_all(int pipe, const void* data, size_t bytes) {
 }  // namespace
 
 ForkedJobs::ForkedJobs(uint32_t jobs, Work work)
-    : work_(std::move(work)), workers_(std::clamp(jobs, 1u, 256u)) {
+    : work_(std::move(work)), workers_(std::clamp<size_t>(jobs, 1, kWorkersMax)) {
   void* const shared =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw OsError("mmap", errno, strerror(errno));
@@ -65,11 +65,19 @@ void ForkedJobs::start(size_t worker, uint64_t tasks) {
   workers_[worker] = {process, ends[0], ""};
 }
 
+void ForkedJobs::note(std::string_view text) {
+  Note& note = board_->notes[me_];
+  note.bytes = 0;
+  note.bytes = text.copy(note.text, kNoteBytes);
+}
+
 void ForkedJobs::work(size_t worker, uint64_t tasks, int pipe) {
+  me_ = worker;
   while (true) {
     const uint64_t task = board_->next++;
     if (task >= tasks) ::_exit(0);
     board_->current[worker] = task;
+    note("");
     const std::string text = work_(task);
     const Header header{task, text.size()};
     if (!write_all(pipe, &header, sizeof header) || !write_all(pipe, text.data(), text.size()))
@@ -102,10 +110,11 @@ bool ForkedJobs::receive(size_t index, const OnResult& on_result) {
   worker = {};
   const uint64_t task = board_->current[index];
   if (task == kNoTask || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return true;
-  const std::string how = WIFSIGNALED(status)
-                              ? strsignal(WTERMSIG(status))
-                              : "exit status " + std::to_string(WEXITSTATUS(status));
-  return on_result({task, how, ""});
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  const std::string how =
+      signal != 0 ? strsignal(signal) : "exit status " + std::to_string(WEXITSTATUS(status));
+  const Note& note = board_->notes[index];
+  return on_result({task, how, std::string(note.text, note.bytes), signal});
 }
 
 void ForkedJobs::run(uint64_t tasks, const OnResult& on_result,

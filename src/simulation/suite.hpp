@@ -33,6 +33,7 @@ class SeedRun {
   template <class T>
   T option(std::string_view name, T value) {
     options += fmt::format("{}{} = {}", options.empty() ? "" : ", ", name, value);
+    if (on_option) on_option(options);
     return value;
   }
   template <class... Arguments>
@@ -45,6 +46,8 @@ class SeedRun {
   Trace& trace;
   Mutator* const mutator;  ///< null in an ordinary run
   std::string options;
+  /// Called with all of them so far: a run that hangs or crashes tells nothing later.
+  std::function<void(const std::string& options)> on_option;
 };
 
 struct Suite {

@@ -25,3 +25,15 @@ foreach(wrong "--seed=-1" "--first=-1" "--seeds=-1" "--budget=-1" "--jobs=0")
     message(FATAL_ERROR "${wrong} was taken: ${said}")
   endif()
 endforeach()
+
+# A sweep that is cut short says how much was left, and a seed that takes too long what it had drawn.
+execute_process(COMMAND ${SIMULATE} --suite memory --seeds 1000000 --budget 0.5 --jobs 1
+                RESULT_VARIABLE failed OUTPUT_VARIABLE said)
+if(failed OR NOT said MATCHES "memory: [0-9]+ of 1000000 seeds in [0-9]+ s, [0-9]+ not run: the budget was 0.5 s")
+  message(FATAL_ERROR "a sweep that was cut short said: ${said}")
+endif()
+execute_process(COMMAND ${SIMULATE} --suite throughput_wide --first 3 --seeds 1 --limit 1 --jobs 1
+                RESULT_VARIABLE failed OUTPUT_VARIABLE said)
+if(NOT failed OR NOT said MATCHES "seed 3 FAILED\ndrawn: ranks = 48, .*\nout of time: it ran for 1 s")
+  message(FATAL_ERROR "a seed that takes longer than a second said: ${said}")
+endif()

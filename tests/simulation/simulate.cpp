@@ -1,6 +1,7 @@
 // Runs simulator suites by seed: ./run simulate --help.
 
 #include <fmt/color.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -26,8 +27,6 @@ using std::chrono::steady_clock;
 /// One in so many seeds runs twice: a run that does not repeat itself could not be replayed.
 constexpr uint64_t kReplayEvery = 16;
 constexpr uint32_t kFailuresShown = 5;
-/// A seed that runs longer hangs: its process dies of SIGALRM, and the seed fails.
-constexpr uint32_t kSeedSeconds = 180;
 
 struct Options {
   std::string suite, trace, place;
@@ -35,6 +34,7 @@ struct Options {
   uint64_t first = 1;
   uint32_t seeds = 0;
   double budget = 0;
+  uint32_t limit = 180;
   uint32_t jobs = std::max(1u, std::thread::hardware_concurrency());
   bool mutants = false, list = false, tally = false;
 };
@@ -55,15 +55,25 @@ std::string encode(const Outcome& outcome) {
   return outcome.options + kAfterOptions + outcome.problem;
 }
 
-/// Of a process that died there is no outcome.
+/// A process that died has noted what it had drawn.
 Outcome decode(const std::string& text) {
   const size_t end = text.find(kAfterOptions);
-  if (end == std::string::npos) return {};
+  if (end == std::string::npos) return {text, ""};
   return {text.substr(0, end), text.substr(end + 1)};
 }
 
-Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator) {
+/// Of a process that died: a seed that runs for longer than the limit is ended by SIGALRM.
+std::string death(const ForkedJobs::Result& result, const Options& options) {
+  if (result.signal != SIGALRM) return result.crash;
+  return fmt::format("out of time: it ran for {} s, the limit of a seed (--limit)", options.limit);
+}
+
+using OnOption = std::function<void(const std::string&)>;
+
+Outcome run_seed(const Suite& suite, uint64_t seed, Trace& trace, Mutator* mutator,
+                 OnOption on_option = nullptr) {
   SeedRun run(seed, trace, mutator);
+  run.on_option = std::move(on_option);
   try {
     suite.run(run);
   } catch (const std::exception& error) {
@@ -132,10 +142,12 @@ Tally sweep(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
-    ::alarm(kSeedSeconds);
+    ::alarm(options.limit);
     Trace trace;
-    Outcome outcome = run_seed(suite, seed, trace, nullptr);
+    Outcome outcome =
+        run_seed(suite, seed, trace, nullptr, [&](const std::string& drawn) { jobs.note(drawn); });
     if (outcome.problem.empty() && task % kReplayEvery == 0) {
+      ::alarm(options.limit);
       Trace again;
       run_seed(suite, seed, again, nullptr);
       if (again.hash() != trace.hash())
@@ -147,17 +159,18 @@ Tally sweep(const Suite& suite, const Options& options) {
   jobs.run(
       seeds,
       [&](const ForkedJobs::Result& result) {
-        const Outcome outcome = decode(result.text);
+        Outcome outcome = decode(result.text);
+        if (!result.crash.empty()) outcome.problem = death(result, options);
         drawn.add(outcome.options);
-        if (result.crash.empty() && outcome.problem.empty()) {
+        if (outcome.problem.empty()) {
           ++tally.passed;
           return progress.seconds() < options.budget || options.budget == 0;
         }
         progress.clear();
         const uint64_t seed = options.first + result.task;
         if (++tally.failed <= kFailuresShown)
-          fmt::print("{}: seed {} FAILED\n{}drawn: {}\n{}\nreplay: {}\n\n", suite.name, seed,
-                     result.crash, outcome.options, outcome.problem, replay(suite, seed));
+          fmt::print("{}: seed {} FAILED\ndrawn: {}\n{}\nreplay: {}\n\n", suite.name, seed,
+                     outcome.options, outcome.problem, replay(suite, seed));
         else
           fmt::print("{}: seed {} FAILED; replay: {}\n", suite.name, seed, replay(suite, seed));
         std::fflush(stdout);
@@ -168,8 +181,12 @@ Tally sweep(const Suite& suite, const Options& options) {
                                          tally.passed + tally.failed, seeds, tally.failed));
       });
   progress.clear();
-  fmt::print("{}: {} seeds in {:.0f} s\n", suite.name, tally.passed + tally.failed,
-             progress.seconds());
+  const uint64_t ran = tally.passed + tally.failed;
+  if (ran == seeds)
+    fmt::print("{}: {} seeds in {:.0f} s\n", suite.name, ran, progress.seconds());
+  else
+    fmt::print("{}: {} of {} seeds in {:.0f} s, {} not run: the budget was {} s\n", suite.name, ran,
+               seeds, progress.seconds(), seeds - ran, options.budget);
   if (options.tally) fmt::print("{}", drawn.text());
   return tally;
 }
@@ -217,7 +234,8 @@ bool mutate(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     for (uint64_t seed = options.first; seed < options.first + seeds; ++seed) {
-      ::alarm(kSeedSeconds);
+      ::alarm(options.limit);
+      jobs.note(fmt::format("by seed {}: ", seed));
       Mutator mutator(mutants[task].mutation);
       Trace trace;
       const std::string problem = run_seed(suite, seed, trace, &mutator).problem;
@@ -234,7 +252,8 @@ bool mutate(const Suite& suite, const Options& options) {
         const std::string* const reason = explanation(suite, mutant);
         if (!result.crash.empty() || !result.text.empty()) {
           ++caught;
-          fmt::print("caught    {}\n          {}{}\n", what, result.crash, result.text);
+          fmt::print("caught    {}\n          {}{}\n", what, result.text,
+                     result.crash.empty() ? "" : death(result, options));
         } else if (reason != nullptr) {
           ++explained;
           fmt::print("explained {}\n          {}\n", what, *reason);
@@ -318,6 +337,9 @@ int main(int count, char** arguments) {
           ->excludes(seeds, first);
   app.add_option("--budget", options.budget, "seconds after which a sweep ends")
       ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--limit", options.limit, "seconds after which a seed of a sweep has failed")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
   app.add_option("--jobs", options.jobs, "seeds at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
