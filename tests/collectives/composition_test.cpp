@@ -45,7 +45,7 @@ std::vector<Slot> slots_of(const View& view) {
 
 TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
   Promised ranks({1, 1, 0});
-  ranks.promises[0].stalled = {2};
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
   for (const bool evict : {false, true}) {
     const auto verdict = ranks.compose(evict);
     ASSERT_TRUE(verdict);
@@ -57,7 +57,7 @@ TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
 // It had begun what it came late for before it promised, and all have that now.
 TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   Promised ranks({1, 1, 2});
-  ranks.promises[0].stalled = {2};
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.promises[2].progress[0].committed = 1;
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
@@ -65,11 +65,45 @@ TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
 }
 
+// Rank 0 had waited for rank 1 in a group of both, which was done, and just begun with it what rank
+// 2 was to begin a moment later, too: that was taken for the one for whom all waited.
+TEST(Composition, NobodyIsBlamedForWhatHasJustBegunInAnotherGroup) {
+  Promised ranks({1, 1, 0});
+  for (const Slot slot : {Slot{0}, Slot{1}})
+    ranks.promises[slot].progress.push_back({7, {0, 1}, 0, 1});
+  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  ranks.promises[1].progress[1].committed = 1;
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
+}
+
+// Rank 1 does not come to the group of two while it waits, together with rank 0, for rank 2.
+TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[0].progress.push_back({7, {0, 1}, 0, 1});
+  ranks.promises[1].progress.push_back({7, {0, 1}, 0, 0});
+  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, ElementsAre(2));
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1));
+}
+
+TEST(Composition, NobodyIsBlamedForWhatWasGivenUp) {
+  Promised ranks({0, 1, 0});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+}
+
 // Two of three left, and had waited in vain for the third: with them gone there was a quorum to put
 // it out, and nobody to go on. So there was no verdict, and the last rank asked for ever.
 TEST(Composition, TheLastThatStaysIsNotPutOut) {
   Promised ranks({1, 1, 0});
-  ranks.promises[1].stalled = {2};
+  ranks.promises[1].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.leaving = {0, 1};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
@@ -81,7 +115,7 @@ TEST(Composition, TheLastThatStaysIsNotPutOut) {
 // Of two that do not hear each other the higher goes, unless the lower one goes anyway: both went.
 TEST(Composition, WhoStalledTakesNobodyAlong) {
   Promised ranks({1, 1, 0, 1});
-  ranks.promises[0].stalled = {2};
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.promises[2].suspected = {3};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);

@@ -126,7 +126,7 @@ TEST_F(ControlPlane, InterruptEndsTheWait) {
 
 TEST_F(ControlPlane, StallIsReportedByTheEngineAndEndsTheEpoch) {
   const auto ranks = found(3);
-  ranks[0]->control->suspect(2, Suspicion::stall, 1);
+  ranks[0]->control->accuse({.slot = 2, .group = 0, .sequence = 1}, 1);
   for (const auto& rank : ranks) {
     EXPECT_TRUE(rank->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
     EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
@@ -139,7 +139,7 @@ TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
   auto ranks = found(3);
   std::promise<void> done;
   ranks[2]->recorder.freeze_after(done.get_future().share());
-  ranks[0]->control->suspect(1, Suspicion::stall, 1);
+  ranks[0]->control->accuse({.slot = 1, .group = 0, .sequence = 1}, 1);
   const auto begun = [](const View& view) { return view.epoch == 2; };
   EXPECT_FALSE(ranks[0]->recorder.wait_for_view(begun, 4s));  // twice the silence
   done.set_value();
@@ -193,7 +193,7 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
   EXPECT_EQ(ranks[0]->control->refused(), static_cast<uint64_t>(kStrangers));
   EXPECT_EQ(ranks[1]->control->view().epoch, 1u);
   // Rank 0 still answers.
-  ranks[1]->control->suspect(0, Suspicion::stall, 1);
+  ranks[1]->control->accuse({.slot = 0, .group = 0, .sequence = 1}, 1);
   EXPECT_TRUE(ranks[0]->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
 }
 

@@ -26,5 +26,16 @@ TEST(DisasterSeeds, ADeadlinePassesAfterAnEpochHasMended) {
   engine_survives(3161);
 }
 
+// Composition.NobodyIsBlamedForWhatHasJustBegunInAnotherGroup.
+TEST(DisasterSeeds, WhatIsOverdueIsDoneAndMoreHasBegun) {
+  engine_survives(49151);
+}
+
+// Composition.WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone: who came in its place was
+// put out time and again.
+TEST(DisasterSeeds, SmallGroupsWaitForWhoHoldsUpTheWorld) {
+  engine_survives(402102);
+}
+
 }  // namespace
 }  // namespace tokenyard::collectives::simulated

@@ -163,6 +163,9 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, Losses,
                                   std::to_string(std::get<1>(info.param));
                          });
 
+/// For not having begun the first operation of all.
+const std::set<Accusation> rank_2_accused = {{.slot = 2, .group = 0, .sequence = 1}};
+
 TEST(EngineFailure, AGroupThatLostNobodyGoesOnByItself) {
   EngineWorld world({.ranks = 4});
   std::vector<std::shared_ptr<Operation>> operations;
@@ -186,7 +189,7 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   world.pass(10s);
   world.poll(3);
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
-    EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{2});
+    EXPECT_EQ(world.control(rank).accusations, rank_2_accused);
   }
   world.install(world.agree({}));
   for (const auto& operation : attempted.operations) {
@@ -214,6 +217,23 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   for (Slot rank = 0; rank < 4; ++rank) EXPECT_EQ(again.values[rank], sum_of(again, {0, 1, 2, 3}));
 }
 
+TEST(EngineFailure, AnAccusationNamesItsOperation) {
+  EngineWorld world({.ranks = 3});
+  std::vector<std::shared_ptr<Operation>> done;
+  for (const Slot slot : {Slot{1}, Slot{2}}) {
+    world.engine(slot).add_group({.id = 9, .name = "pair", .slots = {1, 2}, .self = slot - 1});
+    done.push_back(world.start(slot, barrier_call(), 9));
+  }
+  world.run(done);
+  world.start(1, barrier_call(), 0, 20s);  // not overdue yet
+  world.start(1, barrier_call(), 9);
+  world.poll(10);
+  world.pass(11s);
+  world.poll(3);
+  const std::set<Accusation> expected = {{.slot = 2, .group = 9, .sequence = 2}};
+  EXPECT_EQ(world.control(1).accusations, expected);
+}
+
 // It had what was left of the time, which was nothing: the first to begin again blamed the others,
 // who were put out in their turn.
 TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
@@ -225,11 +245,11 @@ TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
   world.pass(10s);
   world.poll(3);
   for (const Slot rank : {Slot{0}, Slot{1}}) {
-    EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{2});
+    EXPECT_EQ(world.control(rank).accusations, rank_2_accused);
   }
   world.install(world.agree({2}));
   world.engine(0).poll(true);
-  EXPECT_EQ(world.control(0).stalled, std::set<Slot>{2});
+  EXPECT_EQ(world.control(0).accusations, rank_2_accused);
   world.run(attempted.operations);
   for (const Slot rank : {Slot{0}, Slot{1}}) {
     EXPECT_EQ(attempted.values[rank], sum_of(attempted, {0, 1}));
@@ -258,7 +278,8 @@ TEST(EngineFailure, WhoWaitsWithTheOthersIsNotBlamedWhenTheLastHasJustCome) {
   EngineWorld& world = scene.world;
   world.pass(60ms);
   world.poll(3);
-  for (Slot rank = 0; rank < 3; ++rank) EXPECT_EQ(world.control(rank).stalled, std::set<Slot>{});
+  for (Slot rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(world.control(rank).accusations, std::set<Accusation>{});
   world.run(
       {scene.attempted.operations[0], scene.attempted.operations[1], scene.late->operations[0]});
   EXPECT_EQ(scene.late->values[2], scene.attempted.values[0]);
@@ -270,7 +291,7 @@ TEST(EngineFailure, WhoComesLateAndStallsIsBlamedSoon) {
   world.stop(2);
   world.pass(100ms);
   world.poll(1);
-  EXPECT_EQ(world.control(0).stalled, std::set<Slot>{2});
+  EXPECT_EQ(world.control(0).accusations, rank_2_accused);
 }
 
 TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {

@@ -19,15 +19,14 @@ using namespace std::chrono_literals;
 
 class RecordingControl final : public MembershipControl {
  public:
-  void suspect(Slot slot, Suspicion why, Epoch) override {
-    if (why == Suspicion::stall) stalled.insert(slot);
-  }
+  void accuse(const Accusation& accusation, Epoch) override { accusations.insert(accusation); }
   void admit(const std::vector<Slot>& slots) override {
     admitted.insert(slots.begin(), slots.end());
   }
   void mend() override { mends = true; }
   void leave() override { left = true; }
-  std::set<Slot> stalled, admitted;
+  std::set<Accusation> accusations;
+  std::set<Slot> admitted;
   bool mends = false, left = false;
 };
 

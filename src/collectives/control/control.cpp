@@ -284,8 +284,8 @@ void Control::give_up_joining(Clock::time_point start) const {
 // Afterwards
 // ---------------------------------------------------------------------------------------
 
-void Control::suspect(Slot slot, Suspicion why, Epoch seen_in) {
-  post([=](ControlLoop& loop) { loop.suspect(slot, why, seen_in); });
+void Control::accuse(const Accusation& accusation, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.accuse(accusation, seen_in); });
 }
 
 void Control::admit(const std::vector<Slot>& slots) {

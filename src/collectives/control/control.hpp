@@ -54,7 +54,7 @@ class Control final : public MembershipControl {
   void join(Participant& participant, Contact contact);
 
   // Any thread, after `found` or `join`.
-  void suspect(Slot slot, Suspicion why, Epoch seen_in) override;
+  void accuse(const Accusation& accusation, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots) override;
   void mend() override;
   void drain() override;

@@ -67,9 +67,9 @@ void ControlLoop::begin(const View& first, const std::map<Member, Card>& cards) 
   pump();
 }
 
-void ControlLoop::suspect(Slot slot, Suspicion why, Epoch seen_in) {
+void ControlLoop::accuse(const Accusation& accusation, Epoch seen_in) {
   if (!working()) return;
-  membership_->suspect(slot, why, seen_in, now());
+  membership_->accuse(accusation, seen_in, now());
   pump();
 }
 
@@ -149,7 +149,8 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
   bulletin_.write([&](Standing& standing) { standing.linked.erase(peer); });
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
-  suspect(peer.slot, Suspicion::reset, membership_->view().epoch);
+  membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
+  pump();
 }
 
 void ControlLoop::unreachable(const Member& peer, const std::string& why) {

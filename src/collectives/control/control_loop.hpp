@@ -42,7 +42,7 @@ class ControlLoop final : private LinkListener {
   void begin(const View& first, const std::map<Member, Card>& cards);
   /// The witness has its memory under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
-  void suspect(Slot slot, Suspicion why, Epoch seen_in);
+  void accuse(const Accusation& accusation, Epoch seen_in);
   void admit(const std::vector<Slot>& slots);
   void mend();
   void drain();

@@ -122,8 +122,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
     facts.rank = absent[0];
     facts.seen = talk_->heard(absent[0]);
     facts.phase += have_not_begun(absent);
-    for (const uint32_t rank : absent)
-      around_.control->suspect(identity_.slots[rank], Suspicion::stall, around_.view.epoch);
+    for (const uint32_t rank : absent) accuse(rank);
     return facts;
   }
   const Wait* wait = run_.waiting_for();
@@ -132,9 +131,15 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
   if (const std::optional<uint32_t> rank = wait->awaited()) {
     facts.rank = *rank;
     facts.seen = talk_->heard(*rank);
-    around_.control->suspect(identity_.slots[*rank], Suspicion::stall, around_.view.epoch);
+    accuse(*rank);
   }
   return facts;
+}
+
+void OperationQueue::accuse(uint32_t rank) const {
+  around_.control->accuse(
+      {.slot = identity_.slots[rank], .group = identity_.id, .sequence = committed_ + 1},
+      around_.view.epoch);
 }
 
 void OperationQueue::expire(Instant now) {

@@ -105,6 +105,7 @@ class OperationQueue {
   void expire(Instant now);
   void give_up(Instant now);
   WaitFacts facts_of_expiry(Instant now);
+  void accuse(uint32_t rank) const;
   std::string title(const Operation& operation) const;
   void open_conversation();
 

@@ -34,7 +34,7 @@ class MembershipControl {
  public:
   virtual ~MembershipControl() = default;
   /// `seen_in`: the epoch in which it was noticed; what was seen in an older one may mean nothing.
-  virtual void suspect(Slot slot, Suspicion why, Epoch seen_in) = 0;
+  virtual void accuse(const Accusation& accusation, Epoch seen_in) = 0;
   virtual void admit(const std::vector<Slot>& slots) = 0;
   /// Begins an epoch that mends as soon as every member has asked for it.
   virtual void mend() = 0;

@@ -38,9 +38,9 @@ std::set<Slot> connected(const Promises& promises, std::set<Slot> slots) {
   }
 }
 
-const GroupProgress* in_group(const Promise& promise, GroupId group) {
-  for (const GroupProgress& progress : promise.progress) {
-    if (progress.group == group) return &progress;
+const GroupProgress* in_group(const std::vector<GroupProgress>& progress, GroupId group) {
+  for (const GroupProgress& one : progress) {
+    if (one.group == group) return &one;
   }
   return nullptr;
 }
@@ -50,34 +50,32 @@ bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
   bool behind = false;
   for (const GroupProgress& own : accuser.progress) {
     if (own.begun <= own.committed || !among(own.slots, slot)) continue;
-    const GroupProgress* const its = in_group(other, own.group);
+    const GroupProgress* const its = in_group(other.progress, own.group);
     if (its != nullptr && its->begun >= own.begun) return false;
     behind = true;
   }
   return behind;
 }
 
-/// Whether all that the accuser has begun together with `slot` is done when the epoch ends.
-bool is_served(const Promise& accuser, Slot slot, const std::vector<GroupProgress>& ended) {
-  bool together = false;
-  for (const GroupProgress& group : ended) {
-    const GroupProgress* const own = in_group(accuser, group.group);
-    if (own == nullptr || !among(own->slots, slot)) continue;
-    if (own->begun > group.committed) return false;
-    together = true;
-  }
-  return together;
+/// Whether the accuser still waits in the operation that was overdue: it has not given it up, and
+/// it is not done when the epoch ends. `ended`: how far groups are then.
+bool still_waits(const Promise& accuser, const Accusation& overdue,
+                 const std::vector<GroupProgress>& ended) {
+  const GroupProgress* const own = in_group(accuser.progress, overdue.group);
+  const GroupProgress* const all = in_group(ended, overdue.group);
+  if (own == nullptr || own->begun < overdue.sequence) return false;
+  return all != nullptr && all->committed < overdue.sequence;
 }
 
-/// Whom each of those that have promised has waited for, and still does. `ended`: how far groups
-/// are when the epoch ends.
+/// Whom each of those that have promised has waited for past a deadline, and still does. What it
+/// has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
 std::map<Slot, std::set<Slot>> accusations(const Promises& promises,
                                            const std::vector<GroupProgress>& ended) {
   std::map<Slot, std::set<Slot>> named_by;
   for (const auto& [accuser, promise] : promises) {
-    for (const Slot slot : promise.stalled) {
-      if (promises.contains(slot) && !is_served(promise, slot, ended))
-        named_by[accuser].insert(slot);
+    for (const Accusation& accusation : promise.accusations) {
+      if (promises.contains(accusation.slot) && still_waits(promise, accusation, ended))
+        named_by[accuser].insert(accusation.slot);
     }
   }
   return named_by;

@@ -208,9 +208,7 @@ void Membership::give_promise() {
   }
   merge_commits(promise.progress, farewells_);
   promise.suspected = roster_.suspected();
-  for (const Peer& peer : roster_.peers()) {
-    if (peer.stalled) promise.stalled.push_back(peer.member.slot);
-  }
+  promise.accusations.assign(accusations_.begin(), accusations_.end());
   promise.admits.assign(admits_.begin(), admits_.end());
   promise.waiting = waiting_room_.all();
   promise.mends = mends();
@@ -264,6 +262,7 @@ void Membership::install(const Verdict& verdict, Instant now) {
   freeze_asked_ = false;
   progress_.reset();
   farewells_.clear();
+  accusations_.clear();
   candidacy_ = {};
   leader_.reset();
   highest_ = {};
@@ -294,11 +293,15 @@ void Membership::suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now) {
     case Suspicion::silence:
       peer->silent = true;
       break;
-    case Suspicion::stall:
-      if (seen_in != view_.epoch) return;
-      peer->stalled = true;
-      break;
   }
+  stir(now);
+  settle(now);
+}
+
+void Membership::accuse(const Accusation& accusation, Epoch seen_in, Instant now) {
+  if (standing_ != Standing::member || roster_.at(accusation.slot) == nullptr) return;
+  if (seen_in != view_.epoch) return;
+  accusations_.insert(accusation);
   stir(now);
   settle(now);
 }

@@ -105,10 +105,11 @@ class Membership {
 
   void receive(const Member& from, const Message& message, Instant now);
   void witness_replied(const Message& message, Instant now);
-  /// Evidence from outside: `reset` from links, `stall` from operations whose deadline has passed.
-  /// `seen_in` is the epoch it was seen in: evidence against a slot's former process is dropped,
-  /// and so is a stall in an epoch that is over.
+  /// Evidence from links. `seen_in` is the epoch it was seen in: evidence against a slot's former
+  /// process is dropped.
   void suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now);
+  /// An operation's deadline has passed; what passed in an epoch that is over counts no more.
+  void accuse(const Accusation& accusation, Epoch seen_in, Instant now);
   /// A newcomer has knocked, here or at another member.
   void knock(const Member& newcomer, Instant now);
   /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
@@ -204,6 +205,7 @@ class Membership {
   bool freeze_asked_ = false;
   std::optional<std::vector<GroupProgress>> progress_;  ///< since it is frozen
   std::vector<GroupProgress> farewells_;                ///< progress of those who have left
+  std::set<Accusation> accusations_;                    ///< this member's own
   Candidacy candidacy_;
   std::optional<Slot> leader_;     ///< of the highest ballot seen
   Ballot highest_;                 ///< ballot seen, be it only in a refusal

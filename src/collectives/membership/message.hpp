@@ -39,11 +39,11 @@ struct Promise {
   std::optional<Ballot> accepted_in = {};  ///< with `accepted`
   Verdict accepted = {};
   std::vector<GroupProgress> progress = {};
-  std::vector<Slot> suspected = {};  ///< whom the sender does not hear
-  std::vector<Slot> stalled = {};    ///< for whom the sender has waited in vain in an operation
-  std::vector<Slot> admits = {};     ///< slots that may be filled
-  std::vector<Member> waiting = {};  ///< newcomers that the sender knows of
-  bool mends = false;                ///< as in heartbeats
+  std::vector<Slot> suspected = {};          ///< whom the sender does not hear
+  std::vector<Accusation> accusations = {};  ///< the sender's, ascending
+  std::vector<Slot> admits = {};             ///< slots that may be filled
+  std::vector<Member> waiting = {};          ///< newcomers that the sender knows of
+  bool mends = false;                        ///< as in heartbeats
 };
 struct Accept {
   Ballot ballot = {};

@@ -8,7 +8,7 @@
 namespace tokenyard::collectives {
 namespace {
 
-constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
+constexpr size_t kSlotBytes = 4, kMemberBytes = 12, kAccusationBytes = 4 + 8 + 8;
 constexpr size_t kGroupBytes = 8 + 4 + 8 + 8;  // At least: without slots.
 
 void write(ByteWriter& to, Slot slot) {
@@ -17,6 +17,11 @@ void write(ByteWriter& to, Slot slot) {
 void write(ByteWriter& to, const Member& member) {
   to.number(member.slot);
   to.number(member.incarnation);
+}
+void write(ByteWriter& to, const Accusation& accusation) {
+  to.number(accusation.slot);
+  to.number(accusation.group);
+  to.number(accusation.sequence);
 }
 void write(ByteWriter& to, const Ballot& ballot) {
   to.number(ballot.round);
@@ -82,6 +87,17 @@ std::vector<Member> read_newcomers(ByteReader& from) {
   std::vector<Member> members = from.list(kMemberBytes, read_member);
   require_ascending(from, members, [](const Member& member) { return member; });
   return members;
+}
+std::vector<Accusation> read_accusations(ByteReader& from) {
+  std::vector<Accusation> accusations = from.list(kAccusationBytes, [](ByteReader& list) {
+    Accusation accusation;
+    accusation.slot = read_slot(list);
+    accusation.group = list.number<GroupId>();
+    accusation.sequence = list.number<Sequence>();
+    return accusation;
+  });
+  require_ascending(from, accusations, [](const Accusation& accusation) { return accusation; });
+  return accusations;
 }
 GroupProgress read_group(ByteReader& from) {
   GroupProgress group;
@@ -158,7 +174,7 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.accepted_in, body.accepted);
   write(to, body.progress);
   write(to, body.suspected);
-  write(to, body.stalled);
+  write(to, body.accusations);
   write(to, body.admits);
   write(to, body.waiting);
   to.flag(body.mends);
@@ -168,7 +184,7 @@ void read_body(ByteReader& from, Promise& body) {
   read(from, body.accepted_in, body.accepted);
   body.progress = read_groups(from);
   body.suspected = read_slots(from);
-  body.stalled = read_slots(from);
+  body.accusations = read_accusations(from);
   body.admits = read_slots(from);
   body.waiting = read_newcomers(from);
   body.mends = from.flag();

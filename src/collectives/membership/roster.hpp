@@ -16,7 +16,6 @@ struct Peer {
   Epoch since = 0;  ///< the first epoch in which this process was seen as a member
   Instant heard{};
   bool silent = false, reset = false;
-  bool stalled = false;       ///< others waited for it in an operation, in vain
   bool deaf = false;          ///< says that it does not hear this member
   bool wants_change = false;  ///< says that the epoch must end
   bool leaving = false;       ///< said goodbye

@@ -55,7 +55,15 @@ struct View {
 enum class Suspicion : uint8_t {
   reset,    ///< its connection closed without a goodbye
   silence,  ///< no heartbeat for too long
-  stall,    ///< it lives, but did not take part in an operation by its deadline
+};
+
+/// Somebody has waited in an operation past its deadline for a member that lives. Invariant: it
+/// falls with the operation, so nobody is blamed for one that is done when the epoch ends.
+struct Accusation {
+  Slot slot = 0;
+  GroupId group = 0;
+  Sequence sequence = 0;
+  auto operator<=>(const Accusation&) const = default;
 };
 
 /// How an epoch ends, the same for all members of the next one. Every operation up to `committed`
@@ -65,8 +73,8 @@ struct Verdict {
   std::vector<GroupProgress> groups = {};  ///< ascending by group
   std::vector<Slot> lost = {};             ///< members of the epoch that ends who are not in `next`
   std::vector<Slot> left = {};             ///< those of them who said goodbye
-  /// Members that lived, but had not begun an operation in which others were waiting for them past
-  /// its deadline. In `next`, unless the job evicts stalled ranks.
+  /// Members that lived, but had not begun an operation in which others were waiting for them, be
+  /// it through one another, past a deadline. In `next`, unless the job evicts stalled ranks.
   std::vector<Slot> stalled = {};
   /// Every member of `next` that was one before has asked for it: what has failed so far is behind
   /// all of them (Collectives::shrink).

@@ -43,7 +43,7 @@ class EngineProgram final : public Program {
   struct Outside {
     SimulatedTransport::Post post;
     Engine::Clock clock;
-    std::function<void(Slot, Suspicion, Epoch)> suspect;
+    std::function<void(const Accusation&, Epoch)> accuse;
     std::function<void(const std::vector<Slot>&)> admit;
     std::function<void()> mend;
     std::function<void(GroupId)> failed;  ///< the program tries again soon
@@ -194,8 +194,8 @@ class EngineProgram final : public Program {
   };
   struct Control final : MembershipControl {
     explicit Control(const Outside& outside) : outside(outside) {}
-    void suspect(Slot slot, Suspicion why, Epoch seen_in) override {
-      outside.suspect(slot, why, seen_in);
+    void accuse(const Accusation& accusation, Epoch seen_in) override {
+      outside.accuse(accusation, seen_in);
     }
     void admit(const std::vector<Slot>& slots) override { outside.admit(slots); }
     void mend() override { outside.mend(); }

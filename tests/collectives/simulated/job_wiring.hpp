@@ -216,7 +216,8 @@ inline void Job::begin(Process& process, GroupId group) {
     process.input([&process, group, sequence, epoch] {
       if (process.engine->view().epoch != epoch) return;
       for (const Slot slot : process.engine->waiting_for(group, sequence))
-        process.machine.suspect(slot, Suspicion::stall, epoch, process.now());
+        process.machine.accuse({.slot = slot, .group = group, .sequence = sequence}, epoch,
+                               process.now());
     });
   });
 }

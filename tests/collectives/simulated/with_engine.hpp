@@ -46,10 +46,10 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
       EngineProgram::Outside{
           .post = post,
           .clock = [&process] { return process.now(); },
-          .suspect =
-              [&process, soon](Slot slot, Suspicion why, Epoch seen_in) {
-                soon([&process, slot, why, seen_in] {
-                  process.machine.suspect(slot, why, seen_in, process.now());
+          .accuse =
+              [&process, soon](const Accusation& accusation, Epoch seen_in) {
+                soon([&process, accusation, seen_in] {
+                  process.machine.accuse(accusation, seen_in, process.now());
                 });
               },
           .admit =
