@@ -171,7 +171,7 @@ DEVICE void ready_verdicts(const Dispatch& call) {
 /// By the whole block, which meets: the verdicts. Whether one differs from what the block held.
 DEVICE bool learn(const Dispatch& call, const Proposal& first) {
   bool differs = false;
-  KEEP_ROLLED for (uint32_t source = thread::index(); source < call.tail.ranks;
+  KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
                    source += block::threads()) {
     const Proposal proposal = source == first.source ? first : Proposal::make(call, source);
     call.shared.absent[source] = proposal.verdict() == Verdict::absent;
@@ -197,9 +197,10 @@ DEVICE void receive_dispatch(const Dispatch& call) {
     const bool lacking = read_ids(call, own, again);
     if (block::any(lacking || again)) [[unlikely]]
       erase_absent(call, again);
+    // The last threads, since the first find slots meanwhile.
     Proposal proposal{};
-    if (!again && thread::index() < params.call.ranks)
-      proposal = Proposal::make(call, thread::index());
+    if (!again && thread_from_last() < params.call.ranks)
+      proposal = Proposal::make(call, thread_from_last());
     if (call.tail.counts) {
       count_rows(call);
       block::sync();
