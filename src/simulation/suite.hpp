@@ -54,7 +54,7 @@ struct Suite {
   std::string name;
   std::string what;  ///< in a sentence
   std::function<void(SeedRun&)> run;
-  /// Mutants that no suite can catch, and why: those at a place whose "file:line" ends so.
+  /// Mutants that no suite can catch, and why: those at a "file:line", or anywhere in a "file".
   struct Explained {
     Fault fault;
     std::string place, reason;

@@ -219,11 +219,40 @@ std::vector<Mutant> mutants_of(const Suite& suite, const Options& options) {
   return mutants;
 }
 
+bool is_of(const Suite::Explained& entry, const Mutant& mutant) {
+  // With a colon, so that line 5 is not line 51.
+  return entry.fault == mutant.mutation.fault &&
+         (mutant.place + ':').find(entry.place + ':') != std::string::npos;
+}
+
 const std::string* explanation(const Suite& suite, const Mutant& mutant) {
   for (const Suite::Explained& entry : suite.explained)
-    if (entry.fault == mutant.mutation.fault && mutant.place.find(entry.place) != std::string::npos)
-      return &entry.reason;
+    if (is_of(entry, mutant)) return &entry.reason;
   return nullptr;
+}
+
+/// Whether each explanation is of a mutant that there is: else its line has moved, or is gone.
+bool explanations_hold(const Suite& suite, const std::vector<Mutant>& mutants) {
+  bool hold = true;
+  for (const Suite::Explained& entry : suite.explained) {
+    const bool fits = std::any_of(mutants.begin(), mutants.end(), [&](const Mutant& mutant) {
+      return is_of(entry, mutant);
+    });
+    if (!fits)
+      fmt::print("{}: an explanation is of no mutant: {} at {}\n", suite.name, name(entry.fault),
+                 entry.place);
+    hold &= fits;
+  }
+  return hold;
+}
+
+/// As explanations_hold.
+bool list_mutants(const Suite& suite, const Options& options) {
+  const std::vector<Mutant> mutants = mutants_of(suite, options);
+  for (const Mutant& mutant : mutants)
+    fmt::print("{}: {} at {}{}\n", suite.name, name(mutant.mutation.fault), mutant.place,
+               explanation(suite, mutant) != nullptr ? " (explained)" : "");
+  return !options.place.empty() || explanations_hold(suite, mutants);
 }
 
 /// Whether every mutant was caught or is explained.
@@ -292,7 +321,7 @@ int run(const Options& options) {
   std::sort(chosen.begin(), chosen.end(),
             [](const Suite* a, const Suite* b) { return a->name < b->name; });
   if (chosen.empty()) throw std::runtime_error(no_suite(options.suite));
-  if (options.list) {
+  if (options.list && !options.mutants) {
     for (const Suite* suite : chosen) fmt::print("{:<12} {}\n", suite->name, suite->what);
     return 0;
   }
@@ -302,7 +331,7 @@ int run(const Options& options) {
   Tally all;
   for (const Suite* suite : chosen) {
     if (options.mutants) {
-      fine &= mutate(*suite, options);
+      fine &= options.list ? list_mutants(*suite, options) : mutate(*suite, options);
     } else if (options.seed) {
       ++(run_alone(*suite, *options.seed, options.trace) ? all.passed : all.failed);
     } else {
@@ -350,7 +379,9 @@ int main(int count, char** arguments) {
           ->excludes(seed);
   app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this")
       ->needs(mutants);
-  app.add_flag("--list", options.list, "the suites there are");
+  app.add_flag("--list", options.list,
+               "the suites there are; with --mutants, what would be broken, and whether each\n"
+               "explanation is still of such a line");
   try {
     app.parse(count, arguments);
   } catch (const CLI::ParseError& refusal) {
