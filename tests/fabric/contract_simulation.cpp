@@ -40,31 +40,32 @@ constexpr const char* kReport =
 constexpr const char* kClaim =
     "is the claim of the wait that failed first: without it a later one reports, which is as true";
 constexpr const char* kCardEnds =
-    "is the report of a card's kernel, which the alarm ends when its host has done: nobody reads it";
+    "is the report of a card's kernel, which the alarm ends when its host has done: nobody reads "
+    "it";
 constexpr const char* kOneRank =
     "the card is played by a kernel of the same rank, which gpu scope includes; a real one is "
     "outside";
 
-const bool contract_registered = simulation::add_suite(
-    {.name = "fabric",
-     .what = "what a world promises to kernels",
-     .run = contract,
-     .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
-                   {Fault::sys_made_gpu, "memory.hpp:39", kReport},
-                   {Fault::sys_made_gpu, "memory.hpp:51", kReport},
-                   {Fault::store_dropped, "memory.hpp:92", kClaim}}});
-const bool network_registered = simulation::add_suite(
-    {.name = "network",
-     .what = "puts and signals between hosts",
-     .run = network,
-     .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
-                   {Fault::sys_made_gpu, "memory.hpp:51", kReport},
-                   {Fault::store_dropped, "memory.hpp:51", kCardEnds},
-                   {Fault::sys_made_gpu, "nic_kernel.hpp:45", kOneRank},
-                   {Fault::sys_made_gpu, "nic_kernel.hpp:59", kOneRank},
-                   {Fault::sys_made_gpu, "queue_pair.hpp:67", kOneRank},
-                   {Fault::sys_made_gpu, "queue_pair.hpp:75", kOneRank},
-                   {Fault::sys_made_gpu, "queue_pair.hpp:83", kOneRank}}});
+const bool contract_registered =
+    simulation::add_suite({.name = "fabric",
+                           .what = "what a world promises to kernels",
+                           .run = contract,
+                           .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
+                                         {Fault::sys_made_gpu, "memory.hpp:39", kReport},
+                                         {Fault::sys_made_gpu, "memory.hpp:51", kReport},
+                                         {Fault::store_dropped, "memory.hpp:92", kClaim}}});
+const bool network_registered =
+    simulation::add_suite({.name = "network",
+                           .what = "puts and signals between hosts",
+                           .run = network,
+                           .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
+                                         {Fault::sys_made_gpu, "memory.hpp:51", kReport},
+                                         {Fault::store_dropped, "memory.hpp:51", kCardEnds},
+                                         {Fault::sys_made_gpu, "nic_kernel.hpp:45", kOneRank},
+                                         {Fault::sys_made_gpu, "nic_kernel.hpp:59", kOneRank},
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:67", kOneRank},
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:75", kOneRank},
+                                         {Fault::sys_made_gpu, "queue_pair.hpp:83", kOneRank}}});
 
 }  // namespace
 }  // namespace tokenyard::testing

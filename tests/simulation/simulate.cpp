@@ -235,9 +235,8 @@ const std::string* explanation(const Suite& suite, const Mutant& mutant) {
 bool explanations_hold(const Suite& suite, const std::vector<Mutant>& mutants) {
   bool hold = true;
   for (const Suite::Explained& entry : suite.explained) {
-    const bool fits = std::any_of(mutants.begin(), mutants.end(), [&](const Mutant& mutant) {
-      return is_of(entry, mutant);
-    });
+    const bool fits = std::any_of(mutants.begin(), mutants.end(),
+                                  [&](const Mutant& mutant) { return is_of(entry, mutant); });
     if (!fits)
       fmt::print("{}: an explanation is of no mutant: {} at {}\n", suite.name, name(entry.fault),
                  entry.place);
