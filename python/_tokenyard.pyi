@@ -173,9 +173,14 @@ class ExpertRows:
 
     def record_stream(self, stream: int) -> None: ...
 
+    def forget_rows(self) -> None: ...
+
+    @property
+    def rows(self) -> int: ...
+
     @property
     def x(self) -> object:
-        """[rows, row bytes] uint8."""
+        """[rows, row bytes] uint8, or None."""
 
     @property
     def scales(self) -> object:

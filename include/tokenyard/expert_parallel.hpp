@@ -296,6 +296,9 @@ class ExpertRows {
  public:
   /// As Received's.
   void record_stream(uint64_t stream) const;
+  /// Lets x and scales go, and their memory unless somebody else keeps `rows_owner`. What
+  /// CombineInput::by_expert reads stays.
+  void forget_rows();
 
   uint32_t rows = 0;        ///< padding included; places, where the host does not know the counts
   const void* x = nullptr;  ///< [rows, hidden], or [rows, row_bytes] of `bytes`
@@ -308,7 +311,8 @@ class ExpertRows {
   const int32_t* slots = nullptr;    ///< [rows received, topk] where each pick's row lies, or -1
   std::vector<uint32_t> first_rows;  ///< `offsets` for the host; empty if it does not know
   std::optional<Route> route;
-  std::shared_ptr<void> owner;  ///< keeps the memory
+  std::shared_ptr<void> rows_owner;  ///< keeps x and scales
+  std::shared_ptr<void> owner;       ///< keeps what lies beside them
 };
 
 /// What dispatch_by_expert brings. `received` has all but rows and scales: its x and scales are

@@ -71,13 +71,20 @@ nb::object received_x(const HeldReceived& self) {
                      {self.received.rows, row_bytes(*self.exchange, self.received.format)});
 }
 
+const std::shared_ptr<void>& owner_of_rows(const Received& received) {
+  return received.owner;
+}
+const std::shared_ptr<void>& owner_of_rows(const ExpertRows& rows) {
+  return rows.rows_owner;
+}
+
 /// Scales as they lie: by rows [rows, stride], by columns [words, stride].
 template <class Held, class Rows>
 nb::object scales_of(const Held& self, const Rows& rows) {
   if (rows.scales == nullptr) return nb::none();
   const bool by_rows = rows.format.scale_order == ScaleOrder::rows;
   return arena_array(
-      self.exchange, rows.owner, static_cast<const uint8_t*>(rows.scales),
+      self.exchange, owner_of_rows(rows), static_cast<const uint8_t*>(rows.scales),
       {by_rows ? rows.rows : rows.format.scale_words, size_t{rows.scale_stride} * 4});
 }
 
@@ -93,7 +100,8 @@ nb::object ready_words(const HeldReceived& self, const uint32_t* words, size_t c
 }
 
 nb::object expert_x(const HeldExpertRows& self) {
-  return arena_array(self.exchange, self.rows.owner, static_cast<const uint8_t*>(self.rows.x),
+  if (self.rows.x == nullptr) return nb::none();  // They are forgotten.
+  return arena_array(self.exchange, self.rows.rows_owner, static_cast<const uint8_t*>(self.rows.x),
                      {self.rows.rows, row_bytes(*self.exchange, self.rows.format)});
 }
 
@@ -187,7 +195,9 @@ void register_received(nb::module_& m) {
           "record_stream",
           [](const HeldExpertRows& self, uint64_t stream) { self.rows.record_stream(stream); },
           "stream"_a)
-      .def_prop_ro("x", &expert_x, "[rows, row bytes] uint8.")
+      .def("forget_rows", [](HeldExpertRows& self) { self.rows.forget_rows(); })
+      .def_prop_ro("rows", [](const HeldExpertRows& self) { return self.rows.rows; })
+      .def_prop_ro("x", &expert_x, "[rows, row bytes] uint8, or None.")
       .def_prop_ro(
           "scales", [](const HeldExpertRows& self) { return scales_of(self, self.rows); },
           "[rows, 4 * words] or [words, 4 * stride] uint8, or None.")

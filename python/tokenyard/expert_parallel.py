@@ -314,7 +314,7 @@ class ExpertParallel(GivenRows, Observation):
         if by_expert is not None:
             if not isinstance(by_expert, ExpertRows):
                 raise invalid("by_expert", "ExpertRows", type(by_expert).__name__)
-            rows = arrays.shape(by_expert.x)[0]
+            rows = by_expert.rows
         self._check("y", y, arrays, SUMMED, (rows, self.hidden))
         dtype = arrays.dtype(y)
         if weights is not None:

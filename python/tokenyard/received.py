@@ -67,10 +67,26 @@ class ExpertRows(Arrived[A]):
     for.
     """
 
+    def forget_rows(self) -> None:
+        """Lets `x` and `scales` go, once they were asked for: arrays made of them live on, and
+        their memory is free when those have died. What `combine(by_expert=)` reads stays, 8 bytes a
+        row and 4 a choice, as for a trainer that keeps it until the backward pass."""
+        self.native.forget_rows()
+        for name in ("x", "scales"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def rows(self) -> int:
+        """How many, padding included; places for them where no host has waited."""
+        return self.native.rows
+
     @cached_property
     def x(self) -> A:
         """[rows, hidden]: an expert's rows together, in the order received, then zeros."""
-        return self._arrays.from_bytes(self.native.x, self._form.dtype)
+        x = self.native.x
+        if x is None:
+            raise invalid("x", "asked for before forget_rows()", "rows that were forgotten")
+        return self._arrays.from_bytes(x, self._form.dtype)
 
     @cached_property
     def scales(self) -> A | None:

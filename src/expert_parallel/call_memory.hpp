@@ -33,6 +33,10 @@ class CallMemory {
   }
 
   ArenaBlock& block() { return block_; }
+  /// As the block's: the rest, which lives on its own.
+  std::shared_ptr<CallMemory> split(size_t bytes) {
+    return std::make_shared<CallMemory>(block_.split(bytes), health_);
+  }
 
  private:
   ArenaBlock block_;

@@ -92,6 +92,7 @@ void ExpertParallel::Parts::combine(const CombineInput& input, const Route& rout
 
   state.memory->block().record_stream(stream);
   record_rows(state, input.y, stream);
+  if (input.by_expert != nullptr) input.by_expert->record_stream(stream.native);
   last_stream_.begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
   const void* y = input.y;

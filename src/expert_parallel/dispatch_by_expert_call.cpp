@@ -77,8 +77,8 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
   by_expert.received.scales = nullptr;
   by_expert.rows = count_rows(route, expand);
   if (expand.rows_max != 0 || !call.waits()) by_expert.rows.rows = layout.rows;
-  fill_in(by_expert.rows, layout, by_expert.received, memory);
   memory->block().trim(layout.bytes_with(by_expert.rows.rows));
+  fill_in(by_expert.rows, layout, by_expert.received, memory);
   return by_expert;
 }
 

@@ -124,8 +124,14 @@ void Received::record_stream(uint64_t stream) const {
 }
 
 void ExpertRows::record_stream(uint64_t stream) const {
+  record(rows_owner, stream);
   record(owner, stream);
   record(route, stream);
+}
+
+void ExpertRows::forget_rows() {
+  x = scales = nullptr;
+  rows_owner.reset();
 }
 
 uint32_t Route::tokens() const {

@@ -186,6 +186,7 @@ void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& la
   rows.weights = reinterpret_cast<const float*>(to + layout.weights_at());
   rows.slots = reinterpret_cast<const int32_t*>(to + layout.slots_at());
   rows.route = received.route;
+  rows.rows_owner = memory->split(layout.scales_at());
   rows.owner = memory;
 }
 

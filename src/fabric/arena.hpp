@@ -24,6 +24,9 @@ class ArenaBlock {
   uint64_t offset() const;  ///< from the arena's base: what peers are told
   /// Gives back all past the first `bytes`.
   void trim(size_t bytes);
+  /// Makes two of it: this keeps the first `bytes`, rounded up to the arena's alignment, and the
+  /// rest is returned, or nothing if there is none. Both were used by the streams that this was.
+  ArenaBlock split(size_t bytes);
   /// Keep the first, or the last, `bytes` (rounded up to the arena's alignment, from the end of the
   /// piece) and give back the others, which nobody has used since they were allocated: at once, if
   /// nobody used them before either.

@@ -70,6 +70,11 @@ class RegionArena::Pool {
     const std::lock_guard lock(mutex_);
     if (const auto rest = pieces_.split(offset, bytes)) release(*rest, streams, end);
   }
+  /// Returns where the rest begins, if there is one.
+  std::optional<uint64_t> split(uint64_t offset, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    return pieces_.split(offset, bytes);
+  }
   /// Returns where the kept part begins.
   uint64_t keep_last(uint64_t offset, size_t bytes, const std::vector<Stream>& streams,
                      ArenaEnd end) {
@@ -240,6 +245,18 @@ void ArenaBlock::trim(size_t bytes) {
   if (!state_ || bytes >= state_->bytes) return;
   state_->pool->keep_first(state_->offset, bytes, state_->streams, state_->end);
   state_->bytes = bytes;
+}
+
+ArenaBlock ArenaBlock::split(size_t bytes) {
+  if (!state_ || bytes >= state_->bytes) return {};
+  const auto rest = state_->pool->split(state_->offset, bytes);
+  if (!rest) return {};
+  auto of_rest = std::make_unique<State>(*state_);
+  const size_t kept = *rest - state_->offset;
+  of_rest->offset = *rest;
+  of_rest->bytes = state_->bytes - kept;
+  state_->bytes = kept;
+  return ArenaBlock(std::move(of_rest));
 }
 
 void ArenaBlock::keep_first(size_t bytes) {

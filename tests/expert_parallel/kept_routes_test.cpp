@@ -1,9 +1,11 @@
 /// A route keeps what calls on it read, and no rows: many may be kept where the rows of a few find
 /// room, as a trainer does that keeps one a layer until its backward pass.
 #include "expert_parallel/exchange_checks.hpp"
+#include "expert_parallel/expert_major/expert_rows_layout.hpp"
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/arena.hpp"
+#include "fabric/sub_allocator.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -112,6 +114,47 @@ TEST_P(KeptRoutes, KeepWhatIsPredicted) {
       EXPECT_EQ(used(), memory.kept);
     }
     EXPECT_EQ(used(), memory.kept_by_route);
+  }));
+}
+
+/// What a combine reads of rows by expert stays when they go, whoever made them.
+TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
+  const auto all = worlds(2);
+  const std::vector<Tokens> tokens_of = drawn(0);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    const uint32_t rank = world.rank();
+    ExpertParallel exchange(world, kCase.options());
+    const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
+    const size_t idle = world.arena().used();
+    const auto used = [&] {
+      exchange.wait();
+      return world.arena().used() - idle;
+    };
+    const auto received =
+        static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, rank).rows.size());
+    const size_t kept_by_route = exchange.memory({}, kCase.tokens[rank], received).kept_by_route;
+    for (const bool at_once : {false, true}) {
+      ExpertRows rows;
+      if (at_once)
+        rows = exchange.dispatch_by_expert(tokens.input(), {.alignment = 8}).rows;
+      else
+        rows = exchange.expand(exchange.dispatch(tokens.input()), {.alignment = 8});
+      const size_t before = used();
+      rows.forget_rows();
+      EXPECT_EQ(before - used(), SubAllocator::rounded(size_t{rows.rows} * kCase.shape.hidden * 2));
+      const expert_major::ExpertRowsLayout layout{.rows = rows.rows,
+                                                  .received = received,
+                                                  .topk = kCase.shape.topk,
+                                                  .local_experts = kCase.shape.local_experts(),
+                                                  .row_bytes = 0,
+                                                  .scale_words = 0,
+                                                  .scale_order = ScaleOrder::rows};
+      if (!at_once) {
+        EXPECT_EQ(used(), kept_by_route + layout.bytes());
+      }
+      rows = {};
+      EXPECT_EQ(used(), 0u);
+    }
   }));
 }
 

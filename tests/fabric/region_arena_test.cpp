@@ -107,6 +107,22 @@ TEST_F(RegionArenaTest, TrimFreesTheTailInStreamOrder) {
   EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
 }
 
+TEST_F(RegionArenaTest, TwoPiecesOfOneGoApart) {
+  gpu_->keep_busy(left_);
+  ArenaBlock first = arena_->allocate(8 * kUnit, left_);
+  {
+    const ArenaBlock rest = first.split(2 * kUnit - 1);
+    EXPECT_EQ(first.bytes(), 2 * kUnit);
+    EXPECT_EQ(rest.offset(), 2 * kUnit);
+    EXPECT_EQ(rest.bytes(), 6 * kUnit);
+    EXPECT_FALSE(first.split(2 * kUnit));
+    EXPECT_FALSE(first.split(2 * kUnit - 1));
+  }
+  EXPECT_THROW(arena_->allocate(kUnit, right_), InvalidArgument);  // It was used on the left, too.
+  EXPECT_EQ(arena_->allocate(6 * kUnit, left_).offset(), 2 * kUnit);
+  EXPECT_EQ(first.offset(), 0u);
+}
+
 TEST_F(RegionArenaTest, WhatNobodyHasUsedComesBackAtOnce) {
   gpu_->keep_busy(left_);
   ArenaBlock first = arena_->allocate(4 * kUnit, left_);

@@ -220,3 +220,29 @@ def test_tickets_of_autograd(device: str) -> None:
 
     assert 2 * layers_rows(0) > ARENA
     tokenyard.launch(train, ranks=RANKS, device=device, arena_bytes=ARENA)
+
+
+@needs_torch
+def test_handles_of_an_elastic_buffer_keep_no_rows_by_expert(run: Callable[..., None]) -> None:
+    def layer(world: tokenyard.World) -> None:
+        sizes = dict(num_max_tokens_per_rank=32, hidden=HIDDEN)
+        buffer = deep_ep.ElasticBuffer(world, ARENA, **sizes)
+        x, topk_idx, topk_weights = given(world)
+        new = dict(num_experts=EXPERTS, expert_alignment=8, do_expand=True)
+        handles, by_expert = [], 0
+        for _ in range(LAYERS):
+            rows, _, weights, handle, _ = buffer.dispatch(x, topk_idx, topk_weights, **new)
+            by_expert += rows.numel() * rows.element_size()
+            home, *_ = buffer.combine(rows * 1, handle)
+            handles.append((handle, home, weights))
+        assert by_expert > 2 * ARENA
+        first = handles[0][1]
+        while handles:
+            handle, home, weights = handles.pop()
+            rows, *_ = buffer.dispatch(x, handle=handle, do_expand=True)
+            again, of_tokens, _ = buffer.combine(rows * 1, handle, weights)
+            assert equal(again, home)
+            assert equal(home, first)
+            assert equal(of_tokens, topk_weights.where(topk_idx >= 0, 0))
+
+    run(layer)

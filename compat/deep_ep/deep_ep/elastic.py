@@ -261,6 +261,8 @@ class ElasticBuffer(Elsewhere):
                 weights = received.topk_weights if handle.rows is None else handle.rows.weights
                 if topk_weights is None:
                     weights = None
+                if handle.rows is not None:
+                    handle.rows.forget_rows()
                 if cumulative_local_expert_recv_stats is not None:
                     cumulative_local_expert_recv_stats += received.tokens_per_expert_on_device
             else:

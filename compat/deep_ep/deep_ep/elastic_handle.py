@@ -51,7 +51,7 @@ class EPHandle:
         self.num_sms = num_sms
         self.topk_idx = topk_idx
         self.num_recv_tokens = received.route.rows_received
-        self.num_expanded_tokens = 0 if rows is None else rows.x.size(0)
+        self.num_expanded_tokens = 0 if rows is None else rows.rows
         self.num_recv_tokens_per_expert_list = [
             -(-count // expert_alignment) * expert_alignment for count in received.tokens_per_expert
         ]

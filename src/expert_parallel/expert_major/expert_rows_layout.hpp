@@ -19,12 +19,8 @@ struct ExpertRowsLayout {
   uint32_t row_bytes, scale_words;
   ScaleOrder scale_order;
 
-  HOST_DEVICE size_t scales_at() const { return 0; }
-  HOST_DEVICE size_t row_of_at() const {  ///< [rows] int32
-    const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
-    return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
-  }
-  HOST_DEVICE size_t weights_at() const {  ///< [rows] fp32
+  HOST_DEVICE size_t row_of_at() const { return 0; }  ///< [rows] int32
+  HOST_DEVICE size_t weights_at() const {             ///< [rows] fp32
     return row_of_at() + aligned(size_t{rows} * sizeof(int32_t));
   }
   HOST_DEVICE size_t slots_at() const {  ///< [received, topk]
@@ -33,9 +29,14 @@ struct ExpertRowsLayout {
   HOST_DEVICE size_t offsets_at() const {  ///< [experts + 1]
     return slots_at() + aligned(size_t{received} * topk * sizeof(int32_t));
   }
+  /// Here begin the rows themselves, which may go while what lies before them is still read.
+  HOST_DEVICE size_t scales_at() const {
+    return offsets_at() + aligned((size_t{local_experts} + 1) * sizeof(int32_t));
+  }
   /// [rows, row_bytes]; last, so that of a bound what turns out not to be needed can be given back.
   HOST_DEVICE size_t x_at() const {
-    return offsets_at() + aligned((size_t{local_experts} + 1) * sizeof(int32_t));
+    const size_t lines = scale_order == ScaleOrder::rows ? rows : scale_words;
+    return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
   }
   HOST_DEVICE size_t bytes() const { return bytes_with(rows); }
   /// If only so many of the rows are kept.
