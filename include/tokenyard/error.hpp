@@ -40,7 +40,7 @@ class PeerTimeout : public Error {
   WaitFacts facts;
 };
 
-/// A rank is gone: its control connection closed.
+/// A rank is gone: it has left, or its control connection closed.
 class PeerLost : public Error {
  public:
   explicit PeerLost(WaitFacts facts);

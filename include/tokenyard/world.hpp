@@ -90,10 +90,12 @@ class World {
 
   /// Ends every wait of this rank with Cancelled.
   void cancel();
-  /// Of an in-process world whose memory others may need yet: says goodbye, as the end of a world
-  /// does, so that nobody waits for this rank in vain. It must take part in nothing afterwards.
-  void leave();
-  /// Ranks whose control connection has closed, ascending.
+  /// Of an in-process world: what says goodbye for this rank, as the end of a world does, while its
+  /// memory stays, which others may need yet: here and in all worlds rebuilt from this, also once
+  /// they are closed. The rank must take part in nothing afterwards. Throws Unsupported among
+  /// processes, which say goodbye when they end.
+  std::function<void()> goodbye() const;
+  /// Ranks that have left, or whose control connection has closed, ascending.
   std::vector<uint32_t> lost() const;
   /// Collective among the ranks not in `without`: a new World (new memory, ranks renumbered in
   /// order) over the surviving connections. This one must not be used afterwards. `arena_bytes`: of

@@ -1,5 +1,6 @@
 #include "world.hpp"
 
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -118,7 +119,7 @@ void register_world(nb::module_& m) {
       .def("all_gather", &all_gather, "mine"_a, nb::kw_only(), "what"_a)
       .def("barrier", &barrier, nb::kw_only(), "what"_a)
       .def("cancel", [](const WorldHandle& self) { self.get()->cancel(); })
-      .def("leave", [](const WorldHandle& self) { self.get()->leave(); })
+      .def("goodbye", [](const WorldHandle& self) { return self.get()->goodbye(); })
       .def("lost", [](const WorldHandle& self) { return self.get()->lost(); })
       .def("rebuild", &rebuild, "without"_a, nb::kw_only(), "arena_bytes"_a)
       .def_prop_ro("arena_bytes",

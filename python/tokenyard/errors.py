@@ -79,7 +79,7 @@ class TaskTimeout(PeerTimeout):
 
 
 class PeerLost(Error, ConnectionError):
-    """A rank is gone: its control connection closed."""
+    """A rank is gone: it has left, or its control connection closed."""
 
     rank: int
     """The rank that is gone."""

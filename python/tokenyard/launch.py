@@ -28,7 +28,8 @@ def launch(
     """Calls `fn(world, *args)` once for every rank, and returns what the calls returned, by rank.
 
     The first exception of a rank ends the others and is raised here, with a note that names the
-    rank. Ctrl-C ends them too.
+    rank. Ctrl-C ends them too. A rank whose call has returned has left its world: whoever still
+    waits for it gets PeerLost.
 
     Args:
         fn: what a rank does. With `processes`, a function that its module can be imported for, as

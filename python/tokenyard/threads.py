@@ -39,13 +39,14 @@ def run_threads(
         timeout_s=settings["timeout"],
         arena_bytes=settings["arena_bytes"],
     )
+    goodbyes = [native.goodbye() for native in natives]
     worlds = [World(native, settings["device"]) for native in natives]
     ended: queue.SimpleQueue[tuple[int, bool, Any]] = queue.SimpleQueue()
 
     def run(rank: int) -> None:
         try:
             result = fn(worlds[rank], *args)
-            worlds[rank]._leave()
+            goodbyes[rank]()
             ended.put((rank, True, result))
         except SystemExit as error:  # Raised again as it is, it would end the program in silence.
             ended.put((rank, False, exited(rank, error, "thread")))
@@ -104,7 +105,7 @@ def _cancel(
 ) -> None:
     """Ends the waits of the ranks still running; a rank busy elsewhere is left behind."""
     for rank in outcomes.running:
-        worlds[rank].cancel()
+        worlds[rank]._cancel_all()
     deadline = time.monotonic() + GRACE_S
     while outcomes.running and (left := deadline - time.monotonic()) > 0:
         # Another Ctrl-C meanwhile asks for what is being done.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
@@ -10,7 +12,7 @@ import _tokenyard
 
 from . import rendezvous
 from .closing import Closing
-from .errors import Unsupported, invalid
+from .errors import InvalidArgument, Unsupported, invalid
 from .rendezvous import Place
 from .sizes import size_of, text_of
 
@@ -41,6 +43,7 @@ class World(Closing):
         self._native = native
         self._device = device
         self._kept_bytes: int | None = None  # Of an arena that has been released.
+        self._rebuilt: Callable[[], World | None] = lambda: None  # What came of this one.
 
     @classmethod
     def connect(
@@ -213,6 +216,14 @@ class World(Closing):
         """Ends every wait of this rank with Cancelled; any thread may call it."""
         self._native.cancel()
 
+    def _cancel_all(self) -> None:
+        """By another thread: the same of every world that was rebuilt from this one, too."""
+        world: World | None = self
+        while world is not None:
+            with suppress(InvalidArgument):  # It is closed.
+                world._native.cancel()
+            world = world._rebuilt()
+
     def rebuild(self, without: Sequence[int]) -> World:
         """A new world of the ranks not in `without`. Collective among these.
 
@@ -226,7 +237,9 @@ class World(Closing):
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
-        return World(native, self._device)
+        world = World(native, self._device)
+        self._rebuilt = weakref.ref(world)
+        return world
 
     def release_arena(self) -> None:
         """Gives the arena's memory back while nothing is exchanged: for a trainer that sleeps.
@@ -275,11 +288,6 @@ class World(Closing):
         from . import mem_pool
 
         return mem_pool.over_arena(self)
-
-    def _leave(self) -> None:
-        """Says goodbye, while its memory stays: `launch` does it for a thread that has returned."""
-        if not self._native.closed:
-            self._native.leave()
 
     def close(self) -> None:
         """Leaves the world as soon as its exchanges are closed and arrays in its arena have died,

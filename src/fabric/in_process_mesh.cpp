@@ -34,6 +34,7 @@ void InProcessMesh::vanish() {
 }
 
 void InProcessMesh::send(uint32_t to, const Message& message) {
+  if (mailboxes_[seat_]->state(to) != PeerState::present) return;
   if (!mailboxes_.at(to)->put(seat_, message)) {
     throw InternalError("a rank was sent more messages than any protocol of ours sends");
   }

@@ -13,9 +13,8 @@ class Mesh {
  public:
   /// Says goodbye to every peer.
   virtual ~Mesh() = default;
-  /// Says goodbye earlier than that, where peers may need this rank's memory until its end: among
-  /// threads. Nothing is sent afterwards.
-  virtual void leave() {}
+  /// Says goodbye earlier than that; nothing is sent afterwards. Only among threads of a process.
+  virtual void leave() = 0;
   virtual uint32_t seat() const = 0;
   virtual uint32_t seats() const = 0;
   /// Hands the message over and returns; a peer that is gone gets nothing. Messages from one seat

@@ -30,6 +30,10 @@ class SimulatedMesh final : public Mesh {
                 std::shared_ptr<Letters> letters)
       : mesh_(std::move(mesh)), memory_(memory), host_(host), letters_(std::move(letters)) {}
 
+  void leave() override {
+    mesh_->leave();
+    memory_.happened();
+  }
   uint32_t seat() const override { return mesh_->seat(); }
   uint32_t seats() const override { return mesh_->seats(); }
   void send(uint32_t to, const Message& message) override {

@@ -97,8 +97,12 @@ void World::cancel() {
   parts_->alarm->cancel();
 }
 
-void World::leave() {
-  parts_->bootstrap->mesh()->leave();
+std::function<void()> World::goodbye() const {
+  const auto& mesh = parts_->bootstrap->mesh();
+  if (!mesh->one_process()) throw Unsupported("goodbye", "a process says it when its worlds end");
+  return [mesh = std::weak_ptr(mesh)] {
+    if (const auto still = mesh.lock()) still->leave();
+  };
 }
 
 std::vector<uint32_t> World::lost() const {

@@ -151,6 +151,27 @@ TEST(Bootstrap, ARankThatLeavesRingsNothingButIsNotWaitedFor) {
   EXPECT_TRUE(world[0]->alarm->has_left(1));
 }
 
+/// Of threads: their memory stays until all have ended.
+TEST(Bootstrap, AGoodbyeMayComeBeforeTheEnd) {
+  const auto world = ends(2);
+  std::vector<PeerState> told;
+  world[0]->mesh->mailbox().watch([&](uint32_t, PeerState state) { told.push_back(state); });
+  const auto failures = run_ranks(2, [&](uint32_t rank) {
+    End& me = *world[rank];
+    me.talk->barrier("last", me.soon());
+    if (rank == 1) return me.mesh->leave();
+    me.talk->barrier("one more", me.soon());
+  });
+  EXPECT_TRUE(holds<PeerLost>(failures[0], [](const PeerLost& error) {
+    EXPECT_EQ(error.facts.phase, "barrier one more (it left the world)");
+  }));
+  // However often it is asked for: nothing is sent to who is not there.
+  for (size_t i = 0; i < 2 * Mailbox::kMessagesMax; ++i)
+    EXPECT_THROW(world[0]->talk->barrier("again", world[0]->soon()), PeerLost);
+  world[1]->go();
+  EXPECT_EQ(told, std::vector{PeerState::left});
+}
+
 TEST(Bootstrap, CancelEndsAWait) {
   const auto world = ends(2);
   const auto failures = run_ranks(2, [&](uint32_t rank) {

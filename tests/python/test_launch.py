@@ -223,6 +223,65 @@ def test_a_rank_that_returns_early_is_told_to_have_left(processes: bool) -> None
     assert waited[0] < 4  # Not until its time is up, as a kernel waits.
 
 
+def test_a_goodbye_is_said_though_the_world_is_closed() -> None:
+    """While an array that is returned keeps it."""
+
+    def layer(world: tokenyard.World) -> np.ndarray | float:
+        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=64, topk=1, tokens_max=1)
+        x = np.ones((1, 64), ml_dtypes.bfloat16)
+        rows = exchange.dispatch(x, np.array([[1]]), np.ones((1, 1), np.float32)).x
+        if world.rank == 1:
+            del exchange
+            world.close()
+            return rows
+        begin = time.monotonic()
+        with pytest.raises(tokenyard.PeerLost, match="it left the world"):
+            world.barrier("for a rank that has left")
+        return time.monotonic() - begin
+
+    seconds, rows = tokenyard.launch(layer, ranks=2, timeout=8)
+    assert seconds < 4
+    assert rows.shape == (2, 64)
+
+
+def test_a_goodbye_is_said_in_a_rebuilt_world() -> None:
+    def layer(world: tokenyard.World) -> tokenyard.World | float:
+        if world.rank == 2:
+            return 0
+        fewer = world.rebuild([2])
+        if fewer.rank == 1:
+            return fewer
+        begin = time.monotonic()
+        with pytest.raises(tokenyard.PeerLost, match="it left the world"):
+            fewer.barrier("for a rank that has left")
+        return time.monotonic() - begin
+
+    assert tokenyard.launch(layer, ranks=3, timeout=8)[0] < 4
+
+
+def test_a_failure_ends_waits_in_a_rebuilt_world() -> None:
+    rebuilt = threading.Event()
+    ended = []
+
+    def layer(world: tokenyard.World) -> None:
+        if world.rank == 2:
+            return
+        fewer = world.rebuild([2])
+        if fewer.rank == 0:
+            assert rebuilt.wait(20)
+            raise RuntimeError("on rank 0")
+        rebuilt.set()
+        with pytest.raises(tokenyard.Cancelled):
+            fewer.barrier("for a rank that has failed")
+        ended.append(fewer.rank)
+
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError, match="on rank 0"):
+        tokenyard.launch(layer, ranks=3, timeout=20)
+    assert time.monotonic() - begin < 10
+    assert ended == [1]
+
+
 def test_an_exit_with_success_on_a_thread_is_not_that_of_the_program() -> None:
     def exit_at_once(world: tokenyard.World) -> None:
         sys.exit()

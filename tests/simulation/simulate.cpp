@@ -185,8 +185,11 @@ Tally sweep(const Suite& suite, const Options& options) {
   if (ran == seeds)
     fmt::print("{}: {} seeds in {:.0f} s\n", suite.name, ran, progress.seconds());
   else
-    fmt::print("{}: {} of {} seeds in {:.0f} s, {} not run: the budget was {} s\n", suite.name, ran,
-               seeds, progress.seconds(), seeds - ran, options.budget);
+    fmt::print("{}: {} of {} seeds in {:.0f} s, {} not run: {}\n", suite.name, ran, seeds,
+               progress.seconds(), seeds - ran,
+               options.budget != 0 ? fmt::format("the budget was {} s", options.budget)
+                                   : "a process ended in the middle of a seed");
+  if (options.budget == 0) tally.failed += seeds - ran;
   if (options.tally) fmt::print("{}", drawn.text());
   return tally;
 }
@@ -365,7 +368,7 @@ int main(int count, char** arguments) {
           ->excludes(seeds, first);
   app.add_option("--budget", options.budget, "seconds after which a sweep ends")
       ->check(CLI::Range(0.0, 1e9));
-  app.add_option("--limit", options.limit, "seconds after which a seed of a sweep has failed")
+  app.add_option("--limit", options.limit, "seconds after which a seed has failed")
       ->capture_default_str()
       ->check(CLI::Range(1, 86400));
   app.add_option("--jobs", options.jobs, "seeds at a time")

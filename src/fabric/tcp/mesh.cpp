@@ -47,6 +47,10 @@ std::shared_ptr<TcpMesh> TcpMesh::connect(const Rendezvous& where, Accelerator& 
 TcpMesh::TcpMesh(const Rendezvous& where) : where_(where), mailbox_(where.size) {}
 TcpMesh::~TcpMesh() = default;
 
+void TcpMesh::leave() {
+  throw Unsupported("leave", "a process says goodbye when its mesh ends");
+}
+
 void TcpMesh::send(uint32_t to, const Message& message) {
   if (message.bytes.size() > kPayloadMax || message.what.size() > kWhatMax) {
     throw InvalidArgument("bytes", fmt::format("at most {} a rank", kPayloadMax),

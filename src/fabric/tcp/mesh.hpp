@@ -26,6 +26,8 @@ class TcpMesh final : public Mesh {
   static std::shared_ptr<TcpMesh> connect(const Rendezvous& where, Accelerator& accelerator,
                                           TimePoint until);
   ~TcpMesh() override;
+  /// Throws Unsupported: its end is the end of a process.
+  void leave() override;
 
   uint32_t seat() const override { return where_.rank; }
   uint32_t seats() const override { return where_.size; }
