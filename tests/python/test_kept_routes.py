@@ -86,6 +86,33 @@ def test_arrays_beside_the_rows_outlive_the_route() -> None:
     tokenyard.launch(layer, ranks=1)
 
 
+def test_rows_by_expert_that_are_forgotten() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=4096, topk=1, tokens_max=16)
+        x = np.ones((16, 4096), np.float16)
+        ids = (np.arange(16, dtype=np.int64) % 2)[:, None]
+        weights = np.ones((16, 1), np.float32)
+        kept = []
+        # Of more calls than there would be room for.
+        for _ in range(2 * (2 << 20) // (16 * 4096 * 2)):
+            received = exchange.dispatch(x, ids, weights)
+            rows = exchange.expand(received, alignment=8)
+            seen = rows.x
+            rows.forget_rows()
+            kept.append((received.route, rows))
+        assert seen.shape == (16, 4096)
+        assert (seen == 1).all()
+        y = np.full((16, 4096), 3, np.float16)
+        for route, rows in kept:
+            assert rows.rows == 16
+            assert rows.offsets.tolist() == [0, 16]
+            assert (exchange.combine(y, route, by_expert=rows) == 3).all()
+        with pytest.raises(tokenyard.InvalidArgument, match="forget_rows"):
+            _ = kept[0][1].x
+
+    tokenyard.launch(layer, ranks=2, arena_bytes=2 << 20)
+
+
 def test_rows_that_only_cycles_keep_make_room() -> None:
     """As an exception does whose traceback holds the frame that holds it."""
 
