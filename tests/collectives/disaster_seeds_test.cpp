@@ -14,6 +14,12 @@ void engine_survives(uint64_t seed) {
   EXPECT_NO_THROW(Disaster(run, {}, with_engine()).happen()) << "seed " << seed;
 }
 
+void membership_survives(uint64_t seed) {
+  simulation::Trace trace;
+  simulation::SeedRun run(seed, trace, nullptr);
+  EXPECT_NO_THROW(Disaster(run, {}).happen()) << "seed " << seed;
+}
+
 // Composition.TheLastThatStaysIsNotPutOut.
 TEST(DisasterSeeds, TwoOfThreeLeaveAndBlameTheThird) {
   engine_survives(3120);
@@ -35,6 +41,11 @@ TEST(DisasterSeeds, WhatIsOverdueIsDoneAndMoreHasBegun) {
 // put out time and again.
 TEST(DisasterSeeds, SmallGroupsWaitForWhoHoldsUpTheWorld) {
   engine_survives(402102);
+}
+
+// Composition.NeighboursOfACircleAreNotBlamed.
+TEST(DisasterSeeds, TwoStallAndEachIsLateForWhatTheOtherHasBegun) {
+  membership_survives(850094);
 }
 
 }  // namespace

@@ -45,20 +45,38 @@ const GroupProgress* in_group(const std::vector<GroupProgress>& progress, GroupI
   return nullptr;
 }
 
-/// Whether `slot` has not begun what the accuser waits in, and they wait in nothing together.
-bool is_behind(const Promise& accuser, Slot slot, const Promise& other) {
-  bool behind = false;
-  for (const GroupProgress& own : accuser.progress) {
-    if (own.begun <= own.committed || !among(own.slots, slot)) continue;
-    const GroupProgress* const its = in_group(other.progress, own.group);
-    if (its != nullptr && its->begun >= own.begun) return false;
-    behind = true;
+bool meet(const std::set<Slot>& some, const std::set<Slot>& others) {
+  return std::any_of(some.begin(), some.end(), [&](Slot slot) { return others.contains(slot); });
+}
+
+/// Members of `group` that have promised, and not begun its operation `sequence`.
+std::set<Slot> late_for(const Promises& promises, const GroupProgress& group, Sequence sequence) {
+  std::set<Slot> late;
+  for (const Slot slot : group.slots) {
+    const auto found = promises.find(slot);
+    if (found == promises.end()) continue;
+    const GroupProgress* const its = in_group(found->second.progress, group.group);
+    if (its == nullptr || its->begun < sequence) late.insert(slot);
   }
-  return behind;
+  return late;
+}
+
+/// Whoever has not begun what this one has begun, unless that is done when the epoch ends. `ended`:
+/// how far groups are then. What cannot go on without one of `waiting` is left out.
+std::set<Slot> awaited_by(const Promise& one, const std::set<Slot>& waiting,
+                          const Promises& promises, const std::vector<GroupProgress>& ended) {
+  std::set<Slot> awaited;
+  for (const GroupProgress& own : one.progress) {
+    const GroupProgress* const all = in_group(ended, own.group);
+    if (all == nullptr || all->committed >= own.begun) continue;
+    std::set<Slot> late = late_for(promises, own, own.begun);
+    if (!meet(late, waiting)) awaited.merge(late);
+  }
+  return awaited;
 }
 
 /// Whether the accuser still waits in the operation that was overdue: it has not given it up, and
-/// it is not done when the epoch ends. `ended`: how far groups are then.
+/// it is not done when the epoch ends.
 bool still_waits(const Promise& accuser, const Accusation& overdue,
                  const std::vector<GroupProgress>& ended) {
   const GroupProgress* const own = in_group(accuser.progress, overdue.group);
@@ -67,43 +85,90 @@ bool still_waits(const Promise& accuser, const Accusation& overdue,
   return all != nullptr && all->committed < overdue.sequence;
 }
 
-/// Whom each of those that have promised has waited for past a deadline, and still does. What it
-/// has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
-std::map<Slot, std::set<Slot>> accusations(const Promises& promises,
-                                           const std::vector<GroupProgress>& ended) {
-  std::map<Slot, std::set<Slot>> named_by;
-  for (const auto& [accuser, promise] : promises) {
-    for (const Accusation& accusation : promise.accusations) {
-      if (promises.contains(accusation.slot) && still_waits(promise, accusation, ended))
-        named_by[accuser].insert(accusation.slot);
-    }
+/// An operation whose deadline has passed: who has begun it and who has not, named or not. Some
+/// know of their neighbours only.
+struct Overdue {
+  std::set<Slot> waiting, late;
+};
+
+Overdue overdue(const Promises& promises, const GroupProgress& group, Sequence sequence) {
+  Overdue parted{.waiting = {}, .late = late_for(promises, group, sequence)};
+  for (const Slot slot : group.slots) {
+    if (promises.contains(slot) && !parted.late.contains(slot)) parted.waiting.insert(slot);
   }
-  return named_by;
+  return parted;
 }
 
-/// Who has kept others waiting, of those that they name: whoever is behind. If none of them is, the
-/// ones that were named wait as well, for somebody whom they have not named yet: whoever is behind
-/// of all. If nobody is, those that name nobody themselves; if all do, all.
-std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
-                       Mutant mutant) {
-  const std::map<Slot, std::set<Slot>> named_by = accusations(promises, ended);
-  std::set<Slot> named, named_behind, behind, quiet;
-  for (const auto& [accuser, accused] : named_by) {
-    named.insert(accused.begin(), accused.end());
-    for (const auto& [slot, other] : promises) {
-      if (!is_behind(promises.at(accuser), slot, other)) continue;
-      behind.insert(slot);
-      if (accused.contains(slot)) named_behind.insert(slot);
+/// The accusations that stand: their senders still wait.
+struct Accusations {
+  std::map<std::pair<GroupId, Sequence>, Overdue> operations;
+  std::map<Slot, std::set<const Overdue*>> of;  ///< senders
+  std::set<Slot> named;
+};
+
+/// What a sender has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
+Accusations standing(const Promises& promises, const std::vector<GroupProgress>& ended) {
+  Accusations all;
+  for (const auto& [sender, promise] : promises) {
+    for (const Accusation& accusation : promise.accusations) {
+      const auto& [slot, group, sequence] = accusation;
+      if (!promises.contains(slot) || !still_waits(promise, accusation, ended)) continue;
+      const auto [operation, is_new] = all.operations.try_emplace({group, sequence});
+      if (is_new)
+        operation->second = overdue(promises, *in_group(promise.progress, group), sequence);
+      all.of[sender].insert(&operation->second);
+      all.named.insert(slot);
     }
   }
-  for (const Slot slot : named) {
-    if (!named_by.contains(slot)) quiet.insert(slot);
+  return all;
+}
+
+/// For whom an overdue operation waits in the end. Who is late for it because it waits elsewhere is
+/// followed to those for whom it waits, and so on, until some wait for nobody.
+///
+/// Waiting is no excuse where it is for one that waits for this operation: who has just come from a
+/// stall may have begun first what all the others will begin in a moment. And whoever accuses
+/// others is not followed: it waits in what is overdue, for which they are judged, and what else it
+/// has begun may be on time.
+std::set<Slot> holding_up(Overdue operation, const Accusations& accusations,
+                          const Promises& promises, const std::vector<GroupProgress>& ended) {
+  auto& [waiting, late] = operation;
+  while (!late.empty()) {
+    std::set<Slot> idle, next, excused;
+    for (const Slot slot : late) {
+      if (const auto own = accusations.of.find(slot); own != accusations.of.end()) {
+        const bool in_turn =
+            std::all_of(own->second.begin(), own->second.end(),
+                        [&](const Overdue* one) { return meet(one->late, waiting); });
+        if (in_turn) idle.insert(slot);
+        continue;
+      }
+      std::set<Slot> awaited = awaited_by(promises.at(slot), waiting, promises, ended);
+      (awaited.empty() ? idle : excused).insert(slot);
+      next.merge(awaited);
+    }
+    if (!idle.empty()) return idle;
+    waiting.merge(excused);
+    late = std::move(next);
   }
-  if (mutant == Mutant::stalls_blamed_on_all) return named;
-  for (const std::set<Slot>* slots : {&named_behind, &behind, &quiet}) {
-    if (!slots->empty()) return *slots;
+  return {};
+}
+
+/// Who has kept others waiting past a deadline. If nobody is found (all have begun what is overdue,
+/// or name one another in a circle): those that were named and name nobody; if all do, all that
+/// were named.
+std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
+                       Mutant mutant) {
+  const Accusations accusations = standing(promises, ended);
+  if (mutant == Mutant::stalls_blamed_on_all) return accusations.named;
+  std::set<Slot> blamed, quiet;
+  for (const auto& [id, operation] : accusations.operations)
+    blamed.merge(holding_up(operation, accusations, promises, ended));
+  if (!blamed.empty()) return blamed;
+  for (const Slot slot : accusations.named) {
+    if (!accusations.of.contains(slot)) quiet.insert(slot);
   }
-  return named;
+  return quiet.empty() ? accusations.named : quiet;
 }
 
 /// One newcomer for each slot that somebody wants filled.
