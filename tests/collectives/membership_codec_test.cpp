@@ -37,8 +37,10 @@ std::vector<Message> one_of_each() {
                   .accepted = verdict(),
                   .progress = {},
                   .suspected = {},
-                  .accusations = {{.slot = 0, .group = 9, .sequence = 2},
-                                  {.slot = 2, .group = 0, .sequence = 42}},
+                  .accusations = {{.slot = 2, .group = 0, .sequence = 42},
+                                  {.slot = 0, .group = 9, .sequence = 2},
+                                  {.slot = 3, .group = 9, .sequence = 2},
+                                  {.slot = 3, .group = 9, .sequence = 3}},
                   .admits = {2, 5},
                   .waiting = {{2, 1}, {2, 2}},
                   .mends = true}},
@@ -61,6 +63,12 @@ TEST(MembershipCodec, EveryMessageComesBackTheSame) {
     EXPECT_EQ(encode(*back), bytes) << message.body.index();
   }
   EXPECT_EQ(decode_verdict(encode(verdict())), verdict());
+  const auto accusations = [](const Message& message) {
+    return std::get<Promise>(message.body).accusations;
+  };
+  const Message promise = one_of_each()[5];
+  EXPECT_EQ(accusations(promise).size(), 4u);
+  EXPECT_EQ(accusations(*decode_message(encode(promise))), accusations(promise));
   const WitnessRegister memory{7, {{3, 1}, Ballot{2, 0}, verdict()}};
   EXPECT_EQ(decode_witness(encode(memory)), memory);
 }
@@ -125,9 +133,66 @@ TEST(MembershipCodec, RefusesWhatCannotBe) {
   EXPECT_TRUE(refused([](Verdict& v) { v.lost = {2, 2}; }));
 }
 
-TEST(MembershipCodec, TooMuchToSayIsTold) {
+TEST(MembershipCodec, RefusesAccusationsThatCannotBe) {
+  const auto refused = [](const std::vector<Accusation>& accusations) {
+    return !decode_message(encode(Message{7, Promise{.accusations = accusations}}));
+  };
+  EXPECT_FALSE(refused({{1, 7, 5}, {2, 7, 5}, {0, 7, 6}, {0, 8, 1}}));
+  EXPECT_TRUE(refused({{2, 7, 5}, {1, 7, 5}}));
+  EXPECT_TRUE(refused({{1, 7, 5}, {1, 7, 5}}));
+  EXPECT_TRUE(refused({{1, 7, 6}, {1, 7, 5}}));
+  EXPECT_TRUE(refused({{1, 8, 5}, {1, 7, 5}}));
+  EXPECT_TRUE(refused({{1, 7, 5}, {1, 7, 6}, {2, 7, 5}}));  // an operation twice
+  EXPECT_TRUE(refused({{kSlotsMax, 7, 5}}));
+}
+
+// What no encoder can be brought to say.
+TEST(MembershipCodec, RefusesAnOverdueOperationOfNobodyAndFalseCounts) {
+  const Bytes bytes = encode(Message{7, Promise{.accusations = {{1, 7, 5}}}});
+  ASSERT_TRUE(decode_message(bytes));
+  // Kind, epoch, ballot, nothing accepted, no progress, nobody suspected.
+  const long operations = 1 + 8 + 12 + 1 + 4 + 4, slots = operations + 4 + 8 + 8;
+  ASSERT_EQ(bytes[operations], std::byte{1});
+  ASSERT_EQ(bytes[slots], std::byte{1});
+  Bytes nobody = bytes;
+  nobody[slots] = std::byte{0};
+  nobody.erase(nobody.begin() + slots + 4, nobody.begin() + slots + 8);
+  EXPECT_FALSE(decode_message(nobody));
+  for (const long count : {operations, slots}) {
+    Bytes changed = bytes;
+    for (long i = count; i < count + 4; ++i) changed[i] = std::byte{0xff};
+    EXPECT_FALSE(decode_message(changed)) << count;
+  }
+}
+
+std::vector<Slot> every_slot() {
   std::vector<Slot> all(kSlotsMax);
   for (Slot slot = 0; slot < kSlotsMax; ++slot) all[slot] = slot;
+  return all;
+}
+
+// 20 bytes an accusation were too many from some fifty groups on, and a rank that had too much to
+// say could say nothing any more.
+TEST(MembershipCodec, WhoNamesAllTheOthersInEachGroupIsHeard) {
+  const std::vector<Slot> all = every_slot();
+  Promise promise{.accepted_in = Ballot{2, 3}, .suspected = all, .admits = all};
+  for (const Slot slot : all) promise.waiting.push_back({slot, slot + 1});
+  for (GroupId group = 0; group < 80; ++group) {
+    promise.progress.push_back({group, all, 1, 2});
+    for (const Slot slot : all) promise.accusations.push_back({slot, group, 2});
+  }
+  promise.accepted = {.next = {.epoch = 8, .slots = kSlotsMax, .members = promise.waiting},
+                      .groups = promise.progress,
+                      .lost = all,
+                      .left = all,
+                      .stalled = all};
+  const std::optional<Message> back = decode_message(encode(Message{7, promise}));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(std::get<Promise>(back->body).accusations, promise.accusations);
+}
+
+TEST(MembershipCodec, TooMuchToSayIsTold) {
+  const std::vector<Slot> all = every_slot();
   Goodbye goodbye;
   for (GroupId group = 0; group < 300; ++group) goodbye.progress.push_back({group, all, 1, 1});
   EXPECT_THROW(encode(Message{1, goodbye}), InvalidArgument);

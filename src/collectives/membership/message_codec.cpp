@@ -8,8 +8,9 @@
 namespace tokenyard::collectives {
 namespace {
 
-constexpr size_t kSlotBytes = 4, kMemberBytes = 12, kAccusationBytes = 4 + 8 + 8;
-constexpr size_t kGroupBytes = 8 + 4 + 8 + 8;  // At least: without slots.
+constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
+constexpr size_t kGroupBytes = 8 + 4 + 8 + 8;             // At least: without slots.
+constexpr size_t kAccusedBytes = 8 + 8 + 4 + kSlotBytes;  // At least: with one slot.
 
 void write(ByteWriter& to, Slot slot) {
   to.number(slot);
@@ -17,11 +18,6 @@ void write(ByteWriter& to, Slot slot) {
 void write(ByteWriter& to, const Member& member) {
   to.number(member.slot);
   to.number(member.incarnation);
-}
-void write(ByteWriter& to, const Accusation& accusation) {
-  to.number(accusation.slot);
-  to.number(accusation.group);
-  to.number(accusation.sequence);
 }
 void write(ByteWriter& to, const Ballot& ballot) {
   to.number(ballot.round);
@@ -37,6 +33,27 @@ void write(ByteWriter& to, const GroupProgress& group) {
   write(to, group.slots);
   to.number(group.committed);
   to.number(group.begun);
+}
+/// Whoever is accused in one operation: a rank may have to name all the others in each group.
+struct AccusedIn {
+  GroupId group = 0;
+  Sequence sequence = 0;
+  std::vector<Slot> slots = {};  ///< never empty
+};
+void write(ByteWriter& to, const AccusedIn& accused) {
+  to.number(accused.group);
+  to.number(accused.sequence);
+  write(to, accused.slots);
+}
+void write_accusations(ByteWriter& to, const std::vector<Accusation>& accusations) {
+  std::vector<AccusedIn> operations;
+  for (const auto& [slot, group, sequence] : accusations) {
+    const bool same = !operations.empty() && operations.back().group == group &&
+                      operations.back().sequence == sequence;
+    if (!same) operations.push_back({group, sequence});
+    operations.back().slots.push_back(slot);
+  }
+  write(to, operations);
 }
 void write(ByteWriter& to, const View& view) {
   to.number(view.epoch);
@@ -88,15 +105,24 @@ std::vector<Member> read_newcomers(ByteReader& from) {
   require_ascending(from, members, [](const Member& member) { return member; });
   return members;
 }
+AccusedIn read_accused(ByteReader& from) {
+  AccusedIn accused;
+  accused.group = from.number<GroupId>();
+  accused.sequence = from.number<Sequence>();
+  accused.slots = read_slots(from);
+  from.require(!accused.slots.empty());
+  return accused;
+}
 std::vector<Accusation> read_accusations(ByteReader& from) {
-  std::vector<Accusation> accusations = from.list(kAccusationBytes, [](ByteReader& list) {
-    Accusation accusation;
-    accusation.slot = read_slot(list);
-    accusation.group = list.number<GroupId>();
-    accusation.sequence = list.number<Sequence>();
-    return accusation;
+  const std::vector<AccusedIn> operations = from.list(kAccusedBytes, read_accused);
+  require_ascending(from, operations, [](const AccusedIn& accused) {
+    return std::pair(accused.group, accused.sequence);
   });
-  require_ascending(from, accusations, [](const Accusation& accusation) { return accusation; });
+  std::vector<Accusation> accusations;
+  for (const AccusedIn& accused : operations) {
+    for (const Slot slot : accused.slots)
+      accusations.push_back({slot, accused.group, accused.sequence});
+  }
   return accusations;
 }
 GroupProgress read_group(ByteReader& from) {
@@ -174,7 +200,7 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.accepted_in, body.accepted);
   write(to, body.progress);
   write(to, body.suspected);
-  write(to, body.accusations);
+  write_accusations(to, body.accusations);
   write(to, body.admits);
   write(to, body.waiting);
   to.flag(body.mends);

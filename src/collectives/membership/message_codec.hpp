@@ -12,7 +12,8 @@
 
 namespace tokenyard::collectives {
 
-/// A view of kSlotsMax members with some hundred groups of all.
+/// Any message of kSlotsMax members with 80 groups of all: even the promise of one that has
+/// accepted a verdict, and names all the others in an operation of each group.
 inline constexpr size_t kMessageBytesMax = size_t{4} << 20;
 
 /// Throws InvalidArgument if it would take more than kMessageBytesMax.

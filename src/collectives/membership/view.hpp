@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace tokenyard::collectives {
@@ -63,7 +65,11 @@ struct Accusation {
   Slot slot = 0;
   GroupId group = 0;
   Sequence sequence = 0;
-  auto operator<=>(const Accusation&) const = default;
+  bool operator==(const Accusation&) const = default;
+  /// By operation, then by slot.
+  auto operator<=>(const Accusation& other) const {
+    return std::tie(group, sequence, slot) <=> std::tie(other.group, other.sequence, other.slot);
+  }
 };
 
 /// How an epoch ends, the same for all members of the next one. Every operation up to `committed`
