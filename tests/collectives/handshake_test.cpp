@@ -2,6 +2,8 @@
 /// says, whatever that is.
 #include "collectives/control/handshake.hpp"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -95,15 +97,25 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
 }
 
 TEST(Handshake, AnotherVersionIsToldSo) {
-  Handshake acceptor(Handshake::Side::acceptor, kKey, kAcceptor);
-  Handshake dialler(Handshake::Side::dialler, kKey, kDialler);
-  Bytes hello = dialler.take_output();
-  hello[4] = std::byte{9};
-  EXPECT_THROW(acceptor.receive(std::span(hello).first(acceptor.wanted())), Stranger);
-  const Bytes answer = acceptor.take_output();
-  ASSERT_EQ(answer.size(), Handshake::kPrefixBytes);
-  // A dialler of that version reads ours from it; one of this version would go on reading.
-  EXPECT_EQ(answer[4], std::byte{kControlVersion});
+  for (const int version : {kControlVersion - 1, kControlVersion + 1}) {
+    const std::string told =
+        fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion);
+    Handshake acceptor(Handshake::Side::acceptor, kKey, kAcceptor);
+    Handshake dialler(Handshake::Side::dialler, kKey, kDialler);
+    Bytes prefix = dialler.take_output();
+    prefix.resize(Handshake::kPrefixBytes);
+    prefix[4] = static_cast<std::byte>(version);
+    EXPECT_THAT([&] { acceptor.receive(prefix); },
+                testing::ThrowsMessage<Stranger>(testing::StrEq(told)));
+    // Its own answer, from which a dialler of that version reads ours. Ours reads theirs.
+    Bytes answer = acceptor.take_output();
+    ASSERT_EQ(answer.size(), Handshake::kPrefixBytes);
+    EXPECT_EQ(answer[4], std::byte{kControlVersion});
+    ASSERT_EQ(dialler.wanted(), answer.size());
+    answer[4] = static_cast<std::byte>(version);
+    EXPECT_THAT([&] { dialler.receive(answer); },
+                testing::ThrowsMessage<Stranger>(testing::StrEq(told)));
+  }
 }
 
 TEST(Handshake, ProofsAreGoodForOneConversationAndOneSide) {

@@ -26,7 +26,9 @@
 namespace tokenyard::collectives {
 
 inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
-inline constexpr uint16_t kControlVersion = 1;
+/// Of all that is said over these connections, by the membership and the store, too. A job of two
+/// versions is refused where it begins; else what one cannot read would be dropped when it matters.
+inline constexpr uint16_t kControlVersion = 2;  // 2: accusations, by operation
 
 /// What a connection is for.
 enum class Purpose : uint16_t {
