@@ -71,21 +71,40 @@ TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
   }));
 }
 
+/// A rank's exchange with a layer's tokens, and what its calls keep.
+struct Keeping {
+  Keeping(World& of_rank, const std::vector<Tokens>& tokens_of)
+      : world(of_rank),
+        exchange(world, kCase.options()),
+        tokens(world.accelerator(), tokens_of[world.rank()], true),
+        rows(static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, world.rank()).rows.size())),
+        memory(exchange.memory({}, kCase.tokens[world.rank()], rows)),
+        idle(world.arena().used()) {}
+
+  /// Of the arena, once all calls have ended.
+  size_t used() {
+    exchange.wait();
+    return world.arena().used() - idle;
+  }
+
+  World& world;
+  ExpertParallel exchange;
+  const TokensOnDevice tokens;
+  const uint32_t rows;  ///< that the rank receives
+  const ExpertParallel::Memory memory;
+  const size_t idle;
+};
+
 /// No byte more or less than predicted, whichever goes first.
 TEST_P(KeptRoutes, KeepWhatIsPredicted) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0);
   expect_none_failed(run_ranks(all, [&](World& world) {
-    const uint32_t rank = world.rank();
-    ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
-    const size_t idle = world.arena().used();
-    const auto used = [&] {
-      exchange.wait();
-      return world.arena().used() - idle;
-    };
-    const auto rows = static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, rank).rows.size());
-    const ExpertParallel::Memory memory = exchange.memory({}, kCase.tokens[rank], rows);
+    Keeping keeping(world, tokens_of);
+    ExpertParallel& exchange = keeping.exchange;
+    const TokensOnDevice& tokens = keeping.tokens;
+    const ExpertParallel::Memory& memory = keeping.memory;
+    const auto used = [&] { return keeping.used(); };
     for (const bool rows_first : {true, false}) {
       auto received = std::make_unique<Received>(exchange.dispatch(tokens.input()));
       std::vector<Route> route{*received->route};
@@ -122,38 +141,31 @@ TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
   const auto all = worlds(2);
   const std::vector<Tokens> tokens_of = drawn(0);
   expect_none_failed(run_ranks(all, [&](World& world) {
-    const uint32_t rank = world.rank();
-    ExpertParallel exchange(world, kCase.options());
-    const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
-    const size_t idle = world.arena().used();
-    const auto used = [&] {
-      exchange.wait();
-      return world.arena().used() - idle;
-    };
-    const auto received =
-        static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, rank).rows.size());
-    const size_t kept_by_route = exchange.memory({}, kCase.tokens[rank], received).kept_by_route;
+    Keeping keeping(world, tokens_of);
+    ExpertParallel& exchange = keeping.exchange;
+    const DispatchInput input = keeping.tokens.input();
     for (const bool at_once : {false, true}) {
       ExpertRows rows;
       if (at_once)
-        rows = exchange.dispatch_by_expert(tokens.input(), {.alignment = 8}).rows;
+        rows = exchange.dispatch_by_expert(input, {.alignment = 8}).rows;
       else
-        rows = exchange.expand(exchange.dispatch(tokens.input()), {.alignment = 8});
-      const size_t before = used();
+        rows = exchange.expand(exchange.dispatch(input), {.alignment = 8});
+      const size_t before = keeping.used();
       rows.forget_rows();
-      EXPECT_EQ(before - used(), SubAllocator::rounded(size_t{rows.rows} * kCase.shape.hidden * 2));
+      EXPECT_EQ(before - keeping.used(),
+                SubAllocator::rounded(size_t{rows.rows} * kCase.shape.hidden * 2));
       const expert_major::ExpertRowsLayout layout{.rows = rows.rows,
-                                                  .received = received,
+                                                  .received = keeping.rows,
                                                   .topk = kCase.shape.topk,
                                                   .local_experts = kCase.shape.local_experts(),
                                                   .row_bytes = 0,
                                                   .scale_words = 0,
                                                   .scale_order = ScaleOrder::rows};
       if (!at_once) {
-        EXPECT_EQ(used(), kept_by_route + layout.bytes());
+        EXPECT_EQ(keeping.used(), keeping.memory.kept_by_route + layout.bytes());
       }
       rows = {};
-      EXPECT_EQ(used(), 0u);
+      EXPECT_EQ(keeping.used(), 0u);
     }
   }));
 }
