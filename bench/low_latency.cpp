@@ -117,9 +117,12 @@ class Measurement {
     const low_latency::Plan plan = plan_of_calls();
     const uint32_t blocks = plan.blocks_max, tokens = batch_.shape.tokens;
     using low_latency::Part;
+    const low_latency::RowLayout row =
+        low_latency::row_layout(exchange_.options(), LowLatencyRows::fp8);
+    const uint32_t receivers = plan.receivers_alone(blocks, row.units());
     add(which + ": dispatch, multiprocessors held", 0,
         held(halves.spans[0], plan.dispatch(Part::send, blocks, tokens), halves.spans[1],
-             plan.dispatch(Part::receive, blocks, tokens)));
+             plan.dispatch(Part::receive, receivers, tokens)));
     add(which + ": combine, multiprocessors held", 0,
         held(halves.spans[2], plan.combine(Part::send, blocks, tokens), halves.spans[3],
              plan.combine(Part::receive, blocks, tokens)));

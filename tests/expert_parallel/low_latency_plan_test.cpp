@@ -46,6 +46,28 @@ TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
 }
 
+/// What only receives spreads as many rows at once as a block has warps for, 14 units and a note a
+/// row of 7168 in FP8, twice as many units in BF16.
+TEST(LowLatencyPlan, AReceiverAloneSpreadsAsManyRowsAsItHasWarpsFor) {
+  constexpr uint32_t kFp8 = 14, kBf16 = 28;
+  const auto receivers = [](uint32_t tokens, uint32_t units) {
+    return plan_of(tokens, 2).receivers_alone(kAll, units);
+  };
+  EXPECT_EQ(receivers(64, kFp8), 64u + 1);  // The last speaks for the rank.
+  EXPECT_EQ(receivers(64, kBf16), 128u + 1);
+  EXPECT_EQ(receivers(128, kFp8), 128u + 1);
+  EXPECT_EQ(receivers(128, kBf16), kAll);
+  EXPECT_EQ(receivers(1, kFp8), 1u + 1);
+  EXPECT_EQ(receivers(1, 1), 1u + 1);
+  // Never more than the caller allows, nor fewer than have the memory.
+  EXPECT_EQ(plan_of(64, 2).receivers_alone(8, kFp8), 8u);
+  // Sixteen rows of two warps at once would not fit beside the bits of so many experts.
+  const Plan large = make_plan({.experts = 8190, .hidden = 32, .topk = 8, .tokens_max = 192}, 2,
+                               AcceleratorKind::gpu, kH200);
+  EXPECT_GT(large.receivers_min, 2 * 192u / 16 + 1);
+  EXPECT_EQ(large.receivers_alone(kAll, 1), large.receivers_min);
+}
+
 /// Ranks that share a GPU launch one grid, however many tokens each of them has.
 TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
   Capacity shared = kH200;

@@ -56,10 +56,11 @@ LowLatency::Parts::Handle LowLatency::Parts::take_batch() {
 
 void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32_t blocks,
                                         Stream stream) {
+  params.call.whole_gpu = blocks >= plan_.multiprocessors;
+  if (part == Part::receive) blocks = plan_.receivers_alone(blocks, params.row.units());
   const low_latency::Split split = plan_.dispatch(part, blocks, params.tokens);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
-  params.call.whole_gpu = blocks >= plan_.multiprocessors;
   const low_latency::SendRoles roles = plan_.send_roles(split, params.tokens);
   params.data_blocks = roles.data_blocks;
   params.tell_first = roles.tell_first;
