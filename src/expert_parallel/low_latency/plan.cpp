@@ -133,8 +133,7 @@ uint32_t Plan::dispatch_blocks_min(Part part) const {
 }
 
 /// It is asked to leave multiprocessors to others, so a block spreads as many rows at once as it
-/// has warps for: two H100s, 64 tokens of 7168, two rows of FP8 a block and not one take 1.5 %
-/// longer on half as many blocks.
+/// has warps for: between two H100s 64 tokens of 7168 took 6.27 us on 129 blocks, 6.36 on 72.
 uint32_t Plan::receivers_alone(uint32_t blocks, uint32_t units) const {
   if (kind != AcceleratorKind::gpu) return blocks;
   const uint32_t rows_at_once = std::max(1u, dispatch_warps_max / (units + 1));
