@@ -46,26 +46,31 @@ TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
 }
 
-/// What only receives spreads as many rows at once as a block has warps for, 14 units and a note a
-/// row of 7168 in FP8, twice as many units in BF16.
-TEST(LowLatencyPlan, AReceiverAloneSpreadsAsManyRowsAsItHasWarpsFor) {
+/// Of many rows each block spreads two, if it has warps for both: 14 units and a note a row of 7168
+/// in FP8, twice as many units in BF16.
+TEST(LowLatencyPlan, WhatReceivesAloneSpreadsTwoRowsABlock) {
   constexpr uint32_t kFp8 = 14, kBf16 = 28;
   const auto receivers = [](uint32_t tokens, uint32_t units) {
     return plan_of(tokens, 2).receivers_alone(kAll, units);
   };
-  EXPECT_EQ(receivers(64, kFp8), 64u + 1);  // The last speaks for the rank.
-  EXPECT_EQ(receivers(64, kBf16), 128u + 1);
-  EXPECT_EQ(receivers(128, kFp8), 128u + 1);
-  EXPECT_EQ(receivers(128, kBf16), kAll);
-  EXPECT_EQ(receivers(1, kFp8), 1u + 1);
-  EXPECT_EQ(receivers(1, 1), 1u + 1);
+  EXPECT_EQ(receivers(128, kFp8), 128u);
+  EXPECT_EQ(receivers(100, kFp8), 100u);
+  EXPECT_EQ(receivers(64, kFp8), 72u);
+  EXPECT_EQ(receivers(64, 1), 72u);
+  EXPECT_EQ(receivers(64, kBf16), kAll);
+  // Of few, one each, and the last block speaks for the rank.
+  const Plan few = plan_of(16, 2);
+  expect_split(few.dispatch(Part::receive, few.receivers_alone(kAll, kFp8), 16), 32 + 1, 0);
   // Never more than the caller allows, nor fewer than have the memory.
   EXPECT_EQ(plan_of(64, 2).receivers_alone(8, kFp8), 8u);
-  // Sixteen rows of two warps at once would not fit beside the bits of so many experts.
-  const Plan large = make_plan({.experts = 8190, .hidden = 32, .topk = 8, .tokens_max = 192}, 2,
+  const Plan large = make_plan({.experts = 8190, .hidden = 32, .topk = 16, .tokens_max = 192}, 2,
                                AcceleratorKind::gpu, kH200);
-  EXPECT_GT(large.receivers_min, 2 * 192u / 16 + 1);
-  EXPECT_EQ(large.receivers_alone(kAll, 1), large.receivers_min);
+  EXPECT_GT(large.receivers_min, kBlocksMin);
+  for (uint32_t blocks = large.receivers_min; blocks <= kAll; ++blocks) {
+    const uint32_t receivers = large.receivers_alone(blocks, kFp8);
+    EXPECT_LE(receivers, blocks);
+    EXPECT_LE(large.dispatch_shared_bytes(Part::receive, receivers), kH200.shared_bytes);
+  }
 }
 
 /// Ranks that share a GPU launch one grid, however many tokens each of them has.

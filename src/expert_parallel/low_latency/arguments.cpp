@@ -92,7 +92,7 @@ void LowLatency::Parts::check_dispatch_call(const LowLatencyCall& call, uint32_t
   if (call.rows_total != nullptr)
     require_pointer(call.rows_total, "rows_total", options.experts / world.size(), 4);
   if (call.sms == 0) return;  // As many blocks as the object was made for.
-  // Of two parts the second receives on all its blocks.
+  // Of two parts the second receives on all its blocks, or on fewer that have the memory, too.
   const low_latency::Part part = call.hook ? low_latency::Part::receive : low_latency::Part::both;
   low_latency::require_shared_memory(plan_, part, blocks);
 }

@@ -17,6 +17,7 @@ constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kCombineSendersShare = 2;
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
+constexpr uint32_t kReceiversAloneGpu = 72;  // Of a dispatch: see Plan::receivers_alone.
 // 14 warps cast a token of 7168, so a block has two in hand, and the others carry ids. A row of
 // sums is held by 14, two chunks each, and one more looks at ranks; as logarithms by 28.
 constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 15, kLogFmtWarpsGpu = 28;
@@ -132,13 +133,15 @@ uint32_t Plan::dispatch_blocks_min(Part part) const {
   return 0;
 }
 
-/// It is asked to leave multiprocessors to others, so a block spreads as many rows at once as it
-/// has warps for: between two H100s 64 tokens of 7168 took 6.27 us on 129 blocks, 6.36 on 72.
+/// It is asked to leave multiprocessors to others, so where there are more rows than these blocks,
+/// each spreads two at once, if it has warps for two: between two H100s 64 tokens of 7168 took 6.27
+/// us on 129 blocks, 6.36 on 72.
 uint32_t Plan::receivers_alone(uint32_t blocks, uint32_t units) const {
-  if (kind != AcceleratorKind::gpu) return blocks;
-  const uint32_t rows_at_once = std::max(1u, dispatch_warps_max / (units + 1));
+  constexpr uint32_t kRowsAtOnce = 2;
+  if (kind != AcceleratorKind::gpu || kRowsAtOnce * (units + 1) > dispatch_warps_max) return blocks;
   const uint32_t rows = (others + 1) * tokens_max;
-  return std::min(blocks, std::max(receivers_min, quotient_up(rows, rows_at_once) + kSpeaker));
+  return std::min(blocks,
+                  std::max({receivers_min, kReceiversAloneGpu, quotient_up(rows, kRowsAtOnce)}));
 }
 
 uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {

@@ -48,7 +48,8 @@ struct Plan {
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
   uint32_t receivers_min;             ///< dispatch_blocks_min of a part that only receives
 
-  /// Of `blocks`, as many as have something to do; of a part alone, as many as it takes.
+  /// Of `blocks`, as many as have something to do; of a part alone, as many as it takes, where
+  /// those of a dispatch that only receives are receivers_alone's.
   /// `tokens`: of this rank in this call.
   Split dispatch(Part part, uint32_t blocks, uint32_t tokens) const;
   Split combine(Part part, uint32_t blocks, uint32_t tokens) const;
@@ -57,7 +58,8 @@ struct Plan {
   uint64_t dispatch_shared_bytes(Part part, uint32_t blocks) const;
   /// The fewest blocks of a dispatch that have enough of it, or 0: all there are have not.
   uint32_t dispatch_blocks_min(Part part) const;
-  /// Of `blocks`, as many as a dispatch that only receives takes; a row has so many units.
+  /// Of `blocks`, which have the shared memory, as many as a dispatch that only receives is to
+  /// have; they have it as well. A row has so many units.
   uint32_t receivers_alone(uint32_t blocks, uint32_t units) const;
   /// By which a call is shaped: where all ranks must give the same shape, those that there may be.
   uint32_t shaping(uint32_t tokens) const { return one_grid ? tokens_max : tokens; }

@@ -304,16 +304,17 @@ struct LoadedUnit {
 };
 
 /// By all lanes of a warp that moves tokens: one after the other, the next one's data on its way
-/// while this one's leaves. `open` is called once: by the block's first team when its token is
-/// ready, by the others at once. Until then the schedulers serve the first token alone, which takes
-/// that much less, and while it leaves, the wire is busy and the others' are made ready.
+/// while this one's leaves. `open` is called once, when the first is ready. But of two teams, which
+/// rows as wide as 7168 leave room for, the second opens at once and casts then: until the block
+/// has met the schedulers serve the first one's token, which leaves that much sooner, and then the
+/// wire is busy while the other's is made ready.
 template <class Open>
 DEVICE void send_tokens(const Dispatch& call, Open open) {
   const DispatchParams& params = call.params;
   LoadedUnit next = LoadedUnit::load(params, SendPosition::first(params));
-  const bool is_first_team = warp::index() < params.by.send_team.divisor;
-  if (!is_first_team) open();
-  bool opened = !is_first_team, sends = next.there_is(params);
+  const bool yields = params.send_teams == 2 && warp::index() >= params.by.send_team.divisor;
+  if (yields) open();
+  bool opened = yields, sends = next.there_is(params);
   KEEP_ROLLED do {
     ReadyUnit ready{};
     if (sends) ready = next.ready(call);
