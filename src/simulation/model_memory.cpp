@@ -242,7 +242,7 @@ bool ModelMemory::step(bool idle) {
         happened |= agent_.step(idle, chance());
         break;
       case 2:
-        happened |= idle && settle_one();
+        happened |= idle && settle_some();
         break;
     }
   }
@@ -250,16 +250,22 @@ bool ModelMemory::step(bool idle) {
   return happened;
 }
 
-bool ModelMemory::settle_one() {
-  while (!unsettled_.empty()) {
+/// One at a time, or of many thousands a share: dozens of ranks leave hundreds of thousands.
+bool ModelMemory::settle_some() {
+  constexpr size_t kShare = 512;
+  size_t left = 1 + unsettled_.size() / kShare;
+  bool any = false;
+  while (left != 0 && !unsettled_.empty()) {
     const size_t index = random_.below(static_cast<uint32_t>(unsettled_.size()));
     History& history = *unsettled_[index];
     unsettled_[index] = unsettled_.back();
     unsettled_.pop_back();
     history.unsettled = false;
-    if (history.settle()) return true;
+    if (!history.settle()) continue;
+    any = true;
+    --left;
   }
-  return false;
+  return any;
 }
 
 // ---- ordinary accesses --------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class ModelMemory final : public simt::Memory {
   CompletionState* completion_of(ThreadState& me, void* completion, const char* what,
                                  CodeAddress where);
   bool step(bool idle);
-  bool settle_one();
+  bool settle_some();
 
   Policy policy_;
   Random random_;

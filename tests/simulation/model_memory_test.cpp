@@ -145,6 +145,24 @@ TEST_F(ModelMemoryTest, StoresOfARankThatStopsVanishOrLand) {
   EXPECT_EQ(*word(0, 0), 6u);
 }
 
+/// An idle memory is woken by little at a time, but of what dozens of ranks leave not by a word.
+TEST_F(ModelMemoryTest, OldValuesOfThousandsOfWordsAreGoneAfterFewIdleSteps) {
+  for (const size_t words : {size_t{100}, size_t{40960}}) {
+    start({.delivery = Delivery::newest_first, .stale_per_1024 = 0});
+    std::vector<uint32_t> many(words);
+    memory_->add_region("many", many.data(), words * sizeof(uint32_t), 1);
+    for (uint32_t& word : many) store(writer(), &word, 1, Order::relaxed);
+    size_t steps = 0;
+    while (memory_->step_when_idle()) ++steps;
+    if (words < 512)
+      EXPECT_EQ(steps, words);
+    else
+      EXPECT_LT(steps, words / 10);
+    EXPECT_EQ(load(reader(), &many.back(), Order::relaxed), 1u);
+    memory_->remove_region(many.data());
+  }
+}
+
 TEST_F(ModelMemoryTest, WordsOutsideKnownMemoryAreReported) {
   uint32_t nowhere = 3;
   EXPECT_EQ(load(writer(), &nowhere, Order::relaxed), 3u);
