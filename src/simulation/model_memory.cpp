@@ -250,7 +250,7 @@ bool ModelMemory::step(bool idle) {
   return happened;
 }
 
-/// One at a time, or of many thousands a share: dozens of ranks leave hundreds of thousands.
+/// One at a time, or of many a share: dozens of ranks leave hundreds of thousands.
 bool ModelMemory::settle_some() {
   constexpr size_t kShare = 512;
   size_t left = 1 + unsettled_.size() / kShare;
