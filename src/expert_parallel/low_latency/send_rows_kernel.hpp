@@ -230,14 +230,23 @@ struct Destinations {
     made.first = made.some(0);
     return made;
   }
-  /// By all lanes: `send(rank)` for each that the block speaks with.
+  /// By all lanes: `send(window)` for each that the block speaks with. Windows at hand have a loop
+  /// of their own: where an address may have to be loaded, nvcc waits for whatever is being loaded,
+  /// the next unit's data with it.
   template <class Send>
   DEVICE void each(const Dispatch& call, Send send) const {
-    KEEP_ROLLED for (uint32_t from = 0; from < call.params.call.ranks; from += 32) {
-      KEEP_ROLLED for (uint32_t left = from == 0 ? first : some(from); left != 0;
+    const CallParams& common = call.params.call;
+    constexpr uint32_t kAtHand = (1u << Peers::kAtHand) - 1;
+    KEEP_ROLLED for (uint32_t left = first & kAtHand; left != 0; left &= left - 1) {
+      const uint32_t destination = first_bit(left);
+      if (call.call.open(destination)) send(common.windows.peers.of_at_hand(destination));
+    }
+    if (common.ranks <= Peers::kAtHand) return;
+    KEEP_ROLLED for (uint32_t from = 0; from < common.ranks; from += 32) {
+      KEEP_ROLLED for (uint32_t left = from == 0 ? first & ~kAtHand : some(from); left != 0;
                        left &= left - 1) {
         const uint32_t destination = from + first_bit(left);
-        if (call.call.open(destination)) send(destination);
+        if (call.call.open(destination)) send(common.windows.peers.of(destination));
       }
     }
   }
@@ -263,8 +272,8 @@ struct ReadyUnit {
   /// By all lanes: a unit's pieces to every destination.
   DEVICE void send(const Dispatch& call) const {
     const Windows& windows = call.params.call.windows;
-    to.each(call, [&](uint32_t destination) {
-      const Peer<Bytes16> there = windows.same_place(destination, row);
+    to.each(call, [&](Peer<std::byte> window) {
+      const Peer<Bytes16> there = windows.same_place(window, row);
       // Relaxed: sixteen bytes are their own flag.
       if (has_piece) store<Order::relaxed, Scope::sys>(there + piece, cast.data);
       if (has_scales) store<Order::relaxed, Scope::sys>(there + scales, cast.scales);
