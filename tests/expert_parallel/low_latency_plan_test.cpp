@@ -36,7 +36,7 @@ TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
 TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   const Plan plan = plan_of(128);
   // Beside those that move data some tell ids, or weights, and the last speaks for the rank.
-  expect_split(plan.dispatch(Part::send, kAll, 128), 128 + 2, 128 + 2);
+  expect_split(plan.dispatch(Part::send, kAll, 128), 32 + 2, 32 + 2);
   expect_split(plan.combine(Part::send, kAll, 128), 64 + 3 + 1, 64 + 3 + 1);
   expect_split(plan.combine(Part::receive, kAll, 128), 128 + 1, 0);
   // Of a call with fewer tokens than there may be.
@@ -157,14 +157,20 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
     EXPECT_EQ(roles.tell_blocks, expected.tell_blocks);
   };
   expect_roles(128, Part::both, kAll, {16, 16, 1});
-  expect_roles(128, Part::both, 48, {12, 0, 12});      // All that send.
-  expect_roles(128, Part::send, kAll, {128, 128, 1});  // The last of the 130 speaks for the rank.
+  expect_roles(128, Part::both, 48, {12, 0, 12});  // All that send.
+  // Alone as many as the links serve, or as have four tokens each; the last one speaks for the
+  // rank.
+  expect_roles(128, Part::send, kAll, {32, 32, 1});
+  expect_roles(64, Part::send, kAll, {32, 32, 1});
+  expect_roles(16, Part::send, kAll, {16, 16, 1});
+  expect_roles(256, Part::send, kAll, {64, 64, 1});
+  expect_roles(128, Part::send, 24, {23, 23, 1});
   expect_roles(1, Part::both, kAll, {1, 1, 3});
   expect_roles(1, Part::send, kAll, {1, 1, 1});
   // Between two ranks more blocks send.
   expect_roles(128, Part::both, kAll, {32, 32, 4}, 2);
   expect_roles(128, Part::both, 48, {13, 0, 13}, 2);
-  expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);
+  expect_roles(128, Part::send, kAll, {128, 128, 1}, 2);  // The last of the 130 speaks.
   expect_roles(64, Part::both, kAll, {32, 32, 2}, 2);
   expect_roles(16, Part::both, kAll, {16, 16, 2}, 2);
 }

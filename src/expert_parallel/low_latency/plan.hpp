@@ -38,11 +38,12 @@ struct Plan {
   uint32_t blocks_max;    ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps, logfmt_warps;
   uint32_t polls_a_look;
-  uint32_t words_summed;          ///< see DispatchParams::divide
-  uint32_t data_blocks_max;       ///< of a dispatch that also receives
-  uint32_t tell_blocks_max;       ///< that tell ids beside as many as those
-  uint32_t sum_blocks_alone_max;  ///< that sum, of a combine that only sends
-  uint32_t others;                ///< ranks
+  uint32_t words_summed;           ///< see DispatchParams::divide
+  uint32_t data_blocks_max;        ///< of a dispatch that also receives
+  uint32_t data_blocks_alone_max;  ///< of a dispatch that only sends
+  uint32_t tell_blocks_max;        ///< that tell ids beside as many as those
+  uint32_t sum_blocks_alone_max;   ///< that sum, of a combine that only sends
+  uint32_t others;                 ///< ranks
   uint32_t tokens_max, topk, local_experts;
   bool one_grid;                      ///< see Capacity
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
