@@ -3,6 +3,7 @@
 //
 //   ./run bench low_latency                               # 4 GPUs, 128 tokens
 //   ./run bench low_latency --tokens 1,16,64,128 --sms 0,48,24
+//   ./run bench low_latency --quick                       # to compare two builds in turns
 //   ./run bench low_latency --device host --smoke         # small, to see that it works
 //
 // Calls are made in trains behind a pause. "In kernel" is from the first block's begin to the last
@@ -41,6 +42,7 @@ struct Settings {
   double zipf = 0;
   std::vector<uint32_t> tokens{128}, sms{0}, hidden{7168}, topk{8};
   uint32_t trains = 20;
+  bool quick = false;
   std::string device = "cuda", output;
 };
 
@@ -75,6 +77,15 @@ class Measurement {
       y_ = exchange_.combine_buffer(first.handle);
     }
     run_both("");
+    if (!settings_.quick) run_others();
+    exchange_.wait(stream_.native);
+    if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
+    exchange_.close();
+  }
+
+ private:
+  /// Logarithms, hooks and early weights.
+  void run_others() {
     how_ = {.logfmt = true};
     const TrainTimes shorter = time_pairs(Launched::one_by_one);
     add("combine logfmt, in kernel", logfmt_, shorter.spans[2]);
@@ -85,12 +96,7 @@ class Measurement {
     run_both("early weights: ");
     run_hooks("early weights, hooks");
     how_ = {};
-    exchange_.wait(stream_.native);
-    if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
-    exchange_.close();
   }
-
- private:
   /// Trains of dispatches alone, then of pairs.
   void run_both(const std::string& which) {
     const TrainTimes dispatches = time([&](uint32_t call, const SpanMemory& spans) {
@@ -286,6 +292,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
       ->check(CLI::Range(1, 10000));
+  app.add_flag("--quick", settings.quick, "no hooks, logarithms or early weights");
   app.add_option("--output", settings.output,
                  "a JSON file, such as bench/results/low_latency.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
