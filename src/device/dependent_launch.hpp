@@ -10,6 +10,10 @@ namespace tokenyard::grid {
 DEVICE void wait_for_previous();
 /// The kernel after this one may start once every block has said so or ended.
 DEVICE void let_next_start();
+/// By one warp of a block, before it waits: brings the launch's parameters near. Otherwise each
+/// line of them is waited for where it is first asked for, one after the other.
+template <class Params>
+DEVICE void fetch_parameters(const Params& params, const void* anywhere);
 
 }  // namespace tokenyard::grid
 

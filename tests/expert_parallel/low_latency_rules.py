@@ -139,9 +139,21 @@ RULES = (
     Rule(
         "places are emptied before the vote",
         "add_sums_kernel.hpp",
-        "const bool complete = finish_tokens(call, tokens, shares);",
-        "const bool complete = finish_tokens(call, tokens, shares);\n"
-        "  empty_places(call, tokens, shares);",
+        "const bool complete = finish_tokens(call, tokens, shares, emptied);",
+        "const bool complete = finish_tokens(call, tokens, shares, emptied);\n"
+        "  empty_places(call, tokens, shares, emptied);",
+    ),
+    Rule(
+        "what was emptied before the vote stays so when it fails",
+        "add_sums_kernel.hpp",
+        "shares.fill_again();",
+        "",
+    ),
+    Rule(
+        "a token's places are emptied when one of its spans is finished",
+        "add_sums_kernel.hpp",
+        "if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;",
+        "if (load<Order::relaxed, Scope::block>(&plan.outcome) == 0) return;",
     ),
 )
 

@@ -7,5 +7,7 @@ namespace tokenyard::grid {
 
 DEVICE void wait_for_previous() {}
 DEVICE void let_next_start() {}
+template <class Params>
+DEVICE void fetch_parameters(const Params&, const void*) {}
 
 }  // namespace tokenyard::grid

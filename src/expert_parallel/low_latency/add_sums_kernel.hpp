@@ -46,7 +46,12 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   if (lane != 0) return;
   plan.rows = population(rows);
   plan.shares = population(shares);
-  plan.lost = 0;
+  plan.outcome = 0;
+}
+
+/// While other warps may add to it: relaxed, since nothing else is read on its strength.
+DEVICE uint32_t lost_of(const TokenPlan& plan) {
+  return load<Order::relaxed, Scope::block>(&plan.outcome) & (TokenPlan::kSpanFinished - 1);
 }
 
 /// A span of a token's shares, a few of them in hand at a time.
@@ -76,26 +81,30 @@ class Shares {
 
   /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
   /// not come, as bits, among them.
-  DEVICE uint32_t await_loaded(uint32_t lost) {
-    KEEP_ROLLED for (uint32_t i = first_missing(); i < kSharesHeld; i = first_missing()) {
-      const uint32_t rank = plan_->share[first_ + i].rank, bit = 1u << (first_ + i);
-      const auto begin = static_cast<uint32_t>(cycles());
-      const bool come = (lost & bit) == 0 && call_.call.await(Phase::combine_partials, rank,
-                                                              call_.call.epoch(), [&](uint64_t&) {
-                                                                look_again();
-                                                                return first_missing() != i;
-                                                              });
-      if (!come) {
-        lost |= bit;
-        // What did not come counts as nothing.
-        UNROLL for (uint32_t j = 0; j < kSharesHeld; ++j) {
-          UNROLL for (uint32_t c = 0; c < kChunks; ++c)
-              replace_if(j == i, pieces_[j].of[c], Bytes16{});
-        }
-      }
-      if (thread::index() == 0)
-        call_.shared.waited[rank] += static_cast<uint32_t>(cycles()) - begin;
-    }
+  template <class Between>
+  DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
+    drop(lost);
+    uint32_t awaited = kNobody;
+    auto begin = static_cast<uint32_t>(cycles());
+    call_.call.await_ranks(
+        Phase::combine_partials, call_.call.epoch(),
+        [&] {
+          look_again();
+          const uint32_t i = first_missing();
+          const uint32_t rank = i < kSharesHeld ? plan_->share[first_ + i].rank : kNobody;
+          if (rank != awaited && thread::index() == 0) {
+            const auto now = static_cast<uint32_t>(cycles());
+            if (awaited != kNobody) call_.shared.waited[awaited] += now - begin;
+            begin = now;
+          }
+          awaited = rank;
+          between();
+          return rank;
+        },
+        [&](uint32_t) {
+          lost |= 1u << (first_ + first_missing());
+          drop(lost);
+        });
     return lost;
   }
 
@@ -109,12 +118,13 @@ class Shares {
   }
   /// By all lanes: empties the places of what is in hand, but for lost shares.
   DEVICE void empty() const {
-    if (!Codec::kKeepsPlaces || loads_ == 0) return;
-    const uint32_t lost = plan_->lost >> first_;
-    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
-          put_back(place(i) + c * Codec::kPiecesAChunk);
-    }
+    each_in_hand([](Peer<Bytes16> place, const Bytes16&) { put_back(place); });
+  }
+  /// By all lanes: as if they had not been emptied. Relaxed, as all that is stored there.
+  DEVICE void fill_again() const {
+    each_in_hand([](Peer<Bytes16> place, const Bytes16& piece) {
+      store<Order::relaxed, Scope::sys>(place, piece);
+    });
   }
   /// Whether that is all that there was.
   DEVICE bool emptied_all() const { return Codec::kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
@@ -125,6 +135,17 @@ class Shares {
   }
 
  private:
+  /// `body(place, piece)` for what is in hand, but for lost shares. Relaxed: of what this warp has
+  /// lost it knows, and of what others lose it has all.
+  template <class Body>
+  DEVICE void each_in_hand(Body body) const {
+    if (!Codec::kKeepsPlaces || loads_ == 0) return;
+    const uint32_t lost = lost_of(*plan_) >> first_;
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
+          body(place(i) + c * Codec::kPiecesAChunk, pieces_[i].of[c]);
+    }
+  }
   /// This lane's piece of a chunk, from the rank of a share. Relaxed: sixteen bytes are their own
   /// flag.
   DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
@@ -147,10 +168,15 @@ class Shares {
     }
   }
 
-  /// Word by word and without a branch: a compiler that sees one makes an index of the condition,
-  /// and keeps in memory what has an index.
-  DEVICE static void replace_if(bool condition, Bytes16& piece, const Bytes16& by) {
-    for (uint32_t i = 0; i < 4; ++i) piece.word[i] = condition ? by.word[i] : piece.word[i];
+  /// What did not come counts as nothing. Word by word and without a branch: a compiler that sees
+  /// one makes an index of the condition, and keeps in memory what has an index.
+  DEVICE void drop(uint32_t lost) {
+    UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
+      const bool is_lost = (lost >> (first_ + i) & 1) != 0;
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+        UNROLL for (uint32_t& word : pieces_[i].of[c].word) word = is_lost ? 0 : word;
+      }
+    }
   }
 
   /// Or kSharesHeld.
@@ -203,32 +229,50 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
       store_vector(to + c * kWarpLanes, sums.of[c].rounded());
 }
 
+/// By all lanes: empties the places of some shares of a token's span.
+template <class Codec>
+DEVICE void empty_span(const CombineParams& params, const TokenPlan& plan, uint32_t span,
+                       uint32_t kept) {
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
+  const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
+  KEEP_ROLLED for (uint32_t left = kept; left != 0; left &= left - 1) {
+    const Peer<Bytes16> staged = plan.share[first_bit(left)].staged;
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (Codec::has_piece(params, span * kChunks + c))
+        put_back(staged + (at + c * Codec::kPiecesAChunk));
+  }
+}
+
 /// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
 /// its way. False if some share did not come; the token's plan says then which.
-template <class Codec, class Meanwhile>
+template <class Codec, class Meanwhile, class Between>
 DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
-                         SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile) {
+                         SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile, Between between) {
   // Relaxed: other warps add to it meanwhile, and a vote follows.
-  uint32_t lost = load<Order::relaxed, Scope::block>(&plan.lost);
+  uint32_t lost = lost_of(plan);
   KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
     shares.load_from(plan, first, span);
     if (first == 0) meanwhile();
-    lost = shares.await_loaded(lost);
+    lost = shares.await_loaded(lost, between);
     shares.add_to(sums, warp::bit_or(lost));
     if (first + kSharesHeld >= plan.shares) break;
   }
-  if (lost != 0) fetch_or<Order::relaxed, Scope::block>(&plan.lost, lost);
+  if (lost != 0) fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost);
   return lost == 0;
 }
 
 /// By all lanes: all spans of this warp, as if nothing were lost; whether nothing was. Rows of y
 /// depend on nobody and come from far away, so the next token's are added while this one's shares
-/// are on their way. The last shares that were read are in hand at the end.
+/// are on their way. The last shares that were read are in hand at the end. Of a warp with one span
+/// only: while it waits it empties the places of tokens that all warps have finished, none of whose
+/// shares are lost; `emptied` is how many those are.
 template <class Codec>
-DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares) {
+DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares,
+                          uint32_t& emptied) {
   const CombineParams& params = call.params;
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
+  const uint32_t finished =
+      params.spans <= warp::count() ? params.spans * TokenPlan::kSpanFinished : UINT32_MAX;
   bool complete = true;
   each_span(params, [&](uint32_t span) {
     const PiecesOfRows<kChunks> y(params, span);
@@ -236,10 +280,21 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
     add_rows(y, sums, plans[0]);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       SpanSums<kChunks> ahead;
-      complete &= await_shares(shares, plans[place], span, sums, [&] {
-        if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
-      });
+      complete &= await_shares(
+          shares, plans[place], span, sums,
+          [&] {
+            if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
+          },
+          [&] {
+            if (emptied == place) return;
+            const TokenPlan& plan = plans[emptied];
+            if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
+            empty_span<Codec>(params, plan, span, (1u << plan.shares) - 1);
+            ++emptied;
+          });
       store_sums(call, tokens.at(place), span, sums);
+      if (tokens.has(params, place + 1) && warp::elect())
+        fetch_add<Order::relaxed, Scope::block>(&plans[place].outcome, TokenPlan::kSpanFinished);
       sums = ahead;
     }
   });
@@ -247,7 +302,8 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
 }
 
 /// By all lanes: this warp's spans of the tokens that some warp has lost shares of, without those:
-/// of all channels the same ones are missing. Nothing has been emptied, so all the rest is there.
+/// of all channels the same ones are missing. Of these tokens nothing has been emptied, so all the
+/// rest is there.
 template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
@@ -256,46 +312,31 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
     const PiecesOfRows<kChunks> y(params, span);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      if (plan.lost == 0) continue;
+      if (plan.lost() == 0) continue;
       SpanSums<kChunks> sums;
       add_rows(y, sums, plan);
       Shares<Codec> shares(call);
       KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
         shares.load_from(plan, first, span);
-        shares.add_to(sums, plan.lost);
+        shares.add_to(sums, plan.lost());
       }
       store_sums(call, tokens.at(place), span, sums);
     }
   });
 }
 
-/// By all lanes: empties the places of what this warp has read, first of `shares`, which are in
-/// hand. One that may not have been filled is left as it is, for a masked rank may yet write there,
-/// and is refilled before it is unmasked.
+/// By all lanes: empties the places of what this warp has read, but for those of `shares`, which
+/// are empty. One that may not have been filled is left as it is, for a masked rank may yet write
+/// there, and is refilled before it is unmasked.
 template <class Codec>
-DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
-                         const Shares<Codec>& shares) {
-  constexpr uint32_t kChunks = Codec::kSpanChunks;
+DEVICE void empty_places(const Combine& call, const OwnTokens& tokens, const Shares<Codec>& shares,
+                         uint32_t first) {
   const CombineParams& params = call.params;
-  shares.empty();
   if (shares.emptied_all()) return;
   each_span(params, [&](uint32_t span) {
-    const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
-    bool has_piece[kChunks];
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece[c] =
-        Codec::has_piece(params, span * kChunks + c);
-    const auto put_back_pieces = [&](Peer<Bytes16> staged) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece[c])
-          put_back(staged + (at + c * Codec::kPiecesAChunk));
-    };
-    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+    KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      const uint32_t kept = plan.kept() & ~shares.emptied(plan, span);
-      // A block has little else to do than this between its vote and its end.
-      UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
-          put_back_pieces(plan.share[i].staged);
-      KEEP_ROLLED for (uint32_t left = kept >> kSharesHeld << kSharesHeld; left != 0;
-                       left &= left - 1) put_back_pieces(plan.share[first_bit(left)].staged);
+      empty_span<Codec>(params, plan, span, plan.kept() & ~shares.emptied(plan, span));
     }
   });
 }
@@ -304,7 +345,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
 DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
   const bool closed = warp::lane() < plan.shares && !call.call.open(plan.share[warp::lane()].rank);
   const uint32_t lost = warp::ballot(closed);
-  if (warp::elect()) plan.lost = lost;
+  if (warp::elect()) plan.outcome = lost;
 }
 
 /// By the whole block: picks that each sum lacks.
@@ -313,15 +354,16 @@ DEVICE void tell_lost(const Combine& call, const OwnTokens& tokens) {
                    place += block::threads()) {
     const TokenPlan& plan = call.shared.plans[place];
     uint32_t picks = 0;
-    KEEP_ROLLED for (uint32_t left = plan.lost; left != 0; left &= left - 1) picks +=
+    KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) picks +=
         plan.share[first_bit(left)].picks;
     call.params.lost[tokens.at(place)] = static_cast<int32_t>(picks);
   }
 }
 
 /// By a whole receiving block. A row of sums counts whole or not at all: when a block's warps have
-/// finished their chunks of some tokens they vote, and no place is emptied before. `some_closed`:
-/// there are ranks that the block does not speak with.
+/// finished their chunks of some tokens they vote, and no place is emptied before of which a warp
+/// has not what lay there in hand. `some_closed`: there are ranks that the block does not speak
+/// with.
 template <class Codec>
 DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
   if (some_closed) {
@@ -329,9 +371,15 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
     block::sync();
   }
   Shares<Codec> shares(call);
-  const bool complete = finish_tokens(call, tokens, shares);
-  if (block::any(!complete)) finish_without_lost<Codec>(call, tokens);
-  empty_places(call, tokens, shares);
+  uint32_t emptied = 0;
+  const bool complete = finish_tokens(call, tokens, shares, emptied);
+  shares.empty();  // While other warps finish theirs.
+  if (block::any(!complete)) [[unlikely]] {
+    shares.fill_again();
+    finish_without_lost<Codec>(call, tokens);
+    shares.empty();
+  }
+  empty_places(call, tokens, shares, emptied);
   if (call.params.lost != nullptr) tell_lost(call, tokens);
 }
 

@@ -32,7 +32,6 @@ DEVICE Peer<T> settled(Peer<T> place) {
 /// go by the launch's parameters alone: what lies in memory the kernels before may yet write.
 DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) {
   grid::wait_for_previous();
-  if (params.whole_gpu) grid::let_next_start();
   const uint64_t start_ns = now_ns();
   // Nobody else writes this block's word while the kernel runs. Relaxed all the same, and of an
   // address that each thread makes itself: a compiler that takes the word for the block's, and not
@@ -40,6 +39,7 @@ DEVICE Call begin_call(const CallParams& params, CallShared& shared, Kind kind) 
   const uint32_t block = block::index() + (thread::index() < block::threads() ? 0 : 1);
   const auto before = load<Order::relaxed, Scope::gpu>(
       &params.workspace->progress[static_cast<uint32_t>(kind)][block]);
+  if (params.whole_gpu && warp::index() == 0) grid::let_next_start();
   return {.params = params, .shared = shared, .kind = kind, .before = before, .start_ns = start_ns};
 }
 
@@ -137,14 +137,12 @@ struct Look {
   }
 };
 
-/// By the whole block, which meets: with whom it speaks, and that it may. The last threads look;
-/// meanwhile the first make ready what is to be sent. Whether there are ranks that it does not
-/// speak with.
-DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
+/// By the block's last `lookers` threads: with whom it speaks, and that it may. Whether there are
+/// ranks of this thread's that it does not speak with.
+DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_t lookers) {
   const CallParams& params = call.params;
   bool closed = false;
-  KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks;
-                   rank += block::threads()) {
+  KEEP_ROLLED for (uint32_t rank = thread_from_last(); rank < params.ranks; rank += lookers) {
     const bool other = rank != params.rank;
     const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
     const bool active = params.active.contains(rank);
@@ -158,7 +156,14 @@ DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
     call.shared.open[rank] = open;
     closed |= !open;
   }
-  const bool some_closed = block::any(closed);
+  return closed;
+}
+
+/// By the whole block, which meets. The last threads look; meanwhile the first make ready what is
+/// to be sent. Whether there are ranks that it does not speak with.
+DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
+  const CallParams& params = call.params;
+  const bool some_closed = block::any(find_open(call, first, sending, block::threads()));
   if (sends(params.part) || !speaks()) return some_closed;
   // Who only receives waits for no room, and its block need not wait for a release.
   KEEP_ROLLED for (uint32_t rank = thread::index(); rank < params.ranks;

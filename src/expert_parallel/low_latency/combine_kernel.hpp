@@ -9,6 +9,7 @@ namespace tokenyard::low_latency {
 template <class Codec>
 DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
+  if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const CallParams& common = params.call;
   if (sends(common.part) && block::index() < common.send_blocks)
     send_combine<Codec>(params, shared);

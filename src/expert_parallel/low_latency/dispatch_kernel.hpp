@@ -5,21 +5,16 @@
 
 namespace tokenyard::low_latency {
 
+/// Senders have the lower indices and wait for no receiver: a grid that is not resident as a whole
+/// ends too.
 DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
+  if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
   const CallParams& common = params.call;
-  const Call call = begin_call(common, shared.call, Kind::dispatch);
-  const uint32_t senders = sends(common.part) ? common.send_blocks : 0;
-  DispatchTail tail = params.tail;
-  tail.base = block::shared_tail<DispatchShared>();
-  const Dispatch dispatch{params, shared, tail, call};
-  // Senders have the lower indices and wait for no receiver: a grid that is not resident as a
-  // whole ends too.
-  if (block::index() < senders)
-    send_dispatch(dispatch);
+  if (sends(common.part) && block::index() < common.send_blocks)
+    send_dispatch(params, shared);
   else
-    receive_dispatch(dispatch);
-  close_call(call);
+    receive_dispatch(params, shared);
 }
 
 DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)

@@ -89,8 +89,8 @@ uint32_t round_up_to_line(uint32_t pieces) {
 Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
   Split most = dispatch_most;
   if (part == Part::send)
-    most.send_blocks = std::min(most.send_blocks, std::min(shaping(tokens), data_blocks_alone_max) +
-                                                      tell_blocks_max + kSpeaker);
+    most.send_blocks =
+        std::min(most.send_blocks, data_blocks_alone(tokens) + tell_blocks_max + kSpeaker);
   return split(part, blocks,
                std::min(data_blocks_max + tell_blocks_max, dispatch_senders(blocks, others)), most);
 }
@@ -100,8 +100,8 @@ Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
 SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
   const uint32_t senders = split.send_blocks;
   const bool alone = split.blocks == senders;
-  uint32_t data = std::min(senders, std::max(shaping(tokens), 1u));
-  if (alone) data = std::min(data, data_blocks_alone_max);
+  uint32_t data =
+      std::min(senders, std::max(alone ? data_blocks_alone(tokens) : shaping(tokens), 1u));
   // Of two senders on a host one moves tokens, however many might tell.
   if (senders > data_blocks_max)
     data = std::min(data, senders - (alone ? 1 : std::min(tell_blocks_max, senders - 1)));

@@ -64,6 +64,10 @@ struct Plan {
   uint32_t receivers_alone(uint32_t blocks, uint32_t units) const;
   /// By which a call is shaped: where all ranks must give the same shape, those that there may be.
   uint32_t shaping(uint32_t tokens) const { return one_grid ? tokens_max : tokens; }
+  /// Of a dispatch that only sends, a token each: more would find none, or only wait for the link.
+  uint32_t data_blocks_alone(uint32_t tokens) const {
+    return std::min(shaping(tokens), data_blocks_alone_max);
+  }
 
   /// Of each block: no more than have something to do, since a block of few tokens takes about as
   /// long as its warps take to issue their instructions.

@@ -37,9 +37,9 @@
 ///    kTimesLate times the call's. Ranks that wait for one another therefore end as well.
 /// 7. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
 ///    must agree whether a source took part: the first block that knows decides, by one
-///    compare-and-exchange a source. A row of sums counts whole or not at all: the block that
-///    finishes a token votes before it empties the row's places, and adds anew, without the row,
-///    if some warp lacks a part of it.
+///    compare-and-exchange a source. A row of sums counts whole or not at all: if some warp of the
+///    block that finishes a token lacks a part of it, the token is added anew without it. Until no
+///    warp can, places of the token's rows are emptied only by who has in hand what lay there.
 #pragma once
 
 #include <cstddef>

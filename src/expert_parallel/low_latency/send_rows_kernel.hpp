@@ -16,7 +16,7 @@ struct DispatchShared {
 struct Dispatch {
   const DispatchParams& params;
   DispatchShared& shared;
-  const DispatchTail& tail;
+  const DispatchTail tail;  ///< of a receiving block
   const Call& call;
 };
 
@@ -312,22 +312,30 @@ struct LoadedUnit {
   }
 };
 
+/// By all warps of a sending block, last of all.
+DEVICE void end_sending(const Dispatch& call) {
+  if (block::index() == 0 && thread::index() == 0) *call.params.out.epoch = call.call.epoch();
+  advance_epoch(call.call);
+  close_call(call.call);
+}
+
 /// By all lanes of a warp that moves tokens: one after the other, the next one's data on its way
-/// while this one's leaves. `open` is called once, when the first is ready. But of two teams, which
-/// rows as wide as 7168 leave room for, the second opens at once and casts then: until the block
-/// has met the schedulers serve the first one's token, which leaves that much sooner, and then the
-/// wire is busy while the other's is made ready.
-template <class Open>
-DEVICE void send_tokens(const Dispatch& call, Open open) {
-  const DispatchParams& params = call.params;
-  LoadedUnit next = LoadedUnit::load(params, SendPosition::first(params));
+/// while this one's leaves. Other warps of the block, which it meets when its first is ready, find
+/// out whether it may send. But of two teams, which rows as wide as 7168 leave room for, the second
+/// meets them at once and casts then: until the block has met the schedulers serve the first one's
+/// token, which leaves that much sooner, and then the wire is busy while the other's is made ready.
+DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
+  const SendPosition first = SendPosition::first(params);
   const bool yields = params.send_teams == 2 && warp::index() >= params.by.send_team.divisor;
-  if (yields) open();
+  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
+  const Dispatch call{params, shared, {}, begun};
+  LoadedUnit next = LoadedUnit::load(params, first);
+  if (yields) block::any(false);
   bool opened = yields, sends = next.there_is(params);
   KEEP_ROLLED do {
     ReadyUnit ready{};
     if (sends) ready = next.ready(call);
-    if (!opened) open();
+    if (!opened) block::any(false);
     opened = true;
     if (!sends) break;
     next = next.next(params);
@@ -336,35 +344,37 @@ DEVICE void send_tokens(const Dispatch& call, Open open) {
   }
   while (sends)
     ;
+  end_sending(call);
 }
 
-/// By all lanes of a warp that tells ids, or nothing.
-template <class Open>
-DEVICE void tell_ids(const Dispatch& call, const IdsShare& share, Open open) {
+/// By all lanes of a warp that tells ids, or nothing. The block's last warps are such, so they find
+/// out whether it may send. `begin`: the block's warps that move tokens.
+DEVICE void tell_ids(const DispatchParams& params, DispatchShared& shared, uint32_t begin) {
+  const IdsShare share = IdsShare::of_warp(params, begin);
+  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
+  const Dispatch call{params, shared, {}, begun};
+  const Look look = Look::first(begun, true);
   LeavingIds ids(call);
   // A warp without words may be the one that looks, for which the others wait.
-  if (share.has_words()) ids.pack(share.load(call.params, share.first));
-  open();
+  if (share.has_words()) ids.pack(share.load(params, share.first));
+  block::any(find_open(begun, look, true, block::threads() - begin * kWarpLanes));
   KEEP_ROLLED for (uint32_t base = share.first; base < share.count; base += share.stride) {
-    if (base != share.first) ids.pack(share.load(call.params, base));
+    if (base != share.first) ids.pack(share.load(params, base));
     ids.send(share.count);
   }
+  end_sending(call);
 }
 
 /// By a whole sending block, which meets. What leaves first is made ready while the block learns
-/// whether it may send.
-DEVICE void send_dispatch(const Dispatch& call) {
-  const DispatchParams& params = call.params;
+/// whether it may send. What a warp is to do the launch alone tells: it is there before the kernels
+/// before have ended, since the way to code that is not near takes long.
+DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const uint32_t warps =
       block::index() < params.data_blocks ? params.send_teams * params.by.send_team.divisor : 0;
-  const Look look = Look::first(call.call, true);
-  const auto open = [&] { open_call(call.call, look, true); };
   if (warp::index() < warps)
-    send_tokens(call, open);
+    send_tokens(params, shared);
   else
-    tell_ids(call, IdsShare::of_warp(params, warps), open);
-  if (block::index() == 0 && thread::index() == 0) *params.out.epoch = call.call.epoch();
-  advance_epoch(call.call);
+    tell_ids(params, shared, warps);
 }
 
 }  // namespace tokenyard::low_latency

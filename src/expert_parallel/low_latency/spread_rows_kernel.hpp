@@ -111,13 +111,23 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
   }
 }
 
-/// By all lanes: this lane's pieces of a unit, or none. `seen` is what a glance found.
+/// By all lanes: this lane's pieces of a unit, or none. `seen` is what a glance found. Data and
+/// scales are waited for together: who asked for the scales when the data has come would wait for
+/// memory once more. What did not come of a masked source counts as zeros.
 DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
-  const auto take_piece = [&](Peer<Bytes16> staged, const Bytes16& piece) {
-    return take(call.call, Phase::dispatch_rows, job.of.source, staged, piece);
-  };
-  return {.data = job.has_piece ? take_piece(job.staged, seen.data) : Bytes16{},
-          .scales = job.has_scales ? take_piece(job.scales, seen.scales) : Bytes16{}};
+  UnitPieces pieces = seen;
+  const auto lacks_data = [&] { return job.has_piece && !has_come(pieces.data); };
+  const auto lacks_scales = [&] { return job.has_scales && !has_come(pieces.scales); };
+  if (lacks_data() || lacks_scales())
+    call.call.await(Phase::dispatch_rows, job.of.source, call.call.epoch(), [&](uint64_t&) {
+      // Relaxed: sixteen bytes are their own flag.
+      if (lacks_data()) pieces.data = load<Order::relaxed, Scope::sys>(job.staged);
+      if (lacks_scales()) pieces.scales = load<Order::relaxed, Scope::sys>(job.scales);
+      return !lacks_data() && !lacks_scales();
+    });
+  warp::sync();  // Of a warp that may be divergent, nvcc shuffles one lane after the other.
+  return {.data = job.has_piece ? emptied(job.staged, pieces.data) : Bytes16{},
+          .scales = job.has_scales ? emptied(job.scales, pieces.scales) : Bytes16{}};
 }
 
 /// By all lanes: a unit of a row to each of its experts' rows. `live`: lanes whose pick is here.
@@ -182,10 +192,13 @@ DEVICE bool learn(const Dispatch& call, const Proposal& first) {
 
 /// By a whole receiving block. Until the verdicts are in, the block goes on by what it holds
 /// itself, and stores nothing; nearly always that is what they say.
-DEVICE void receive_dispatch(const Dispatch& call) {
-  const DispatchParams& params = call.params;
-  const Look look = Look::first(call.call, false);
+DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
   const OwnRows own = OwnRows::of_block(params);
+  DispatchTail tail = params.tail;
+  tail.base = block::shared_tail<DispatchShared>();
+  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
+  const Dispatch call{params, shared, tail, begun};
+  const Look look = Look::first(begun, false);
   SpreadJob job = SpreadJob::first(call, own);
   SourceToken of_pick = own.at(params, params.by.topk.quotient(thread::index()));
   empty_tables(call);
@@ -230,6 +243,7 @@ DEVICE void receive_dispatch(const Dispatch& call) {
       spread_unit(call, now, live, slot, pieces);
   }
   if (own.first == 0) ready_verdicts(call);
+  close_call(begun);
 }
 
 }  // namespace tokenyard::low_latency

@@ -18,9 +18,13 @@ struct alignas(8) WeightedRow {
 struct TokenPlan {
   uint32_t rows;    ///< of experts of this rank
   uint32_t shares;  ///< ranks that send a row of sums
-  uint32_t lost;    ///< shares that do not count, as bits
+  /// Shares that do not count, as bits, and above them how many spans are finished: one word, so
+  /// that who sees all spans sees what was lost of them.
+  uint32_t outcome;
+  static constexpr uint32_t kSpanFinished = 1u << kTopkMax;
+  DEVICE uint32_t lost() const { return outcome & (kSpanFinished - 1); }
   /// The others.
-  DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost; }
+  DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost(); }
   WeightedRow row[kTopkMax];
   struct alignas(16) Share {
     Peer<Bytes16> staged;

@@ -48,6 +48,9 @@ DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t no
   return end_of_wait(heard_at, now, clock, params.timeout);
 }
 
+/// Who is awaited by a lane that has everything.
+inline constexpr uint32_t kNobody = UINT32_MAX;
+
 /// What look_around says of a wait that is over.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
 
@@ -114,6 +117,33 @@ struct Call {
           next_look = look_around(params, start_ns, what.phase, rank, expected,
                                   static_cast<uint32_t>(what.seen), next_look);
           return next_look != kGivenUp;
+        });
+  }
+
+  /// Waits for several ranks at once: who waits for one after the other looks for the second only
+  /// when the first has come, and each look takes as long as memory does. `awaited()` looks again,
+  /// for all that is missing, and says of a rank that is still waited for, or kNobody;
+  /// `lose(rank)`: it is masked, now or before, and is to be waited for no more.
+  template <class WhoIsAwaited, class Lose>
+  DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited, Lose lose) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase), .expected = expected};
+    uint32_t polls_left = params.polls_a_look, next_look = 0, rank = kNobody;
+    wait_until(
+        what,
+        [&] {
+          rank = awaited();
+          return rank == kNobody;
+        },
+        [&] {
+          if (--polls_left != 0) [[likely]]
+            return true;
+          polls_left = params.polls_a_look;
+          next_look = look_around(params, start_ns, what.phase, rank, expected, 0, next_look);
+          if (next_look == kGivenUp) {
+            lose(rank);
+            next_look = 0;
+          }
+          return true;
         });
   }
 };
