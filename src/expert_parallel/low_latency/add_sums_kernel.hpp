@@ -80,9 +80,10 @@ class Shares {
   }
 
   /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
-  /// not come, as bits, among them.
+  /// not come, as bits, among them. `between` is called between looks, if there are any.
   template <class Between>
   DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
+    if (lost == 0 && first_missing() == kSharesHeld) return 0;
     drop(lost);
     uint32_t awaited = kNobody;
     auto begin = static_cast<uint32_t>(cycles());
@@ -229,18 +230,25 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
       store_vector(to + c * kWarpLanes, sums.of[c].rounded());
 }
 
-/// By all lanes: empties the places of some shares of a token's span.
+/// This lane's places in a span of staged rows.
 template <class Codec>
-DEVICE void empty_span(const CombineParams& params, const TokenPlan& plan, uint32_t span,
-                       uint32_t kept) {
-  constexpr uint32_t kChunks = Codec::kSpanChunks;
-  const uint32_t at = span * kChunks * Codec::kPiecesAChunk + warp::lane();
-  KEEP_ROLLED for (uint32_t left = kept; left != 0; left &= left - 1) {
-    const Peer<Bytes16> staged = plan.share[first_bit(left)].staged;
-    UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (Codec::has_piece(params, span * kChunks + c))
-        put_back(staged + (at + c * Codec::kPiecesAChunk));
+class SpanPlaces {
+ public:
+  DEVICE SpanPlaces(const CombineParams& params, uint32_t span)
+      : at_(span * kChunks * Codec::kPiecesAChunk + warp::lane()) {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece_[c] =
+        Codec::has_piece(params, span * kChunks + c);
   }
-}
+  DEVICE void put_back_of(Peer<Bytes16> row) const {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece_[c])
+        put_back(row + (at_ + c * Codec::kPiecesAChunk));
+  }
+
+ private:
+  static constexpr uint32_t kChunks = Codec::kSpanChunks;
+  uint32_t at_;
+  bool has_piece_[kChunks];
+};
 
 /// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
 /// its way. False if some share did not come; the token's plan says then which.
@@ -289,7 +297,9 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
             if (emptied == place) return;
             const TokenPlan& plan = plans[emptied];
             if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
-            empty_span<Codec>(params, plan, span, (1u << plan.shares) - 1);
+            const SpanPlaces<Codec> places(params, span);
+            KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i)
+                places.put_back_of(plan.share[i].staged);
             ++emptied;
           });
       store_sums(call, tokens.at(place), span, sums);
@@ -334,9 +344,15 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens, const Sha
   const CombineParams& params = call.params;
   if (shares.emptied_all()) return;
   each_span(params, [&](uint32_t span) {
+    const SpanPlaces<Codec> places(params, span);
     KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      empty_span<Codec>(params, plan, span, plan.kept() & ~shares.emptied(plan, span));
+      const uint32_t kept = plan.kept() & ~shares.emptied(plan, span);
+      // A block has little else to do than this between its vote and its end.
+      UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
+          places.put_back_of(plan.share[i].staged);
+      KEEP_ROLLED for (uint32_t left = kept >> kSharesHeld << kSharesHeld; left != 0;
+                       left &= left - 1) places.put_back_of(plan.share[first_bit(left)].staged);
     }
   });
 }

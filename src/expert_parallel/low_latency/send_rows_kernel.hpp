@@ -335,11 +335,14 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
   KEEP_ROLLED do {
     ReadyUnit ready{};
     if (sends) ready = next.ready(call);
-    if (!opened) block::any(false);
+    const bool opens = !opened;
+    if (opens) block::any(false);
     opened = true;
     if (!sends) break;
-    next = next.next(params);
+    // But for what leaves first: until then the wire is idle.
+    if (!opens) next = next.next(params);
     ready.send(call);
+    if (opens) next = next.next(params);
     sends = next.there_is(params);
   }
   while (sends)
