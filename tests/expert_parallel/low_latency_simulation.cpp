@@ -203,6 +203,8 @@ constexpr const char* kMorePatience =
     "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
 constexpr const char* kOnlyReported =
     "a combine adds what its blocks' first threads have waited, which may be nothing";
+constexpr const char* kEmptiedLater =
+    "places of a token that nobody knows to be finished are emptied after the vote, as others are";
 constexpr const char* kEarlyEnd =
     "a block's end is told by its first thread, whose own may be early";
 constexpr const char* kMorePulses = "pulses at every look are more than anybody needs, and no less";
@@ -216,8 +218,9 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::acquire_made_relaxed, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
-                   {simulation::Fault::barrier_removed, "call_kernel.hpp:173", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:368", kOnlyReported},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:178", kEarlyEnd},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:307", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:432", kOnlyReported},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePulses},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:40", kMorePatience}},
      .seeds = 2000});
