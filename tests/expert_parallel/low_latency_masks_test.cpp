@@ -131,6 +131,35 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
   }));
 }
 
+/// With one pick a token all rows go as they are, and wait for nobody's weights.
+TEST_P(LowLatencyMasks, AnOwnerThatIsMaskedBeforeACombineIsSentNothing) {
+  const auto all = worlds_apart();
+  if (all.empty()) GTEST_SKIP() << "a GPU a rank is needed";
+  LowLatencyCase of = with_seed(1, static_cast<uint32_t>(all.size()));
+  of.shape.topk = 1;
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    LowLatency exchange(world, of.options());
+    const std::vector<Tokens> tokens = of.draw();
+    const LowLatencyTokens mine(world, of, tokens[world.rank()]);
+    const LowLatencyReceived received = exchange.dispatch(mine.input());
+    exchange.wait();
+    void* const y = exchange.combine_buffer(received.handle);
+    run_experts(exchange, of, tokens, y);
+    std::set<uint32_t> without = {0};
+    if (world.rank() == 0) {
+      without.clear();
+      for (uint32_t rank = 1; rank < world.size(); ++rank) without.insert(rank);
+      for (const uint32_t rank : without) exchange.update_mask(rank, true);
+    } else {
+      world.barrier("rank 0 would have sent its rows");
+    }
+    const CombineOnDevice combined(exchange, of, tokens[world.rank()]);
+    exchange.combine(combined.what(y, mine), received.handle, {.timeout = kTimeout});
+    EXPECT_EQ(difference_after_combine(exchange, of, tokens[world.rank()], combined, without), "");
+    if (world.rank() == 0) world.barrier("rank 0 would have sent its rows");
+  }));
+}
+
 TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {
   const auto all = worlds(kCase.shape.ranks);
   expect_none_failed(run_ranks(all, [&](World& world) {

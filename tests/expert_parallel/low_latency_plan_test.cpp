@@ -33,6 +33,18 @@ TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
   expect_split(plan.combine(Part::both, 2, 128), 2, 1);
 }
 
+/// Between two ranks blocks that finish several tokens each are the more; not as logarithms, which
+/// take long to code.
+TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
+  const Plan two = plan_of(128, 2);
+  expect_split(two.combine(Part::both, 48, 128), 48, 20);
+  expect_split(two.combine(Part::both, 8, 128), 8, 3);
+  expect_split(two.combine(Part::both, 2, 128), 2, 1);
+  expect_split(two.combine(Part::both, 48, 128, true), 48, 24);
+  expect_split(two.combine(Part::both, 48, 96), 48, 24);
+  expect_split(plan_of(128).combine(Part::both, 48, 128), 48, 24);
+}
+
 TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   const Plan plan = plan_of(128);
   // Beside those that move data some tell ids, or weights, and the last speaks for the rank.

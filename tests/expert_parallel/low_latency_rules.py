@@ -131,6 +131,36 @@ RULES = (
         "params.batch, common.rank) + at, call_.call.epoch() - 1,",
     ),
     Rule(
+        "a row that is alone is weighed twice",
+        "send_sums_kernel.hpp",
+        "row.weight = is_alone(all) ? 1 : std::bit_cast<float>(early_.value);",
+        "row.weight = std::bit_cast<float>(early_.value);",
+    ),
+    Rule(
+        "a row that is alone is weighed by nobody",
+        "add_sums_kernel.hpp",
+        ".weight = picked == 1 ? pick.row.weight : 1.0f};",
+        ".weight = 1.0f};",
+    ),
+    Rule(
+        "an owner keeps no weights of rows that come as they are",
+        "send_rows_kernel.hpp",
+        "params.out.weights[at] = weight;  // For rows here, and those that come as they are.",
+        "if (rank == common.rank) params.out.weights[at] = weight;",
+    ),
+    Rule(
+        "rows behind one that needs no weight wait for none either",
+        "send_sums_kernel.hpp",
+        "weighed = !ahead;",
+        "weighed = true;",
+    ),
+    Rule(
+        "a row planned first is weighed where it would have been",
+        "send_sums_kernel.hpp",
+        "hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;",
+        "hoisted_ == 1u << warp::lane() ? 0 : all & lanes_below();",
+    ),
+    Rule(
         "a block goes by what it holds, whatever the verdict",
         "spread_rows_kernel.hpp",
         "differs |= proposal.verdict() != proposal.mine;",

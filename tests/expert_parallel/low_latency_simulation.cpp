@@ -219,8 +219,8 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
                    {simulation::Fault::barrier_removed, "call_kernel.hpp:178", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:132", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:257", kOnlyReported},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:136", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:261", kOnlyReported},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePulses},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:40", kMorePatience}},
      .seeds = 2000});

@@ -35,10 +35,14 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   const bool leads = there && (same & lanes_below()) == 0;
   const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
   if (here) plan.row[population(rows & lanes_below())] = pick.row;
-  if (leads)
+  if (leads) {
+    const uint32_t picked = population(same);
     plan.share[population(shares & lanes_below())] = {
-        call.params.call.windows.partial_here(call.call.parity(), rank, token), rank,
-        population(same)};
+        .staged = call.params.call.windows.partial_here(call.call.parity(), rank, token),
+        .rank = static_cast<uint16_t>(rank),
+        .picks = static_cast<uint16_t>(picked),
+        .weight = picked == 1 ? pick.row.weight : 1.0f};
+  }
   if (lane != 0) return;
   plan.rows = population(rows);
   plan.shares = population(shares);

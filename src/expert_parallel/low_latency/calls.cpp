@@ -81,7 +81,7 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
 
 void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part part,
                                        uint32_t blocks, Stream stream) {
-  const low_latency::Split split = plan_.combine(part, blocks, params.tokens);
+  const low_latency::Split split = plan_.combine(part, blocks, params.tokens, logfmt);
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;

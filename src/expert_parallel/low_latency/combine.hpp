@@ -4,17 +4,20 @@
 ///     sending blocks, for the others' tokens           receiving blocks, for this rank's tokens
 ///     ---- this rank's weights, unless the              (to the other ranks' sending blocks)
 ///          dispatch has told them -------------->
-///     await a token's weights, sum, round,
-///     ---- a row of sums ------------------------>      own experts' rows straight from y, in
+///     await a token's weights, sum, round;
+///     of a row that is alone, nothing of that
+///     ---- a row of sums, or the row itself ----->      own experts' rows straight from y, in
 ///     fp32;
-///                                                       every rank's sums; adds, rounds;
+///                                                       every rank's sums; weighs those that
+///                                                       are one row, adds, rounds;
 ///                                                       the block votes: a row counts whole or is
 ///                                                       left out of a second sum
 ///
-/// Two roundings to BF16 a contribution from another rank, one of the result for this rank's own.
-/// The order of sums is that of the token's picks: the same bits for every grid and timing. Remote
-/// bytes: 2 * hidden a token and rank it went to, 8 * topk of weights. Two latencies, or one if
-/// weights were told in the dispatch.
+/// Two roundings to BF16 a contribution from another rank, but one of the result for this rank's
+/// own and for a rank with one pick, whose row comes as it is. The order of sums is that of the
+/// token's picks: the same bits for every grid and timing. Remote bytes: 2 * hidden a token and
+/// rank it went to, 8 * topk of weights. Two latencies, or one if weights were told in the
+/// dispatch.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 /// The sending blocks of a combine: weights to everybody, unless the dispatch has told them, then
 /// sums of this rank's experts' rows to the owners of the tokens. Nothing waits for the block until
 /// weights have left and the first rows are on their way: a warp finds out by itself what its
-/// share of a token is made of.
+/// share of a token is made of. A row that is alone, the only one here of its token, is no sum: it
+/// goes as it is, its owner weighs it, and so it need not wait for its weight.
 #pragma once
 
 #include "expert_parallel/low_latency/call_kernel.hpp"
@@ -111,22 +112,27 @@ class TokenGroup {
     lanes_of_token_ = settled(((1u << params.topk) - 1) << which * params.topk);
   }
   /// By all lanes. Nothing is asked of what is loaded.
-  DEVICE void fetch() {
-    if (slot_at_ == nullptr) return;
+  DEVICE void fetch(bool wanted = true) {
+    if (slot_at_ == nullptr || !wanted) return;
     slot_ = load_cached(slot_at_);
     early_ = look_at(early_at_);
   }
 
   /// By all lanes: the group's rows, in the order of tokens and of their picks, with the weights
-  /// that are here.
-  DEVICE void plan(const Combine& call, PlannedGroup& planned) const {
-    const uint32_t lives = warp::ballot(has_row());
-    if (warp::lane() == 0) planned.rows = population(lives);
+  /// that are here. If some are not, a row that is alone comes first where `hurries`.
+  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
+    const uint32_t all = warp::ballot(has_row());
+    hoisted_ = 0;
+    if (hurries && !is_weighed(call)) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
+    if (warp::lane() == 0) {
+      planned.rows = population(all);
+      planned.ahead = population(hoisted_);
+    }
     if (has_row()) {
-      PlannedRow& row = planned.row[population(lives & lanes_below())];
-      const bool ends = (lives & lanes_of_token_ & lanes_above()) == 0;
+      PlannedRow& row = planned.row[place(all)];
+      const bool ends = (all & lanes_of_token_ & lanes_above()) == 0;
       row.slot = slot_ | (ends ? PlannedRow::kEnds : 0);
-      row.weight = std::bit_cast<float>(early_.value);
+      row.weight = is_alone(all) ? 1 : std::bit_cast<float>(early_.value);
       if (ends) row.home = call.call.parity() == 0 ? home_[0] : home_[1];
     }
     warp::sync();
@@ -138,11 +144,13 @@ class TokenGroup {
   /// By all lanes, when the block knows with whom it speaks: makes it so. A token whose owner is
   /// masked goes nowhere.
   DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
-    float weight = 0;
-    const uint32_t lives = warp::ballot(has_row());
-    const uint32_t unknown = warp::ballot(has_row() && !await_weight(call, weight));
+    float weight = 1;
+    const uint32_t all = warp::ballot(has_row());
+    bool known = true;
+    if (has_row()) known = is_alone(all) ? call.call.open(source_) : await_weight(call, weight);
+    const uint32_t unknown = warp::ballot(!known);
     if (has_row()) {
-      PlannedRow& row = planned.row[population(lives & lanes_below())];
+      PlannedRow& row = planned.row[place(all)];
       row.weight = weight;
       if ((unknown & lanes_of_token_) != 0) row.home = Peer<Bytes16>();
     }
@@ -151,6 +159,18 @@ class TokenGroup {
 
  private:
   DEVICE bool has_row() const { return slot_ >= 0; }
+  /// Whether this lane has a row, and the only one of its token. `all`: the lanes with rows, as
+  /// bits.
+  DEVICE bool is_alone(uint32_t all) const {
+    const uint32_t of_token = all & lanes_of_token_;
+    return has_row() && (of_token & (of_token - 1)) == 0;
+  }
+  /// Where the row of a lane that has one comes.
+  DEVICE uint32_t place(uint32_t all) const {
+    const uint32_t before = hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;
+    return population(before);
+  }
+  DEVICE static uint32_t lowest_bit(uint32_t bits) { return bits & (0 - bits); }
   DEVICE static uint32_t tokens(const CombineParams& params) {
     return params.by.topk.quotient(kWarpLanes);
   }
@@ -187,8 +207,9 @@ class TokenGroup {
   Peer<Stamped> early_at_;  ///< by this rank's number for the batch, mostly everybody's
   Peer<Bytes16> home_[2];   ///< of its token's sums, by parity
   uint32_t lanes_of_token_ = 0;
-  int32_t slot_ = -1;  ///< of its row, or none
-  Stamped early_{};    ///< its weight as it lay there before it was needed
+  int32_t slot_ = -1;     ///< of its row, or none
+  Stamped early_{};       ///< its weight as it lay there before it was needed
+  uint32_t hoisted_ = 0;  ///< the lane whose row was planned first though it is not, as a bit
 };
 
 /// What a warp has in hand of a group: some of its rows, this lane's pieces of a span of each, and
@@ -212,15 +233,21 @@ class RowsInHand {
   /// Whether this warp has a span at all.
   DEVICE bool has_span() const { return first_span_ < params_.spans; }
 
+  /// By all lanes: begins with a group.
+  DEVICE void begin() { until_ = group_.ahead != 0 ? 1 : std::min(group_.rows, uint32_t{kAtOnce}); }
+  /// Whether others of the group come after those in hand.
+  DEVICE bool are_followed() const { return until_ < group_.rows; }
+  /// Whether those in hand need no weight.
+  DEVICE bool are_ahead() const { return until_ <= group_.ahead; }
+
   /// By all lanes: they are on their way.
   DEVICE void load() {
-    const uint32_t count = group_.rows;
     int32_t slots[kAtOnce];  // Of rows that there are not as well: then nobody asks for them.
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) slots[i] =
         group_.row[first_ + i].slot & ~PlannedRow::kEnds;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
-        if (first_ + i < count && y_.there_is(c)) rows_[i].of[c] = y_.load(slots[i], c);
+        if (first_ + i < until_ && y_.there_is(c)) rows_[i].of[c] = y_.load(slots[i], c);
       }
     }
     // So that something follows: nvcc makes a branch of a last load that has a condition.
@@ -228,9 +255,8 @@ class RowsInHand {
   }
   /// By all lanes: adds them, in their order, and sends the sums that are complete.
   DEVICE void add() {
-    const uint32_t count = group_.rows;
     UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      if (first_ + i >= count) continue;
+      if (first_ + i >= until_) continue;
       const PlannedRow row = group_.row[first_ + i];
       sums_.add(rows_[i], row.weight);
       if ((row.slot & PlannedRow::kEnds) != 0) send(row.home);
@@ -238,9 +264,11 @@ class RowsInHand {
   }
   /// To the next rows. False: there are no more, and the next group's are next.
   DEVICE bool advance() {
-    first_ += kAtOnce;
+    first_ = until_;
+    until_ = std::min(first_ + kAtOnce, group_.rows);
     if (first_ < group_.rows) return true;
     first_ = 0;
+    until_ = std::min(uint32_t{kAtOnce}, group_.rows);
     const uint32_t next = span_ + warp::count() * params_.parts;
     if (next < params_.spans) {
       take_span(next);
@@ -276,7 +304,8 @@ class RowsInHand {
   const CombineParams& params_;
   const PlannedGroup& group_;
   const uint32_t first_span_;
-  uint32_t span_ = 0, first_ = 0;
+  uint32_t span_ = 0;
+  uint32_t first_ = 0, until_ = 0;  ///< of the rows in hand
   PiecesOfRows<kChunks> y_;
   SpanPieces<kChunks> rows_[kAtOnce];
   SpanSums<kChunks> sums_;
@@ -304,23 +333,36 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   if (!params.told) weights.tell(call);
   const Look look = Look::first(begun, sums);
   if (base < end) {
-    group.plan(call, planned);
+    group.plan(call, planned, Codec::kHurries);
+    rows.begin();
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
+  // What a warp sends first leaves before anything else is made ready: until then the wire is idle.
+  bool first = Codec::kHurries, weighed = false;
   KEEP_ROLLED while (base < end) {
-    if (some_closed || !group.is_weighed(call)) group.weigh(call, planned);
-    base += TokenGroup::stride(params);
-    group = base < end ? TokenGroup(params, base) : TokenGroup();
-    group.fetch();
+    weighed = weighed || (!some_closed && group.is_weighed(call));
+    const bool ahead = first && !some_closed && !weighed && rows.are_ahead();
+    if (!weighed && !ahead) group.weigh(call, planned);
+    weighed = !ahead;
+    const bool stays = first && rows.are_followed();  // With the group, for its other rows.
+    first = false;
+    if (!stays) {
+      base += TokenGroup::stride(params);
+      group = base < end ? TokenGroup(params, base) : TokenGroup();
+      weighed = false;
+    }
+    group.fetch(!stays);
     KEEP_ROLLED for (;;) {
       rows.add();
       if (!rows.advance()) break;
       rows.load();
+      if (stays) break;
     }
-    if (base >= end) break;
+    if (stays || base >= end) continue;
     warp::sync();  // All lanes have read what the group before was.
-    group.plan(call, planned);
+    group.plan(call, planned, false);
+    rows.begin();
     rows.load();
   }
   advance_epoch(begun);

@@ -35,7 +35,10 @@ class Shares {
     UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
         Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
-      if (Codec::kKeepsPlaces && i < count) staged_[i] = settled(place_in_plan(i));
+      if (Codec::kKeepsPlaces && i < count) {
+        staged_[i] = settled(place_in_plan(i));
+        weights_[i] = plan.share[first + i].weight;
+      }
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] = look(i, c);
     }
   }
@@ -75,7 +78,9 @@ class Shares {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       // All lanes add, since a codec's may need one another.
       if (first_ + i >= plan_->shares || (lost >> (first_ + i) & 1) != 0) continue;
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) Codec::add(sums.of[c], pieces_[i].of[c]);
+      const float weight = Codec::kKeepsPlaces ? weights_[i] : plan_->share[first_ + i].weight;
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c)
+          Codec::add(sums.of[c], pieces_[i].of[c], weight);
     }
   }
   /// By all lanes: empties the places of what is in hand, but for lost shares.
@@ -156,9 +161,10 @@ class Shares {
   const TokenPlan* plan_ = nullptr;
   uint32_t span_ = 0, first_ = 0;
   SpanPieces<kChunks> pieces_[kSharesHeld] = {};
-  Peer<Bytes16> staged_[kSharesHeld];  ///< their places, if they are kept
-  uint32_t place_ = 0;                 ///< of this lane's first piece in a staged row
-  uint32_t held_[kChunks] = {};        ///< shares of which this lane has a piece
+  Peer<Bytes16> staged_[kSharesHeld];  ///< their places, if they are kept, and weights
+  float weights_[kSharesHeld] = {};
+  uint32_t place_ = 0;           ///< of this lane's first piece in a staged row
+  uint32_t held_[kChunks] = {};  ///< shares of which this lane has a piece
 };
 
 /// This lane's places in a span of staged rows.

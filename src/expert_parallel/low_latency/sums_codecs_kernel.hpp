@@ -8,8 +8,10 @@
 ///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
 ///     kLanesShareScales    whether a lane's piece depends on what other lanes hold, those without
 ///                          channels among them: these must hold zeros
+///     kHurries             whether a sending warp has registers to send its first sums before it
+///                          knows more than they need
 ///     kKeepsPlaces         whether a receiving lane has registers for where its pieces lay, too
-///     add                  by all lanes: what the chunk holds, added to the lanes' sums
+///     add                  by all lanes: what the chunk holds, weighed, added to the lanes' sums
 #pragma once
 
 #include "expert_parallel/low_latency/logfmt.hpp"
@@ -23,6 +25,7 @@ struct Bf16Codec {
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
   static constexpr bool kLanesShareScales = false;
+  static constexpr bool kHurries = true;
   static constexpr bool kKeepsPlaces = true;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
@@ -30,7 +33,9 @@ struct Bf16Codec {
   }
   /// Conversion makes NaNs 0x7fff.
   DEVICE static Bytes16 encode(const LaneSums& sums) { return sums.rounded(); }
-  DEVICE static void add(LaneSums& sums, const Bytes16& piece) { sums.add(piece); }
+  DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
+    sums.add(piece, weight);
+  }
 };
 
 /// Ten bits a value: sign, and the logarithm of the magnitude on a scale for 128 channels. Two
@@ -41,6 +46,7 @@ struct LogFmtCodec {
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
   static constexpr bool kLanesShareScales = true;
+  static constexpr bool kHurries = false;
   static constexpr bool kKeepsPlaces = false;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
@@ -62,7 +68,7 @@ struct LogFmtCodec {
     return warp::lane() == kScalesLane ? scales : packed;
   }
 
-  DEVICE static void add(LaneSums& sums, const Bytes16& piece) {
+  DEVICE static void add(LaneSums& sums, const Bytes16& piece, float weight) {
     uint32_t scales[4];
     for (uint32_t i = 0; i < 4; ++i) scales[i] = warp::shuffle(piece.word[i], kScalesLane);
     const bool upper = warp::lane() >= kLanesAGroup;
@@ -74,7 +80,7 @@ struct LogFmtCodec {
       const uint32_t at = i * kLogFmtBits;
       uint64_t bits = at < 64 ? low >> at : words.word[2] >> (at - 64);
       if (at < 64 && at + kLogFmtBits > 64) bits |= uint64_t{words.word[2]} << (64 - at);
-      sums.add_value(i, scale.decode(static_cast<uint32_t>(bits) & kLogFmtMask));
+      sums.add_value(i, scale.decode(static_cast<uint32_t>(bits) & kLogFmtMask), weight);
     }
   }
 

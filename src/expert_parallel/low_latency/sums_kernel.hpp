@@ -28,7 +28,8 @@ struct TokenPlan {
   WeightedRow row[kTopkMax];
   struct alignas(16) Share {
     Peer<Bytes16> staged;
-    uint32_t rank, picks;
+    uint16_t rank, picks;
+    float weight;  ///< of a share of one pick, whose row comes as it is; else 1
   };
   Share share[kTopkMax];
 };
@@ -44,6 +45,7 @@ struct alignas(16) PlannedRow {
 /// Rows of some tokens, one token after the other.
 struct PlannedGroup {
   uint32_t rows;
+  uint32_t ahead;  ///< of the first ones: one that is alone, and needs no weight, or none
   PlannedRow row[kWarpLanes];
 };
 
@@ -70,14 +72,10 @@ class LaneSums {
       sums_[2 * i + 1] = std::fma(weight, high(piece.word[i]), sums_[2 * i + 1]);
     }
   }
-  DEVICE void add(const Bytes16& piece) {
-    for (uint32_t i = 0; i < 4; ++i) {
-      sums_[2 * i] += low(piece.word[i]);
-      sums_[2 * i + 1] += high(piece.word[i]);
-    }
-  }
   DEVICE float value(uint32_t i) const { return sums_[i]; }
-  DEVICE void add_value(uint32_t i, float value) { sums_[i] += value; }
+  DEVICE void add_value(uint32_t i, float value, float weight) {
+    sums_[i] = std::fma(weight, value, sums_[i]);
+  }
   DEVICE Bytes16 rounded() const {
     Bytes16 piece;
     for (uint32_t i = 0; i < 4; ++i)
@@ -140,7 +138,7 @@ class PiecesOfRows {
 template <uint32_t kChunks>
 DEVICE void add_rows(const PiecesOfRows<kChunks>& y, SpanSums<kChunks>& sums,
                      const TokenPlan& plan) {
-  constexpr uint32_t kAtOnce = 4;
+  constexpr uint32_t kAtOnce = 3;
   const uint32_t count = plan.rows;
   KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
     SpanPieces<kChunks> rows[kAtOnce];
