@@ -11,7 +11,8 @@ DEVICE void wait_for_previous();
 /// The kernel after this one may start once every block has said so or ended.
 DEVICE void let_next_start();
 /// By one warp of a block, before it waits: brings the launch's parameters near. Otherwise each
-/// line of them is waited for where it is first asked for, one after the other.
+/// line of them is waited for where it is first asked for, one after the other. `anywhere`: any
+/// address in this GPU's memory that the kernel may read; what lies there does not matter.
 template <class Params>
 DEVICE void fetch_parameters(const Params& params, const void* anywhere);
 

@@ -277,35 +277,46 @@ TEST(LowLatencyClose, KeepsTheMemoryOfAnExchangeThatNotEverybodyCloses) {
   }
 }
 
-/// A row of sums that lacks a chunk when it is received: the token's owner counts none of it.
-void receive_without(uint32_t chunk) {
+constexpr uint16_t kHalf = 0x3f00, kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kThree = 0x4040;
+
+/// A token's picks of two ranks with two experts each, what the second rank sends of it, and how
+/// many picks that are.
+struct Share {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;  ///< a half for either rank
+  uint16_t staged;
+  int32_t picks;
+};
+
+/// A share that lacks a chunk when it is received: the token's owner counts none of it.
+void receive_without(uint32_t chunk, const Share& share) {
   constexpr uint32_t kHidden = 1024, kPiecesAChunk = 32;
-  constexpr uint16_t kHalf = 0x3f00, kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kThree = 0x4040;
   const auto all = World::in_process(2, "host", {.arena_bytes = size_t{1} << 20});
   expect_none_failed(run_ranks(all, [&](World& world) {
     const bool owner = world.rank() == 0;
-    LowLatency exchange(world, {.experts = 2, .hidden = kHidden, .topk = 2, .tokens_max = 1});
+    LowLatency exchange(world, {.experts = 4, .hidden = kHidden, .topk = 3, .tokens_max = 1});
     const std::vector<uint16_t> x(kHidden, kOne);
-    const std::vector<int32_t> ids{0, 1};
-    const std::vector<float> weights{0.5f, 0.5f};
     const LowLatencyReceived received = exchange.dispatch({.x = x.data(),
-                                                           .topk_idx = ids.data(),
+                                                           .topk_idx = share.ids.data(),
                                                            .idx_is_int64 = false,
                                                            .tokens = owner ? 1u : 0u,
                                                            .rows = LowLatencyRows::bf16},
                                                           {});
     auto* const y = static_cast<uint16_t*>(exchange.combine_buffer(received.handle));
-    std::fill_n(y, kHidden, owner ? kOne : kThree);
+    std::fill_n(y, 2 * 2 * kHidden, owner ? kOne : kThree);  // Two experts, of two rows.
     std::vector<uint16_t> out(kHidden);
     int32_t lost = -1;
     LowLatencyCall call{.hook = true};
     call.timeout = std::chrono::milliseconds(100);
-    exchange.combine({.y = y, .weights = weights.data(), .out = out.data(), .lost = &lost},
+    exchange.combine({.y = y, .weights = share.weights.data(), .out = out.data(), .lost = &lost},
                      received.handle, call);
     world.barrier("sums are on their way");
     if (owner) {
-      while (staged_pieces(world, 0, kOneAndAHalf).size() < kHidden / 8) std::this_thread::yield();
-      const std::vector<std::byte*> pieces = staged_pieces(world, 0, kOneAndAHalf);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (staged_pieces(world, 0, share.staged).size() < kHidden / 8 &&
+             std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();
+      const std::vector<std::byte*> pieces = staged_pieces(world, 0, share.staged);
       ASSERT_EQ(pieces.size(), kHidden / 8);
       for (uint32_t i = 0; i < kPiecesAChunk; ++i)
         std::memset(pieces[chunk * kPiecesAChunk + i], 0xff, 16);
@@ -313,14 +324,20 @@ void receive_without(uint32_t chunk) {
     exchange.receive(received.handle);
     exchange.wait();
     if (!owner) return;
-    EXPECT_EQ(lost, 1);
+    EXPECT_EQ(lost, share.picks);
     for (uint32_t channel = 0; channel < kHidden; ++channel)
       ASSERT_EQ(out[channel], kHalf) << "channel " << channel << " without chunk " << chunk;
   }));
 }
 
 TEST(LowLatencyVotes, ARowOfSumsOfWhichAPartIsMissingCountsInNoChannel) {
-  for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk);
+  const Share of_two{{0, 2, 3}, {0.5f, 0.25f, 0.25f}, kOneAndAHalf, 2};
+  for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk, of_two);
+}
+
+TEST(LowLatencyVotes, NorDoesARowThatIsAloneOfWhichAPartIsMissing) {
+  const Share of_one{{0, 1, 2}, {0.25f, 0.25f, 0.5f}, kThree, 1};
+  for (const uint32_t chunk : {0, 1, 2, 3}) receive_without(chunk, of_one);
 }
 
 INSTANTIATE_ON_DEVICES(LowLatencyMasks);

@@ -169,9 +169,9 @@ RULES = (
     Rule(
         "places are emptied before the vote",
         "add_sums_kernel.hpp",
-        "const bool complete = finish_tokens(call, tokens, shares, emptied);",
-        "const bool complete = finish_tokens(call, tokens, shares, emptied);\n"
-        "  empty_places(call, tokens, shares, emptied);",
+        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);",
+        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);\n"
+        "  empty_places(call, tokens, shares, tokens_emptied);",
     ),
     Rule(
         "what was emptied before the vote stays so when it fails",

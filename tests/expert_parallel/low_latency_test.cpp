@@ -265,31 +265,6 @@ TEST_P(LowLatencyBatch, BlocksShareARowOfSums) {
 
 INSTANTIATE_ON_DEVICES(LowLatencyBatch);
 
-/// Where all weights were told by dispatches a rank's combine sends whether others have begun
-/// theirs or not.
-TEST(LowLatencyEarlyWeights, ACombineSendsWithoutTheOthers) {
-  LowLatencyCase of{.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
-                    .tokens = {7, 3, 5},
-                    .early_weights = 0b111};
-  const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20};
-  expect_none_failed(run_ranks(World::in_process(3, "host", options), [&](World& world) {
-    LowLatency exchange(world, of.options());
-    Survivor all_live(exchange, std::nullopt);
-    SurvivorBatch batch(all_live, of, false);
-    batch.dispatch(false);
-    for (uint32_t turn = 0; turn < world.size(); ++turn) {
-      if (turn == world.rank()) {
-        batch.combine(true);
-        exchange.wait();
-      }
-      world.barrier("one after the other");
-    }
-    batch.receive_combine();
-    EXPECT_TRUE(exchange.masked().empty());
-    exchange.close();
-  }));
-}
-
 /// Of more than eight a kernel looks its peers up in a table; of more than 32 a warp has fewer
 /// lanes than there are ranks. 128 is the most.
 TEST(LowLatencyWideWorlds, WorkAsNarrowOnesDo) {

@@ -8,7 +8,7 @@ namespace tokenyard::low_latency {
 /// A lane's pick of one of this rank's tokens, as memory has it.
 struct OwnPick {
   int32_t expert = -1;                       ///< or -1
-  WeightedRow row{.slot = -1, .weight = 0};  ///< if the expert is here
+  WeightedRow row{.slot = -1, .weight = 0};  ///< a slot if the expert is here, a weight anyway
 
   /// Nothing is asked of what is loaded: it may still be on its way.
   DEVICE static OwnPick load(const Combine& call, uint32_t token) {
@@ -101,10 +101,10 @@ DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
 /// depend on nobody and come from far away, so the next token's are added while this one's shares
 /// are on their way. The last shares that were read are in hand at the end. Of a warp with one span
 /// only: while it waits it empties the places of tokens that all warps have finished, none of whose
-/// shares are lost; `emptied` is how many those are.
+/// shares are lost; `tokens_emptied` is how many those are.
 template <class Codec>
 DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares,
-                          uint32_t& emptied) {
+                          uint32_t& tokens_emptied) {
   const CombineParams& params = call.params;
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
@@ -123,13 +123,13 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
             if (tokens.has(params, place + 1)) add_rows(y, ahead, plans[place + 1]);
           },
           [&] {
-            if (emptied == place) return;
-            const TokenPlan& plan = plans[emptied];
+            if (tokens_emptied == place) return;
+            const TokenPlan& plan = plans[tokens_emptied];
             if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
             const SpanPlaces<Codec> places(params, span);
             KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i)
                 places.put_back_of(plan.share[i].staged);
-            ++emptied;
+            ++tokens_emptied;
           });
       store_sums(call, tokens.at(place), span, sums);
       if (tokens.has(params, place + 1) && warp::elect())
@@ -216,15 +216,15 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
     block::sync();
   }
   Shares<Codec> shares(call);
-  uint32_t emptied = 0;
-  const bool complete = finish_tokens(call, tokens, shares, emptied);
+  uint32_t tokens_emptied = 0;
+  const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);
   shares.empty();  // While other warps finish theirs.
   if (block::any(!complete)) [[unlikely]] {
     shares.fill_again();
     finish_without_lost<Codec>(call, tokens);
     shares.empty();
   }
-  empty_places(call, tokens, shares, emptied);
+  empty_places(call, tokens, shares, tokens_emptied);
   if (call.params.lost != nullptr) tell_lost(call, tokens);
 }
 

@@ -1,5 +1,6 @@
 /// Combine for low latency: every rank weighs and sums its experts' rows of a token and sends one
-/// row of sums to the token's owner, who adds the ranks' rows up.
+/// row of sums to the token's owner, who adds the ranks' rows up. Where a rank has one row of a
+/// token there is nothing to sum: it sends the row, and the owner weighs it.
 ///
 ///     sending blocks, for the others' tokens           receiving blocks, for this rank's tokens
 ///     ---- this rank's weights, unless the              (to the other ranks' sending blocks)
@@ -7,9 +8,8 @@
 ///     await a token's weights, sum, round;
 ///     of a row that is alone, nothing of that
 ///     ---- a row of sums, or the row itself ----->      own experts' rows straight from y, in
-///     fp32;
-///                                                       every rank's sums; weighs those that
-///                                                       are one row, adds, rounds;
+///                                                       fp32; every rank's sums; weighs those
+///                                                       that are one row, adds, rounds;
 ///                                                       the block votes: a row counts whole or is
 ///                                                       left out of a second sum
 ///

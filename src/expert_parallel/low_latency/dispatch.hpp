@@ -52,7 +52,7 @@ struct DispatchOut {
   int32_t* picks;       ///< [tokens_max, topk] experts of this rank's own tokens, or -1
   int32_t* rows_total;  ///< [local experts] counts are added here, if not null
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
-  float* weights;   ///< [tokens_max, topk] of picks of experts here, if this dispatch tells them
+  float* weights;   ///< [tokens_max, topk] of this rank's own tokens, if this dispatch tells them
   uint32_t* epoch;  ///< of this dispatch: that of the batch
 };
 

@@ -18,8 +18,9 @@
 ///    to a batch and not to a call: each rank tells its own in the dispatch or in the combine, as
 ///    it likes. They lie by the source's own number for the batch, 0 or 1, whose place the source
 ///    uses again when it has combined that batch. By then all who go by weights there have sent it
-///    their sums: no warp awaits a weight of a token of which it sends nothing, nor sends before it
-///    has all weights of the tokens that it has in hand. So weights wait for no room.
+///    their sums: no warp awaits a weight of a token of which it sends nothing, nor sends a sum
+///    before it has the weights of its rows. So weights wait for no room. A row that is alone, the
+///    only one of its token on a rank, is no sum: it is sent as it is and weighed by the owner.
 /// 3. **Two buffers by the parity of the epoch.** Dispatches and combines count their epochs
 ///    apart, each on the device, so that a CUDA graph can replay a call. A rank says in every
 ///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e

@@ -153,9 +153,8 @@ class LeavingIds {
     const uint32_t at = token * params.topk + first + AskedIds::lane();
     const float weight = load_cached(params.weights + at);
     const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
-    if (!call_.call.open(rank)) return;
     params.out.weights[at] = weight;  // For rows here, and those that come as they are.
-    if (rank != common.rank)
+    if (rank != common.rank && call_.call.open(rank))
       tell_weight(common.windows.weights(rank, params.batch, common.rank) + at, call_.call.epoch(),
                   weight);
   }

@@ -338,7 +338,8 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
-  // What a warp sends first leaves before anything else is made ready: until then the wire is idle.
+  // If the first rows in hand are not all of their group, they leave before the next one is asked
+  // for, and one that is alone before weights are here: until then the wire is idle.
   bool first = Codec::kHurries, weighed = false;
   KEEP_ROLLED while (base < end) {
     weighed = weighed || (!some_closed && group.is_weighed(call));

@@ -12,7 +12,7 @@ inline constexpr uint32_t kSharesHeld = 3;
 
 /// While other warps may add to it: relaxed, since nothing else is read on its strength.
 DEVICE uint32_t lost_of(const TokenPlan& plan) {
-  return load<Order::relaxed, Scope::block>(&plan.outcome) & (TokenPlan::kSpanFinished - 1);
+  return TokenPlan::lost_in(load<Order::relaxed, Scope::block>(&plan.outcome));
 }
 
 /// A span of a token's shares, a few of them in hand at a time.

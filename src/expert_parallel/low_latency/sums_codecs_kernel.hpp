@@ -10,7 +10,8 @@
 ///                          channels among them: these must hold zeros
 ///     kHurries             whether a sending warp has registers to send its first sums before it
 ///                          knows more than they need
-///     kKeepsPlaces         whether a receiving lane has registers for where its pieces lay, too
+///     kKeepsPlaces         whether a receiving lane has registers for where its pieces lay, too,
+///                          and for what they weigh
 ///     add                  by all lanes: what the chunk holds, weighed, added to the lanes' sums
 #pragma once
 

@@ -22,7 +22,8 @@ struct TokenPlan {
   /// that who sees all spans sees what was lost of them.
   uint32_t outcome;
   static constexpr uint32_t kSpanFinished = 1u << kTopkMax;
-  DEVICE uint32_t lost() const { return outcome & (kSpanFinished - 1); }
+  DEVICE static uint32_t lost_in(uint32_t outcome) { return outcome & (kSpanFinished - 1); }
+  DEVICE uint32_t lost() const { return lost_in(outcome); }
   /// The others.
   DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost(); }
   WeightedRow row[kTopkMax];
@@ -46,7 +47,7 @@ struct alignas(16) PlannedRow {
 struct PlannedGroup {
   uint32_t rows;
   uint32_t ahead;  ///< of the first ones: one that is alone, and needs no weight, or none
-  PlannedRow row[kWarpLanes];
+  PlannedRow row[kWarpLanes + 1];  ///< the last is none: who takes four behind one reads so far
 };
 
 struct CombineShared {
