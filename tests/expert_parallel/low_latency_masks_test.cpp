@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "expert_parallel/low_latency_replay.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
@@ -312,11 +311,8 @@ void receive_without(uint32_t chunk, const Share& share) {
                      received.handle, call);
     world.barrier("sums are on their way");
     if (owner) {
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (staged_pieces(world, 0, share.staged).size() < kHidden / 8 &&
-             std::chrono::steady_clock::now() < until)
-        std::this_thread::yield();
-      const std::vector<std::byte*> pieces = staged_pieces(world, 0, share.staged);
+      const std::vector<std::byte*> pieces =
+          await_staged_pieces(world, 0, share.staged, kHidden / 8);
       ASSERT_EQ(pieces.size(), kHidden / 8);
       for (uint32_t i = 0; i < kPiecesAChunk; ++i)
         std::memset(pieces[chunk * kPiecesAChunk + i], 0xff, 16);

@@ -28,34 +28,34 @@ TEST(LowLatencyPlan, ManyTokensTakeAllBlocks) {
   const Plan plan = plan_of(128);
   expect_split(plan.dispatch(Part::both, kAll, 128), 132, 16 + 1);  // One tells ids.
   expect_split(plan.dispatch(Part::receive, kAll, 128), 132, 0);
-  expect_split(plan.combine(Part::both, kAll, 128), 132, 66);
-  expect_split(plan.combine(Part::send, 48, 128), 48, 48);
-  expect_split(plan.combine(Part::both, 2, 128), 2, 1);
+  expect_split(plan.combine(Part::both, kAll, 128, false), 132, 66);
+  expect_split(plan.combine(Part::send, 48, 128, false), 48, 48);
+  expect_split(plan.combine(Part::both, 2, 128, false), 2, 1);
 }
 
 /// Between two ranks blocks that finish several tokens each are the more; not as logarithms, which
 /// take long to code.
 TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
   const Plan two = plan_of(128, 2);
-  expect_split(two.combine(Part::both, 48, 128), 48, 20);
-  expect_split(two.combine(Part::both, 8, 128), 8, 3);
-  expect_split(two.combine(Part::both, 2, 128), 2, 1);
+  expect_split(two.combine(Part::both, 48, 128, false), 48, 20);
+  expect_split(two.combine(Part::both, 8, 128, false), 8, 3);
+  expect_split(two.combine(Part::both, 2, 128, false), 2, 1);
   expect_split(two.combine(Part::both, 48, 128, true), 48, 24);
-  expect_split(two.combine(Part::both, 48, 96), 48, 24);
-  expect_split(plan_of(128).combine(Part::both, 48, 128), 48, 24);
+  expect_split(two.combine(Part::both, 48, 96, false), 48, 24);
+  expect_split(plan_of(128).combine(Part::both, 48, 128, false), 48, 24);
 }
 
 TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {
   const Plan plan = plan_of(128);
   // Beside those that move data some tell ids, or weights, and the last speaks for the rank.
   expect_split(plan.dispatch(Part::send, kAll, 128), 32 + 2, 32 + 2);
-  expect_split(plan.combine(Part::send, kAll, 128), 64 + 3 + 1, 64 + 3 + 1);
-  expect_split(plan.combine(Part::receive, kAll, 128), 128 + 1, 0);
+  expect_split(plan.combine(Part::send, kAll, 128, false), 64 + 3 + 1, 64 + 3 + 1);
+  expect_split(plan.combine(Part::receive, kAll, 128, false), 128 + 1, 0);
   // Of a call with fewer tokens than there may be.
   expect_split(plan.dispatch(Part::send, kAll, 5), 5 + 1 + 1, 5 + 1 + 1);
-  expect_split(plan.combine(Part::receive, kAll, 5), 5 + 1, 0);
+  expect_split(plan.combine(Part::receive, kAll, 5, false), 5 + 1, 0);
   expect_split(plan.dispatch(Part::send, kAll, 0), 1 + 1, 1 + 1);
-  expect_split(plan.combine(Part::receive, kAll, 0), 1, 0);
+  expect_split(plan.combine(Part::receive, kAll, 0, false), 1, 0);
 }
 
 /// Of many rows each block spreads two, if it has warps for both: 14 units and a note a row of 7168
@@ -93,7 +93,7 @@ TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
                               AcceleratorKind::gpu, shared);
   const auto shape_of = [&](Part part, uint32_t tokens) {
     const Split dispatch = plan.dispatch(part, 33, tokens),
-                combine = plan.combine(part, 33, tokens);
+                combine = plan.combine(part, 33, tokens, false);
     const SendRoles roles = plan.send_roles(dispatch, tokens);
     DispatchParams params{};
     params.call.ranks = kRanks;
@@ -118,8 +118,8 @@ TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {
   expect_split(one.dispatch(Part::both, kAll, 1), 4 + 4 + 1,
                4);  // Ids for four ranks, rows of four.
   // Parts of sums and weights for three.
-  expect_split(one.combine(Part::both, kAll, 1), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
-  expect_split(one.combine(Part::receive, kAll, 1), 1 + 1, 0);
+  expect_split(one.combine(Part::both, kAll, 1, false), 3 * (4 + 1) + 1 + 1 + 1, 3 * (4 + 1) + 1);
+  expect_split(one.combine(Part::receive, kAll, 1, false), 1 + 1, 0);
   expect_split(plan_of(16).dispatch(Part::both, kAll, 16), 17 + 64 + 1, 16 + 1);
 }
 
@@ -259,7 +259,7 @@ TEST(LowLatencyPlan, NoBudgetIsExceeded) {
   for (const uint32_t tokens : {1u, 2u, 7u, 64u, 512u})
     for (uint32_t blocks = 2; blocks <= kAll; ++blocks)
       for (const Split& split : {plan_of(tokens).dispatch(Part::both, blocks, tokens),
-                                 plan_of(tokens).combine(Part::both, blocks, tokens)}) {
+                                 plan_of(tokens).combine(Part::both, blocks, tokens, false)}) {
         EXPECT_LE(split.blocks, blocks);
         EXPECT_GE(split.send_blocks, 1u);
         EXPECT_GT(split.blocks, split.send_blocks);

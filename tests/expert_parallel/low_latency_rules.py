@@ -109,8 +109,8 @@ RULES = (
     Rule(
         "weights that lay there early are taken, whatever their epoch",
         "send_sums_kernel.hpp",
-        "return !warp::any(has_row() && early_.epoch != call.dispatched);",
-        "return !warp::any(has_row() && early_.epoch == 0);",
+        "waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;",
+        "waits = has_row() && !is_alone(all) && early_.epoch == 0;",
     ),
     Rule(
         "weights are looked for where another batch's lie",
@@ -151,8 +151,8 @@ RULES = (
     Rule(
         "rows behind one that needs no weight wait for none either",
         "send_sums_kernel.hpp",
-        "weighed = !ahead;",
-        "weighed = true;",
+        "const bool alone = hurries && !some_closed && group.begins_alone();",
+        "const bool alone = !some_closed && group.begins_alone();",
     ),
     Rule(
         "a row planned first is weighed where it would have been",

@@ -1,7 +1,6 @@
 /// Which sums of a combine wait for the weights of others, and which do not.
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "expert_parallel/low_latency_checks.hpp"
 #include "expert_parallel/low_latency_survivors.hpp"
@@ -87,12 +86,9 @@ TEST(LowLatencyRowsThatAreAlone, LeaveBeforeSumsThatAwaitWeights) {
     };
     if (!owner) combine();
     if (owner) {
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
       constexpr size_t kPieces = 2 * kHidden / 8;
-      while (staged_pieces(world, 0, kThree).size() < kPieces &&
-             std::chrono::steady_clock::now() < until)
-        std::this_thread::yield();
-      EXPECT_EQ(staged_pieces(world, 0, kThree).size(), kPieces) << "no weight is told yet";
+      EXPECT_EQ(await_staged_pieces(world, 0, kThree, kPieces).size(), kPieces)
+          << "no weight is told yet";
       EXPECT_EQ(staged_pieces(world, 0, kOneAndAHalf).size(), 0u);
       combine();
     }

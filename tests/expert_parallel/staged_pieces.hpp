@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "fabric/arena.hpp"
@@ -23,6 +25,17 @@ inline std::vector<std::byte*> staged_pieces(World& world, uint32_t rank, uint16
     if (holds(at) && holds(at + 1)) found.push_back(reinterpret_cast<std::byte*>(words + at));
   }
   return found;
+}
+
+/// Those, once there are so many; of fewer that come within twenty seconds, what there is then.
+inline std::vector<std::byte*> await_staged_pieces(World& world, uint32_t rank, uint16_t word,
+                                                   size_t count) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (;;) {
+    std::vector<std::byte*> found = staged_pieces(world, rank, word);
+    if (found.size() >= count || std::chrono::steady_clock::now() >= until) return found;
+    std::this_thread::yield();
+  }
 }
 
 }  // namespace tokenyard::test

@@ -53,7 +53,7 @@ struct Plan {
   /// those of a dispatch that only receives are receivers_alone's.
   /// `tokens`: of this rank in this call.
   Split dispatch(Part part, uint32_t blocks, uint32_t tokens) const;
-  Split combine(Part part, uint32_t blocks, uint32_t tokens, bool logfmt = false) const;
+  Split combine(Part part, uint32_t blocks, uint32_t tokens, bool logfmt) const;
   SendRoles send_roles(Split split, uint32_t tokens) const;
   /// Shared memory that a block of a dispatch takes. The fewer receive, the more rows each.
   uint64_t dispatch_shared_bytes(Part part, uint32_t blocks) const;

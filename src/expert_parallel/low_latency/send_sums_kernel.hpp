@@ -112,8 +112,8 @@ class TokenGroup {
     lanes_of_token_ = settled(((1u << params.topk) - 1) << which * params.topk);
   }
   /// By all lanes. Nothing is asked of what is loaded.
-  DEVICE void fetch(bool wanted = true) {
-    if (slot_at_ == nullptr || !wanted) return;
+  DEVICE void fetch() {
+    if (slot_at_ == nullptr) return;
     slot_ = load_cached(slot_at_);
     early_ = look_at(early_at_);
   }
@@ -122,12 +122,11 @@ class TokenGroup {
   /// that are here. If some are not, a row that is alone comes first where `hurries`.
   DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
     const uint32_t all = warp::ballot(has_row());
+    const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
+    weighed_ = !warp::any(waits);
     hoisted_ = 0;
-    if (hurries && !is_weighed(call)) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
-    if (warp::lane() == 0) {
-      planned.rows = population(all);
-      planned.ahead = population(hoisted_);
-    }
+    if (hurries && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
+    if (warp::lane() == 0) planned.rows = population(all);
     if (has_row()) {
       PlannedRow& row = planned.row[place(all)];
       const bool ends = (all & lanes_of_token_ & lanes_above()) == 0;
@@ -137,10 +136,10 @@ class TokenGroup {
     }
     warp::sync();
   }
-  /// By all lanes: whether all weights were here.
-  DEVICE bool is_weighed(const Combine& call) const {
-    return !warp::any(has_row() && early_.epoch != call.dispatched);
-  }
+  /// Whether all weights that it needs are in the plan.
+  DEVICE bool is_weighed() const { return weighed_; }
+  /// Whether the first row planned is one that is alone and need not wait for the others' weights.
+  DEVICE bool begins_alone() const { return hoisted_ != 0; }
   /// By all lanes, when the block knows with whom it speaks: makes it so. A token whose owner is
   /// masked goes nowhere.
   DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
@@ -154,6 +153,7 @@ class TokenGroup {
       row.weight = weight;
       if ((unknown & lanes_of_token_) != 0) row.home = Peer<Bytes16>();
     }
+    weighed_ = true;
     warp::sync();
   }
 
@@ -210,6 +210,7 @@ class TokenGroup {
   int32_t slot_ = -1;     ///< of its row, or none
   Stamped early_{};       ///< its weight as it lay there before it was needed
   uint32_t hoisted_ = 0;  ///< the lane whose row was planned first though it is not, as a bit
+  bool weighed_ = false;
 };
 
 /// What a warp has in hand of a group: some of its rows, this lane's pieces of a span of each, and
@@ -233,12 +234,10 @@ class RowsInHand {
   /// Whether this warp has a span at all.
   DEVICE bool has_span() const { return first_span_ < params_.spans; }
 
-  /// By all lanes: begins with a group.
-  DEVICE void begin() { until_ = group_.ahead != 0 ? 1 : std::min(group_.rows, uint32_t{kAtOnce}); }
+  /// By all lanes: begins with a group, with so many rows.
+  DEVICE void begin(uint32_t rows) { until_ = std::min(group_.rows, rows); }
   /// Whether others of the group come after those in hand.
   DEVICE bool are_followed() const { return until_ < group_.rows; }
-  /// Whether those in hand need no weight.
-  DEVICE bool are_ahead() const { return until_ <= group_.ahead; }
 
   /// By all lanes: they are on their way.
   DEVICE void load() {
@@ -334,26 +333,23 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   const Look look = Look::first(begun, sums);
   if (base < end) {
     group.plan(call, planned, Codec::kHurries);
-    rows.begin();
+    rows.begin(group.begins_alone() ? 1 : RowsInHand<Codec>::kAtOnce);
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
   // If the first rows in hand are not all of their group, they leave before the next one is asked
   // for, and one that is alone before weights are here: until then the wire is idle.
-  bool first = Codec::kHurries, weighed = false;
+  bool hurries = Codec::kHurries;
   KEEP_ROLLED while (base < end) {
-    weighed = weighed || (!some_closed && group.is_weighed(call));
-    const bool ahead = first && !some_closed && !weighed && rows.are_ahead();
-    if (!weighed && !ahead) group.weigh(call, planned);
-    weighed = !ahead;
-    const bool stays = first && rows.are_followed();  // With the group, for its other rows.
-    first = false;
+    const bool alone = hurries && !some_closed && group.begins_alone();
+    if (!alone && (some_closed || !group.is_weighed())) group.weigh(call, planned);
+    const bool stays = hurries && rows.are_followed();  // With the group, for its other rows.
+    hurries = false;
     if (!stays) {
       base += TokenGroup::stride(params);
       group = base < end ? TokenGroup(params, base) : TokenGroup();
-      weighed = false;
+      group.fetch();
     }
-    group.fetch(!stays);
     KEEP_ROLLED for (;;) {
       rows.add();
       if (!rows.advance()) break;
@@ -363,7 +359,7 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
     if (stays || base >= end) continue;
     warp::sync();  // All lanes have read what the group before was.
     group.plan(call, planned, false);
-    rows.begin();
+    rows.begin(RowsInHand<Codec>::kAtOnce);
     rows.load();
   }
   advance_epoch(begun);

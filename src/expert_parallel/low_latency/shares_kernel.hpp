@@ -78,9 +78,8 @@ class Shares {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       // All lanes add, since a codec's may need one another.
       if (first_ + i >= plan_->shares || (lost >> (first_ + i) & 1) != 0) continue;
-      const float weight = Codec::kKeepsPlaces ? weights_[i] : plan_->share[first_ + i].weight;
       UNROLL for (uint32_t c = 0; c < kChunks; ++c)
-          Codec::add(sums.of[c], pieces_[i].of[c], weight);
+          Codec::add(sums.of[c], pieces_[i].of[c], weight(i));
     }
   }
   /// By all lanes: empties the places of what is in hand, but for lost shares.
@@ -124,6 +123,9 @@ class Shares {
   }
   DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
     return plan_->share[first_ + i].staged + place_;
+  }
+  DEVICE float weight(uint32_t i) const {
+    return Codec::kKeepsPlaces ? weights_[i] : plan_->share[first_ + i].weight;
   }
   DEVICE bool misses(uint32_t i, uint32_t c) const {
     return i < held_[c] && !has_come(pieces_[i].of[c]);

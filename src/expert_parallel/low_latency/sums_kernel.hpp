@@ -46,7 +46,6 @@ struct alignas(16) PlannedRow {
 /// Rows of some tokens, one token after the other.
 struct PlannedGroup {
   uint32_t rows;
-  uint32_t ahead;  ///< of the first ones: one that is alone, and needs no weight, or none
   PlannedRow row[kWarpLanes + 1];  ///< the last is none: who takes four behind one reads so far
 };
 

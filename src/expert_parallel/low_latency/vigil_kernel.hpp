@@ -84,6 +84,28 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   return kGivenUp;
 }
 
+/// Of a thread that waits: looks around once in so many polls.
+class Lookout {
+ public:
+  DEVICE Lookout(const CallParams& params, uint64_t start_ns)
+      : params_(&params), start_ns_(start_ns), polls_left_(params.polls_a_look) {}
+
+  /// After each poll in vain. False: the rank is masked, now or before.
+  DEVICE bool goes_on(Phase phase, uint32_t rank, uint32_t expected, uint32_t seen) {
+    if (--polls_left_ != 0) [[likely]]
+      return true;
+    polls_left_ = params_->polls_a_look;
+    next_look_ = look_around(*params_, start_ns_, static_cast<uint32_t>(phase), rank, expected,
+                             seen, next_look_);
+    return next_look_ != kGivenUp;
+  }
+
+ private:
+  const CallParams* params_;
+  uint64_t start_ns_;
+  uint32_t polls_left_, next_look_ = 0;
+};
+
 /// In the block's shared memory.
 struct CallShared {
   uint32_t open[kRanksMax];  ///< ranks that this block speaks with
@@ -107,17 +129,10 @@ struct Call {
   template <class Condition>
   DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    uint32_t polls_left = params.polls_a_look, next_look = 0;
+    Lookout lookout(params, start_ns);
     return wait_until(
         what, [&] { return condition(what.seen); },
-        [&] {
-          if (--polls_left != 0) [[likely]]
-            return true;
-          polls_left = params.polls_a_look;
-          next_look = look_around(params, start_ns, what.phase, rank, expected,
-                                  static_cast<uint32_t>(what.seen), next_look);
-          return next_look != kGivenUp;
-        });
+        [&] { return lookout.goes_on(phase, rank, expected, static_cast<uint32_t>(what.seen)); });
   }
 
   /// Waits for several ranks at once: who waits for one after the other looks for the second only
@@ -127,7 +142,8 @@ struct Call {
   template <class WhoIsAwaited, class Lose>
   DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited, Lose lose) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .expected = expected};
-    uint32_t polls_left = params.polls_a_look, next_look = 0, rank = kNobody;
+    Lookout lookout(params, start_ns);
+    uint32_t rank = kNobody;
     wait_until(
         what,
         [&] {
@@ -135,13 +151,9 @@ struct Call {
           return rank == kNobody;
         },
         [&] {
-          if (--polls_left != 0) [[likely]]
-            return true;
-          polls_left = params.polls_a_look;
-          next_look = look_around(params, start_ns, what.phase, rank, expected, 0, next_look);
-          if (next_look == kGivenUp) {
+          if (!lookout.goes_on(phase, rank, expected, 0)) {
             lose(rank);
-            next_look = 0;
+            lookout = Lookout(params, start_ns);
           }
           return true;
         });

@@ -2,10 +2,10 @@
 
 nvcc may have each of several loads wait for the one before: where they lie in branches, or where
 what is loaded is moved to other registers at once. Nothing else tells of it, and a combine then
-takes up to twice as long. This compiles the kernel, disassembles it, and counts how many loads of
-rows follow one another before anything asks for what one of them loads.
+takes up to twice as long. This compiles the kernels, disassembles them, and counts how many loads
+of rows follow one another before anything asks for what one of them loads.
 
-`--break` has each row asked for alone first, and demands that the count notices.
+`--break` has each own row asked for alone first, and demands that all counts notice.
 """
 
 import pathlib
@@ -15,10 +15,13 @@ import sys
 
 from compare import ROOT, SKIPPED, disassembly, parse
 
-KERNEL = "combine_kernel_on_gpuE"
 SOURCE = ROOT / "src/expert_parallel/low_latency/combine_gpu.cu"
-TOGETHER = 8  # Four rows, two chunks each.
-ROWS_AT_ONCE = ("expert_parallel/low_latency/sums_kernel.hpp", "kAtOnce = 4", "kAtOnce = 1")
+# A lane's loads that are under way together, by kernel: of rows whose sums leave, and of own rows.
+TOGETHER = {
+    "combine_kernel_on_gpu": {4 * 2, 3 * 2},  # rows, two chunks of each
+    "combine_logfmt_kernel_on_gpu": {2 * 1, 3 * 1},
+}
+OWN_AT_ONCE = ("expert_parallel/low_latency/sums_kernel.hpp", "kAtOnce = 3", "kAtOnce = 1")
 
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 LOAD = "LDG.E.128.CONSTANT"
@@ -48,10 +51,10 @@ def batches(kernel: str) -> list[int]:
     return found
 
 
-def compile_kernel(scratch: pathlib.Path, nvcc: str, arch: str, broken: bool) -> pathlib.Path:
+def compile_kernels(scratch: pathlib.Path, nvcc: str, arch: str, broken: bool) -> pathlib.Path:
     overlay = scratch / "one_by_one"
     if broken:
-        name, line, instead = ROWS_AT_ONCE
+        name, line, instead = OWN_AT_ONCE
         text = (ROOT / "src" / name).read_text()
         if text.count(line) != 1:
             raise RuntimeError(f"{name} no longer says {line}")
@@ -72,13 +75,17 @@ def main() -> int:
     options, disassembler = parse(__doc__)
     if disassembler is None:
         return SKIPPED
-    cubin = compile_kernel(options.scratch, options.nvcc, options.arch, options.broken)
-    text = disassembly(cubin, disassembler)
-    kernel = text.partition(KERNEL)[2].partition("Function :")[0]
-    found = batches(kernel)
-    print(f"loads of rows that are under way together: {found}")
-    together = bool(found) and all(count == TOGETHER for count in found)
-    return 0 if together != options.broken else 1
+    cubin = compile_kernels(options.scratch, options.nvcc, options.arch, options.broken)
+    _, *kernels = disassembly(cubin, disassembler).split("Function : ")
+    noticed = []
+    for kernel in kernels:
+        name = next(name for name in TOGETHER if name in kernel.partition("\n")[0])
+        found = batches(kernel)
+        print(f"{name}: loads of rows that are under way together: {found}")
+        noticed.append(set(found) != TOGETHER[name])
+    if len(kernels) < len(TOGETHER):
+        raise RuntimeError(f"{cubin.name} holds {len(kernels)} kernels only")
+    return 0 if all(one == options.broken for one in noticed) else 1
 
 
 if __name__ == "__main__":
