@@ -130,8 +130,8 @@ class Measurement {
         held(halves.spans[0], plan.dispatch(Part::send, blocks, tokens), halves.spans[1],
              plan.dispatch(Part::receive, receivers, tokens)));
     add(which + ": combine, multiprocessors held", 0,
-        held(halves.spans[2], plan.combine(Part::send, blocks, tokens), halves.spans[3],
-             plan.combine(Part::receive, blocks, tokens)));
+        held(halves.spans[2], plan.combine(Part::send, blocks, tokens, false), halves.spans[3],
+             plan.combine(Part::receive, blocks, tokens, false)));
   }
   LowLatencyReceived dispatch(uint32_t call, uint64_t* span, bool hook) {
     return exchange_.dispatch(tensors_.input(call, LowLatencyRows::fp8, how_.early),
