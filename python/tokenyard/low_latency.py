@@ -198,7 +198,7 @@ class LowLatency(Exchange):
         """Brings results home: for every token the weighted sum over its experts. Collective.
 
         Each rank sums its experts' rows in float32 and rounds, but sends the only row that it has
-        of a token as it is; the owner adds the ranks up in float32, in the order of the token's
+        of a token unweighed; the owner adds the ranks up in float32, in the order of the token's
         picks, and rounds. A token that went nowhere gets zeros. The batch ends with it.
 
         Args:

@@ -130,12 +130,10 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
   }));
 }
 
-/// With one pick a token all rows go as they are, and wait for nobody's weights.
-TEST_P(LowLatencyMasks, AnOwnerThatIsMaskedBeforeACombineIsSentNothing) {
-  const auto all = worlds_apart();
-  if (all.empty()) GTEST_SKIP() << "a GPU a rank is needed";
+/// Rank 0 masks the others before a combine, and sends while they would take what it sends.
+void combine_with_masked_owners(const std::vector<std::unique_ptr<World>>& all, uint32_t topk) {
   LowLatencyCase of = with_seed(1, static_cast<uint32_t>(all.size()));
-  of.shape.topk = 1;
+  of.shape.topk = topk;
   expect_none_failed(run_ranks(all, [&](World& world) {
     LowLatency exchange(world, of.options());
     const std::vector<Tokens> tokens = of.draw();
@@ -157,6 +155,16 @@ TEST_P(LowLatencyMasks, AnOwnerThatIsMaskedBeforeACombineIsSentNothing) {
     EXPECT_EQ(difference_after_combine(exchange, of, tokens[world.rank()], combined, without), "");
     if (world.rank() == 0) world.barrier("rank 0 would have sent its rows");
   }));
+}
+
+/// Of one pick a token all rows go as they are, and wait for nobody's weights. Of three some do,
+/// and leave before those that wait.
+TEST_P(LowLatencyMasks, AnOwnerThatIsMaskedBeforeACombineIsSentNothing) {
+  for (const uint32_t topk : {1, 3}) {
+    const auto all = worlds_apart();
+    if (all.empty()) GTEST_SKIP() << "a GPU a rank is needed";
+    combine_with_masked_owners(all, topk);
+  }
 }
 
 TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {

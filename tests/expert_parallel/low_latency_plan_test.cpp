@@ -85,22 +85,22 @@ TEST(LowLatencyPlan, WhatReceivesAloneSpreadsTwoRowsABlock) {
   }
 }
 
-/// Ranks that share a GPU launch one grid, however many tokens each of them has.
-TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
+/// `blocks`: of a rank.
+void expect_one_shape(uint32_t ranks, uint32_t blocks) {
   Capacity shared = kH200;
   shared.one_grid = true;
-  const Plan plan = make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = 64}, kRanks,
+  const Plan plan = make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = 64}, ranks,
                               AcceleratorKind::gpu, shared);
   const auto shape_of = [&](Part part, uint32_t tokens) {
-    const Split dispatch = plan.dispatch(part, 33, tokens),
-                combine = plan.combine(part, 33, tokens, false);
+    const Split dispatch = plan.dispatch(part, blocks, tokens),
+                combine = plan.combine(part, blocks, tokens, false);
     const SendRoles roles = plan.send_roles(dispatch, tokens);
     DispatchParams params{};
-    params.call.ranks = kRanks;
+    params.call.ranks = ranks;
     params.tokens = tokens;
     params.tokens_max = 64;
     params.topk = 8;
-    params.local_experts = 36;
+    params.local_experts = 288 / ranks;
     params.row = row_layout({.hidden = 7168}, LowLatencyRows::fp8);
     return std::vector<uint32_t>{dispatch.blocks,   dispatch.send_blocks,
                                  combine.blocks,    combine.send_blocks,
@@ -110,6 +110,12 @@ TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
   for (const Part part : {Part::send, Part::receive, Part::both})
     for (const uint32_t tokens : {0u, 1u, 2u, 9u, 63u})
       EXPECT_EQ(shape_of(part, tokens), shape_of(part, 64)) << tokens << " tokens";
+}
+
+/// Ranks that share a GPU launch one grid, however many tokens each of them has.
+TEST(LowLatencyPlan, RanksOfOneGridShapeCallsAlike) {
+  expect_one_shape(kRanks, 33);
+  expect_one_shape(2, 31);  // Of 64 tokens three of seven blocks send a combine, of fewer half.
 }
 
 TEST(LowLatencyPlan, FewTokensTakeAsManyBlocksAsFindWork) {

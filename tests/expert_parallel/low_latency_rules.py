@@ -43,6 +43,7 @@ class Rule:
     file: str
     line: str
     instead: str
+    suite: str = "low_latency"
 
 
 RULES = (
@@ -145,14 +146,28 @@ RULES = (
     Rule(
         "an owner keeps no weights of rows that come as they are",
         "send_rows_kernel.hpp",
-        "params.out.weights[at] = weight;  // For rows here, and those that come as they are.",
+        "params.out.weights[at] = weight;",
         "if (rank == common.rank) params.out.weights[at] = weight;",
     ),
     Rule(
         "rows behind one that needs no weight wait for none either",
         "send_sums_kernel.hpp",
-        "const bool alone = hurries && !some_closed && group.begins_alone();",
-        "const bool alone = !some_closed && group.begins_alone();",
+        "const bool alone = first && !some_closed && group.hoists();",
+        "const bool alone = !some_closed && group.hoists();",
+    ),
+    Rule(
+        "weights are awaited of tokens whose sums have left",
+        "send_sums_kernel.hpp",
+        "const bool weighed = group.is_weighed() && (stays || !some_closed);",
+        "const bool weighed = group.is_weighed() && !some_closed;",
+        suite="low_latency_reuse",
+    ),
+    Rule(
+        "a span counts as finished before it is said what it lacks",
+        "add_sums_kernel.hpp",
+        "warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });",
+        "if (warp::lane() == kWarpLanes - 1)\n"
+        "      fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost);",
     ),
     Rule(
         "a row planned first is weighed where it would have been",
@@ -254,8 +269,8 @@ def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
     return program
 
 
-def verdict(program: Path, args: argparse.Namespace) -> tuple[bool, str]:
-    """Whether the suite notices, and what it says at its end. A share of the seeds at a time: the
+def verdict(program: Path, suite: str, args: argparse.Namespace) -> tuple[bool, str]:
+    """Whether a suite notices, and what it says at its end. A share of the seeds at a time: the
     first that fails is enough."""
     passed, until = 0, time.monotonic() + args.budget
     for first in range(1, args.seeds + 1, SHARE):
@@ -263,7 +278,7 @@ def verdict(program: Path, args: argparse.Namespace) -> tuple[bool, str]:
         if left <= 0:
             break
         run = subprocess.run(
-            [program, "--suite", "low_latency", "--first", str(first), "--seeds", str(SHARE),
+            [program, "--suite", suite, "--first", str(first), "--seeds", str(SHARE),
              "--budget", f"{max(left, HANG_S + 20):.0f}", "--jobs", str(args.jobs)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -299,7 +314,8 @@ def main() -> int:
     survived = 0
     for rule in rules:
         with tempfile.TemporaryDirectory() as scratch:
-            caught, end = verdict(simulator(rule, args.build.resolve(), Path(scratch)), args)
+            program = simulator(rule, args.build.resolve(), Path(scratch))
+            caught, end = verdict(program, rule.suite, args)
         survived += not caught
         print(f"{'caught' if caught else 'SURVIVED':8}  {rule.broken}: {end}", flush=True)
     print(f"{len(rules) - survived} caught, {survived} survived")

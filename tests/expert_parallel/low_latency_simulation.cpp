@@ -23,11 +23,13 @@ struct Drawn {
   LowLatencyCase first;
   std::vector<uint32_t> sms;                ///< [ranks]
   std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
+  std::vector<uint32_t> early_weights;      ///< [batches], each as a LowLatencyCase has it
   bool all_ones = false;                    ///< in the payload
   bool measured = false;
   /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
   /// the other missing at any step.
   std::optional<std::chrono::nanoseconds> deadline;
+  std::optional<uint32_t> absent;  ///< a rank that the others mask at once, and that calls nothing
 };
 
 /// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
@@ -64,10 +66,6 @@ Drawn draw(SeedRun& run) {
   first.given_fp8 =
       run.option("given_fp8", first.rows != LowLatencyRows::bf16 && random.chance(256));
   first.logfmt = run.option("logfmt", random.chance(192));
-  // Each rank as it likes.
-  const bool some_early = random.chance(512);
-  first.early_weights =
-      run.option("early_weights", some_early ? random.below(1 << shape.ranks) : 0);
   first.seed = static_cast<uint32_t>(random.next());
   drawn.all_ones = run.option("all_ones", random.chance(256));
   drawn.measured = run.option("measured", random.chance(192));
@@ -80,6 +78,8 @@ Drawn draw(SeedRun& run) {
     drawn.deadline = std::chrono::nanoseconds(
         run.option("deadline_ns",
                    random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
+  else if (shape.ranks > 2 && random.chance(128))
+    drawn.absent = run.option("absent", random.below(shape.ranks));
   // Ranks need not make their batches alike: one that receives later reads what it was sent later.
   const bool alike = run.option("alike", random.chance(768));
   const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
@@ -92,6 +92,13 @@ Drawn draw(SeedRun& run) {
     for (uint32_t rank = 0; rank < shape.ranks; ++rank)
       drawn.pairs[rank].push_back(alike || rank == 0 ? first_rank : pattern());
   }
+  // Each rank as it likes, for each batch.
+  const bool some_early = random.chance(640);
+  for (uint32_t batch = 0; batch < 2 * pairs; ++batch)
+    drawn.early_weights.push_back(!some_early          ? 0
+                                  : random.chance(256) ? ~0u
+                                                       : random.below(1 << shape.ranks));
+  run.option("early_weights", fmt::format("{}", drawn.early_weights));
   return drawn;
 }
 
@@ -141,15 +148,26 @@ void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopp
   LowLatencyCase of = drawn.first;
   of.sms = drawn.sms[world.rank()];
   if (drawn.deadline) stopped = 1 - world.rank();
+  if (drawn.absent) {
+    if (world.rank() == *drawn.absent) return;
+    stopped = drawn.absent;
+    exchange.update_mask(*stopped, true);
+  }
   Survivor survivor(exchange, stopped);
   Measures measures(world, of.shape);
+  auto early_weights = drawn.early_weights.begin();
+  const auto next_batch = [&] {
+    of.early_weights = *early_weights++;
+    of.seed += 1;
+    return of;
+  };
   for (const Pattern pattern : drawn.pairs[world.rank()]) {
-    SurvivorBatch one(survivor, of, drawn.all_ones);
-    if (drawn.measured) measures.ask(one, of);
-    of.seed += 1;
-    SurvivorBatch other(survivor, of, drawn.all_ones);
-    if (drawn.measured) measures.ask(other, of);
-    of.seed += 1;
+    const LowLatencyCase of_one = next_batch(), of_other = next_batch();
+    SurvivorBatch one(survivor, of_one, drawn.all_ones), other(survivor, of_other, drawn.all_ones);
+    if (drawn.measured) {
+      measures.ask(one, of_one);
+      measures.ask(other, of_other);
+    }
     one.call.timeout = other.call.timeout = drawn.deadline;
     if (pattern == Pattern::two_under_way) {
       overlap(one, other);
@@ -176,7 +194,7 @@ void run_suite(SeedRun& run) {
   simulated::Options options{
       .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
   std::optional<uint32_t> stopped;
-  if (options.ranks > 1 && !drawn.deadline && run.random.chance(320)) {
+  if (options.ranks > 1 && !drawn.deadline && !drawn.absent && run.random.chance(320)) {
     // Nobody knows how many steps the run will take. Of its batches one is as good as another; at
     // any size, the stop comes near its beginning.
     const auto pairs = static_cast<uint32_t>(drawn.pairs.front().size());
@@ -219,8 +237,8 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
                    {simulation::Fault::barrier_removed, "call_kernel.hpp:178", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:136", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:261", kOnlyReported},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePulses},
                    {simulation::Fault::store_dropped, "vigil_kernel.hpp:40", kMorePatience}},
      .seeds = 2000});

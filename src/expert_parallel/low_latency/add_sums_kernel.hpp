@@ -89,11 +89,13 @@ DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
   KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
     shares.load_from(plan, first, span);
     if (first == 0) meanwhile();
-    lost = shares.await_loaded(lost, between);
-    shares.add_to(sums, warp::bit_or(lost));
+    lost = warp::bit_or(shares.await_loaded(lost, between));
+    shares.add_to(sums, lost);
     if (first + kSharesHeld >= plan.shares) break;
   }
-  if (lost != 0) fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost);
+  // Before the span counts as finished, and before any lane empties what is not lost.
+  if (lost != 0)
+    warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });
   return lost == 0;
 }
 
@@ -176,7 +178,7 @@ DEVICE void empty_places(const Combine& call, const OwnTokens& tokens, const Sha
     const SpanPlaces<Codec> places(params, span);
     KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      const uint32_t kept = plan.kept() & ~shares.emptied(plan, span);
+      const uint32_t kept = plan.kept() & ~shares.emptied_in_hand(plan, span);
       // A block has little else to do than this between its vote and its end.
       UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
           places.put_back_of(plan.share[i].staged);

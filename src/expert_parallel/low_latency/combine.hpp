@@ -14,10 +14,10 @@
 ///                                                       left out of a second sum
 ///
 /// Two roundings to BF16 a contribution from another rank, but one of the result for this rank's
-/// own and for a rank with one pick, whose row comes as it is. The order of sums is that of the
-/// token's picks: the same bits for every grid and timing. Remote bytes: 2 * hidden a token and
-/// rank it went to, 8 * topk of weights. Two latencies, or one if weights were told in the
-/// dispatch.
+/// own and, without logarithms, for a rank with one pick, whose row comes as it is. The order of
+/// sums is that of the token's picks: the same bits for every grid and timing. Remote bytes: 2 *
+/// hidden a token and rank it went to, 8 * topk of weights. Two latencies, or one if weights were
+/// told in the dispatch.
 #pragma once
 
 #include <algorithm>

@@ -42,8 +42,8 @@ uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
 
 /// Of a combine's blocks half send. Where a receiving block has several tokens to finish, of which
 /// between two ranks it sums as many rows as a sending one, it takes longer: there three of seven
-/// send (two H100s, 128 tokens on 8 multiprocessors: 71.4 us and then 61.0; 384 of top-3 on all,
-/// with two of five: 22.3 and 20.8). Who codes logarithms takes longer yet.
+/// send (two H100s, 128 tokens on 8 multiprocessors: 71.4 us and then 61.0). Who codes logarithms
+/// takes longer yet.
 uint32_t combine_senders(uint32_t blocks, uint32_t tokens, uint32_t others, bool logfmt) {
   return others <= 1 && tokens > 2 * blocks && !logfmt ? blocks * 3 / 7 : blocks / 2;
 }

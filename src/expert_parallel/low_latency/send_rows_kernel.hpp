@@ -139,13 +139,13 @@ class LeavingIds {
       send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
     if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
-    if (call_.params.weights != nullptr) send_weight();
+    if (call_.params.weights != nullptr) tell_and_keep_weight();
   }
 
  private:
-  /// Of this lane's pick, to the rank that has its expert: no other asks for it. Loaded here, when
-  /// the ids have left, for which everybody waits.
-  DEVICE void send_weight() const {
+  /// Of this lane's pick: told to the rank that has its expert, and kept for what this rank weighs
+  /// itself. Loaded here, when the ids have left, for which everybody waits.
+  DEVICE void tell_and_keep_weight() const {
     const DispatchParams& params = call_.params;
     const CallParams& common = params.call;
     if (expert_ < 0) return;
@@ -153,7 +153,7 @@ class LeavingIds {
     const uint32_t at = token * params.topk + first + AskedIds::lane();
     const float weight = load_cached(params.weights + at);
     const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
-    params.out.weights[at] = weight;  // For rows here, and those that come as they are.
+    params.out.weights[at] = weight;
     if (rank != common.rank && call_.call.open(rank))
       tell_weight(common.windows.weights(rank, params.batch, common.rank) + at, call_.call.epoch(),
                   weight);

@@ -119,13 +119,13 @@ class TokenGroup {
   }
 
   /// By all lanes: the group's rows, in the order of tokens and of their picks, with the weights
-  /// that are here. If some are not, a row that is alone comes first where `hurries`.
-  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
+  /// that are here. If some are not and it `may_hoist`, a row that is alone comes first.
+  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool may_hoist) {
     const uint32_t all = warp::ballot(has_row());
     const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
     weighed_ = !warp::any(waits);
     hoisted_ = 0;
-    if (hurries && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
+    if (may_hoist && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
     if (warp::lane() == 0) planned.rows = population(all);
     if (has_row()) {
       PlannedRow& row = planned.row[place(all)];
@@ -138,10 +138,11 @@ class TokenGroup {
   }
   /// Whether all weights that it needs are in the plan.
   DEVICE bool is_weighed() const { return weighed_; }
-  /// Whether the first row planned is one that is alone and need not wait for the others' weights.
-  DEVICE bool begins_alone() const { return hoisted_ != 0; }
-  /// By all lanes, when the block knows with whom it speaks: makes it so. A token whose owner is
-  /// masked goes nowhere.
+  /// Whether the first row planned is one that is alone, while others wait for weights.
+  DEVICE bool hoists() const { return hoisted_ != 0; }
+  /// By all lanes, when the block knows with whom it speaks: awaits the weights that were not here.
+  /// A token whose owner is masked goes nowhere. Not of a group of which something has left but the
+  /// row that it hoists: who has a token's sums may tell the next weights in their place.
   DEVICE void weigh(const Combine& call, PlannedGroup& planned) {
     float weight = 1;
     const uint32_t all = warp::ballot(has_row());
@@ -209,7 +210,7 @@ class TokenGroup {
   uint32_t lanes_of_token_ = 0;
   int32_t slot_ = -1;     ///< of its row, or none
   Stamped early_{};       ///< its weight as it lay there before it was needed
-  uint32_t hoisted_ = 0;  ///< the lane whose row was planned first though it is not, as a bit
+  uint32_t hoisted_ = 0;  ///< the lane whose row was planned first, if it was chosen, as a bit
   bool weighed_ = false;
 };
 
@@ -333,18 +334,19 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   const Look look = Look::first(begun, sums);
   if (base < end) {
     group.plan(call, planned, Codec::kHurries);
-    rows.begin(group.begins_alone() ? 1 : RowsInHand<Codec>::kAtOnce);
+    rows.begin(group.hoists() ? 1 : RowsInHand<Codec>::kAtOnce);
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
   // If the first rows in hand are not all of their group, they leave before the next one is asked
   // for, and one that is alone before weights are here: until then the wire is idle.
-  bool hurries = Codec::kHurries;
+  bool first = Codec::kHurries, stays = false;
   KEEP_ROLLED while (base < end) {
-    const bool alone = hurries && !some_closed && group.begins_alone();
-    if (!alone && (some_closed || !group.is_weighed())) group.weigh(call, planned);
-    const bool stays = hurries && rows.are_followed();  // With the group, for its other rows.
-    hurries = false;
+    const bool alone = first && !some_closed && group.hoists();
+    const bool weighed = group.is_weighed() && (stays || !some_closed);
+    if (!alone && !weighed) group.weigh(call, planned);
+    stays = first && rows.are_followed();  // With the group, for its other rows.
+    first = false;
     if (!stays) {
       base += TokenGroup::stride(params);
       group = base < end ? TokenGroup(params, base) : TokenGroup();

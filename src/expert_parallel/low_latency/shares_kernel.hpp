@@ -95,7 +95,7 @@ class Shares {
   /// Whether that is all that there was.
   DEVICE bool emptied_all() const { return Codec::kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
   /// Of a token's span, as bits: whose places `empty` empties.
-  DEVICE uint32_t emptied(const TokenPlan& plan, uint32_t span) const {
+  DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
     if (!Codec::kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
     return ((1u << kSharesHeld) - 1) << first_;
   }
