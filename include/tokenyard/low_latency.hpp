@@ -49,7 +49,7 @@ struct LowLatencyInput {
   /// for itself.
   const float* weights = nullptr;
   uint32_t tokens = 0;
-  LowLatencyRows rows = LowLatencyRows::fp8;
+  LowLatencyRows rows = LowLatencyRows::fp8;  ///< the same on all ranks, which nobody checks
 };
 
 /// How a call is made.
@@ -91,7 +91,8 @@ struct LowLatencyCombine {
   const float* weights = nullptr;  ///< [tokens, topk]; null if the dispatch had them
   void* out = nullptr;             ///< [tokens, hidden] bf16, apart from y
   bool logfmt = false;      ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's
-                            ///< bytes, at an error of up to 2.2 % of each rank's part
+                            ///< bytes, at an error of up to 2.2 % of each rank's part; the same
+                            ///< on all ranks, which nobody checks
   int32_t* lost = nullptr;  ///< [tokens], may be null: picks whose experts are on masked ranks, so
                             ///< that the sum lacks them
 };
@@ -148,10 +149,10 @@ class LowLatency {
   void write_mask(int32_t* out, uint64_t stream = 0);
   /// Masks a rank from the next call on, or from the next replay of one that was captured, or
   /// unmasks it. Masking comes in the order of the calls so far, on the last one's stream; if none
-  /// is under way, which `wait` has seen to, it is done on return. Unmasking waits for the own
-  /// stream and refills what the rank may have left in the staging: until it returns on every rank
-  /// concerned, none of them makes a call, and their calls so far have been as many. It ends the
-  /// batches under way, as `restart` does.
+  /// is under way, which `wait` has seen to, it is done on return. Unmasking refills what the rank
+  /// may have left in the staging: no rank concerned calls it before all of them have drained their
+  /// streams, nor makes a call before it has returned on all, and their calls so far have been as
+  /// many. It ends the batches under way, as `restart` does.
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   /// The number of the last call: what ranks agree on before `restart`.

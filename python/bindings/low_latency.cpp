@@ -8,11 +8,10 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
-
 #include "device/accelerator.hpp"
 #include "ids.hpp"
 #include "registration.hpp"
+#include "seconds.hpp"
 #include "upon_world.hpp"
 
 namespace nb = nanobind;
@@ -77,7 +76,7 @@ LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> ti
                        uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
                        uint64_t stream) {
   LowLatencyCall call{.active = active, .sms = sms, .hook = hook, .stream = stream};
-  if (timeout_s) call.timeout = std::chrono::nanoseconds(std::llround(*timeout_s * 1e9));
+  call.timeout = nanoseconds_of(timeout_s);
   if (waited_cycles) call.waited_cycles = reinterpret_cast<uint64_t*>(waited_cycles->data());
   return call;
 }
@@ -150,10 +149,12 @@ void receive(const ServingHandle& self, const HeldBatch& batch, uint64_t stream)
 }
 
 nb::object combine_buffer(const ServingHandle& self, const HeldBatch& batch) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
   void* memory = nullptr;
   {
     nb::gil_scoped_release unlocked;
-    memory = self.get()->exchange.combine_buffer(batch.received.handle);
+    memory = serving->exchange.combine_buffer(batch.received.handle);
   }
   return batch_array<uint16_t>(batch, memory, {batch.local_experts, batch.slots, batch.hidden});
 }

@@ -124,7 +124,7 @@ class LowLatency(Exchange):
                 expert that stands twice in a token gets one row.
             rows: what is delivered: "bf16"; "fp8", with float32 scales of largest magnitude / 448;
                 "fp8_rounded", with scales rounded up to powers of two; "fp8_ue8m0", with those as
-                exponents.
+                exponents. The same on all ranks, which nobody checks.
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
@@ -209,7 +209,7 @@ class LowLatency(Exchange):
             received: of the dispatch.
             out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
             use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
-                of up to 2.2 % of each rank's part.
+                of up to 2.2 % of each rank's part. The same on all ranks, which nobody checks.
             active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
 
         Raises:
@@ -267,9 +267,9 @@ class LowLatency(Exchange):
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
 
-        Unmasking waits for this rank's stream, and ends the batches under way, as `restart` does.
-        Until it has returned on every rank concerned none of them makes a call, and they have made
-        as many; see `restart` if they have not.
+        Unmasking ends the batches under way, as `restart` does. No rank concerned calls it before
+        all of them have drained their streams (`wait`, and a barrier), nor makes a call before it
+        has returned on all, and they have made as many; see `restart` if they have not.
         """
         self._native.update_mask(size_of("rank", rank), bool(masked))
 

@@ -18,20 +18,6 @@ constexpr uint32_t kTicketsApart = 16;
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind)
-    : accelerator_(accelerator),
-      kind_(kind),
-      // A rank without tasks has empty tables, which have a place all the same.
-      memory_(kind == Kind::device ? accelerator.allocate(std::max<size_t>(bytes, 1))
-                                   : accelerator.allocate_shared(std::max<size_t>(bytes, 1))) {}
-
-DeviceMemory::~DeviceMemory() {
-  if (kind_ == Kind::device)
-    accelerator_.free(memory_);
-  else
-    accelerator_.free_shared(memory_);
-}
-
 void await_stream(World& world, Stream stream, const std::string& what) {
   tokenyard::await_stream(world.accelerator(), world.rank(), stream, 2 * world.timeout(),
                           "megakernel: " + what);

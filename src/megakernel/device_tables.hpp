@@ -5,32 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "device/accelerator.hpp"
+#include "device/device_memory.hpp"
 #include "fabric/arena.hpp"
 #include "megakernel/compile.hpp"
 #include "megakernel/run_params.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::megakernel {
-
-/// Memory of an accelerator, given back when this goes. Nothing may run that uses it.
-class DeviceMemory {
- public:
-  enum class Kind : uint8_t { device, shared };
-  DeviceMemory(Accelerator& accelerator, size_t bytes, Kind kind);
-  ~DeviceMemory();
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(memory_);
-  }
-
- private:
-  Accelerator& accelerator_;
-  Kind kind_;
-  void* memory_;
-};
 
 /// Waits until everything enqueued has ended; `what` for the error where it does not in time.
 void await_stream(World& world, Stream stream, const std::string& what);

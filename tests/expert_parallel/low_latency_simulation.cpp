@@ -236,11 +236,11 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::acquire_made_relaxed, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
-                   {simulation::Fault::barrier_removed, "call_kernel.hpp:178", kEarlyEnd},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:177", kEarlyEnd},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePulses},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:40", kMorePatience}},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePatience},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:45", kMorePulses}},
      .seeds = 2000});
 
 }  // namespace

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from deep_ep_batch import (
     given,
     inputs,
     needs_torch,
-    run_on,
     serving_buffer_of,
     torch,
 )
@@ -27,19 +27,10 @@ import tokenyard
 
 if torch is not None:
     import deep_ep
+    from deep_ep.streams import Turn, on_stream_of_call
     from deep_ep.utils.math import per_token_cast_back
 
 pytestmark = needs_torch
-
-
-def fleet_inputs(rank: int, ranks: int) -> tuple[Any, Any, Any]:
-    """Of any rank of any number: each expert is picked by each rank."""
-    generator = torch.Generator("cpu").manual_seed(10 * ranks + rank)
-    tokens = 24 - 4 * rank
-    x = torch.randint(-8, 9, (tokens, HIDDEN), generator=generator).to(torch.bfloat16)
-    picks = torch.rand(tokens, EXPERTS, generator=generator).argsort(1)[:, :4].contiguous()
-    picks[torch.rand(tokens, 4, generator=generator) < 0.1] = -1
-    return x, picks, torch.rand(tokens, 4, generator=generator)
 
 
 def low_latency_rows(world: tokenyard.World, expert: int) -> tuple[Any, Any]:
@@ -108,6 +99,165 @@ def test_low_latency_sequences(run: Callable[..., None], hooks: bool, fp8: bool)
     run(layer)
 
 
+def bits(rows: Any) -> Any:
+    """What lies after an expert's rows may be no number, and stays as it is, too."""
+    return rows.contiguous().view(torch.uint8)
+
+
+def test_a_batch_is_combined_again_as_it_was_received(run: Callable[..., None]) -> None:
+    """Its rows lie in memory that the second dispatch of its ids takes."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        rows, _, handle, *_ = buffer.low_latency_dispatch(
+            x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+        )
+        received = rows.clone()
+        home, *_ = buffer.low_latency_combine(rows, topk_idx, topk_weights, handle)
+        expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
+        assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
+        for zero_copy in (False, False, True, False):
+            if zero_copy:
+                buffer.get_next_low_latency_combine_buffer(handle)[:] = rows
+            again, *_ = buffer.low_latency_combine(
+                rows, topk_idx, topk_weights, handle, zero_copy=zero_copy
+            )
+            assert equal(again, home)
+            assert equal(bits(rows), bits(received))
+
+    run(layer)
+
+
+def test_received_scales_outlast_a_second_combine(run: Callable[..., None]) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        received, _, handle, *_ = buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
+        before = [part.clone() for part in received]
+        results = torch.zeros(received[0].shape, dtype=torch.bfloat16)
+        for _ in range(2):
+            buffer.low_latency_combine(results, topk_idx, topk_weights, handle)
+        for part, kept in zip(received, before, strict=True):
+            assert equal(bits(part), bits(kept))
+
+    run(layer)
+
+
+def test_a_batch_is_combined_again_wherever_others_lie(run: Callable[..., None]) -> None:
+    """Its second dispatch comes to lie elsewhere, its third on what was received."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+
+        def dispatch(x: Any) -> tuple[Any, Any]:
+            rows, _, handle, *_ = buffer.low_latency_dispatch(
+                x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+            )
+            return rows, handle
+
+        def combine(batch: tuple[Any, Any]) -> Any:
+            rows, handle = batch
+            return buffer.low_latency_combine(rows, topk_idx, topk_weights, handle)[0]
+
+        first, second = dispatch(x), dispatch(2 * x)
+        home, double = combine(first), combine(second)
+        assert equal(combine(second), double)
+        third = dispatch(4 * x)
+        assert equal(combine(second), double)
+        combine(third)
+
+        # The first one's memory is the fourth's by now, which must not notice.
+        fourth = dispatch(x)
+        buffer.get_next_low_latency_combine_buffer(first[1])
+        assert equal(combine(fourth), home)
+
+    run(layer)
+
+
+def test_a_combine_from_a_buffer_that_was_not_asked_for_dispatches_nothing() -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = inputs(0)
+        rows, _, handle, *_ = buffer.low_latency_dispatch(
+            x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+        )
+        buffer.low_latency_combine(rows, topk_idx, topk_weights, handle)
+        with pytest.raises(tokenyard.InvalidArgument, match="zero_copy"):
+            buffer.low_latency_combine(rows, topk_idx, topk_weights, handle, zero_copy=True)
+        assert handle.combined
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
+
+
+def test_ids_that_a_second_combine_reads_outlast_it() -> None:
+    """On the buffer's stream, so torch must not give their memory to others before."""
+
+    def layer(world: tokenyard.World) -> None:
+        used: list[Any] = []
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = inputs(0)
+        rows, _, handle, *_ = buffer.low_latency_dispatch(
+            x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Turn, "uses", lambda _, *tensors: used.extend(tensors))
+            for reads_ids in (False, True):
+                used.clear()
+                buffer.low_latency_combine(
+                    rows, topk_idx.clone(), topk_weights, handle, async_finish=True
+                )
+                assert any(tensor is topk_idx for tensor in used) == reads_ids
+
+    tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
+
+
+def test_a_hook_runs_on_the_stream_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = ["of the call"]
+
+    @contextlib.contextmanager
+    def on(stream: str) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device_index: current[-1])
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    seen: list[str] = []
+    hook = on_stream_of_call(lambda: seen.append(current[-1]), 0)
+    on_host = on_stream_of_call(lambda: seen.append(current[-1]), None)
+    with on("another"):
+        hook()
+        on_host()  # There are none.
+    assert seen == ["of the call", "another"]
+
+
+def test_what_a_hook_brings_is_there_in_the_order_of_its_call(run: Callable[..., None]) -> None:
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world)
+        x, topk_idx, topk_weights = given(world)
+        expected = x.float() * topk_weights.where(topk_idx >= 0, 0).sum(1, keepdim=True)
+        other = None if world.device_index is None else torch.cuda.Stream(world.device_index)
+        for _ in range(2):
+            rows, _, handle, _, hook = buffer.low_latency_dispatch(
+                x, topk_idx, LARGEST, EXPERTS, use_fp8=False, return_recv_hook=True
+            )
+            with torch.cuda.stream(other):
+                if other is not None:
+                    torch.cuda._sleep(100_000_000)  # Nothing that is enqueued here ends soon.
+                hook()
+            results = rows.clone()
+            home, _, hook = buffer.low_latency_combine(
+                results, topk_idx, topk_weights, handle, return_recv_hook=True
+            )
+            with torch.cuda.stream(other):
+                hook()
+            assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
+
+    run(layer)
+
+
 def test_both_kinds_of_calls_from_one_buffer(run: Callable[..., None]) -> None:
     def layer(world: tokenyard.World) -> None:
         size = deep_ep.Buffer.get_low_latency_rdma_size_hint(LARGEST, HIDDEN, RANKS, EXPERTS)
@@ -165,117 +315,3 @@ def test_rows_that_have_no_scales_care_for_no_flag_of_them(run: Callable[..., No
         assert rows.dtype == torch.bfloat16
 
     run(layer)
-
-
-def test_masks(run: Callable[..., None], request: pytest.FixtureRequest) -> None:
-    if "cuda" in request.node.name and torch.cuda.device_count() < RANKS:
-        pytest.skip("ranks that share a GPU launch together, so none can stay away")
-
-    def layer(world: tokenyard.World) -> None:
-        buffer = serving_buffer_of(world, enable_shrink=True)
-        x, topk_idx, _ = given(world)
-        buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
-        status = torch.full((RANKS,), 7, dtype=torch.int32)
-        buffer.low_latency_query_mask_buffer(status)
-        assert status.tolist() == [0, 0, 0]
-        world.barrier()
-        if world.rank == 2:
-            return
-        buffer.low_latency_update_mask_buffer(2, True)
-        _, counts, *_ = buffer.low_latency_dispatch(x, topk_idx, LARGEST, EXPERTS)
-        buffer.low_latency_query_mask_buffer(status)
-        assert status.tolist() == [0, 0, 1]
-        ids = torch.cat([inputs(source)[1].flatten() for source in range(2)])
-        assert counts.tolist() == [(ids == world.rank * LOCAL + e).sum() for e in range(LOCAL)]
-        assert buffer.get_local_buffer_tensor(torch.int8, use_rdma_buffer=True).numel() == 0
-        buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
-
-    run(layer)
-
-
-def test_a_mask_holds_for_calls_of_every_shape() -> None:
-    """Also for those that come later: here a mask belongs to an exchange, there to the buffer."""
-
-    def layer(world: tokenyard.World) -> None:
-        buffer = serving_buffer_of(world, enable_shrink=True)
-        x, topk_idx, _ = given(world)
-        status = torch.empty(RANKS, dtype=torch.int32)
-        masked = [0, 0, 1]
-        if world.rank != 2:
-            buffer.low_latency_update_mask_buffer(2, True)
-            buffer.low_latency_query_mask_buffer(status)
-            assert status.tolist() == masked
-        else:
-            for rank in (0, 1):
-                buffer.low_latency_update_mask_buffer(rank, True)
-            masked = [1, 1, 0]
-        sources = [rank for rank in range(RANKS) if not masked[rank]]
-        for largest in (LARGEST, LARGEST + 1):
-            _, counts, *_ = buffer.low_latency_dispatch(x, topk_idx, largest, EXPERTS)
-            ids = torch.cat([inputs(source)[1].flatten() for source in sources])
-            assert counts.tolist() == [(ids == world.rank * LOCAL + e).sum() for e in range(LOCAL)]
-            buffer.low_latency_query_mask_buffer(status)
-            assert status.tolist() == masked
-        with pytest.raises(tokenyard.InvalidArgument, match="mask_status"):
-            buffer.low_latency_query_mask_buffer(status.long())
-        with pytest.raises(tokenyard.InvalidArgument, match="rank_to_mask"):
-            buffer.low_latency_update_mask_buffer(RANKS, True)
-
-    run_on("host", layer)
-
-
-FAILS_AT = {2: {"dispatch": 1}, 4: {"dispatch": 1, "combine": 3, "clean": 2}}
-"""The rank that is gone from its first call of a kind on."""
-
-
-@pytest.mark.parametrize("ranks", FAILS_AT)
-@pytest.mark.parametrize("hooks", [False, True])
-def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool) -> None:
-    """DeepEP's own shrink test needs six ranks, for 1, 3 and 5 fail in it."""
-    fails_at = FAILS_AT[ranks]
-
-    def layer(world: tokenyard.World) -> None:
-        buffer = serving_buffer_of(world, enable_shrink=True)
-        gone: set[int] = set()
-        status = torch.zeros(ranks, dtype=torch.int32)
-
-        def fails(call: str) -> bool:
-            if call in fails_at:
-                gone.add(fails_at[call])
-            return world.rank in gone
-
-        def expect_gone() -> None:
-            buffer.low_latency_query_mask_buffer(status)
-            assert set(status.nonzero().flatten().tolist()) == gone
-
-        batches = [fleet_inputs(rank, ranks) for rank in range(ranks)]
-        x, topk_idx, weights = batches[world.rank]
-        how = dict(async_finish=not hooks, return_recv_hook=hooks)
-        local = EXPERTS // ranks
-        # The exchange is made by ranks that are all there.
-        buffer.low_latency_dispatch(x[:0], topk_idx[:0], LARGEST, EXPERTS)
-        for _ in range(3):
-            if fails("dispatch"):
-                return
-            rows, counts, handle, event, hook = buffer.low_latency_dispatch(
-                x, topk_idx, LARGEST, EXPERTS, use_fp8=False, **how
-            )
-            hook() if hooks else event.current_stream_wait()
-            expect_gone()
-            ids = torch.cat([batches[rank][1] for rank in range(ranks) if rank not in gone])
-            for expert in range(local):
-                assert counts[expert] == (ids == world.rank * local + expert).sum()
-            if fails("combine"):
-                return
-            home, event, hook = buffer.low_latency_combine(rows, topk_idx, weights, handle, **how)
-            hook() if hooks else event.current_stream_wait()
-            expect_gone()
-            reached = (topk_idx >= 0) & ~status.bool()[topk_idx.clamp(min=0) // local]
-            expected = x.float() * weights.where(reached, 0).sum(1, keepdim=True)
-            assert torch.allclose(home.float(), expected, rtol=0.02, atol=0.02)
-            if fails("clean"):
-                return
-            buffer.clean_low_latency_buffer(LARGEST, HIDDEN, EXPERTS)
-            expect_gone()
-
-    tokenyard.launch(layer, ranks=ranks, arena_bytes=128 << 20, timeout=1)

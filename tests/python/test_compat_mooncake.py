@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ except ModuleNotFoundError:
     torch = None  # Skipped test by test: a file without any would count as a failure.
 else:
     sys.path.insert(0, str(PACKAGE))
-    from mooncake.mooncake_ep_buffer import Buffer, refuse_in_graph
+    from mooncake.mooncake_ep_buffer import Buffer, on_stream_of_call, refuse_in_graph
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
@@ -190,6 +192,93 @@ def test_a_batch_is_combined_again() -> None:
             assert torch.equal(home, x)
 
     tokenyard.launch(program, ranks=RANKS)
+
+
+def test_a_batch_is_combined_again_as_it_was_received() -> None:
+    """Its rows lie in memory that the second dispatch of its ids takes."""
+
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(world.rank)
+        rows, _, handle, _, _ = buffer.dispatch(
+            x, picks, everybody(), timeout_us=-1, use_fp8=False, **SHAPE
+        )
+        received = rows.clone()
+        for zero_copy in (False, False, True, False):
+            if zero_copy:
+                buffer.get_next_combine_buffer(handle).copy_(rows)
+            home, _, _ = buffer.combine(
+                rows, picks, weights, everybody(), -1, handle, zero_copy=zero_copy
+            )
+            assert torch.equal(home, x)
+            # What lies after an expert's rows may be no number.
+            assert torch.equal(rows.view(torch.int16), received.view(torch.int16))
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+def test_received_scales_outlast_a_second_combine() -> None:
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(world.rank)
+        received, _, handle, _, _ = buffer.dispatch(x, picks, None, timeout_us=-1, **SHAPE)
+        before = [part.contiguous().view(torch.uint8).clone() for part in received]
+        results = torch.zeros(received[0].shape, dtype=torch.bfloat16)
+        for _ in range(2):
+            buffer.combine(results, picks, weights, None, -1, handle)
+        for part, kept in zip(received, before, strict=True):
+            assert torch.equal(part.contiguous().view(torch.uint8), kept)
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+def test_a_batch_is_combined_again_wherever_others_lie() -> None:
+    """Its second dispatch comes to lie elsewhere, its third on what was received."""
+
+    def program(world: tokenyard.World) -> None:
+        buffer = Buffer(world)
+        x, picks, weights = inputs(world.rank)
+
+        def dispatch(x: Any) -> tuple[Any, Any]:
+            rows, _, handle, _, _ = buffer.dispatch(
+                x, picks, None, timeout_us=-1, use_fp8=False, **SHAPE
+            )
+            return rows, handle
+
+        def combine(batch: tuple[Any, Any]) -> Any:
+            rows, handle = batch
+            return buffer.combine(rows, picks, weights, None, -1, handle)[0]
+
+        first, second = dispatch(x), dispatch(2 * x)
+        assert torch.equal(combine(first), x)
+        assert torch.equal(combine(second), 2 * x)
+        assert torch.equal(combine(second), 2 * x)
+        third = dispatch(4 * x)
+        assert torch.equal(combine(second), 2 * x)
+        buffer.get_next_combine_buffer(first[1])
+        assert torch.equal(combine(third), 4 * x)
+
+    tokenyard.launch(program, ranks=RANKS)
+
+
+def test_a_hook_runs_on_the_stream_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = ["of the call"]
+
+    @contextlib.contextmanager
+    def on(stream: str) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device_index: current[-1])
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    seen: list[str] = []
+    hook = on_stream_of_call(lambda: seen.append(current[-1]), 0)
+    on_host = on_stream_of_call(lambda: seen.append(current[-1]), None)
+    with on("another"):
+        hook()
+        on_host()  # There are none.
+    assert seen == ["of the call", "another"]
 
 
 def test_no_graph_holds_what_the_host_has_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,8 @@ class LowLatencyHandle(Sequence[Any]):
     ) -> None:
         self.exchange = exchange
         self.received = received
+        self.given = received
+        """What the caller has, whatever memory the batch is in by now."""
         self.topk_idx = topk_idx
         self.combined = False
         self.buffer: torch.Tensor | None = None

@@ -29,7 +29,13 @@ class LowLatencyCalls:
         self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
     ) -> None:
         """Nothing is ever dirty here. With `enable_shrink` ranks meet, as they do in DeepEP, and
-        those that do not come are masked. Collective."""
+        those that do not come are masked: once there was a low-latency call, since that makes what
+        they meet in. Collective.
+
+        Raises:
+            InvalidArgument: two batches of a shape are under way, or a dispatch's hook was not
+                called: to meet is a dispatch of its own.
+        """
         if self.enable_shrink:
             self._serving.meet()
 
@@ -61,13 +67,15 @@ class LowLatencyCalls:
 
         Returns:
             [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
-            of each; the handle, the event, and the hook if one was asked for.
+            of each; the handle, the event, and the hook if one was asked for, which runs on this
+            call's stream. Rows, scales, counts and the handle's tensors lie in the exchange's own
+            memory: once this batch is combined, the next dispatch may take it.
         """
         refuse(others)
         self._require_low_latency(async_finish, return_recv_hook)
         rows = rows_of(use_fp8, round_scale, use_ue8m0)
         with self._stream.turn((), async_finish) as turn:
-            handle = self._serving.dispatch(
+            handle, hook = self._serving.dispatch(
                 x,
                 topk_idx,
                 num_max_dispatch_tokens_per_rank,
@@ -81,7 +89,7 @@ class LowLatencyCalls:
             turn.uses(dispatch_wait_recv_cost_stats)
         received = handle.received
         delivered = (received.x, received.scales) if use_fp8 else received.x
-        return delivered, received.counts, handle, turn.end, received.hook
+        return delivered, received.counts, handle, turn.end, hook
 
     def low_latency_combine(
         self,
@@ -99,9 +107,12 @@ class LowLatencyCalls:
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
         """Brings results home, weighted and summed over a token's experts. Collective.
 
+        A batch may be combined again: its ids are then dispatched anew, which all ranks do.
+
         Args:
             x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched; that of the handle is used, whatever this one holds.
+            topk_idx: as dispatched. The tensor that was dispatched is read, whatever this one
+                holds, and only by a second combine: until then it stays as it was.
             topk_weights: [tokens, topk] float32.
             zero_copy: results lie in `get_next_low_latency_combine_buffer`; x is not read. (Others
                 are read in place too.)
@@ -117,7 +128,9 @@ class LowLatencyCalls:
             shape = (topk_weights.size(0), handle.exchange.hidden)
             out = torch.empty(shape, dtype=torch.bfloat16, device=topk_weights.device)
         with self._stream.turn((), async_finish) as turn:
-            combined = self._serving.combine(
+            if handle.combined:
+                turn.uses(handle.topk_idx)
+            combined, hook = self._serving.combine(
                 x,
                 topk_weights,
                 handle,
@@ -128,7 +141,7 @@ class LowLatencyCalls:
                 return_recv_hook,
             )
             turn.uses(x, topk_weights, out, combined.lost, combine_wait_recv_cost_stats)
-        return out, turn.end, combined.hook
+        return out, turn.end, hook
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
@@ -136,8 +149,13 @@ class LowLatencyCalls:
         return self._serving.buffer(handle)
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Masks a rank, or unmasks it: then no rank calls anything until all have done so, and
-        handles of batches that were not combined are refused."""
+        """Masks a rank, or unmasks it: before any rank does so all have drained their streams, and
+        none calls anything until all have done so. Handles of batches that were not combined are
+        refused after that.
+
+        Raises:
+            InvalidArgument: a rank is unmasked while a hook was not called. Nothing has changed.
+        """
         self._serving.update_mask(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:

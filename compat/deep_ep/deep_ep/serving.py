@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 import tokenyard
@@ -9,6 +11,7 @@ from tokenyard.errors import invalid
 
 from .handles import LowLatencyHandle
 from .room import advised
+from .streams import on_stream_of_call
 
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
@@ -53,6 +56,8 @@ class Serving:
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
         self._left_out: set[int] = set()
         """Masked by hand: also in exchanges that are still to be made."""
+        self._hooks_left = 0
+        """Handed out and not called yet, of all exchanges."""
 
     def dispatch(
         self,
@@ -64,7 +69,7 @@ class Serving:
         received_total: torch.Tensor | None,
         waited_cycles: torch.Tensor | None,
         return_recv_hook: bool,
-    ) -> LowLatencyHandle:
+    ) -> tuple[LowLatencyHandle, Callable[[], None] | None]:
         exchange = self._exchange(tokens_max, x.size(1), experts, topk_idx.size(1))
         self._refuse_silence()
         received = exchange.dispatch(
@@ -75,7 +80,7 @@ class Serving:
             waited_cycles=waited_cycles,
             return_recv_hook=return_recv_hook,
         )
-        return LowLatencyHandle(exchange, received, topk_idx)
+        return LowLatencyHandle(exchange, received, topk_idx), self._hook(received.hook)
 
     def combine(
         self,
@@ -87,15 +92,15 @@ class Serving:
         zero_copy: bool,
         waited_cycles: torch.Tensor | None,
         return_recv_hook: bool,
-    ) -> tokenyard.LowLatencyCombined[torch.Tensor]:
+    ) -> tuple[tokenyard.LowLatencyCombined[torch.Tensor], Callable[[], None] | None]:
         self._refuse_silence()
-        self.begin_again(handle)
         if zero_copy:
             if handle.buffer is None:
                 raise invalid(
                     "zero_copy", "the results in get_next_low_latency_combine_buffer", "elsewhere"
                 )
             x = handle.buffer
+        self.begin_again(handle)
         combined = handle.exchange.combine(
             x,
             topk_weights,
@@ -106,19 +111,27 @@ class Serving:
             return_recv_hook=return_recv_hook,
         )
         handle.combined, handle.buffer = True, None
-        return combined
+        return combined, self._hook(combined.hook)
 
     def begin_again(self, handle: LowLatencyHandle) -> None:
         """DeepEP may combine a batch more than once; here the first combine ends it. So before the
-        next its ids are sent anew, with rows that nobody reads: places depend on ids alone."""
+        next its ids are sent anew, with rows that nobody reads: places depend on ids alone.
+
+        In DeepEP what was received is the caller's, who may combine it as it lies, again and again.
+        Where those rows come to lie on it, it is put back."""
         if not handle.combined:
             return
-        exchange = handle.exchange
+        exchange, given = handle.exchange, handle.given
+        kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
         nothing = handle.topk_idx.new_zeros(
             (handle.topk_idx.size(0), exchange.hidden), dtype=torch.bfloat16
         )
         handle.received = exchange.dispatch(nothing, handle.topk_idx, rows="fp8")
         handle.combined = False
+        # Elsewhere it stays as it is: another batch may have taken that memory.
+        if handle.received.x.data_ptr() == given.x.data_ptr():
+            for rows, copy in kept:
+                rows.copy_(copy)
 
     def buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
         """The exchange's own memory, for the results of a batch."""
@@ -127,7 +140,7 @@ class Serving:
         return handle.buffer
 
     def meet(self) -> None:
-        """A call without tokens: whoever does not come to it is masked."""
+        """A call without tokens of every shape so far: whoever does not come to it is masked."""
         for exchange in self._exchanges.values():
             none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=self._device)
             ids = torch.empty(0, exchange.topk, dtype=torch.int64, device=self._device)
@@ -156,12 +169,15 @@ class Serving:
         ranks = self._world.size
         if not 0 <= rank < ranks or rank == self._world.rank:
             raise invalid("rank_to_mask", f"another of the {ranks} ranks", str(rank))
+        if not masked:
+            self._refuse_hooks_left()
         for exchange in self._exchanges.values():
             exchange.update_mask(rank, masked)
         (self._left_out.add if masked else self._left_out.discard)(rank)
 
     def clear_mask(self) -> None:
         self._require_masks()
+        self._refuse_hooks_left()
         for exchange in self._exchanges.values():
             exchange.clear_mask()
         self._left_out.clear()
@@ -184,6 +200,24 @@ class Serving:
                 exchange.update_mask(rank, True)
             self._exchanges[shape] = exchange
         return self._exchanges[shape]
+
+    def _hook(self, hook: Callable[[], None] | None) -> Callable[[], None] | None:
+        if hook is None:
+            return None
+        receive_there = on_stream_of_call(hook, self._world.device_index)
+        self._hooks_left += 1
+
+        def receive() -> None:
+            receive_there()
+            self._hooks_left -= 1
+
+        return receive
+
+    def _refuse_hooks_left(self) -> None:
+        """An exchange refuses to unmask before its hooks are called. Asked one by one, those before
+        it would have ended their batches by then."""
+        if self._hooks_left:
+            raise invalid("hook", "called before ranks are unmasked", "not called")
 
     def _require_masks(self) -> None:
         if not self._masks:

@@ -3,13 +3,14 @@
 A call without `async_finish` goes to the caller's current stream. One with it goes to the buffer's
 own, after `previous_event` and after all that the current stream holds: that may still read arrays
 that were received before and have died since, whose memory the call may take. The event that it
-returns is its end. On the host there are no streams, and a call has ended when it returns.
+returns is its end. A hook, the second half of a call, goes to the stream of the first half. On the
+host there are no streams, and a call has ended when it returns.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -17,6 +18,19 @@ from .utils.event import EventHandle, EventOverlap
 
 Moment = EventHandle | EventOverlap | None
 """What a call may be told to wait for."""
+
+
+def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
+    """The hook, for the stream that is current now: whoever calls it may be on another by then."""
+    if device_index is None:
+        return hook
+    stream = torch.cuda.current_stream(device_index)
+
+    def receive() -> None:
+        with torch.cuda.stream(stream):
+            hook()
+
+    return receive
 
 
 class Turn:

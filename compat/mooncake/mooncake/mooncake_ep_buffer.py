@@ -38,6 +38,8 @@ class Handle(Sequence[Any]):
         topk_idx: torch.Tensor,
     ) -> None:
         self.exchange, self.received, self.topk_idx = exchange, received, topk_idx
+        self.given = received
+        """What the caller has, whatever memory the batch is in by now."""
         self.combined = False
         self.buffer: torch.Tensor | None = None
         """Handed out for a combine without a copy."""
@@ -67,6 +69,19 @@ def refuse_in_graph(device_index: int | None) -> None:
         raise tokenyard.Unsupported(
             f"active_ranks within a CUDA graph: {why}", asked="active_ranks", why=why
         )
+
+
+def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
+    """The hook, for the stream that is current now: whoever calls it may be on another by then."""
+    if device_index is None:
+        return hook
+    stream = torch.cuda.current_stream(device_index)
+
+    def receive() -> None:
+        with torch.cuda.stream(stream):
+            hook()
+
+    return receive
 
 
 class EventOverlap:
@@ -171,7 +186,9 @@ class Buffer:
 
         Returns:
             [local experts, ranks * tokens, hidden], with scales a tuple; [local experts] int32 rows
-            of each; the handle, the event, and the hook if one was asked for.
+            of each; the handle, the event, and the hook if one was asked for, which runs on this
+            call's stream. Rows, scales, counts and the handle's tensors lie in the exchange's own
+            memory: once this batch is combined, the next dispatch may take it.
         """
         exchange = self._exchange(
             (num_max_dispatch_tokens_per_rank, x.size(1), num_experts, topk_idx.size(1))
@@ -204,9 +221,12 @@ class Buffer:
     ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
         """Brings results home, weighted and summed over a token's experts. Collective.
 
+        A batch may be combined again: its ids are then dispatched anew, which all ranks do.
+
         Args:
             x: [local experts, ranks * tokens, hidden] bfloat16, where the rows lay.
-            topk_idx: as dispatched; that of the handle is used, whatever this one holds.
+            topk_idx: as dispatched. The tensor that was dispatched is read, whatever this one
+                holds, and only by a second combine: until then it stays as it was.
             topk_weights: [tokens, topk] float32.
             active_ranks, timeout_us, return_recv_hook: as `dispatch`.
             zero_copy: results lie in `get_next_combine_buffer`; x is not read.
@@ -220,11 +240,11 @@ class Buffer:
         how: dict[str, Any] = dict(
             active_ranks=self._active(exchange, active_ranks), timeout=_seconds(timeout_us)
         )
-        self._begin_again(handle, **how)
         if zero_copy:
             if handle.buffer is None:
                 raise invalid("zero_copy", "the results in get_next_combine_buffer", "elsewhere")
             x = handle.buffer
+        self._begin_again(handle, **how)
         combined = exchange.combine(
             x, topk_weights, handle.received, out=out, return_recv_hook=return_recv_hook, **how
         )
@@ -264,13 +284,21 @@ class Buffer:
     @staticmethod
     def _begin_again(handle: Handle, **how: Any) -> None:
         """Mooncake may combine a batch more than once; here the first combine ends it. So before
-        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone."""
+        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone.
+
+        In Mooncake what was received is the caller's, who may combine it as it lies, again and
+        again. Where those rows come to lie on it, it is put back."""
         if not handle.combined:
             return
-        ids = handle.topk_idx
+        ids, given = handle.topk_idx, handle.given
+        kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
         nothing = ids.new_zeros((len(ids), handle.exchange.hidden), dtype=torch.bfloat16)
         handle.received = handle.exchange.dispatch(nothing, ids, rows="fp8", **how)
         handle.combined = False
+        # Elsewhere it stays as it is: another batch may have taken that memory.
+        if handle.received.x.data_ptr() == given.x.data_ptr():
+            for rows, copy in kept:
+                rows.copy_(copy)
 
     @staticmethod
     def _exchange_of(handle: Handle) -> tokenyard.LowLatency:
@@ -297,17 +325,17 @@ class Buffer:
         hook: Callable[[], None] | None,
     ) -> Callable[[], None] | None:
         """After a call, or as part of its hook: `active_ranks` learns who has not answered."""
-        if active_ranks is None:
-            return hook
         if hook is None:
-            self._write_masked(exchange, active_ranks)
+            if active_ranks is not None:
+                self._write_masked(exchange, active_ranks)
             return None
 
         def receive() -> None:
             hook()
-            self._write_masked(exchange, active_ranks)
+            if active_ranks is not None:
+                self._write_masked(exchange, active_ranks)
 
-        return receive
+        return on_stream_of_call(receive, self._world.device_index)
 
     def _write_masked(self, exchange: tokenyard.LowLatency, active_ranks: torch.Tensor) -> None:
         index = self._world.device_index

@@ -58,19 +58,15 @@ Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_
     : accelerator_(accelerator),
       number_(number),
       combine_bytes_(combine_bytes(options)),
-      memory_(accelerator.allocate(bytes(options, ranks))) {
-  Pieces pieces(static_cast<std::byte*>(memory_));
+      memory_(accelerator, bytes(options, ranks), DeviceMemory::Kind::device) {
+  Pieces pieces(memory_.as<std::byte>());
   out_ = lay_out(pieces, options, ranks);
 }
 
-Batch::~Batch() {
-  if (combine_buffer_ != nullptr) accelerator_.free(combine_buffer_);
-  accelerator_.free(memory_);
-}
-
 void* Batch::combine_buffer() {
-  if (combine_buffer_ == nullptr) combine_buffer_ = accelerator_.allocate(combine_bytes_);
-  return combine_buffer_;
+  if (!combine_buffer_)
+    combine_buffer_.emplace(accelerator_, combine_bytes_, DeviceMemory::Kind::device);
+  return combine_buffer_->as<void>();
 }
 
 }  // namespace tokenyard::low_latency

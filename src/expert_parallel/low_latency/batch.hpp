@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/plan.hpp"
 
 namespace tokenyard {
@@ -19,9 +20,6 @@ class Batch {
   /// by it.
   Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
         uint32_t number);
-  ~Batch();
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
 
   static uint64_t bytes(const LowLatencyOptions& options, uint32_t ranks);
   static uint64_t combine_bytes(const LowLatencyOptions& options);
@@ -38,8 +36,8 @@ class Batch {
   Accelerator& accelerator_;
   const uint32_t number_;
   size_t combine_bytes_;
-  void* memory_;
-  void* combine_buffer_ = nullptr;
+  const DeviceMemory memory_;
+  std::optional<DeviceMemory> combine_buffer_;
   DispatchOut out_;
 };
 

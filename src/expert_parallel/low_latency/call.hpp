@@ -21,8 +21,9 @@ struct Workspace {
   /// [kind][block]. A block reads its own word and no other, so none waits for another's look at
   /// it; whatever the grid, its blocks advance all of them.
   Progress progress[kKinds][kBlocksMax];
-  /// Of a rank: its last pulse, and when it was first seen here.
-  struct Heard {
+  /// Of a rank: its last pulse, and when it was first seen here. One word, so that who knows the
+  /// pulse knows when it came.
+  struct alignas(8) Heard {
     uint32_t pulse, at;
   };
   Heard heard[kRanksMax];

@@ -3,7 +3,7 @@
 ///     begin_call      every thread takes the epoch
 ///     open_call       one block tells the active ranks which buffers are free again; a sending
 ///                     block waits until its destinations' buffers are
-///     advance_epoch   of the block's word, once it has met
+///     advance_epoch   of the block's words, once it has met
 ///     close_call      for whoever measures
 ///
 /// A look at memory takes about as long as ten of them do, and what a call may not do before them
@@ -159,8 +159,7 @@ DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_
   return closed;
 }
 
-/// By the whole block, which meets. The last threads look; meanwhile the first make ready what is
-/// to be sent. Whether there are ranks that it does not speak with.
+/// By the whole block, which meets. Whether there are ranks that it does not speak with.
 DEVICE bool open_call(const Call& call, const Look& first, bool sending) {
   const CallParams& params = call.params;
   const bool some_closed = block::any(find_open(call, first, sending, block::threads()));

@@ -37,7 +37,7 @@ CallParams LowLatency::Parts::call_params(const LowLatencyCall& call) {
           .staging_blocks = 0,
           .windows = windows_,
           .masks = masks_.masks(),
-          .workspace = workspace_,
+          .workspace = workspace_.as<low_latency::Workspace>(),
           .timeout = timeout,
           .polls_a_look = plan_.polls_a_look,
           .span_ns = call.span_ns};
@@ -117,7 +117,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .local_experts = options.experts / world.size(),
                         .row = low_latency::row_layout(options, input.rows),
                         .out = batch.out(),
-                        .complaint = complaint_,
+                        .complaint = complaint_.as<low_latency::Complaint>(),
                         .tail = {},
                         .by = {},
                         .data_blocks = 0,
@@ -219,10 +219,11 @@ void* LowLatency::Parts::combine_buffer(const Handle& handle) {
 void LowLatency::Parts::check() {
   require_open();
   if (world.alarm().cancelled()) throw Cancelled("low latency");
-  if (accelerator_.read_flag(&complaint_->epoch) == 0) return;
-  const uint32_t epoch = complaint_->epoch, token = complaint_->token;
-  const int64_t id = complaint_->id;
-  accelerator_.write_flag(&complaint_->epoch, 0);
+  auto* const complaint = complaint_.as<low_latency::Complaint>();
+  if (accelerator_.read_flag(&complaint->epoch) == 0) return;
+  const uint32_t epoch = complaint->epoch, token = complaint->token;
+  const int64_t id = complaint->id;
+  accelerator_.write_flag(&complaint->epoch, 0);
   throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
                         fmt::format("expert {} in token {} of dispatch {}", id, token, epoch));
 }

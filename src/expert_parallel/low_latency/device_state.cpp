@@ -28,15 +28,13 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       layout_(low_latency::window_layout(options, world.size())),
       // Before batches, which may not fit the machine where this does not fit the arena.
       window_(arena_.allocate(layout_.bytes(), Stream{})),
+      workspace_(accelerator_, sizeof(low_latency::Workspace), DeviceMemory::Kind::device),
+      complaint_(accelerator_, sizeof(low_latency::Complaint), DeviceMemory::Kind::shared),
       masks_(accelerator_, world.alarm(), world.size()),
       last_stream_(accelerator_) {
   accelerator_.prepare(low_latency::dispatch_kernel.entry);
   accelerator_.prepare(low_latency::combine_kernel.entry);
   accelerator_.prepare(low_latency::combine_logfmt_kernel.entry);
-  workspace_ =
-      static_cast<low_latency::Workspace*>(accelerator_.allocate(sizeof(low_latency::Workspace)));
-  complaint_ = static_cast<low_latency::Complaint*>(
-      accelerator_.allocate_shared(sizeof(low_latency::Complaint)));
   for (uint32_t number = 0; number < batches_.size(); ++number)
     batches_[number] =
         std::make_shared<low_latency::Batch>(accelerator_, options, world.size(), number);
@@ -53,9 +51,6 @@ LowLatency::Parts::~Parts() {
   }
   // A peer may store here yet: what it sends to nobody in particular is not awaited by anybody.
   if (window_) window_.quarantine();
-  accelerator_.free_shared(complaint_);
-  accelerator_.free(workspace_);
-  if (window_table_ != nullptr) accelerator_.free(window_table_);
 }
 
 /// Collective. The window is ready before anybody learns where it lies.
@@ -67,15 +62,20 @@ void LowLatency::Parts::open_windows() {
   await_stream(stream, "filled staging");
   windows_.layout = layout_;
   std::vector<std::byte*> windows;
-  for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
-    windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
+  try {
+    for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
+      windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
+  } catch (const std::exception&) {
+    window_.quarantine();  // Of the others some may have learned where it lies.
+    throw;
+  }
   windows_.peers = Peers::of(windows, world.rank(), nullptr);
   if (windows.size() <= Peers::kAtHand) return;
   const size_t bytes = windows.size() * sizeof(std::byte*);
-  window_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
-  accelerator_.copy(window_table_, windows.data(), bytes, stream);
+  window_table_.emplace(accelerator_, bytes, DeviceMemory::Kind::device);
+  accelerator_.copy(window_table_->as<void>(), windows.data(), bytes, stream);
   await_stream(stream, "the table of windows");
-  windows_.peers.table = window_table_;
+  windows_.peers.table = window_table_->as<std::byte*>();
 }
 
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {

@@ -5,8 +5,8 @@
 
 namespace tokenyard::low_latency {
 
-/// Senders have the lower indices and wait for no receiver: a grid that is not resident as a whole
-/// ends too.
+/// Senders have the lower indices and wait for no receiver of their own rank: a grid that is not
+/// resident as a whole ends too.
 DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
   if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);

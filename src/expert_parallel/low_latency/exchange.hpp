@@ -4,9 +4,11 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/device_memory.hpp"
 #include "expert_parallel/last_stream.hpp"
 #include "expert_parallel/low_latency/batch.hpp"
 #include "expert_parallel/low_latency/rank_masks.hpp"
@@ -77,10 +79,10 @@ struct LowLatency::Parts {
   const low_latency::Plan plan_;
   const low_latency::WindowLayout layout_;
   ArenaBlock window_;
-  low_latency::Windows windows_{};  ///< everybody's window_
-  std::byte** window_table_ = nullptr;
-  low_latency::Workspace* workspace_ = nullptr;
-  low_latency::Complaint* complaint_ = nullptr;
+  low_latency::Windows windows_{};            ///< everybody's window_
+  std::optional<DeviceMemory> window_table_;  ///< of those that are not at hand
+  const DeviceMemory workspace_;              ///< a Workspace
+  const DeviceMemory complaint_;              ///< a Complaint
   low_latency::RankMasks masks_;
   std::array<std::shared_ptr<low_latency::Batch>, 2> batches_;
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come

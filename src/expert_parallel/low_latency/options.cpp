@@ -42,7 +42,7 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
   require(options.experts > 0 && options.experts % ranks == 0, "experts",
           fmt::format("a multiple of {} ranks", ranks), options.experts);
   require(options.experts / ranks <= kLocalExpertsMax, "experts",
-          fmt::format("at most {} a rank", kLocalExpertsMax), options.experts);
+          fmt::format("at most {} on {} ranks", kLocalExpertsMax * ranks, ranks), options.experts);
   require(options.hidden > 0 && options.hidden % 32 == 0 && options.hidden <= kHiddenMax, "hidden",
           fmt::format("a multiple of 32 from 32 to {}", kHiddenMax), options.hidden);
   require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
@@ -51,7 +51,8 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
           fmt::format("at most the {} experts there are", options.experts), options.topk);
   require(options.tokens_max > 0, "tokens_max", "at least 1", options.tokens_max);
   require(uint64_t{options.tokens_max} * options.experts <= kSlotsMax, "tokens_max",
-          fmt::format("at most {} rows in all", kSlotsMax), options.tokens_max);
+          fmt::format("at most {} for {} experts", kSlotsMax / options.experts, options.experts),
+          options.tokens_max);
 }
 
 void require_sms(const Plan& plan, uint32_t sms, std::optional<uint32_t> rank) {

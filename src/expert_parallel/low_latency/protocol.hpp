@@ -18,9 +18,10 @@
 ///    to a batch and not to a call: each rank tells its own in the dispatch or in the combine, as
 ///    it likes. They lie by the source's own number for the batch, 0 or 1, whose place the source
 ///    uses again when it has combined that batch. By then all who go by weights there have sent it
-///    their sums: no warp awaits a weight of a token of which it sends nothing, nor sends a sum
-///    before it has the weights of its rows. So weights wait for no room. A row that is alone, the
-///    only one of its token on a rank, is no sum: it is sent as it is and weighed by the owner.
+///    their sums: no warp awaits a weight of a token of which it sends nothing or has sent all, nor
+///    sends a sum before it has the weights of its rows. So weights wait for no room. A row that is
+///    alone, the only one of its token on a rank, is no sum: it is sent as it is and weighed by the
+///    owner.
 /// 3. **Two buffers by the parity of the epoch.** Dispatches and combines count their epochs
 ///    apart, each on the device, so that a CUDA graph can replay a call. A rank says in every
 ///    kernel, first of all, up to which epoch it has drained its buffers; nobody writes for epoch e
@@ -29,12 +30,12 @@
 ///    sending part waits for room and weights only, and what tells only weights for neither.
 /// 5. **Masks.** Each rank that is awaited has a failure word of its own. The first wait that fails
 ///    sets it: other waits for that rank give up as well, those for other ranks go on. A rank so
-///    masked gets nothing and is waited for by nobody, until the mask is cleared; it may be stored
-///    to nor from, since what it still sends carries no epoch: clearing refills its staging, and
-///    ends the batches under way, of whose rows some may never have come.
+///    masked is waited for by nobody and gets nothing from blocks that begin later, until the mask
+///    is cleared. What it still sends carries no epoch, so nothing of it is received: clearing
+///    refills its staging, and ends the batches under way, of whose rows some may never have come.
 /// 6. **Who waits says so.** A rank that waits in vain for a dead one is late with what others
 ///    await of it, in this call or the next, and must not be taken for dead itself. So whoever
-///    waits for long sends pulses, and a rank whose pulse changes is given more time, up to
+///    waits for long sends pulses, and a rank whose pulse has changed is given more time, up to
 ///    kTimesLate times the call's. Ranks that wait for one another therefore end as well.
 /// 7. **Verdicts.** Slots of all sources depend on every source's ids, and the blocks of a rank
 ///    must agree whether a source took part: the first block that knows decides, by one

@@ -42,22 +42,20 @@ RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
     : accelerator_(accelerator),
       bell_(bell),
       ranks_(ranks),
-      failed_(static_cast<uint32_t*>(accelerator.allocate(ranks * sizeof(uint32_t)))),
-      reports_(static_cast<WaitReport*>(accelerator.allocate_shared(ranks * sizeof(WaitReport)))),
-      alarms_(static_cast<Alarm*>(accelerator.allocate_shared(ranks * sizeof(Alarm)))) {
-  bell_.watch({alarms_, ranks_});
+      failed_(accelerator, ranks * sizeof(uint32_t), DeviceMemory::Kind::device),
+      reports_(accelerator, ranks * sizeof(WaitReport), DeviceMemory::Kind::shared),
+      alarms_(accelerator, ranks * sizeof(Alarm), DeviceMemory::Kind::shared) {
+  bell_.watch(alarms());
 }
 
 RankMasks::~RankMasks() {
-  bell_.unwatch({alarms_, ranks_});
-  accelerator_.free_shared(alarms_);
-  accelerator_.free_shared(reports_);
-  accelerator_.free(failed_);
+  bell_.unwatch(alarms());
 }
 
 bool RankMasks::reported(uint32_t rank) const {
   // A kernel writes `failure` last, with release: once it is seen, so is the rest.
-  return accelerator_.read_flag(&reports_[rank].failure) != static_cast<uint32_t>(Failure::none);
+  return accelerator_.read_flag(&masks().reports[rank].failure) !=
+         static_cast<uint32_t>(Failure::none);
 }
 
 bool RankMasks::masked(uint32_t rank) const {
@@ -74,7 +72,7 @@ std::vector<MaskedRank> RankMasks::list() const {
                         .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]});
       continue;
     }
-    const WaitReport& report = reports_[rank];
+    const WaitReport& report = masks().reports[rank];
     list.push_back({.rank = rank,
                     .why = why(static_cast<Failure>(report.failure)),
                     .phase = phase_names()[report.phase],
@@ -87,14 +85,14 @@ std::vector<MaskedRank> RankMasks::list() const {
 
 void RankMasks::leave_out(uint32_t rank, Stream stream) {
   // The lowest byte of the word, which may say already why the rank is masked.
-  accelerator_.fill(failed_ + rank, static_cast<int>(Failure::refused), 1, stream);
+  accelerator_.fill(masks().failed + rank, static_cast<int>(Failure::refused), 1, stream);
   left_out_.insert(rank);
 }
 
 void RankMasks::clear(uint32_t rank, Stream stream) {
   left_out_.erase(rank);
-  accelerator_.fill(failed_ + rank, 0, sizeof(uint32_t), stream);
-  accelerator_.write_flag(&reports_[rank].failure, static_cast<uint32_t>(Failure::none));
+  accelerator_.fill(masks().failed + rank, 0, sizeof(uint32_t), stream);
+  accelerator_.write_flag(&masks().reports[rank].failure, static_cast<uint32_t>(Failure::none));
 }
 
 }  // namespace low_latency

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/call.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "tokenyard/low_latency.hpp"
@@ -18,7 +19,11 @@ class RankMasks {
   RankMasks& operator=(const RankMasks&) = delete;
 
   /// What kernels are given.
-  Masks masks() const { return {.failed = failed_, .reports = reports_, .alarms = alarms_}; }
+  Masks masks() const {
+    return {.failed = failed_.as<uint32_t>(),
+            .reports = reports_.as<WaitReport>(),
+            .alarms = alarms_.as<Alarm>()};
+  }
   /// As far as the host can see now.
   std::vector<MaskedRank> list() const;
   bool masked(uint32_t rank) const;
@@ -30,13 +35,12 @@ class RankMasks {
 
  private:
   bool reported(uint32_t rank) const;  ///< by a kernel
+  std::span<Alarm> alarms() const { return {alarms_.as<Alarm>(), ranks_}; }
 
   Accelerator& accelerator_;
   AlarmBell& bell_;
   uint32_t ranks_;
-  uint32_t* failed_;
-  WaitReport* reports_;
-  Alarm* alarms_;
+  const DeviceMemory failed_, reports_, alarms_;
   RankSet left_out_{};  ///< by hand
 };
 

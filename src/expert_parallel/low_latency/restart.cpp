@@ -37,8 +37,10 @@ void LowLatency::Parts::require_nothing_left(const char* asked) const {
 }
 
 Workspace LowLatency::Parts::read_workspace() {
+  // First, since CUDA may block in a copy to memory that is not pinned, where nothing bounds it.
+  await_stream(last_stream_.get(), "the calls so far");
   Workspace workspace;
-  accelerator_.copy(&workspace, workspace_, sizeof(workspace), last_stream_.get());
+  accelerator_.copy(&workspace, workspace_.as<Workspace>(), sizeof(workspace), last_stream_.get());
   await_stream(last_stream_.get(), "its epochs");
   return workspace;
 }
@@ -121,7 +123,7 @@ void LowLatency::Parts::restart(uint32_t epoch) {
   Workspace workspace{};
   for (auto& kind : workspace.progress)
     for (Progress& progress : kind) progress = {.sent = epoch, .received = epoch};
-  accelerator_.copy(workspace_, &workspace, sizeof(workspace), last_stream_.get());
+  accelerator_.copy(workspace_.as<Workspace>(), &workspace, sizeof(workspace), last_stream_.get());
   // What the living have left is refilled as well: a call of theirs may have ended early.
   readmit(RankSet::first(world.size()), {epoch, epoch});
 }

@@ -103,7 +103,7 @@ DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
   const uint32_t first = destination * params.local_experts;
   PackedIds packed = PackedIds::of_epoch(call.call.epoch());
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
-    // What is no expert becomes more than any.
+    // Of an expert of a rank before, it becomes more than any is here.
     const uint32_t local = static_cast<uint32_t>(experts[place]) - first;
     packed.set(place,
                experts[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);

@@ -99,7 +99,7 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
     const auto [token, first] = IdsPlace::of(ids_a_source.remainder(i, source), params.topk);
     if (come)
       note_ids(call, own, {source, token}, first, packed, at - (i << shift));
-    else
+    else if (!again)
       store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
     lacking |= !come;
     if (params.out.waited != nullptr && !again)

@@ -21,31 +21,39 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
   return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
-/// Tells the others that this rank waits, and notes whom it hears. Many threads wait at once: one
-/// that does so in a while is enough, whomever it waits for itself.
+// Relaxed, all of a pulse's way: nothing else is read on its strength.
+
+/// Listens for a rank, and says when it was heard last.
+DEVICE uint32_t hear(const CallParams& params, uint32_t rank, uint32_t clock) {
+  Workspace::Heard* const heard = &params.workspace->heard[rank];
+  const uint32_t pulse = load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
+  const Workspace::Heard last = load<Order::relaxed, Scope::gpu>(heard);
+  if (pulse == last.pulse) return last.at;
+  store<Order::relaxed, Scope::gpu>(heard, {.pulse = pulse, .at = clock});
+  return clock;
+}
+
+/// Tells the others that this rank waits, and listens for them. Many threads wait at once: one that
+/// does so in a while is enough, whomever it waits for itself, and however short the timeout.
+/// Stores that nobody needs keep others from theirs.
 DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
-  Workspace& workspace = *params.workspace;
-  // Relaxed, like all pulses: nothing else is read on their strength.
-  const uint32_t last = load<Order::relaxed, Scope::gpu>(&workspace.pulse);
-  // However short the timeout, not at every look: stores that nobody needs keep others from theirs.
-  if (clock - last < std::max(1u, params.timeout / (2 * kPulses))) return;
-  store<Order::relaxed, Scope::gpu>(&workspace.pulse, clock);
+  uint32_t* const pulse = &params.workspace->pulse;
+  const uint32_t last = load<Order::relaxed, Scope::gpu>(pulse);
+  const uint32_t apart = std::max(1u, params.timeout / (2 * kPulses));
+  // By less, before or after: this thread may have looked at the clock long ago.
+  if (clock - last + apart - 1 < 2 * apart - 1) return;
+  if (compare_exchange<Order::relaxed, Scope::gpu>(pulse, last, clock) != last) return;
   KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
     if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
     store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), clock);
-    const uint32_t pulse =
-        load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
-    Workspace::Heard& heard = workspace.heard[rank];
-    if (pulse == load<Order::relaxed, Scope::gpu>(&heard.pulse)) continue;
-    store<Order::relaxed, Scope::gpu>(&heard.pulse, pulse);
-    store<Order::relaxed, Scope::gpu>(&heard.at, clock);
+    hear(params, rank, clock);
   }
 }
 
-/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then.
+/// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then. Listens itself:
+/// others may have done so last before its first pulse.
 DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
-  const uint32_t heard_at = load<Order::relaxed, Scope::gpu>(&params.workspace->heard[rank].at);
-  return end_of_wait(heard_at, now, clock, params.timeout);
+  return end_of_wait(hear(params, rank, clock), now, clock, params.timeout);
 }
 
 /// Who is awaited by a lane that has everything.

@@ -75,10 +75,6 @@ struct Windows {
   Peers peers;
   WindowLayout layout;
 
-  /// Staged pieces of a row from `source` to `rank`.
-  DEVICE Peer<Bytes16> row(uint32_t rank, uint32_t parity, uint32_t source, uint32_t token) const {
-    return at<Bytes16>(peers.of(rank), layout.row(parity, source, token));
-  }
   /// Where a place in this rank's window lies in another one.
   DEVICE Peer<Bytes16> same_place(Peer<std::byte> window, Peer<Bytes16> place) const {
     return at<Bytes16>(window, place.as<std::byte>().address() - peers.mine());
