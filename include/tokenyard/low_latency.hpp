@@ -149,10 +149,10 @@ class LowLatency {
   void write_mask(int32_t* out, uint64_t stream = 0);
   /// Masks a rank from the next call on, or from the next replay of one that was captured, or
   /// unmasks it. Masking comes in the order of the calls so far, on the last one's stream; if none
-  /// is under way, which `wait` has seen to, it is done on return. Unmasking refills what the rank
-  /// may have left in the staging: no rank concerned calls it before all of them have drained their
-  /// streams, nor makes a call before it has returned on all, and their calls so far have been as
-  /// many. It ends the batches under way, as `restart` does.
+  /// is under way, which `wait` has seen to, it is done on return. Unmasking waits for the own
+  /// stream, refills what the rank may have left in the staging, and ends the batches under way, as
+  /// `restart` does. No rank concerned unmasks one before all of them have drained their streams,
+  /// nor makes a call before all have done so, and their calls so far have been as many.
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   /// The number of the last call: what ranks agree on before `restart`.

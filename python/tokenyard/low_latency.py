@@ -267,9 +267,10 @@ class LowLatency(Exchange):
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
 
-        Unmasking ends the batches under way, as `restart` does. No rank concerned calls it before
-        all of them have drained their streams (`wait`, and a barrier), nor makes a call before it
-        has returned on all, and they have made as many; see `restart` if they have not.
+        Unmasking waits for this rank's stream, and ends the batches under way, as `restart` does.
+        No rank concerned unmasks one before all of them have drained their streams (`wait`, and a
+        barrier), nor makes a call before all have done so, and they have made as many; see
+        `restart` if they have not.
         """
         self._native.update_mask(size_of("rank", rank), bool(masked))
 

@@ -239,8 +239,8 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::barrier_removed, "call_kernel.hpp:177", kEarlyEnd},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:32", kMorePatience},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:45", kMorePulses}},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:34", kMorePatience},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:47", kMorePulses}},
      .seeds = 2000});
 
 }  // namespace

@@ -214,3 +214,20 @@ def test_ranks_that_fail_are_masked_and_the_others_go_on(ranks: int, hooks: bool
             expect_gone()
 
     tokenyard.launch(layer, ranks=ranks, arena_bytes=128 << 20, timeout=1)
+
+
+def test_a_batch_is_combined_again_only_by_those_who_dispatched_it() -> None:
+    """Places of rows depend on who takes part."""
+
+    def layer(world: tokenyard.World) -> None:
+        buffer = serving_buffer_of(world, enable_shrink=True)
+        x, topk_idx, topk_weights = given(world)
+        rows, _, handle, *_ = buffer.low_latency_dispatch(
+            x, topk_idx, LARGEST, EXPERTS, use_fp8=False
+        )
+        buffer.low_latency_combine(rows, topk_idx, topk_weights, handle)
+        buffer.low_latency_update_mask_buffer((world.rank + 1) % RANKS, True)
+        with pytest.raises(tokenyard.InvalidArgument, match="handle"):
+            buffer.low_latency_combine(rows, topk_idx, topk_weights, handle)
+
+    run_on("host", layer)

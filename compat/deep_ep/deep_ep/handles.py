@@ -71,9 +71,14 @@ class LowLatencyHandle(Sequence[Any]):
         exchange: tokenyard.LowLatency,
         received: tokenyard.LowLatencyReceived[torch.Tensor],
         topk_idx: torch.Tensor,
+        left_out: frozenset[int],
     ) -> None:
         self.exchange = exchange
         self.received = received
+        self.left_out = left_out
+        """Ranks that were masked by hand when it was dispatched."""
+        self.put_back: torch.cuda.Event | None = None
+        """When what the caller has is as it was, on whatever stream that was done."""
         self.given = received
         """What the caller has, whatever memory the batch is in by now."""
         self.topk_idx = topk_idx

@@ -80,7 +80,8 @@ class Serving:
             waited_cycles=waited_cycles,
             return_recv_hook=return_recv_hook,
         )
-        return LowLatencyHandle(exchange, received, topk_idx), self._hook(received.hook)
+        handle = LowLatencyHandle(exchange, received, topk_idx, frozenset(self._left_out))
+        return handle, self._hook(received.hook)
 
     def combine(
         self,
@@ -115,13 +116,22 @@ class Serving:
 
     def begin_again(self, handle: LowLatencyHandle) -> None:
         """DeepEP may combine a batch more than once; here the first combine ends it. So before the
-        next its ids are sent anew, with rows that nobody reads: places depend on ids alone.
+        next its ids are sent anew, with rows that nobody reads: places depend on ids alone, and on
+        who takes part.
 
         In DeepEP what was received is the caller's, who may combine it as it lies, again and again.
         Where those rows come to lie on it, it is put back."""
         if not handle.combined:
             return
+        if left_out := self._left_out - handle.left_out:
+            raise invalid(
+                "handle",
+                "that of a batch whose ranks are all spoken with, to combine it again",
+                f"one of before ranks {sorted(left_out)} were masked",
+            )
         exchange, given = handle.exchange, handle.given
+        if handle.put_back is not None:
+            handle.put_back.wait()
         kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
         nothing = handle.topk_idx.new_zeros(
             (handle.topk_idx.size(0), exchange.hidden), dtype=torch.bfloat16
@@ -132,6 +142,9 @@ class Serving:
         if handle.received.x.data_ptr() == given.x.data_ptr():
             for rows, copy in kept:
                 rows.copy_(copy)
+            if given.x.is_cuda:
+                handle.put_back = torch.cuda.Event()
+                handle.put_back.record()
 
     def buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
         """The exchange's own memory, for the results of a batch."""

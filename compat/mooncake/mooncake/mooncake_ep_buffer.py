@@ -40,6 +40,8 @@ class Handle(Sequence[Any]):
         self.exchange, self.received, self.topk_idx = exchange, received, topk_idx
         self.given = received
         """What the caller has, whatever memory the batch is in by now."""
+        self.put_back: torch.cuda.Event | None = None
+        """When that is as it was, on whatever stream that was done."""
         self.combined = False
         self.buffer: torch.Tensor | None = None
         """Handed out for a combine without a copy."""
@@ -284,13 +286,16 @@ class Buffer:
     @staticmethod
     def _begin_again(handle: Handle, **how: Any) -> None:
         """Mooncake may combine a batch more than once; here the first combine ends it. So before
-        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone.
+        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone, and
+        on who takes part.
 
         In Mooncake what was received is the caller's, who may combine it as it lies, again and
         again. Where those rows come to lie on it, it is put back."""
         if not handle.combined:
             return
         ids, given = handle.topk_idx, handle.given
+        if handle.put_back is not None:
+            handle.put_back.wait()
         kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
         nothing = ids.new_zeros((len(ids), handle.exchange.hidden), dtype=torch.bfloat16)
         handle.received = handle.exchange.dispatch(nothing, ids, rows="fp8", **how)
@@ -299,6 +304,9 @@ class Buffer:
         if handle.received.x.data_ptr() == given.x.data_ptr():
             for rows, copy in kept:
                 rows.copy_(copy)
+            if given.x.is_cuda:
+                handle.put_back = torch.cuda.Event()
+                handle.put_back.record()
 
     @staticmethod
     def _exchange_of(handle: Handle) -> tokenyard.LowLatency:

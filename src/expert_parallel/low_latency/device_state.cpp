@@ -60,15 +60,20 @@ void LowLatency::Parts::open_windows() {
   accelerator_.fill(window_.data(), 0xff, staging, stream);
   accelerator_.fill(window_.data() + staging, 0, layout_.bytes() - staging, stream);
   await_stream(stream, "filled staging");
-  windows_.layout = layout_;
-  std::vector<std::byte*> windows;
   try {
-    for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
-      windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
+    meet_windows();
   } catch (const std::exception&) {
     window_.quarantine();  // Of the others some may have learned where it lies.
     throw;
   }
+}
+
+void LowLatency::Parts::meet_windows() {
+  const Stream stream{};
+  windows_.layout = layout_;
+  std::vector<std::byte*> windows;
+  for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
+    windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
   windows_.peers = Peers::of(windows, world.rank(), nullptr);
   if (windows.size() <= Peers::kAtHand) return;
   const size_t bytes = windows.size() * sizeof(std::byte*);

@@ -167,8 +167,8 @@ DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
       tell_count(call, expert);
 }
 
-/// By one block that has its own: the verdicts of the next dispatch, to be decided, at which no
-/// block of this one looks. And what was waited in this one.
+/// By one block: verdicts of the next dispatch, which lie apart from this one's, are undecided. And
+/// what was waited for in this one.
 DEVICE void ready_verdicts(const Dispatch& call) {
   const DispatchParams& params = call.params;
   KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;

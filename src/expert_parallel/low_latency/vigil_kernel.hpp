@@ -23,14 +23,16 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
 
 // Relaxed, all of a pulse's way: nothing else is read on its strength.
 
-/// Listens for a rank, and says when it was heard last.
-DEVICE uint32_t hear(const CallParams& params, uint32_t rank, uint32_t clock) {
+/// Listens for a rank, and says when it was heard last. Looks at the clock itself: who has waited
+/// since it did so would date what it hears too early.
+DEVICE uint32_t hear(const CallParams& params, uint32_t rank) {
   Workspace::Heard* const heard = &params.workspace->heard[rank];
   const uint32_t pulse = load<Order::relaxed, Scope::sys>(params.windows.pulse(params.rank, rank));
   const Workspace::Heard last = load<Order::relaxed, Scope::gpu>(heard);
   if (pulse == last.pulse) return last.at;
-  store<Order::relaxed, Scope::gpu>(heard, {.pulse = pulse, .at = clock});
-  return clock;
+  const auto now = static_cast<uint32_t>(now_ns() / kTimeUnitNs);
+  store<Order::relaxed, Scope::gpu>(heard, {.pulse = pulse, .at = now});
+  return now;
 }
 
 /// Tells the others that this rank waits, and listens for them. Many threads wait at once: one that
@@ -46,14 +48,14 @@ DEVICE void exchange_pulses(const CallParams& params, uint32_t clock) {
   KEEP_ROLLED for (uint32_t rank = 0; rank < params.ranks; ++rank) {
     if (rank == params.rank || !params.active.contains(rank) || is_masked(params, rank)) continue;
     store<Order::relaxed, Scope::sys>(params.windows.pulse(rank, params.rank), clock);
-    hear(params, rank, clock);
+    hear(params, rank);
   }
 }
 
 /// When a wait for `rank` that began with the call ends, in kTimeUnitNs since then. Listens itself:
 /// others may have done so last before its first pulse.
 DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t now, uint32_t clock) {
-  return end_of_wait(hear(params, rank, clock), now, clock, params.timeout);
+  return end_of_wait(hear(params, rank), now, clock, params.timeout);
 }
 
 /// Who is awaited by a lane that has everything.
