@@ -43,8 +43,10 @@ bool hear_a_first_pulse_late() {
       exchange.wait();
     }
     world.barrier("rank 1 has sent its sums");
-    if (world.rank() == 0) first.combine(false);
-    if (world.rank() == 0) began = steady_clock::now();
+    if (world.rank() == 0) {
+      first.combine(false);
+      began = steady_clock::now();
+    }
     world.barrier("rank 0 goes on");
     if (world.rank() == 1) {
       std::this_thread::sleep_until(began.load() + kFirstPulse);

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ import tokenyard
 
 if torch is not None:
     import deep_ep
-    from deep_ep.streams import Turn, on_stream_of_call
+    from deep_ep.streams import Turn
     from deep_ep.utils.math import per_token_cast_back
 
 pytestmark = needs_torch
@@ -211,26 +210,6 @@ def test_ids_that_a_second_combine_reads_outlast_it() -> None:
                 assert any(tensor is topk_idx for tensor in used) == reads_ids
 
     tokenyard.launch(layer, ranks=1, arena_bytes=128 << 20)
-
-
-def test_a_hook_runs_on_the_stream_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    current = ["of the call"]
-
-    @contextlib.contextmanager
-    def on(stream: str) -> Iterator[None]:
-        current.append(stream)
-        yield
-        current.pop()
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device_index: current[-1])
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    seen: list[str] = []
-    hook = on_stream_of_call(lambda: seen.append(current[-1]), 0)
-    on_host = on_stream_of_call(lambda: seen.append(current[-1]), None)
-    with on("another"):
-        hook()
-        on_host()  # There are none.
-    assert seen == ["of the call", "another"]
 
 
 def test_what_a_hook_brings_is_there_in_the_order_of_its_call(run: Callable[..., None]) -> None:

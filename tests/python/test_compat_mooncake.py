@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ except ModuleNotFoundError:
     torch = None  # Skipped test by test: a file without any would count as a failure.
 else:
     sys.path.insert(0, str(PACKAGE))
-    from mooncake.mooncake_ep_buffer import Buffer, on_stream_of_call, refuse_in_graph
+    from mooncake.mooncake_ep_buffer import Buffer, refuse_in_graph
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
@@ -259,26 +257,6 @@ def test_a_batch_is_combined_again_wherever_others_lie() -> None:
         assert torch.equal(combine(third), 4 * x)
 
     tokenyard.launch(program, ranks=RANKS)
-
-
-def test_a_hook_runs_on_the_stream_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    current = ["of the call"]
-
-    @contextlib.contextmanager
-    def on(stream: str) -> Iterator[None]:
-        current.append(stream)
-        yield
-        current.pop()
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device_index: current[-1])
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    seen: list[str] = []
-    hook = on_stream_of_call(lambda: seen.append(current[-1]), 0)
-    on_host = on_stream_of_call(lambda: seen.append(current[-1]), None)
-    with on("another"):
-        hook()
-        on_host()  # There are none.
-    assert seen == ["of the call", "another"]
 
 
 def test_no_graph_holds_what_the_host_has_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import tokenyard
 from tokenyard.errors import invalid
+from tokenyard.served_batch import ServedBatch
 
 
 def check_handle(handle: object, kind: type, call: str) -> None:
@@ -62,9 +63,8 @@ class DispatchHandle(Sequence[Any]):
         return matrix
 
 
-class LowLatencyHandle(Sequence[Any]):
-    """Of `Buffer.low_latency_dispatch`: (recv_src_info, recv_layout_range,
-    num_max_dispatch_tokens_per_rank, hidden, num_experts)."""
+class LowLatencyHandle(ServedBatch):
+    """Of `Buffer.low_latency_dispatch`."""
 
     def __init__(
         self,
@@ -73,36 +73,6 @@ class LowLatencyHandle(Sequence[Any]):
         topk_idx: torch.Tensor,
         left_out: frozenset[int],
     ) -> None:
-        self.exchange = exchange
-        self.received = received
+        super().__init__(exchange, received, topk_idx)
         self.left_out = left_out
         """Ranks that were masked by hand when it was dispatched."""
-        self.put_back: torch.cuda.Event | None = None
-        """When what the caller has is as it was, on whatever stream that was done."""
-        self.given = received
-        """What the caller has, whatever memory the batch is in by now."""
-        self.topk_idx = topk_idx
-        self.combined = False
-        self.buffer: torch.Tensor | None = None
-        """Handed out for a combine without a copy."""
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: Any) -> Any:
-        exchange = self.exchange
-        parts: list[Callable[[], Any]] = [
-            lambda: self.received.source_token,
-            self._layout_range,
-            lambda: exchange.tokens_max,
-            lambda: exchange.hidden,
-            lambda: exchange.experts,
-        ]
-        if isinstance(index, slice):
-            return tuple(part() for part in parts[index])
-        return parts[index]()
-
-    def _layout_range(self) -> torch.Tensor:
-        """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
-        ranges = self.received.ranges
-        return ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]

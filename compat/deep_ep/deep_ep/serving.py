@@ -8,10 +8,10 @@ import torch
 
 import tokenyard
 from tokenyard.errors import invalid
+from tokenyard.served_batch import on_stream_of_call
 
 from .handles import LowLatencyHandle
 from .room import advised
-from .streams import on_stream_of_call
 
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
@@ -115,36 +115,15 @@ class Serving:
         return combined, self._hook(combined.hook)
 
     def begin_again(self, handle: LowLatencyHandle) -> None:
-        """DeepEP may combine a batch more than once; here the first combine ends it. So before the
-        next its ids are sent anew, with rows that nobody reads: places depend on ids alone, and on
-        who takes part.
-
-        In DeepEP what was received is the caller's, who may combine it as it lies, again and again.
-        Where those rows come to lie on it, it is put back."""
-        if not handle.combined:
-            return
-        if left_out := self._left_out - handle.left_out:
+        """Where the batch was combined already: see ServedBatch."""
+        left_out = self._left_out - handle.left_out
+        if handle.combined and left_out:
             raise invalid(
                 "handle",
                 "that of a batch whose ranks are all spoken with, to combine it again",
                 f"one of before ranks {sorted(left_out)} were masked",
             )
-        exchange, given = handle.exchange, handle.given
-        if handle.put_back is not None:
-            handle.put_back.wait()
-        kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
-        nothing = handle.topk_idx.new_zeros(
-            (handle.topk_idx.size(0), exchange.hidden), dtype=torch.bfloat16
-        )
-        handle.received = exchange.dispatch(nothing, handle.topk_idx, rows="fp8")
-        handle.combined = False
-        # Elsewhere it stays as it is: another batch may have taken that memory.
-        if handle.received.x.data_ptr() == given.x.data_ptr():
-            for rows, copy in kept:
-                rows.copy_(copy)
-            if given.x.is_cuda:
-                handle.put_back = torch.cuda.Event()
-                handle.put_back.record()
+        handle.begin_again()
 
     def buffer(self, handle: LowLatencyHandle) -> torch.Tensor:
         """The exchange's own memory, for the results of a batch."""

@@ -10,7 +10,7 @@ host there are no streams, and a call has ended when it returns.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -18,19 +18,6 @@ from .utils.event import EventHandle, EventOverlap
 
 Moment = EventHandle | EventOverlap | None
 """What a call may be told to wait for."""
-
-
-def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
-    """The hook, for the stream that is current now: whoever calls it may be on another by then."""
-    if device_index is None:
-        return hook
-    stream = torch.cuda.current_stream(device_index)
-
-    def receive() -> None:
-        with torch.cuda.stream(stream):
-            hook()
-
-    return receive
 
 
 class Turn:

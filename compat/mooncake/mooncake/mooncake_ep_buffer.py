@@ -4,7 +4,7 @@ how long to wait for them."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import tokenyard
 from tokenyard.errors import invalid
+from tokenyard.served_batch import ServedBatch, on_stream_of_call
 
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
@@ -27,41 +28,8 @@ FOREVER_S = 14 * 60.0
 rank that compiles its kernels for minutes, before its first call, is not taken for lost."""
 
 
-class Handle(Sequence[Any]):
-    """What a combine must know of its dispatch. Reads as Mooncake's tuple: (src_info, layout_range,
-    num_max_dispatch_tokens_per_rank, hidden, num_experts)."""
-
-    def __init__(
-        self,
-        exchange: tokenyard.LowLatency,
-        received: tokenyard.LowLatencyReceived[torch.Tensor],
-        topk_idx: torch.Tensor,
-    ) -> None:
-        self.exchange, self.received, self.topk_idx = exchange, received, topk_idx
-        self.given = received
-        """What the caller has, whatever memory the batch is in by now."""
-        self.put_back: torch.cuda.Event | None = None
-        """When that is as it was, on whatever stream that was done."""
-        self.combined = False
-        self.buffer: torch.Tensor | None = None
-        """Handed out for a combine without a copy."""
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: Any) -> Any:
-        exchange = self.exchange
-        sizes = (exchange.tokens_max, exchange.hidden, exchange.experts)
-        # Of a call with a hook there are ranges once it was called, so they are not packed before.
-        parts = (lambda: self.received.source_token, self._layout_range)
-        if isinstance(index, slice):
-            return tuple(self[place] for place in range(*index.indices(len(self))))
-        place = range(len(self))[index]
-        return parts[place]() if place < len(parts) else sizes[place - len(parts)]
-
-    def _layout_range(self) -> torch.Tensor:
-        """[local experts, ranks] int64: a source's first row in the upper half, its rows below."""
-        return self.received.ranges.flip(2).contiguous().view(torch.int64)[:, :, 0]
+class Handle(ServedBatch):
+    """What a combine must know of its dispatch. Reads as Mooncake's tuple."""
 
 
 def refuse_in_graph(device_index: int | None) -> None:
@@ -71,19 +39,6 @@ def refuse_in_graph(device_index: int | None) -> None:
         raise tokenyard.Unsupported(
             f"active_ranks within a CUDA graph: {why}", asked="active_ranks", why=why
         )
-
-
-def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
-    """The hook, for the stream that is current now: whoever calls it may be on another by then."""
-    if device_index is None:
-        return hook
-    stream = torch.cuda.current_stream(device_index)
-
-    def receive() -> None:
-        with torch.cuda.stream(stream):
-            hook()
-
-    return receive
 
 
 class EventOverlap:
@@ -246,7 +201,7 @@ class Buffer:
             if handle.buffer is None:
                 raise invalid("zero_copy", "the results in get_next_combine_buffer", "elsewhere")
             x = handle.buffer
-        self._begin_again(handle, **how)
+        handle.begin_again(**how)
         combined = exchange.combine(
             x, topk_weights, handle.received, out=out, return_recv_hook=return_recv_hook, **how
         )
@@ -256,7 +211,7 @@ class Buffer:
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""
         exchange = self._exchange_of(handle)
-        self._begin_again(handle, timeout=FOREVER_S)
+        handle.begin_again(timeout=FOREVER_S)
         handle.buffer = exchange.combine_buffer(handle.received)
         return handle.buffer
 
@@ -282,31 +237,6 @@ class Buffer:
                     error.add_note(ADVICE)
                 raise
         return self._exchanges[shape]
-
-    @staticmethod
-    def _begin_again(handle: Handle, **how: Any) -> None:
-        """Mooncake may combine a batch more than once; here the first combine ends it. So before
-        the next its ids are sent anew, with rows that nobody reads: places depend on ids alone, and
-        on who takes part.
-
-        In Mooncake what was received is the caller's, who may combine it as it lies, again and
-        again. Where those rows come to lie on it, it is put back."""
-        if not handle.combined:
-            return
-        ids, given = handle.topk_idx, handle.given
-        if handle.put_back is not None:
-            handle.put_back.wait()
-        kept = [(rows, rows.clone()) for rows in (given.x, given.scales) if rows is not None]
-        nothing = ids.new_zeros((len(ids), handle.exchange.hidden), dtype=torch.bfloat16)
-        handle.received = handle.exchange.dispatch(nothing, ids, rows="fp8", **how)
-        handle.combined = False
-        # Elsewhere it stays as it is: another batch may have taken that memory.
-        if handle.received.x.data_ptr() == given.x.data_ptr():
-            for rows, copy in kept:
-                rows.copy_(copy)
-            if given.x.is_cuda:
-                handle.put_back = torch.cuda.Event()
-                handle.put_back.record()
 
     @staticmethod
     def _exchange_of(handle: Handle) -> tokenyard.LowLatency:
