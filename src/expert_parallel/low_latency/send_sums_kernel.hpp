@@ -119,13 +119,17 @@ class TokenGroup {
   }
 
   /// By all lanes: the group's rows, in the order of tokens and of their picks, with the weights
-  /// that are here. If some are not and it `may_hoist`, a row that is alone comes first.
-  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool may_hoist) {
+  /// that are here. If some are not and it `hurries`, a row that is alone comes first.
+  DEVICE void plan(const Combine& call, PlannedGroup& planned, bool hurries) {
     const uint32_t all = warp::ballot(has_row());
     const bool waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;
     weighed_ = !warp::any(waits);
     hoisted_ = 0;
-    if (may_hoist && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
+    if (hurries && !weighed_) hoisted_ = lowest_bit(warp::ballot(is_alone(all)));
+    if (hurries) {
+      const uint32_t of_first = warp::shuffle(lanes_of_token_, first_bit(all | 1u << 31));
+      first_rows_ = hoists() ? 1 : population(all & of_first);
+    }
     if (warp::lane() == 0) planned.rows = population(all);
     if (has_row()) {
       PlannedRow& row = planned.row[place(all)];
@@ -140,6 +144,8 @@ class TokenGroup {
   DEVICE bool is_weighed() const { return weighed_; }
   /// Whether the first row planned is one that is alone, while others wait for weights.
   DEVICE bool hoists() const { return hoisted_ != 0; }
+  /// How many of the planned rows make the first sum, of a group that hurries.
+  DEVICE uint32_t first_rows() const { return first_rows_; }
   /// By all lanes, when the block knows with whom it speaks: awaits the weights that were not here.
   /// A token whose owner is masked goes nowhere. Not of a group of which something has left but the
   /// row that it hoists: who has a token's sums may tell the next weights in their place.
@@ -208,9 +214,10 @@ class TokenGroup {
   Peer<Stamped> early_at_;  ///< by this rank's number for the batch, mostly everybody's
   Peer<Bytes16> home_[2];   ///< of its token's sums, by parity
   uint32_t lanes_of_token_ = 0;
-  int32_t slot_ = -1;     ///< of its row, or none
-  Stamped early_{};       ///< its weight as it lay there before it was needed
-  uint32_t hoisted_ = 0;  ///< the lane whose row was planned first, if it was chosen, as a bit
+  int32_t slot_ = -1;        ///< of its row, or none
+  Stamped early_{};          ///< its weight as it lay there before it was needed
+  uint32_t hoisted_ = 0;     ///< the lane whose row was planned first, if it was chosen, as a bit
+  uint32_t first_rows_ = 0;  ///< of a plan that hurries, those of the first sum
   bool weighed_ = false;
 };
 
@@ -334,7 +341,10 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   const Look look = Look::first(begun, sums);
   if (base < end) {
     group.plan(call, planned, Codec::kHurries);
-    rows.begin(group.hoists() ? 1 : RowsInHand<Codec>::kAtOnce);
+    // Of these no more than it takes for something to leave: all warps of the GPU ask at once, and
+    // the more they ask for the longer each waits.
+    constexpr uint32_t kAtOnce = RowsInHand<Codec>::kAtOnce;
+    rows.begin(Codec::kHurries ? std::min(group.first_rows(), kAtOnce) : kAtOnce);
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
