@@ -49,17 +49,17 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
               .local_experts = options.experts / world.size(),
               .rows_max = world.size() * options.tokens_max};
   open_windows();
-  workspace_ =
-      static_cast<throughput::Workspace*>(accelerator_.allocate(sizeof(throughput::Workspace)));
+  using enum DeviceMemory::Kind;
+  workspace_ = own<throughput::Workspace>(sizeof(throughput::Workspace), device);
   statistics_ = {.totals = nullptr,
                  .shown = nullptr,
                  .local_experts = control_.local_experts,
                  .ranks = world.size()};
   const size_t totals = statistics_.count() * sizeof(uint64_t);
-  statistics_.totals = static_cast<uint64_t*>(accelerator_.allocate(totals));
-  statistics_.shown = static_cast<uint64_t*>(accelerator_.allocate_shared(totals));
-  record_ = static_cast<throughput::CountsRecord*>(accelerator_.allocate_shared(
-      throughput::CountsRecord::bytes(world.size(), control_.local_experts)));
+  statistics_.totals = own<uint64_t>(totals, device);
+  statistics_.shown = own<uint64_t>(totals, shared);
+  record_ = own<throughput::CountsRecord>(
+      throughput::CountsRecord::bytes(world.size(), control_.local_experts), shared);
 }
 
 throughput::Plan ExpertParallel::Parts::plan_of(uint32_t row_bytes, uint32_t sms) const {
@@ -80,13 +80,6 @@ ExpertParallel::Parts::~Parts() {
     health_->interrupted = true;  // A destructor cannot report it.
   }
   if (health_->failed()) window_.quarantine();
-  if (moments_ != nullptr) accelerator_.free_shared(moments_);
-  if (placement_words_ != nullptr) accelerator_.free(placement_words_);
-  accelerator_.free_shared(statistics_.shown);
-  accelerator_.free(statistics_.totals);
-  accelerator_.free_shared(record_);
-  accelerator_.free(workspace_);
-  accelerator_.free(windows_table_);
 }
 
 /// Collective. A window is zeroed before anybody learns where it lies.
@@ -95,16 +88,26 @@ void ExpertParallel::Parts::open_windows() {
   window_ = arena_.allocate(control_.bytes(), stream);
   accelerator_.fill(window_.data(), 0, control_.bytes(), stream);
   await_stream(stream, "zeroed words");
+  try {
+    meet_windows();
+  } catch (const std::exception&) {
+    window_.quarantine();  // Of the others some may have learned where it lies.
+    throw;
+  }
+}
+
+void ExpertParallel::Parts::meet_windows() {
+  const Stream stream{};
   const std::vector<uint64_t> offsets =
       gather(world, window_.offset(), "ExpertParallel: windows of control words");
   std::vector<std::byte*> addresses(offsets.size());
   for (uint32_t rank = 0; rank < offsets.size(); ++rank)
     addresses[rank] = arena_.base_of(rank) + offsets[rank];
   const size_t bytes = addresses.size() * sizeof(std::byte*);
-  windows_table_ = static_cast<std::byte**>(accelerator_.allocate(bytes));
-  accelerator_.copy(windows_table_, addresses.data(), bytes, stream);
+  auto* const table = own<std::byte*>(bytes, DeviceMemory::Kind::device);
+  accelerator_.copy(table, addresses.data(), bytes, stream);
   await_stream(stream, "the table of windows");
-  windows_ = Peers::of(addresses, world.rank(), windows_table_);
+  windows_ = Peers::of(addresses, world.rank(), table);
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena_.base_of(rank);
   arenas_ = Peers::of(addresses, world.rank(), arena_.bases().table);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
+#include "device/device_memory.hpp"
 #include "expert_parallel/call_memory.hpp"
 #include "expert_parallel/expert_major/expert_rows_layout.hpp"
 #include "expert_parallel/last_stream.hpp"
@@ -93,6 +94,13 @@ struct ExpertParallel::Parts {
 
   // Device state (device_state.cpp).
   void open_windows();
+  void meet_windows();
+  /// For as long as the object, or for nothing if it cannot be made.
+  template <class T>
+  T* own(size_t bytes, DeviceMemory::Kind kind) {
+    owned_.push_back(std::make_unique<DeviceMemory>(accelerator_, bytes, kind));
+    return owned_.back()->as<T>();
+  }
   void await_stream(Stream stream, const std::string& what);
 
   // Calls.
@@ -211,17 +219,17 @@ struct ExpertParallel::Parts {
   Accelerator& accelerator_;
   Arena& arena_;
   std::shared_ptr<Health> health_;
-  ArenaBlock window_;                    // ControlLayout.
-  Peers windows_{}, arenas_{};           // Everybody's.
-  std::byte** windows_table_ = nullptr;  // [ranks] device memory.
+  ArenaBlock window_;           // ControlLayout.
+  Peers windows_{}, arenas_{};  // Everybody's.
   throughput::ControlLayout control_{};
+  std::vector<std::unique_ptr<DeviceMemory>> owned_;
   throughput::Workspace* workspace_ = nullptr;
   throughput::CountsRecord* record_ = nullptr;
   throughput::Statistics statistics_{};
   uint64_t* moments_ = nullptr;  ///< [blocks_max, kMoments]
   bool traces_ = false;
   throughput::PlacementTable placement_{};  ///< of no experts: they live by their numbers
-  uint32_t* placement_words_ = nullptr;
+  std::optional<DeviceMemory> placement_words_;
   std::vector<int32_t> expert_at_;  ///< [places]
   LastStream last_stream_;
 };

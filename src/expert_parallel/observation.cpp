@@ -35,7 +35,7 @@ ExpertParallel::Load ExpertParallel::Parts::load() const {
 void ExpertParallel::Parts::trace_calls(bool on) {
   const size_t words = size_t{control_.blocks_max} * kMoments;
   if (on && moments_ == nullptr)
-    moments_ = static_cast<uint64_t*>(accelerator_.allocate_shared(words * sizeof(uint64_t)));
+    moments_ = own<uint64_t>(words * sizeof(uint64_t), DeviceMemory::Kind::shared);
   for (size_t i = 0; on && i < words; ++i)
     std::atomic_ref(moments_[i]).store(0, std::memory_order_relaxed);
   traces_ = on;

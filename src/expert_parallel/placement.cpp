@@ -40,8 +40,7 @@ void ExpertParallel::Parts::place(std::span<const int32_t> expert_at) {
     throw InvalidArgument("expert_at", fmt::format("at least topk = {} experts", options.topk),
                           std::to_string(places.size()));
   await_stream(last_stream_.get(), "the end of the call before its experts move");
-  if (placement_words_ != nullptr) accelerator_.free(placement_words_);
-  placement_words_ = nullptr;
+  placement_words_.reset();
   placement_ = {};
   expert_at_.assign(expert_at.begin(), expert_at.end());
   if (expert_at.empty()) return;
@@ -50,11 +49,13 @@ void ExpertParallel::Parts::place(std::span<const int32_t> expert_at) {
     words.push_back(words.back() + static_cast<uint32_t>(of_expert.size()));
   for (const auto& of_expert : places)
     words.insert(words.end(), of_expert.begin(), of_expert.end());
-  placement_words_ = static_cast<uint32_t*>(accelerator_.allocate(words.size() * 4));
-  accelerator_.copy(placement_words_, words.data(), words.size() * 4, Stream{});
+  auto* const table =
+      placement_words_.emplace(accelerator_, words.size() * 4, DeviceMemory::Kind::device)
+          .as<uint32_t>();
+  accelerator_.copy(table, words.data(), words.size() * 4, Stream{});
   await_stream(Stream{}, "the table of places");
-  placement_ = {.first = placement_words_,
-                .places = placement_words_ + places.size() + 1,
+  placement_ = {.first = table,
+                .places = table + places.size() + 1,
                 .experts = static_cast<uint32_t>(places.size()),
                 .places_there_are = options.experts};
 }

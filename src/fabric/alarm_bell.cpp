@@ -94,35 +94,30 @@ void AlarmBell::ring(Alarm alarm) {
 FailureCell::FailureCell(Accelerator& accelerator, AlarmBell& bell)
     : accelerator_(accelerator),
       bell_(bell),
-      failed_(static_cast<uint32_t*>(accelerator.allocate(sizeof(uint32_t)))),
-      report_(static_cast<WaitReport*>(accelerator.allocate_shared(sizeof(WaitReport)))) {}
-
-FailureCell::~FailureCell() {
-  accelerator_.free_shared(report_);
-  accelerator_.free(failed_);
-}
+      failed_(accelerator, sizeof(uint32_t), DeviceMemory::Kind::device),
+      report_(accelerator, sizeof(WaitReport), DeviceMemory::Kind::shared) {}
 
 Patience FailureCell::patience(std::chrono::nanoseconds timeout) const {
   return {.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)),
-          .failed = failed_,
+          .failed = failed_.as<uint32_t>(),
           .alarm = bell_.word(),
-          .report = report_};
+          .report = report_.as<WaitReport>()};
 }
 
 bool FailureCell::failed() const {
   // The kernel writes `failure` last, with release: once it is seen, so is the rest.
-  return accelerator_.read_flag(&report_->failure) != static_cast<uint32_t>(Failure::none);
+  return accelerator_.read_flag(&report().failure) != static_cast<uint32_t>(Failure::none);
 }
 
 void FailureCell::check(std::span<const std::string> phases) const {
   if (!failed()) return;
-  WaitFacts facts{.rank = report_->rank,
-                  .phase = report_->phase < phases.size() ? phases[report_->phase]
-                                                          : fmt::format("phase {}", report_->phase),
-                  .expected = report_->expected,
-                  .seen = report_->seen,
-                  .waited_s = static_cast<double>(report_->waited_ns) * 1e-9};
-  switch (static_cast<Failure>(report_->failure)) {
+  WaitFacts facts{.rank = report().rank,
+                  .phase = report().phase < phases.size() ? phases[report().phase]
+                                                          : fmt::format("phase {}", report().phase),
+                  .expected = report().expected,
+                  .seen = report().seen,
+                  .waited_s = static_cast<double>(report().waited_ns) * 1e-9};
+  switch (static_cast<Failure>(report().failure)) {
     case Failure::none:
     case Failure::refused:
       return;

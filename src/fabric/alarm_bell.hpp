@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
+#include "device/device_memory.hpp"
 #include "device/wait.hpp"
 
 namespace tokenyard {
@@ -61,9 +62,6 @@ class AlarmBell {
 class FailureCell {
  public:
   FailureCell(Accelerator& accelerator, AlarmBell& bell);
-  ~FailureCell();
-  FailureCell(const FailureCell&) = delete;
-  FailureCell& operator=(const FailureCell&) = delete;
 
   Patience patience(std::chrono::nanoseconds timeout) const;
   bool failed() const;  ///< as far as the host can see now
@@ -73,13 +71,13 @@ class FailureCell {
   /// failed() true.
   void check(std::span<const std::string> phases) const;
   /// What the failed wait saw; meaningful once failed().
-  const WaitReport& report() const { return *report_; }
+  const WaitReport& report() const { return *report_.as<WaitReport>(); }
 
  private:
   Accelerator& accelerator_;
   AlarmBell& bell_;
-  uint32_t* failed_;
-  WaitReport* report_;
+  DeviceMemory failed_;  ///< a word
+  DeviceMemory report_;  ///< WaitReport, which the host sees
 };
 
 }  // namespace tokenyard

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/device_memory.hpp"
 #include "fabric/sub_allocator.hpp"
 #include "tokenyard/error.hpp"
 
@@ -22,10 +23,11 @@ class RegionArena::Pool {
       : accelerator_(std::move(accelerator)),
         region_(std::move(region)),
         patience_(patience),
+        table_(*accelerator_, region_.bases.size() * sizeof(std::byte*),
+               DeviceMemory::Kind::device),
         pieces_(region_.bytes) {
-    const size_t bytes = region_.bases.size() * sizeof(std::byte*);
-    table_ = static_cast<std::byte**>(accelerator_->allocate(std::max<size_t>(bytes, 1)));
-    accelerator_->copy(table_, region_.bases.data(), bytes, Stream{});
+    accelerator_->copy(table_.as<std::byte*>(), region_.bases.data(),
+                       region_.bases.size() * sizeof(std::byte*), Stream{});
     const Event copied = accelerator_->record(Stream{});
     const bool arrived = accelerator_->wait_until(accelerator_->now() + patience_,
                                                   [&] { return accelerator_->done(copied); });
@@ -35,7 +37,6 @@ class RegionArena::Pool {
 
   ~Pool() {
     for (Resting& resting : resting_) forget(resting);
-    accelerator_->free(table_);
   }
 
   Pool(const Pool&) = delete;
@@ -97,7 +98,7 @@ class RegionArena::Pool {
   }
   size_t capacity() const { return pieces_.capacity(); }
   const Region& region() const { return region_; }
-  std::byte* const* table() const { return table_; }
+  std::byte* const* table() const { return table_.as<std::byte*>(); }
 
  private:
   static constexpr size_t kRestingMost = 64;
@@ -191,10 +192,10 @@ class RegionArena::Pool {
   std::shared_ptr<Accelerator> accelerator_;
   Region region_;
   std::chrono::nanoseconds patience_;
-  std::mutex mutex_;  // Pieces may be dropped by any thread.
+  DeviceMemory table_;  ///< of bases
+  std::mutex mutex_;    // Pieces may be dropped by any thread.
   SubAllocator pieces_;
   std::vector<Resting> resting_;
-  std::byte** table_ = nullptr;
 };
 
 struct ArenaBlock::State {

@@ -1,11 +1,13 @@
-/// The host executor with what only a GPU does otherwise: launches that are refused, events that
-/// are not done when they are first asked for, streams that are not done for long, and work that is
-/// recorded, with the parameters it has then, and run later, as a CUDA graph is.
+/// The host executor with what only a GPU does otherwise: launches and memory that are refused,
+/// events that are not done when they are first asked for, streams that are not done for long, and
+/// work that is recorded, with the parameters it has then, and run later, as a CUDA graph is.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -31,6 +33,10 @@ class RecordingAccelerator final : public Accelerator {
     };
   }
   void refuse_next_launch() { refuses_ = true; }
+  /// Memory is given so many times, and the next time refused, once.
+  void refuse_memory_after(uint32_t times) { given_before_refusal_ = times; }
+  /// Pieces of memory that somebody has.
+  size_t pieces() const { return pieces_.size(); }
   /// Events of this stream are not done, until it is let go.
   void keep_busy(Stream stream) { busy_.insert(stream.native); }
   void let_go(Stream stream) { busy_.erase(stream.native); }
@@ -57,13 +63,21 @@ class RecordingAccelerator final : public Accelerator {
 
   void* allocate(size_t bytes) override {
     allocated_bytes_ += bytes;
-    return host_.allocate(bytes);
+    return given([&] { return host_.allocate(bytes); });
   }
   /// In all so far, whatever has been freed since.
   uint64_t allocated_bytes() const { return allocated_bytes_; }
-  void free(void* memory) override { host_.free(memory); }
-  void* allocate_shared(size_t bytes) override { return host_.allocate_shared(bytes); }
-  void free_shared(void* memory) override { host_.free_shared(memory); }
+  void free(void* memory) override {
+    pieces_.erase(memory);
+    host_.free(memory);
+  }
+  void* allocate_shared(size_t bytes) override {
+    return given([&] { return host_.allocate_shared(bytes); });
+  }
+  void free_shared(void* memory) override {
+    pieces_.erase(memory);
+    host_.free_shared(memory);
+  }
   Stream make_stream() override { return host_.make_stream(); }
   void free_stream(Stream stream) override { host_.free_stream(stream); }
   Event record(Stream stream) override {
@@ -88,6 +102,14 @@ class RecordingAccelerator final : public Accelerator {
   void write_flag(uint32_t* flag, uint32_t value) override { host_.write_flag(flag, value); }
 
  private:
+  template <class Allocate>
+  void* given(Allocate allocate) {
+    if (given_before_refusal_ && (*given_before_refusal_)-- == 0) {
+      given_before_refusal_.reset();
+      throw std::bad_alloc();
+    }
+    return *pieces_.insert(allocate()).first;
+  }
   void run_or_record(Work work) {
     if (recorded_)
       recorded_->push_back(std::move(work));
@@ -99,6 +121,8 @@ class RecordingAccelerator final : public Accelerator {
   std::optional<std::vector<Work>> recorded_;
   bool refuses_ = false;
   uint64_t allocated_bytes_ = 0;
+  std::optional<uint32_t> given_before_refusal_;
+  std::set<void*> pieces_;
   std::set<uintptr_t> asked_, busy_;
   std::map<uintptr_t, uintptr_t> streams_;  ///< of events
 };

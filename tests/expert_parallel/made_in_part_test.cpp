@@ -1,0 +1,48 @@
+/// An exchange that cannot be made, for its device is full, gives back what it has taken until
+/// then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "expert_parallel/recording_accelerator.hpp"
+#include "tokenyard/expert_parallel.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+/// `make(world)` makes an exchange and drops it. How often memory was refused before it could.
+template <class Make>
+uint32_t refusals(Make make) {
+  const auto all = recording_worlds(1, {.arena_bytes = size_t{4} << 20});
+  RecordingAccelerator& accelerator = recording_accelerator(*all[0]);
+  const size_t before = accelerator.pieces();
+  for (uint32_t times = 0;; ++times) {
+    accelerator.refuse_memory_after(times);
+    try {
+      make(*all[0]);
+      EXPECT_EQ(accelerator.pieces(), before);
+      return times;
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(accelerator.pieces(), before) << "after " << times << " pieces";
+    }
+  }
+}
+
+TEST(MadeInPart, ExpertParallelGivesBackItsMemory) {
+  EXPECT_GE(refusals([](World& world) {
+              ExpertParallel exchange(world,
+                                      {.experts = 4, .hidden = 64, .topk = 2, .tokens_max = 8});
+            }),
+            5u);
+}
+
+TEST(MadeInPart, LowLatencyGivesBackItsMemory) {
+  EXPECT_GE(refusals([](World& world) {
+              LowLatency exchange(world, {.experts = 4, .hidden = 64, .topk = 2, .tokens_max = 8});
+              exchange.close();
+            }),
+            5u);
+}
+
+}  // namespace
+}  // namespace tokenyard::test
