@@ -9,6 +9,7 @@
 #include "expert_parallel/options.hpp"
 #include "expert_parallel/throughput/cast_rows.hpp"
 #include "fabric/gather.hpp"
+#include "fabric/meet_windows.hpp"
 
 namespace tokenyard {
 
@@ -88,26 +89,14 @@ void ExpertParallel::Parts::open_windows() {
   window_ = arena_.allocate(control_.bytes(), stream);
   accelerator_.fill(window_.data(), 0, control_.bytes(), stream);
   await_stream(stream, "zeroed words");
-  try {
-    meet_windows();
-  } catch (const std::exception&) {
-    window_.quarantine();  // Of the others some may have learned where it lies.
-    throw;
-  }
-}
-
-void ExpertParallel::Parts::meet_windows() {
-  const Stream stream{};
-  const std::vector<uint64_t> offsets =
-      gather(world, window_.offset(), "ExpertParallel: windows of control words");
-  std::vector<std::byte*> addresses(offsets.size());
-  for (uint32_t rank = 0; rank < offsets.size(); ++rank)
-    addresses[rank] = arena_.base_of(rank) + offsets[rank];
-  const size_t bytes = addresses.size() * sizeof(std::byte*);
-  auto* const table = own<std::byte*>(bytes, DeviceMemory::Kind::device);
-  accelerator_.copy(table, addresses.data(), bytes, stream);
-  await_stream(stream, "the table of windows");
-  windows_ = Peers::of(addresses, world.rank(), table);
+  const auto keep = [&](std::span<std::byte* const> windows) {
+    auto* const table = own<std::byte*>(windows.size_bytes(), DeviceMemory::Kind::device);
+    accelerator_.copy(table, windows.data(), windows.size_bytes(), stream);
+    await_stream(stream, "the table of windows");
+    windows_ = Peers::of(windows, world.rank(), table);
+  };
+  meet_windows(world, window_, "ExpertParallel: windows of control words", keep);
+  std::vector<std::byte*> addresses(world.size());
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena_.base_of(rank);
   arenas_ = Peers::of(addresses, world.rank(), arena_.bases().table);
 }

@@ -94,7 +94,6 @@ struct ExpertParallel::Parts {
 
   // Device state (device_state.cpp).
   void open_windows();
-  void meet_windows();
   /// For as long as the object, or for nothing if it cannot be made.
   template <class T>
   T* own(size_t bytes, DeviceMemory::Kind kind) {

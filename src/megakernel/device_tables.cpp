@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "device/await_stream.hpp"
-#include "fabric/gather.hpp"
+#include "fabric/meet_windows.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -99,10 +99,8 @@ void DeviceTables::open_windows() {
   window_ = world_.arena().allocate(layout_.bytes(), {});
   world_.accelerator().fill(window_.data(), 0, layout_.bytes(), {});
   await_stream(world_, {}, "zeroed events");
-  std::vector<std::byte*> addresses;
-  for (const uint64_t offset : gather(world_, window_.offset(), "megakernel: windows of events"))
-    addresses.push_back(world_.arena().base_of(static_cast<uint32_t>(addresses.size())) + offset);
-  windows_ = upload(addresses);
+  meet_windows(world_, window_, "megakernel: windows of events",
+               [&](const std::vector<std::byte*>& windows) { windows_ = upload(windows); });
 }
 
 void DeviceTables::describe(RunParams& params) const {

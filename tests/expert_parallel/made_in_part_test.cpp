@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
+#include "fabric/arena.hpp"
+#include "fabric/meet_windows.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/low_latency.hpp"
 
@@ -42,6 +45,28 @@ TEST(MadeInPart, LowLatencyGivesBackItsMemory) {
               exchange.close();
             }),
             5u);
+}
+
+TEST(MadeInPart, AWindowThatOthersMayKnowOfStaysOutOfUse) {
+  const auto all = World::in_process(1, "host", {.arena_bytes = size_t{4} << 20});
+  World& world = *all[0];
+  const size_t before = world.arena().used();
+  ArenaBlock window = world.arena().allocate(4096, Stream{});
+  const size_t taken = world.arena().used();
+  const auto dropped = [&] {
+    window = ArenaBlock();
+    await_all(world.accelerator());  // Memory is given back in the order of its stream.
+    return world.arena().used();
+  };
+  meet_windows(world, window, "windows", [&](const std::vector<std::byte*>& windows) {
+    EXPECT_THAT(windows, testing::ElementsAre(window.data()));
+  });
+  EXPECT_EQ(dropped(), before);
+  window = world.arena().allocate(4096, Stream{});
+  EXPECT_THROW(meet_windows(world, window, "windows",
+                            [](const std::vector<std::byte*>&) { throw std::bad_alloc(); }),
+               std::bad_alloc);
+  EXPECT_EQ(dropped(), taken);
 }
 
 }  // namespace

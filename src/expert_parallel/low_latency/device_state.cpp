@@ -4,7 +4,7 @@
 
 #include "device/await_stream.hpp"
 #include "expert_parallel/low_latency/exchange.hpp"
-#include "fabric/gather.hpp"
+#include "fabric/meet_windows.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -60,27 +60,15 @@ void LowLatency::Parts::open_windows() {
   accelerator_.fill(window_.data(), 0xff, staging, stream);
   accelerator_.fill(window_.data() + staging, 0, layout_.bytes() - staging, stream);
   await_stream(stream, "filled staging");
-  try {
-    meet_windows();
-  } catch (const std::exception&) {
-    window_.quarantine();  // Of the others some may have learned where it lies.
-    throw;
-  }
-}
-
-void LowLatency::Parts::meet_windows() {
-  const Stream stream{};
   windows_.layout = layout_;
-  std::vector<std::byte*> windows;
-  for (const uint64_t offset : gather(world, window_.offset(), "LowLatency: windows"))
-    windows.push_back(arena_.base_of(static_cast<uint32_t>(windows.size())) + offset);
-  windows_.peers = Peers::of(windows, world.rank(), nullptr);
-  if (windows.size() <= Peers::kAtHand) return;
-  const size_t bytes = windows.size() * sizeof(std::byte*);
-  window_table_.emplace(accelerator_, bytes, DeviceMemory::Kind::device);
-  accelerator_.copy(window_table_->as<void>(), windows.data(), bytes, stream);
-  await_stream(stream, "the table of windows");
-  windows_.peers.table = window_table_->as<std::byte*>();
+  meet_windows(world, window_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
+    windows_.peers = Peers::of(windows, world.rank(), nullptr);
+    if (windows.size() <= Peers::kAtHand) return;
+    window_table_.emplace(accelerator_, windows.size_bytes(), DeviceMemory::Kind::device);
+    accelerator_.copy(window_table_->as<void>(), windows.data(), windows.size_bytes(), stream);
+    await_stream(stream, "the table of windows");
+    windows_.peers.table = window_table_->as<std::byte*>();
+  });
 }
 
 void LowLatency::Parts::await_stream(Stream stream, const std::string& what) {

@@ -54,7 +54,6 @@ struct LowLatency::Parts {
   void check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const;
 
   void open_windows();
-  void meet_windows();
   void await_stream(Stream stream, const std::string& what);
   void require_open() const;
   void require_nothing_left(const char* asked) const;
