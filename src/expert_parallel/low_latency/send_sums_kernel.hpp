@@ -323,6 +323,10 @@ class RowsInHand {
 /// found out before the kernels before have ended.
 template <class Codec>
 DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
+  // Whether first sums leave before more is known than they need, and whether the next tokens'
+  // slots are asked for when the first rows are added: asked for before, nvcc has these wait for
+  // them, too.
+  constexpr bool kHurries = Codec::kHasRegisters, kFetchesLate = Codec::kHasRegisters;
   const LeavingWeights weights(params);
   const uint32_t part = params.by.streams.quotient(block::index());
   PlannedGroup& planned = shared.groups[warp::index()];
@@ -340,33 +344,37 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   if (!params.told) weights.tell(call);
   const Look look = Look::first(begun, sums);
   if (base < end) {
-    group.plan(call, planned, Codec::kHurries);
+    group.plan(call, planned, kHurries);
     // Of these no more than it takes for something to leave: all warps of the GPU ask at once, and
     // the more they ask for the longer each waits.
     constexpr uint32_t kAtOnce = RowsInHand<Codec>::kAtOnce;
-    rows.begin(Codec::kHurries ? std::min(group.first_rows(), kAtOnce) : kAtOnce);
+    rows.begin(kHurries ? std::min(group.first_rows(), kAtOnce) : kAtOnce);
     rows.load();
   }
   const bool some_closed = open_call(begun, look, sums);
   // If the first rows in hand are not all of their group, they leave before the next one is asked
   // for, and one that is alone before weights are here: until then the wire is idle.
-  bool first = Codec::kHurries, stays = false;
+  bool first = kHurries, stays = false;
   KEEP_ROLLED while (base < end) {
     const bool alone = first && !some_closed && group.hoists();
     const bool weighed = group.is_weighed() && (stays || !some_closed);
     if (!alone && !weighed) group.weigh(call, planned);
     stays = first && rows.are_followed();  // With the group, for its other rows.
     first = false;
-    if (!stays) {
+    const auto fetch_next = [&] {
       base += TokenGroup::stride(params);
       group = base < end ? TokenGroup(params, base) : TokenGroup();
       group.fetch();
-    }
+    };
+    bool fetches = !stays;
+    if (fetches && !kFetchesLate) fetch_next();
     KEEP_ROLLED for (;;) {
       rows.add();
-      if (!rows.advance()) break;
-      rows.load();
-      if (stays) break;
+      const bool more = rows.advance();
+      if (more) rows.load();
+      if (fetches && kFetchesLate) fetch_next();
+      fetches = false;
+      if (!more || stays) break;
     }
     if (stays || base >= end) continue;
     warp::sync();  // All lanes have read what the group before was.

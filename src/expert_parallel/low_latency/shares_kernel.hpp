@@ -20,6 +20,8 @@ template <class Codec>
 class Shares {
  public:
   static constexpr uint32_t kChunks = Codec::kSpanChunks;
+  /// Whether a lane keeps where its pieces lay, and what they weigh.
+  static constexpr bool kKeepsPlaces = Codec::kHasRegisters;
 
   DEVICE explicit Shares(const Combine& call) : call_(call) {}
 
@@ -35,7 +37,7 @@ class Shares {
     UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
         Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
-      if (Codec::kKeepsPlaces && i < count) {
+      if (kKeepsPlaces && i < count) {
         staged_[i] = settled(place_in_plan(i));
         weights_[i] = plan.share[first + i].weight;
       }
@@ -93,10 +95,10 @@ class Shares {
     });
   }
   /// Whether that is all that there was.
-  DEVICE bool emptied_all() const { return Codec::kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
+  DEVICE bool emptied_all() const { return kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
   /// Of a token's span, as bits: whose places `empty` empties.
   DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
-    if (!Codec::kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
+    if (!kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
     return ((1u << kSharesHeld) - 1) << first_;
   }
 
@@ -105,7 +107,7 @@ class Shares {
   /// lost it knows, and of what others lose it has all.
   template <class Body>
   DEVICE void each_in_hand(Body body) const {
-    if (!Codec::kKeepsPlaces || loads_ == 0) return;
+    if (!kKeepsPlaces || loads_ == 0) return;
     const uint32_t lost = lost_of(*plan_) >> first_;
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
@@ -119,13 +121,13 @@ class Shares {
   }
   /// Of this lane's first piece.
   DEVICE Peer<Bytes16> place(uint32_t i) const {
-    return Codec::kKeepsPlaces ? staged_[i] : place_in_plan(i);
+    return kKeepsPlaces ? staged_[i] : place_in_plan(i);
   }
   DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
     return plan_->share[first_ + i].staged + place_;
   }
   DEVICE float weight(uint32_t i) const {
-    return Codec::kKeepsPlaces ? weights_[i] : plan_->share[first_ + i].weight;
+    return kKeepsPlaces ? weights_[i] : plan_->share[first_ + i].weight;
   }
   DEVICE bool misses(uint32_t i, uint32_t c) const {
     return i < held_[c] && !has_come(pieces_[i].of[c]);

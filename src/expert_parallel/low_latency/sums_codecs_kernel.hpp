@@ -8,10 +8,7 @@
 ///     encode               by all lanes: this lane's piece, whose first word is never kEmpty
 ///     kLanesShareScales    whether a lane's piece depends on what other lanes hold, those without
 ///                          channels among them: these must hold zeros
-///     kHurries             whether a sending warp has registers to send its first sums before it
-///                          knows more than they need
-///     kKeepsPlaces         whether a receiving lane has registers for where its pieces lay, too,
-///                          and for what they weigh
+///     kHasRegisters        whether lanes have registers left for what only saves time
 ///     add                  by all lanes: what the chunk holds, weighed, added to the lanes' sums
 #pragma once
 
@@ -26,8 +23,7 @@ struct Bf16Codec {
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
   static constexpr bool kLanesShareScales = false;
-  static constexpr bool kHurries = true;
-  static constexpr bool kKeepsPlaces = true;
+  static constexpr bool kHasRegisters = true;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return chunk * kWarpLanes + warp::lane() < params.pieces;
@@ -47,8 +43,7 @@ struct LogFmtCodec {
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;
   static constexpr bool kLanesShareScales = true;
-  static constexpr bool kHurries = false;
-  static constexpr bool kKeepsPlaces = false;
+  static constexpr bool kHasRegisters = false;
 
   DEVICE static bool has_piece(const CombineParams& params, uint32_t chunk) {
     return warp::lane() < kPiecesAChunk && chunk < params.chunks();

@@ -26,7 +26,8 @@ struct TokenPlan {
   DEVICE uint32_t lost() const { return lost_in(outcome); }
   /// The others.
   DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost(); }
-  WeightedRow row[kTopkMax];
+  static constexpr uint32_t kNoRows = 2;
+  WeightedRow row[kTopkMax + kNoRows];  ///< the last are none: who finds three at once reads so far
   struct alignas(16) Share {
     Peer<Bytes16> staged;
     uint16_t rank, picks;
@@ -121,35 +122,20 @@ class PiecesOfRows {
   }
   // Short, so that a condition becomes a predicate: of loads in branches each waits for the last.
   DEVICE bool there_is(uint32_t c) const { return left_ > static_cast<int32_t>(c * kWarpLanes); }
-  DEVICE Bytes16 load(int32_t slot, uint32_t c) const {
-    return load_vector<Cache::read_only>(
-        reinterpret_cast<const Bytes16*>(of_slot_0_ +
-                                         uint64_t{static_cast<uint32_t>(slot)} * row_bytes_) +
-        c * kWarpLanes);
+  /// Of any slot, so that it can be found without a condition.
+  DEVICE const Bytes16* place(int32_t slot) const {
+    return reinterpret_cast<const Bytes16*>(of_slot_0_ +
+                                            uint64_t{static_cast<uint32_t>(slot)} * row_bytes_);
   }
+  DEVICE Bytes16 load(const Bytes16* place, uint32_t c) const {
+    return load_vector<Cache::read_only>(place + c * kWarpLanes);
+  }
+  DEVICE Bytes16 load(int32_t slot, uint32_t c) const { return load(place(slot), c); }
 
  private:
   const std::byte* of_slot_0_ = nullptr;
   uint32_t row_bytes_ = 0;
   int32_t left_ = 0;
 };
-
-/// The rows of a plan, this lane's pieces of each, added in their order.
-template <uint32_t kChunks>
-DEVICE void add_rows(const PiecesOfRows<kChunks>& y, SpanSums<kChunks>& sums,
-                     const TokenPlan& plan) {
-  constexpr uint32_t kAtOnce = 3;
-  const uint32_t count = plan.rows;
-  KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
-    SpanPieces<kChunks> rows[kAtOnce];
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
-      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
-        if (first + i < count && y.there_is(c)) rows[i].of[c] = y.load(plan.row[first + i].slot, c);
-      }
-    }
-    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count)
-        sums.add(rows[i], plan.row[first + i].weight);
-  }
-}
 
 }  // namespace tokenyard::low_latency
