@@ -14,8 +14,8 @@ constexpr Capacity kH200{.multiprocessors = 132, .shared_bytes = 227 << 10};
 constexpr Capacity kHost{.multiprocessors = 32, .shared_bytes = 227 << 10};
 constexpr uint32_t kAll = 132, kRanks = 4;
 
-Plan plan_of(uint32_t tokens_max, uint32_t ranks = kRanks) {
-  return make_plan({.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = tokens_max}, ranks,
+Plan plan_of(uint32_t tokens_max, uint32_t ranks = kRanks, uint32_t hidden = 7168) {
+  return make_plan({.experts = 288, .hidden = hidden, .topk = 8, .tokens_max = tokens_max}, ranks,
                    AcceleratorKind::gpu, kH200);
 }
 
@@ -42,7 +42,18 @@ TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
   expect_split(two.combine(Part::both, 2, 128, false), 2, 1);
   expect_split(two.combine(Part::both, 48, 128, true), 48, 24);
   expect_split(two.combine(Part::both, 48, 96, false), 48, 24);
-  expect_split(plan_of(128).combine(Part::both, 48, 128, false), 48, 24);
+}
+
+/// Among more ranks no more send than fill the links, unless nearly twice as many can.
+TEST(LowLatencyPlan, AsManySendSumsAsFillTheLinks) {
+  const Plan plan = plan_of(256);
+  expect_split(plan.combine(Part::both, 32, 256, false), 32, 16);
+  expect_split(plan.combine(Part::both, 48, 256, false), 48, 20);
+  expect_split(plan.combine(Part::both, 71, 256, false), 71, 20);
+  expect_split(plan.combine(Part::both, 72, 256, false), 72, 36);
+  expect_split(plan.combine(Part::both, 48, 256, true), 48, 24);
+  expect_split(plan.combine(Part::both, 48, 96, false), 48, 24);
+  expect_split(plan_of(256, kRanks, 4096).combine(Part::both, 48, 256, false), 48, 24);
 }
 
 TEST(LowLatencyPlan, APartAloneTakesNoMoreBlocksThanItNeeds) {

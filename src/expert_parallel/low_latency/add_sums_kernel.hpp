@@ -1,7 +1,7 @@
 /// The receiving blocks of a combine: each finishes tokens of this rank, one after the other.
 #pragma once
 
-#include "expert_parallel/low_latency/own_rows_kernel.hpp"
+#include "expert_parallel/low_latency/local_rows_kernel.hpp"
 #include "expert_parallel/low_latency/shares_kernel.hpp"
 
 namespace tokenyard::low_latency {
@@ -117,11 +117,11 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
   each_span(params, [&](uint32_t span) {
     const PiecesOfRows<kChunks> y(params, span);
     SpanSums<kChunks> sums;
-    OwnRows<Codec>(y, plans[0], true).add_to(sums);
+    LocalRows<Codec>(y, plans[0], true).add_to(sums);
     KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
       SpanSums<kChunks> ahead;
       const bool more = tokens.has(params, place + 1);
-      OwnRows<Codec> next(y, plans[more ? place + 1 : place], more);
+      LocalRows<Codec> next(y, plans[more ? place + 1 : place], more);
       complete &= await_shares(
           shares, plans[place], span, sums, [&] { next.add_to(ahead); },
           [&] {
@@ -155,7 +155,7 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
       const TokenPlan& plan = call.shared.plans[place];
       if (plan.lost() == 0) continue;
       SpanSums<kChunks> sums;
-      OwnRows<Codec>(y, plan, true).add_to(sums);
+      LocalRows<Codec>(y, plan, true).add_to(sums);
       Shares<Codec> shares(call);
       KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
         shares.load_from(plan, first, span);

@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
+constexpr uint32_t kSumWarpsThatFillLinks = 280;  // Each with two chunks: see combine_senders.
+constexpr uint32_t kChunkChannels = 256;
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
 constexpr uint32_t kReceiversAloneGpu = 72;  // Of a dispatch: see Plan::receivers_alone.
@@ -40,12 +42,18 @@ uint32_t dispatch_senders(uint32_t blocks, uint32_t others) {
   return others <= 1 ? blocks * 2 / 7 : blocks / 4;
 }
 
-/// Of a combine's blocks half send. Where a receiving block has several tokens to finish, of which
-/// between two ranks it sums as many rows as a sending one, it takes longer: there three of seven
-/// send (two H100s, 128 tokens on 8 multiprocessors: 71.4 us and then 61.0). Who codes logarithms
+/// Of a combine's blocks half send, but not where a receiving block has several tokens to finish.
+/// Of these it sums between two ranks as many rows as a sending one, and takes longer: there three
+/// of seven send (two H100s, 128 tokens on 8 multiprocessors: 71.4 us and then 61.0). Among more,
+/// no more send than `fill` the links, unless nearly twice as many can, which fill them better
+/// (four H200s, 128 tokens: 20.6 us with 20 of 48 to 80 blocks, 22.1 with 23). Who codes logarithms
 /// takes longer yet.
-uint32_t combine_senders(uint32_t blocks, uint32_t tokens, uint32_t others, bool logfmt) {
-  return others <= 1 && tokens > 2 * blocks && !logfmt ? blocks * 3 / 7 : blocks / 2;
+uint32_t combine_senders(uint32_t blocks, uint32_t tokens, uint32_t others, uint32_t fill,
+                         bool logfmt) {
+  const uint32_t half = blocks / 2;
+  if (tokens <= 2 * blocks || logfmt) return half;
+  if (others <= 1) return blocks * 3 / 7;
+  return half * 5 < fill * 9 ? std::min(half, fill) : half;
 }
 
 Split split(Part part, uint32_t blocks, uint32_t senders, Split most) {
@@ -81,6 +89,13 @@ Split most_of_combine(const LowLatencyOptions& options, uint32_t ranks) {
 
 uint32_t quotient_up(uint32_t dividend, uint32_t divisor) {
   return (dividend + divisor - 1) / divisor;
+}
+
+/// The fewer channels a row has, the fewer warps of a block sum it.
+uint32_t sum_blocks_that_fill_links(uint32_t hidden) {
+  constexpr uint32_t kSpan = kChunkChannels * kBf16SpanChunks;
+  return quotient_up(kSumWarpsThatFillLinks,
+                     std::min(quotient_up(hidden, kSpan), kCombineWarpsGpu));
 }
 
 uint32_t round_up(uint32_t value, uint32_t unit) {
@@ -123,7 +138,9 @@ Split Plan::combine(Part part, uint32_t blocks, uint32_t tokens, bool logfmt) co
     most.send_blocks = std::min(most.send_blocks, sum_blocks_alone_max + others + kSpeaker);
   if (part == Part::receive)
     most.blocks = std::min(most.blocks, most.send_blocks + shaping(tokens) + kSpeaker);
-  return split(part, blocks, combine_senders(blocks, shaping(tokens), others, logfmt), most);
+  return split(part, blocks,
+               combine_senders(blocks, shaping(tokens), others, sum_blocks_that_fill, logfmt),
+               most);
 }
 
 uint64_t Plan::dispatch_shared_bytes(Part part, uint32_t blocks) const {
@@ -200,6 +217,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
                                                        kTellBlocksOfTwoGpus)
                                           : 1,
             .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
+            .sum_blocks_that_fill = gpu ? sum_blocks_that_fill_links(options.hidden) : kBlocksMax,
             .others = ranks - 1,
             .tokens_max = options.tokens_max,
             .topk = options.topk,
@@ -218,7 +236,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t fp8 = row_layout(options, LowLatencyRows::fp8).staged_pieces();
-  const uint32_t chunks = (options.hidden + 255) / 256;
+  const uint32_t chunks = quotient_up(options.hidden, kChunkChannels);
   const uint32_t bf16 = row_layout(options, LowLatencyRows::bf16).staged_pieces();
   return WindowLayout({.ranks = ranks,
                        .tokens_max = options.tokens_max,

@@ -43,6 +43,7 @@ struct Plan {
   uint32_t data_blocks_alone_max;  ///< of a dispatch that only sends
   uint32_t tell_blocks_max;        ///< that tell ids beside as many as those
   uint32_t sum_blocks_alone_max;   ///< that sum, of a combine that only sends
+  uint32_t sum_blocks_that_fill;   ///< the links among more than two ranks, if they sum
   uint32_t others;                 ///< ranks
   uint32_t tokens_max, topk, local_experts;
   bool one_grid;                      ///< see Capacity

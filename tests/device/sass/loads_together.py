@@ -27,7 +27,7 @@ KERNELS = 2 * len(TOGETHER)
 # What `--break` has in place of what, in files of FOLDER.
 FOLDER = "expert_parallel/low_latency"
 ONE_BY_ONE = [
-    ("own_rows_kernel.hpp", "kAtOnce = 3", "kAtOnce = 1"),
+    ("local_rows_kernel.hpp", "kAtOnce = 3", "kAtOnce = 1"),
     ("sums_codecs_kernel.hpp", "kRowsAtOnce = 4", "kRowsAtOnce = 1"),
     ("sums_codecs_kernel.hpp", "kRowsAtOnce = 2", "kRowsAtOnce = 1"),
 ]

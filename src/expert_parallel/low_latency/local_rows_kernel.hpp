@@ -8,14 +8,14 @@ namespace tokenyard::low_latency {
 /// A lane's pieces of a span of each. Where the first ones lie is found when this is made, if there
 /// are registers for it, so that nothing else need come before they are asked for.
 template <class Codec>
-class OwnRows {
+class LocalRows {
   static constexpr uint32_t kChunks = Codec::kSpanChunks, kAtOnce = 3;
   static constexpr bool kFindsAhead = Codec::kHasRegisters;
   static_assert(kAtOnce <= 1 + TokenPlan::kNoRows);
 
  public:
   /// `there_are`: else it is as if the plan had none.
-  DEVICE OwnRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
+  DEVICE LocalRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
       : y_(y), plan_(plan), count_(there_are ? plan.rows : 0) {
     if (kFindsAhead) find(0);
   }
