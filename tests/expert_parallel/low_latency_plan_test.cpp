@@ -47,6 +47,7 @@ TEST(LowLatencyPlan, OfManyTokensABlockMoreFinishThemThanSend) {
 /// Among more ranks no more send than fill the links, unless nearly twice as many can.
 TEST(LowLatencyPlan, AsManySendSumsAsFillTheLinks) {
   const Plan plan = plan_of(256);
+  expect_split(plan_of(128).combine(Part::both, 48, 128, false), 48, 20);
   expect_split(plan.combine(Part::both, 32, 256, false), 32, 16);
   expect_split(plan.combine(Part::both, 48, 256, false), 48, 20);
   expect_split(plan.combine(Part::both, 71, 256, false), 71, 20);

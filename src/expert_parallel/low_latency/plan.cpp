@@ -8,14 +8,13 @@ namespace tokenyard::low_latency {
 
 namespace {
 
-// Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do; a
-// combine halves them. Between two a receiver has half as much to do, and 32 are better, which have
-// 64 tokens in hand. Where there are as many, some more tell ids, each of so many tokens.
+// Best on 4 H200s: a dispatch sends with 16 of 132 blocks, since receivers have the more to do.
+// Between two a receiver has half as much to do, and 32 are better, which have 64 tokens in hand.
+// Where there are as many, some more tell ids, each of so many tokens.
 constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
 constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kSumWarpsThatFillLinks = 280;  // Each with two chunks: see combine_senders.
-constexpr uint32_t kChunkChannels = 256;
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
 constexpr uint32_t kSumBlocksAloneGpu = 64;
 constexpr uint32_t kReceiversAloneGpu = 72;  // Of a dispatch: see Plan::receivers_alone.
@@ -91,11 +90,15 @@ uint32_t quotient_up(uint32_t dividend, uint32_t divisor) {
   return (dividend + divisor - 1) / divisor;
 }
 
+uint32_t chunks_of(uint32_t hidden) {
+  constexpr uint32_t kChunkChannels = 256;
+  return quotient_up(hidden, kChunkChannels);
+}
+
 /// The fewer channels a row has, the fewer warps of a block sum it.
 uint32_t sum_blocks_that_fill_links(uint32_t hidden) {
-  constexpr uint32_t kSpan = kChunkChannels * kBf16SpanChunks;
-  return quotient_up(kSumWarpsThatFillLinks,
-                     std::min(quotient_up(hidden, kSpan), kCombineWarpsGpu));
+  const uint32_t spans = quotient_up(chunks_of(hidden), kBf16SpanChunks);
+  return quotient_up(kSumWarpsThatFillLinks, std::min(spans, kCombineWarpsGpu));
 }
 
 uint32_t round_up(uint32_t value, uint32_t unit) {
@@ -236,14 +239,14 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
 
 WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
   const uint32_t fp8 = row_layout(options, LowLatencyRows::fp8).staged_pieces();
-  const uint32_t chunks = quotient_up(options.hidden, kChunkChannels);
   const uint32_t bf16 = row_layout(options, LowLatencyRows::bf16).staged_pieces();
   return WindowLayout({.ranks = ranks,
                        .tokens_max = options.tokens_max,
                        .topk = options.topk,
                        .row_pieces = options.bf16_rows ? std::max(fp8, bf16) : fp8,
-                       .partial_pieces = std::max(round_up_to_line(options.hidden / 8),
-                                                  round_up_to_line(chunks * kLogFmtPiecesAChunk))});
+                       .partial_pieces = std::max(
+                           round_up_to_line(options.hidden / 8),
+                           round_up_to_line(chunks_of(options.hidden) * kLogFmtPiecesAChunk))});
 }
 
 uint32_t timeout_units(std::chrono::nanoseconds timeout) {
