@@ -17,9 +17,7 @@ class Callers {
     /// Throws InvalidArgument where another thread is in a call, and in a fork of the process that
     /// made the World.
     explicit Turn(Callers& callers) : callers_(callers) {
-      if (callers.forks_.since())
-        throw InvalidArgument("world", "a call in the process that made it",
-                              "one in a fork of that");
+      callers.check_process();
       if (callers.busy_.exchange(true, std::memory_order_acquire))
         throw InvalidArgument("world", "one call at a time, of whatever is made upon it",
                               "one while another thread's is under way");
@@ -31,6 +29,13 @@ class Callers {
    private:
     Callers& callers_;
   };
+
+  /// For calls that others may be under way beside. Throws InvalidArgument in a fork of the process
+  /// that made the World.
+  void check_process() const {
+    if (forks_.since())
+      throw InvalidArgument("world", "a call in the process that made it", "one in a fork of that");
+  }
 
  private:
   const Forks forks_;

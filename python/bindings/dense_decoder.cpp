@@ -22,6 +22,9 @@ const BFloat16* matrix(const Piece& piece, size_t elements, const char* what) {
   if (piece.bytes != elements * sizeof(BFloat16))
     throw InvalidArgument(what, fmt::format("{} elements of BF16", elements),
                           fmt::format("{} bytes", piece.bytes));
+  const std::string& dtype = piece.allocation->dtype;
+  if (!dtype.empty() && dtype != "bfloat16" && dtype != "uint16")
+    throw InvalidArgument(what, "elements of bfloat16", dtype);
   return reinterpret_cast<const BFloat16*>(piece.address);
 }
 
@@ -58,8 +61,15 @@ class Decoder {
   const mk::DecoderShape& shape() const { return shape_; }
   uint32_t blocks() const { return blocks_; }
   size_t sequences() const { return sequences_; }
-  Piece piece(void* at, size_t bytes) const {
-    return {static_cast<std::byte*>(at), bytes, memory_};
+  Piece piece(void* at, size_t bytes, const char* dtype) const {
+    auto* const begin = static_cast<std::byte*>(at);
+    const Allocation whole{.begin = begin,
+                           .bytes = bytes,
+                           .guard = 0,
+                           .dtype = dtype,
+                           .of_ranks = {},
+                           .rank = memory_->world->rank()};
+    return {begin, bytes, memory_, std::make_shared<const Allocation>(whole)};
   }
 
  private:
@@ -172,16 +182,18 @@ void register_dense_decoder(nb::module_& m) {
       .def_prop_ro("logits",
                    [](const Decoder& self) {
                      return self.piece(self.get().logits,
-                                       self.sequences() * self.shape().vocabulary * sizeof(float));
+                                       self.sequences() * self.shape().vocabulary * sizeof(float),
+                                       "float32");
                    })
       .def_prop_ro("tokens",
                    [](const Decoder& self) {
                      return self.piece(
                          self.get().tokens,
-                         self.sequences() * (self.shape().positions_max + 1) * sizeof(uint32_t));
+                         self.sequences() * (self.shape().positions_max + 1) * sizeof(uint32_t),
+                         "uint32");
                    })
       .def_prop_ro("status", [](const Decoder& self) {
-        return self.piece(self.get().status, self.sequences() * sizeof(uint32_t));
+        return self.piece(self.get().status, self.sequences() * sizeof(uint32_t), "uint32");
       });
 }
 

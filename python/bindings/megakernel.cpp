@@ -7,12 +7,12 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
 #include <tuple>
 
+#include "integers.hpp"
 #include "megakernel/tasks/decoder.hpp"
 #include "registration.hpp"
-#include "task_graph.hpp"
+#include "task_args.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 using namespace nanobind::literals;
@@ -20,56 +20,6 @@ using namespace nanobind::literals;
 namespace tokenyard::python {
 
 namespace {
-
-/// One field's value, if Python's can be that.
-template <class Native>
-Native native_of(const mk::TaskType& type, const mk::ArgField& field, const nb::object& value,
-                 const char* expected) {
-  Native native{};
-  if (!nb::try_cast(value, native))
-    throw InvalidArgument(fmt::format("{} of a {} task", field.name, type.name), expected,
-                          nb::repr(value).c_str());
-  return native;
-}
-
-/// What a task's Args are made of: every field by its name, None for null. The graph keeps what
-/// they point to.
-std::vector<std::byte> args_of(TaskGraph& graph, const mk::TaskType& type, const nb::dict& values) {
-  std::vector<std::byte> args(type.args_bytes);
-  size_t used = 0;
-  for (const mk::ArgField& field : type.fields) {
-    const nb::str name(field.name.data(), field.name.size());
-    if (!values.contains(name))
-      throw InvalidArgument(fmt::format("arguments of a {} task", type.name),
-                            fmt::format("one called {}", field.name), "none");
-    ++used;
-    const nb::object value = values[name];
-    const auto put = [&](const auto& native) {
-      std::memcpy(args.data() + field.offset, &native, sizeof(native));
-    };
-    switch (field.kind) {
-      case mk::ArgField::Kind::pointer:
-      case mk::ArgField::Kind::peer:
-        if (!value.is_none()) {
-          const auto piece = native_of<Piece>(type, field, value, "a Piece or None");
-          graph.keep(piece);
-          put(piece.address);
-        }
-        break;
-      case mk::ArgField::Kind::event:
-      case mk::ArgField::Kind::u32:
-        put(native_of<uint32_t>(type, field, value, "an integer of 32 bits without a sign"));
-        break;
-      case mk::ArgField::Kind::f32:
-        put(native_of<float>(type, field, value, "a number"));
-        break;
-    }
-  }
-  if (used != values.size())
-    throw InvalidArgument(fmt::format("arguments of a {} task", type.name),
-                          fmt::format("{} of them", used), fmt::format("{}", values.size()));
-  return args;
-}
 
 using RegionTuple =
     std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>;              // Tensor, begin, end, rank.
@@ -101,8 +51,19 @@ uint32_t add_task(TaskGraph& self, const std::string& type, const nb::dict& args
   for (const auto& [event, rank, count, dynamic] : signals)
     options.signals.push_back({.event = {event}, .rank = rank, .count = count, .dynamic = dynamic});
   for (const uint32_t event : expects) options.expects.push_back({event});
-  const mk::TaskType& task_type = set.types[set.index_of(type)];
-  return self.graph.add(type, args_of(self, task_type, args), std::move(options)).id;
+  const TaskArgs task_args(self, set.types[set.index_of(type)], name, args);
+  return self.graph.add(type, task_args.bytes(), std::move(options), task_args.pieces()).id;
+}
+
+/// [types] the name of each and of its arguments.
+std::vector<std::pair<std::string, std::vector<std::string>>> types_of(const TaskGraph& self) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> types;
+  for (const mk::TaskType& type : self.graph.task_set().types) {
+    std::vector<std::string> names;
+    for (const mk::ArgField& field : type.fields) names.emplace_back(field.name);
+    types.emplace_back(type.name, std::move(names));
+  }
+  return types;
 }
 
 /// A Megakernel with the memory it needs: in this order, since members die in the reverse order and
@@ -129,7 +90,7 @@ class Kernel {
 std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const TaskGraph& graph,
                                     uint32_t workers, uint32_t compute_warps, uint32_t unit_bytes,
                                     uint32_t ring_units, uint32_t schedulers, uint32_t task_slots,
-                                    uint32_t trace_records) {
+                                    uint32_t trace_records, bool check_accesses) {
   return std::make_unique<Kernel>(world, graph,
                                   mk::MegakernelOptions{.workers = workers,
                                                         .compute_warps = compute_warps,
@@ -137,7 +98,8 @@ std::unique_ptr<Kernel> make_kernel(const WorldHandle& world, const TaskGraph& g
                                                         .ring_units = ring_units,
                                                         .schedulers = schedulers,
                                                         .task_slots = task_slots,
-                                                        .trace_records = trace_records});
+                                                        .trace_records = trace_records,
+                                                        .check_accesses = check_accesses});
 }
 
 /// A member function of Megakernel without the interpreter's lock: any may wait for other ranks,
@@ -148,6 +110,14 @@ auto without_lock(const Kernel& kernel, Arguments... arguments) {
   const Callers::Turn turn = running.turn();
   nb::gil_scoped_release released;
   return (running.kernel.*function)(arguments...);
+}
+
+/// While another thread may be in wait(): a server feeds from one and waits in another.
+void feed(const Kernel& kernel, uint32_t iterations) {
+  Running& running = kernel.get();
+  running.callers->check_process();
+  nb::gil_scoped_release released;
+  running.kernel.feed(iterations);
 }
 
 std::string perfetto_of(const std::vector<mk::Trace>& traces) {
@@ -164,11 +134,21 @@ std::string summary_of(const mk::Trace& trace) {
 void register_megakernel(nb::module_& m) {
   nb::class_<Piece>(m, "Piece", "A place in memory that tasks reach.")
       .def_ro("bytes", &Piece::bytes)
-      .def("at", &Piece::at, "offset"_a);
+      .def_prop_ro("dtype", [](const Piece& self) { return self.allocation->dtype; })
+      .def(
+          "at",
+          [](const Piece& self, const nb::object& offset) {
+            const std::optional<uint64_t> bytes = integer_of(offset, self.bytes);
+            if (!bytes)
+              throw InvalidArgument("offset", fmt::format("an integer from 0 to {}", self.bytes),
+                                    nb::repr(offset).c_str());
+            return self.at(*bytes);
+          },
+          "offset"_a, nb::sig("def at(self, offset: int) -> Piece"));
   nb::class_<Memory>(m, "TensorMemory", "Memory of one rank for a graph's tensors.")
       .def(nb::init<const WorldHandle&>(), "world"_a)
-      .def("local", &Memory::local, "bytes"_a)
-      .def("visible", &Memory::visible, "bytes"_a)
+      .def("local", &Memory::local, "bytes"_a, nb::kw_only(), "dtype"_a = "")
+      .def("visible", &Memory::visible, "bytes"_a, nb::kw_only(), "dtype"_a = "")
       .def("shared", &Memory::shared, "bytes"_a)
       .def("write", &Memory::write, "to"_a, "data"_a)
       .def("read", &Memory::read, "source"_a, "bytes"_a);
@@ -184,11 +164,17 @@ void register_megakernel(nb::module_& m) {
           "tensor",
           [](TaskGraph& self, const std::string& name, const Piece& piece, uint64_t bytes,
              bool given) {
+            const uint32_t rank = self.graph.place().rank;
+            if (piece.allocation->rank != rank)
+              throw InvalidArgument(fmt::format("piece of tensor '{}'", name),
+                                    fmt::format("one of this rank, {}", rank),
+                                    fmt::format("one of rank {}", piece.allocation->rank));
             self.keep(piece);
             return self.graph
                 .tensor({.name = name,
                          .bytes = bytes,
-                         .given = given ? mk::Given::always : mk::Given::no})
+                         .given = given ? mk::Given::always : mk::Given::no,
+                         .places = piece.places()})
                 .id;
           },
           "name"_a, "piece"_a, nb::kw_only(), "bytes"_a, "given"_a)
@@ -206,6 +192,7 @@ void register_megakernel(nb::module_& m) {
           "loop_on", [](TaskGraph& self, uint32_t event) { self.graph.loop_on({event}); },
           "event"_a)
       .def("once", [](TaskGraph& self) { self.graph.once(); })
+      .def_prop_ro("task_types", &types_of)
       .def(
           "set_cost",
           [](TaskGraph& self, uint32_t task, uint64_t cost_ns) {
@@ -221,10 +208,10 @@ void register_megakernel(nb::module_& m) {
   nb::class_<Kernel>(m, "Megakernel", "See tokenyard.megakernel.Megakernel.")
       .def_static("make", &make_kernel, "world"_a, "graph"_a, nb::kw_only(), "workers"_a,
                   "compute_warps"_a, "unit_bytes"_a, "ring_units"_a, "schedulers"_a, "task_slots"_a,
-                  "trace_records"_a)
+                  "trace_records"_a, "check_accesses"_a)
       .def("run", &without_lock<&mk::Megakernel::run, uint32_t>, "iterations"_a)
       .def("start", &without_lock<&mk::Megakernel::start>)
-      .def("feed", &without_lock<&mk::Megakernel::feed, uint32_t>, "iterations"_a)
+      .def("feed", &feed, "iterations"_a)
       .def("wait", &without_lock<&mk::Megakernel::await, uint32_t>, "iterations"_a)
       .def("stop", &without_lock<&mk::Megakernel::stop>)
       .def_prop_ro("finished_iterations",

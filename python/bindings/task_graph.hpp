@@ -15,7 +15,11 @@ struct TaskGraph {
   mk::Graph graph;
   std::set<std::shared_ptr<HeldMemory>> memories = {};
 
-  void keep(const Piece& piece) { memories.insert(piece.owner); }
+  void keep(const Piece& piece) {
+    memories.insert(piece.owner);
+    const Allocation& whole = *piece.allocation;
+    graph.reach(whole.begin, whole.bytes, whole.guard);
+  }
 };
 
 }  // namespace tokenyard::python

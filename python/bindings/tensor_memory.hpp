@@ -1,7 +1,6 @@
 /// Memory of one rank, as Python holds it and moves pieces of it about.
 #pragma once
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -10,31 +9,18 @@
 #include <utility>
 #include <vector>
 
+#include "piece.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 #include "upon_world.hpp"
 
 namespace tokenyard::python {
 
 namespace nb = nanobind;
-namespace mk = tokenyard::megakernel;
 
 /// A rank's TensorMemory.
 struct HeldMemory : UponWorld {
   explicit HeldMemory(UponWorld upon) : UponWorld(std::move(upon)), memory(*world) {}
   mk::TensorMemory memory;
-};
-
-/// A place in memory that tasks reach. Python moves it about and never looks into it.
-struct Piece {
-  std::byte* address;
-  size_t bytes;
-  std::shared_ptr<HeldMemory> owner;
-
-  Piece at(size_t offset) const {
-    if (offset > bytes)
-      throw InvalidArgument("offset", fmt::format("at most {}", bytes), fmt::format("{}", offset));
-    return {address + offset, bytes - offset, owner};
-  }
 };
 
 using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -45,17 +31,18 @@ class Memory {
  public:
   explicit Memory(const WorldHandle& world) : held_(make_upon<HeldMemory>(world)) {}
 
-  Piece local(size_t bytes) {
+  /// `dtype`: of the array that will lie there, if one will.
+  Piece local(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
-    return {static_cast<std::byte*>(held_->memory.local(bytes)), bytes, held_};
+    return own(held_->memory.local(bytes), bytes, dtype);
   }
   /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
-  std::pair<Piece, HostBytes> visible(size_t bytes) {
+  std::pair<Piece, HostBytes> visible(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     const Piece piece = [&] {
       nb::gil_scoped_release unlocked;
-      return Piece{static_cast<std::byte*>(held_->memory.visible(bytes)), bytes, held_};
+      return own(held_->memory.visible(bytes), bytes, dtype);
     }();
     const nb::capsule owner(new std::shared_ptr(held_), [](void* shared) noexcept {
       delete static_cast<std::shared_ptr<HeldMemory>*>(shared);
@@ -66,8 +53,15 @@ class Memory {
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     std::vector<Piece> pieces;
-    for (void* const piece : held_->memory.shared(bytes))
-      pieces.push_back({static_cast<std::byte*>(piece), bytes, held_});
+    const std::vector<void*> begins = held_->memory.shared(bytes);
+    const std::vector<const void*> all(begins.begin(), begins.end());
+    for (void* const begin : begins)
+      pieces.push_back(piece({.begin = static_cast<std::byte*>(begin),
+                              .bytes = bytes,
+                              .guard = 0,
+                              .dtype = {},
+                              .of_ranks = all,
+                              .rank = static_cast<uint32_t>(pieces.size())}));
     return pieces;
   }
   void write(const Piece& to, const nb::bytes& from) {
@@ -92,6 +86,19 @@ class Memory {
   const std::shared_ptr<HeldMemory>& held() const { return held_; }
 
  private:
+  Piece own(void* begin, size_t bytes, const std::string& dtype) const {
+    return piece({.begin = static_cast<std::byte*>(begin),
+                  .bytes = bytes,
+                  .guard = held_->memory.guard_bytes(),
+                  .dtype = dtype,
+                  .of_ranks = {},
+                  .rank = held_->world->rank()});
+  }
+  Piece piece(Allocation allocation) const {
+    std::byte* const begin = allocation.begin;
+    const size_t bytes = allocation.bytes;
+    return {begin, bytes, held_, std::make_shared<const Allocation>(std::move(allocation))};
+  }
   static void check(const Piece& piece, size_t bytes) {
     if (bytes > piece.bytes)
       throw InvalidArgument("bytes", fmt::format("at most the piece's {}", piece.bytes),

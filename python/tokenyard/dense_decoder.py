@@ -4,18 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 import _tokenyard
 
+from .errors import invalid
+from .sizes import size_of
 from .task_graph import Graph, Piece, TensorMemory
 
-DecoderShape = _tokenyard.DecoderShape
-"""The shape of a model for `DenseDecoder`."""
 
-RopeScaling = _tokenyard.RopeScaling
-"""How Llama 3 stretches what turns slowly, for longer contexts."""
+class RopeScaling(_tokenyard.RopeScaling):
+    """How Llama 3 stretches what turns slowly, for longer contexts."""
+
+    def __init__(self, *, factor: float, low: float, high: float, positions: int) -> None:
+        super().__init__(
+            factor=_real("factor", factor),
+            low=_real("low", low),
+            high=_real("high", high),
+            positions=size_of("positions", positions),
+        )
+
+
+class DecoderShape(_tokenyard.DecoderShape):
+    """The shape of a model for `DenseDecoder`."""
+
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        hidden: int,
+        layers: int,
+        query_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        inner: int,
+        page_tokens: int,
+        positions_max: int,
+        epsilon: float,
+        rope_base: float,
+        rope_scaling: RopeScaling | None = None,
+    ) -> None:
+        if not isinstance(rope_scaling, RopeScaling | None):
+            raise invalid("rope_scaling", "a RopeScaling or None", repr(rope_scaling))
+        super().__init__(
+            vocabulary=size_of("vocabulary", vocabulary),
+            hidden=size_of("hidden", hidden),
+            layers=size_of("layers", layers),
+            query_heads=size_of("query_heads", query_heads),
+            kv_heads=size_of("kv_heads", kv_heads),
+            head_dim=size_of("head_dim", head_dim),
+            inner=size_of("inner", inner),
+            page_tokens=size_of("page_tokens", page_tokens),
+            positions_max=size_of("positions_max", positions_max),
+            epsilon=_real("epsilon", epsilon),
+            rope_base=_real("rope_base", rope_base),
+            rope_scaling=rope_scaling,
+        )
+
+    def blocks_of(self, multiprocessors: int, ranks: int = 1) -> int:
+        """The most blocks per rank among which the stages can be dealt out; 0: none."""
+        return super().blocks_of(
+            size_of("multiprocessors", multiprocessors), size_of("ranks", ranks, smallest=1)
+        )
+
+    def check(self, blocks: int, ranks: int = 1) -> None:
+        """Raises InvalidArgument naming what the tasks cannot do on so many blocks per rank."""
+        super().check(size_of("blocks", blocks), size_of("ranks", ranks, smallest=1))
+
+
+def _real(argument: str, value: float) -> float:
+    """`value` as a float; raises InvalidArgument if it is no number."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        raise invalid(argument, "a number", repr(value))
+    return float(value)
+
 
 NO_TOKEN = 0xFFFFFFFF
 TILE_ROWS, TILE_COLUMNS = 8, 32
@@ -57,6 +121,15 @@ class LayerPieces:
     """[hidden, inner of the rank], tiled"""
 
 
+LAYER_WEIGHTS = ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
+
+
+def _weights(name: str, piece: Any) -> Piece:
+    if not isinstance(piece, Piece):
+        raise invalid(name, "a Piece of a TensorMemory", repr(piece))
+    return piece
+
+
 class DenseDecoder:
     """A Llama-shaped step as a graph whose stages hand on words: the fastest.
 
@@ -91,16 +164,24 @@ class DenseDecoder:
         stop: int | None = None,
         blocks: int = 0,
     ) -> None:
+        for argument, value, kind in [
+            ("memory", memory, TensorMemory),
+            ("shape", shape, DecoderShape),
+        ]:
+            if not isinstance(value, kind):
+                raise invalid(argument, f"a {kind.__name__}", repr(value))
+        outer = {"embedding": embedding, "final_norm": final_norm, "head": head}
         self._native = _tokenyard.DenseDecoder.make(
             memory._native,
             shape,
-            outer=[embedding, final_norm, head],
+            outer=[_weights(name, piece) for name, piece in outer.items()],
             layers=[
-                [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
+                [_weights(name, getattr(layer, name, None)) for name in LAYER_WEIGHTS]
+                for layer in layers
             ],
-            blocks=blocks,
-            prompts=[list(prompt) for prompt in prompts],
-            stop_token=NO_TOKEN if stop is None else stop,
+            blocks=size_of("blocks", blocks),
+            prompts=[[size_of("prompts", token) for token in prompt] for prompt in prompts],
+            stop_token=NO_TOKEN if stop is None else size_of("stop", stop),
         )
         self.graph = Graph._of(self._native.graph)
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import _tokenyard
 
 from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces, RopeScaling, tiled
-from .errors import InvalidGraph, TaskTimeout
+from .errors import InvalidGraph, TaskTimeout, invalid
 from .sizes import size_of
 from .task_graph import (
     THIS_RANK,
@@ -73,9 +73,12 @@ class Megakernel:
             schedulers wait where it is full. 0: room for all tasks of an iteration.
         ring_units: units that each warp may hold; 0 leaves it to Tokenyard.
         trace_records: newest tasks of each worker that `trace` tells of.
+        check_accesses: on hosts, looks at each access of each task and ends a run with InvalidGraph
+            before one outside the task's regions, or behind a piece, happens. Slow.
 
     Raises:
         InvalidGraph: the graphs cannot work; its `witness` leads to the fault, step by step.
+        Unsupported: `check_accesses` on a GPU, or for the graph of a `DenseDecoder`.
     """
 
     def __init__(
@@ -90,7 +93,11 @@ class Megakernel:
         schedulers: int = 0,
         task_slots: int = 0,
         trace_records: int = 0,
+        check_accesses: bool = False,
     ) -> None:
+        for argument, value, kind in [("world", world, World), ("graph", graph, Graph)]:
+            if not isinstance(value, kind):
+                raise invalid(argument, f"a {kind.__name__}", repr(value))
         self._native = _tokenyard.Megakernel.make(
             world._native,
             graph._native,
@@ -100,7 +107,8 @@ class Megakernel:
             ring_units=size_of("ring_units", ring_units),
             schedulers=size_of("schedulers", schedulers),
             task_slots=size_of("task_slots", task_slots),
-            trace_records=size_of("trace_records", trace_records),
+            trace_records=size_of("trace_records", trace_records, largest=2**20),
+            check_accesses=bool(check_accesses),
         )
 
     def run(self, iterations: int) -> int:
@@ -112,7 +120,10 @@ class Megakernel:
         self._native.start()
 
     def feed(self, iterations: int = 1) -> None:
-        """Allows so many more iterations of a run that was started: up to 2**31 - 1 of it."""
+        """Allows so many more iterations of a run that was started: up to 2**31 - 1 of it.
+
+        Another thread may be in `wait` meanwhile.
+        """
         self._native.feed(size_of("iterations", iterations))
 
     def wait(self, iterations: int) -> int:
@@ -132,7 +143,7 @@ class Megakernel:
         return self._native.finished_iterations
 
     def trace(self) -> _tokenyard.TaskTrace:
-        """Of the last run, on this rank; empty without `trace_records`.
+        """Of the last run, on this rank; empty without `trace_records`. It must have ended.
 
         `perfetto()` is a file's text, `summary()` tells where time went, `measured_costs()` are
         ns of each task, in the order in which `Graph.task` added them.

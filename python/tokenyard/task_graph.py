@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 
 import _tokenyard
 
+from .errors import invalid
 from .sizes import size_of
 from .world import World
 
@@ -19,20 +20,50 @@ Piece = _tokenyard.Piece
 THIS_RANK = 0xFFFFFFFF
 BYTES_MAX = 2**63 - 1
 
+T = TypeVar("T")
+
+
+def _of_type(argument: str, value: Any, kind: type[T], expected: str) -> T:
+    """`value` itself; raises InvalidArgument if it is none of that type."""
+    if not isinstance(value, kind):
+        raise invalid(argument, expected, repr(value))
+    return value
+
+
+def _piece(argument: str, value: Any) -> Piece:
+    return _of_type(argument, value, Piece, "a Piece of a TensorMemory")
+
+
+def _array(argument: str, value: Any) -> np.ndarray:
+    """`value` itself; raises InvalidArgument if its elements are not plain bytes."""
+    array = _of_type(argument, value, np.ndarray, "an array of NumPy")
+    if array.dtype.hasobject:
+        raise invalid(argument, "elements that are numbers", f"dtype {array.dtype}")
+    return array
+
+
+def _dtype_name(array: np.ndarray) -> str:
+    return array.dtype.name if array.dtype.isnative else array.dtype.str
+
 
 class TensorMemory:
     """Memory of one rank. It lives as long as one of its pieces does, or a graph or a megakernel
     that was given one; until then its world lives, too."""
 
     def __init__(self, world: World) -> None:
+        world = _of_type("world", world, World, "a World")
         self._native = _tokenyard.TensorMemory(world._native)
 
     def local(self, what: SupportsIndex | np.ndarray) -> Piece:
-        """Memory for this rank's tasks: so many zeroed bytes, or a copy of an array."""
+        """Memory for this rank's tasks: so many zeroed bytes, or a copy of an array.
+
+        A piece that holds a copy remembers the array's type: arguments of tasks refuse another.
+        """
         if not isinstance(what, np.ndarray):
             return self._native.local(size_of("bytes", what, largest=BYTES_MAX))
-        piece = self._native.local(what.nbytes)
-        self.write(piece, what)
+        array = _array("array", what)
+        piece = self._native.local(array.nbytes, dtype=_dtype_name(array))
+        self.write(piece, array)
         return piece
 
     def visible(self, array: np.ndarray) -> tuple[Piece, np.ndarray]:
@@ -41,7 +72,8 @@ class TensorMemory:
         Inputs of runs that are fed: what is written there before `Megakernel.feed`, that
         iteration's tasks see; what they wrote, the host reads after `Megakernel.wait`.
         """
-        piece, seen = self._native.visible(array.nbytes)
+        array = _array("array", array)
+        piece, seen = self._native.visible(array.nbytes, dtype=_dtype_name(array))
         here = seen.view(array.dtype).reshape(array.shape)
         here[...] = array
         return piece, here
@@ -52,11 +84,16 @@ class TensorMemory:
 
     def write(self, to: Piece, array: np.ndarray) -> None:
         """Copies an array's bytes there; nothing may run that uses them."""
-        self._native.write(to, np.ascontiguousarray(array).tobytes())
+        data = np.ascontiguousarray(_array("array", np.asarray(array)))
+        self._native.write(_piece("to", to), data.tobytes())
 
     def read(self, source: Piece, dtype: Any, count: int) -> np.ndarray:
         """A copy of what lies there, as `count` elements."""
         kind = np.dtype(dtype)
+        if kind.hasobject or kind.itemsize == 0:
+            raise invalid("dtype", "elements that are numbers", str(kind))
+        most = _piece("source", source).bytes // kind.itemsize
+        size_of("count", count, largest=most)
         return np.frombuffer(self._native.read(source, count * kind.itemsize), kind).copy()
 
 
@@ -68,13 +105,20 @@ class Region:
     begin: int
     end: int
     rank: int = THIS_RANK
+    graph: Any = field(default=None, repr=False)
+    """Whose tensor it is: of the graph that made it."""
 
     def of(self, rank: int) -> Region:
         """The same bytes of another rank's tensor."""
-        return Region(self.tensor, self.begin, self.end, rank)
+        return Region(self.tensor, self.begin, self.end, rank, self.graph)
 
-    def _tuple(self) -> tuple[int, int, int, int]:
-        return (self.tensor, self.begin, self.end, self.rank)
+    def _tuple(self, argument: str) -> tuple[int, int, int, int]:
+        return (
+            size_of(f"{argument}: tensor", self.tensor),
+            size_of(f"{argument}: begin", self.begin, largest=BYTES_MAX),
+            size_of(f"{argument}: end", self.end, largest=BYTES_MAX),
+            size_of(f"{argument}: rank", self.rank),
+        )
 
 
 @dataclass(frozen=True)
@@ -84,14 +128,17 @@ class Tensor:
     id: int
     bytes: int
     piece: Piece = field(repr=False)
+    graph: Any = field(default=None, repr=False)
 
     def all(self) -> Region:
         """All of it."""
-        return Region(self.id, 0, self.bytes)
+        return Region(self.id, 0, self.bytes, graph=self.graph)
 
     def part(self, begin: int, end: int) -> Region:
         """Bytes [begin, end) of it."""
-        return Region(self.id, begin, end)
+        size_of("begin of a part", begin, largest=self.bytes)
+        size_of("end of a part", end, smallest=begin, largest=self.bytes)
+        return Region(self.id, begin, end, graph=self.graph)
 
 
 @dataclass(frozen=True)
@@ -99,6 +146,8 @@ class Event:
     """Complete in an iteration once all its signals of that iteration have come."""
 
     id: int
+    graph: Any = field(default=None, repr=False)
+    """Whose event it is: of the graph that made it."""
 
     def on(self, rank: int, count: int = 1) -> Signal:
         """A signal to this event of another rank."""
@@ -137,6 +186,7 @@ class Task:
     """A task of a graph."""
 
     id: int
+    graph: Any = field(default=None, repr=False)
 
 
 class Graph:
@@ -157,6 +207,7 @@ class Graph:
     """
 
     def __init__(self, world: World) -> None:
+        world = _of_type("world", world, World, "a World")
         self._native = _tokenyard.TaskGraph(rank=world.rank, ranks=world.size)
 
     @classmethod
@@ -166,9 +217,16 @@ class Graph:
         return graph
 
     def tensor(self, name: str, piece: Piece, size: int, *, given: bool = False) -> Tensor:
-        """Declares a tensor of `size` bytes; `given`: it may be read before a task writes it."""
-        size_of(f"size of tensor {name!r}", size, largest=piece.bytes)
-        return Tensor(self._native.tensor(name, piece, bytes=size, given=given), size, piece)
+        """Declares a tensor of `size` bytes; `given`: it may be read before a task writes it.
+
+        Raises:
+            InvalidArgument: the piece is smaller, another rank's, or holds bytes of another tensor.
+        """
+        _of_type("name of a tensor", name, str, "a text")
+        piece = _piece(f"piece of tensor {name!r}", piece)
+        size = size_of(f"size of tensor {name!r}", size, largest=piece.bytes)
+        made = self._native.tensor(name, piece, bytes=size, given=bool(given))
+        return Tensor(made, size, piece, self._native)
 
     def event(self, name: str, *, count: int | None = None, dynamic_max: int = 0) -> Event:
         """Declares an event; all ranks declare the same ones in the same order.
@@ -179,13 +237,13 @@ class Graph:
             dynamic_max: of an event of which only tasks know how often it is signalled: at most
                 so often. One task `expects` it and says how often, others signal it `often`.
         """
-        return Event(
-            self._native.event(
-                name,
-                count=None if count is None else size_of("count", count),
-                dynamic_max=size_of("dynamic_max", dynamic_max),
-            )
+        _of_type("name of an event", name, str, "a text")
+        made = self._native.event(
+            name,
+            count=None if count is None else size_of("count", count),
+            dynamic_max=size_of("dynamic_max", dynamic_max),
         )
+        return Event(made, self._native)
 
     def task(
         self,
@@ -203,33 +261,68 @@ class Graph:
         cost_ns: int = 1000,
         **args: Piece | Event | int | float | None,
     ) -> Task:
-        """Adds a task; other keywords are its arguments, by the names of the C++ type."""
-        given = {key: arg.id if isinstance(arg, Event) else arg for key, arg in args.items()}
-        all_waits = [wait if isinstance(wait, Wait) else Wait(wait) for wait in waits]
-        all_signals = [to if isinstance(to, Signal) else Signal(to) for to in signals]
+        """Adds a task; other keywords are its arguments, by the names of the C++ type.
+
+        Raises:
+            InvalidArgument: an argument names less memory than the task touches by it, or none, or
+                is out of range; a tensor or an event is another graph's. The graph is as before.
+        """
+        _of_type("kind of a task", kind, str, "a text")
+        _of_type("name of a task", name, str, "a text")
+        of = f"of task {name or kind!r}"
+        given = {
+            key: (self._event(f"{key} {of}", arg),) if isinstance(arg, Event) else arg
+            for key, arg in args.items()
+        }
         return Task(
             self._native.add(
                 kind,
                 given,
                 name=name,
-                reads=[region._tuple() for region in reads],
-                writes=[region._tuple() for region in writes],
-                adds=[region._tuple() for region in adds],
-                streams=[region._tuple() for region in streams],
-                waits=[(wait.event.id, wait.lag) for wait in all_waits],
-                signals=[
-                    (signal.event.id, signal.rank, signal.count, signal.dynamic)
-                    for signal in all_signals
-                ],
-                expects=[event.id for event in expects],
+                reads=self._regions(f"reads {of}", reads),
+                writes=self._regions(f"writes {of}", writes),
+                adds=self._regions(f"adds {of}", adds),
+                streams=self._regions(f"streams {of}", streams),
+                waits=[self._wait(of, wait) for wait in waits],
+                signals=[self._signal(of, signal) for signal in signals],
+                expects=[self._event(f"events {of}", event) for event in expects],
                 worker=None if worker is None else size_of("worker", worker),
                 cost_ns=size_of("cost_ns", cost_ns, largest=2**64 - 1),
-            )
+            ),
+            self._native,
         )
+
+    def _event(self, argument: str, event: Any) -> int:
+        _of_type(argument, event, Event, "an Event")
+        self._require_own(argument, event)
+        return event.id
+
+    def _require_own(self, argument: str, what: Event | Region | Task) -> None:
+        if what.graph is not self._native:
+            whose = "nobody's" if what.graph is None else "another graph's"
+            raise invalid(argument, "what this graph has made", f"{whose} {what!r}")
+
+    def _regions(self, argument: str, regions: Iterable[Region]) -> list[tuple[int, int, int, int]]:
+        tuples = []
+        for region in regions:
+            _of_type(argument, region, Region, "Regions, as Tensor.all() and part() make them")
+            self._require_own(argument, region)
+            tuples.append(region._tuple(argument))
+        return tuples
+
+    def _wait(self, of: str, wait: Event | Wait) -> tuple[int, int]:
+        event, lag = (wait.event, wait.lag) if isinstance(wait, Wait) else (wait, 0)
+        return self._event(f"events {of}", event), size_of(f"lag {of}", lag, largest=1)
+
+    def _signal(self, of: str, signal: Event | Signal) -> tuple[int, int, int, bool]:
+        to = signal if isinstance(signal, Signal) else Signal(signal)
+        event = self._event(f"events {of}", to.event)
+        rank, count = size_of(f"rank of a signal {of}", to.rank), size_of(f"count {of}", to.count)
+        return event, rank, count, bool(to.dynamic)
 
     def loop_on(self, event: Event) -> None:
         """An iteration ends with this event; tasks before it may end the loop."""
-        self._native.loop_on(event.id)
+        self._native.loop_on(self._event("loop event", event))
 
     def once(self) -> None:
         """Each run is one iteration, so nothing need be ordered between iterations."""
@@ -239,4 +332,5 @@ class Graph:
         """What tasks cost in ns, for placement: from the trace of an earlier kernel, as in
         `set_costs(dict(zip(tasks, trace.measured_costs())))`."""
         for task, cost_ns in costs.items():
-            self._native.set_cost(task.id, cost_ns)
+            self._require_own("task of a cost", _of_type("task of a cost", task, Task, "a Task"))
+            self._native.set_cost(task.id, size_of("cost_ns", cost_ns, largest=2**64 - 1))

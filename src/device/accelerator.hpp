@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "device/access_guard.hpp"
 #include "device/kernel.hpp"
 
 namespace tokenyard {
@@ -34,6 +35,9 @@ struct LaunchShape {
   /// Waits for no other rank, so that ranks on one GPU need not launch it together, nor all of
   /// them.
   bool local = false;
+  /// Judges the accesses of threads that have begun a part, where kernels run on a host or in the
+  /// simulator; must outlive the run. Of plain kernels only what words of src/device touch.
+  const AccessGuard* guard = nullptr;
 };
 
 /// What a kernel can get here; kernels' shapes are chosen from it.

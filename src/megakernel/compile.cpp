@@ -180,6 +180,15 @@ Placement in_order(const Launches& launches, size_t ranks) {
   return placement;
 }
 
+/// [events] whether a task of the rank, or its loop, awaits it.
+std::vector<bool> awaited_events(const Graph& graph) {
+  std::vector<bool> awaited(graph.events().size());
+  if (graph.loop()) awaited[graph.loop()->id] = true;
+  for (const Graph::TaskNode& task : graph.tasks())
+    for (const Wait& wait : task.waits) awaited[wait.event.id] = true;
+  return awaited;
+}
+
 }  // namespace
 
 Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,
@@ -231,9 +240,11 @@ Program make_program(std::span<const Graph> graphs, uint32_t rank, const Shape& 
     program.queues.push_back(static_cast<uint32_t>(program.positions.size() - 1));
   }
   if (shape.schedulers > 0) schedule(program, compiled, rank);
+  const std::vector<bool> awaited = awaited_events(graph);
   for (uint32_t event = 0; event < graph.events().size(); ++event)
     program.events.push_back({.triggers = compiled.triggers[rank][event].triggers,
-                              .dynamic_max = graph.events()[event].dynamic_max});
+                              .dynamic_max = graph.events()[event].dynamic_max,
+                              .awaited = awaited[event] ? 1u : 0u});
   for (const Graph::TaskNode& task : graph.tasks()) {
     const TaskType& type = graph.task_set().types[task.type];
     program.scratch_bytes = std::max(program.scratch_bytes, type.scratch_bytes);

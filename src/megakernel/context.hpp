@@ -23,6 +23,7 @@
 ///     static constexpr ArgField kFields[];       for graphs that are not written in C++
 #pragma once
 
+#include "device/part.hpp"
 #include "device/unroll.hpp"
 #include "megakernel/launch_kernel.hpp"
 #include "tokenyard/megakernel/event.hpp"
@@ -152,29 +153,34 @@ class Context {
   }
 
   /// By one thread: signals a dynamic event n times. What this thread did before, and the others
-  /// before they last met, is what the event is about. Of another rank only in static runs.
+  /// before they last met, is what the event is about. Of another rank only in static runs. More
+  /// than dynamic_max, or than expect() has announced, fail the run.
   DEVICE void signal(Event event, uint32_t to_rank, uint32_t count) const {
-    if (count > 0)
+    if (count == 0) return;
+    if (to_rank != rank())  // Its own expect(), or its host, sees whether all were too many.
       add<Order::release, Scope::sys>(working_.params.windows.counter(to_rank, event.id), count);
+    const uint64_t surplus = to_rank == rank() ? count_in(event, count) : 0;
+    const uint32_t most = working_.params.events[event.id].dynamic_max;
+    if (count > most) return refuse(Stalled::surplus, event, most, count);
+    if (surplus == 0) return;
+    // Relaxed: for people. Without an announcement nobody knows more than the bound.
+    const Promise promise{load<Order::relaxed, Scope::gpu>(
+        promise_beside(working_.params.windows.own_counter(event.id)))};
+    const bool told = promise.is_of(iteration_);
+    const uint64_t expected = told ? promise.signals() : most;
+    refuse(Stalled::surplus, event, expected, expected + surplus + (told ? 0 : 1));
   }
   /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
   /// the event's dynamic_max; more fails the run. What this thread did before is what the event is
   /// about, too.
   DEVICE void expect(Event event, uint32_t n) const {
     const uint32_t most = working_.params.events[event.id].dynamic_max;
-    if (n > most) {
-      working_.deadline().fail(Failure::refused,
-                               {.phase = task_, .rank = rank(), .expected = most, .seen = n});
-      stall(working_, {.what = Stalled::event,
-                       .task = task_,
-                       .event = event.id,
-                       .rank = rank(),
-                       .iteration = iteration_,
-                       .need = most,
-                       .have = n});
-      return;
-    }
-    signal(event, rank(), dynamic_triggers(most) - n);
+    if (n > most) return refuse(Stalled::event, event, most, n);
+    // Relaxed: read by whoever finds too many signals, to name the number.
+    store<Order::relaxed, Scope::gpu>(promise_beside(working_.params.windows.own_counter(event.id)),
+                                      Promise::of(iteration_, n).bits);
+    const uint64_t surplus = count_in(event, dynamic_triggers(most) - n);
+    if (surplus > 0) refuse(Stalled::surplus, event, n, n + surplus);
   }
   /// By one thread, before its task signals the loop's event or one that comes before it: this
   /// iteration is the last, on that rank. Relaxed: the signal publishes it.
@@ -185,6 +191,7 @@ class Context {
 
   /// For the worker.
   DEVICE void begin(uint32_t task, uint64_t iteration) {
+    begin_part(task);
     task_ = task;
     iteration_ = iteration;
   }
@@ -195,6 +202,27 @@ class Context {
   }
 
  private:
+  /// Signals an event of this rank; by how many signals it has now more than this iteration's.
+  DEVICE uint64_t count_in(Event event, uint32_t count) const {
+    const EventRecord& record = working_.params.events[event.id];
+    const uint64_t before =
+        fetch_add<Order::release, Scope::sys>(working_.params.windows.own_counter(event.id), count);
+    // Of an event that nobody awaits, signals of the next iteration may have come already.
+    const uint64_t most = uint64_t{record.triggers} * (iteration_ + 1);
+    return record.awaited != 0 && before + count > most ? before + count - most : 0;
+  }
+  /// Fails the run: a number of signals is beyond what was declared.
+  DEVICE void refuse(Stalled what, Event event, uint64_t expected, uint64_t seen) const {
+    working_.deadline().fail(Failure::refused,
+                             {.phase = task_, .rank = rank(), .expected = expected, .seen = seen});
+    stall(working_, {.what = what,
+                     .task = task_,
+                     .event = event.id,
+                     .rank = rank(),
+                     .iteration = iteration_,
+                     .need = expected,
+                     .have = seen});
+  }
   DEVICE bool await_unit(const RingCursor& unit) const {
     Completion& full = full_[unit.slot];
     Awaited what{.phase = phase_of(working_.params, RunPhase::units), .rank = rank()};

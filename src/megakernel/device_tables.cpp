@@ -122,6 +122,19 @@ void DeviceTables::describe(RunParams& params) const {
   params.trace_records = trace_records_;
 }
 
+std::vector<DeviceTables::EventWords> DeviceTables::read_events() const {
+  std::vector<std::byte> words(layout_.bytes());
+  world_.accelerator().copy(words.data(), window_.data(), words.size(), {});
+  await_stream(world_, {}, "counters of events");
+  std::vector<EventWords> events(layout_.events);
+  for (uint32_t event = 0; event < layout_.events; ++event) {
+    const std::byte* const at = words.data() + layout_.counter_at(event);
+    std::memcpy(&events[event].counter, at, sizeof(uint64_t));
+    std::memcpy(&events[event].promise, at + WindowLayout::kPromiseAt, sizeof(Promise));
+  }
+  return events;
+}
+
 std::vector<TraceRecord> DeviceTables::read_trace() const {
   std::vector<TraceRecord> records(size_t{shape_.workers} * trace_records_);
   if (records.empty()) return records;

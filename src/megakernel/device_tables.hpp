@@ -31,7 +31,13 @@ class DeviceTables {
   RunRecord* record() const { return record_.as<RunRecord>(); }
   const StallRecord* stalls() const { return stalls_.as<StallRecord>(); }
   const uint64_t* progress() const { return progress_.as<uint64_t>(); }
-  std::vector<TraceRecord> read_trace() const;    ///< [workers, trace_records]
+  std::vector<TraceRecord> read_trace() const;  ///< [workers, trace_records]
+  /// What the words of this rank's events hold; while no kernel runs.
+  struct EventWords {
+    uint64_t counter;
+    Promise promise;
+  };
+  std::vector<EventWords> read_events() const;    ///< [events]
   std::vector<uint32_t> read_trace_used() const;  ///< [workers]
   uint32_t trace_records() const { return trace_records_; }
 

@@ -35,6 +35,8 @@ std::string name(GraphFault fault) {
       return "packet";
     case GraphFault::tables_differ:
       return "tables differ";
+    case GraphFault::undeclared_access:
+      return "undeclared access";
   }
   return "unknown";
 }

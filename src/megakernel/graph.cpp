@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -34,6 +36,42 @@ void check_event(uint32_t event, const TaskOptions& task, size_t events) {
                           fmt::format("one of {} events", events), fmt::format("event {}", event));
 }
 
+/// Throws unless the task declares the dynamic events that its arguments name, and no others.
+void check_dynamic(const Touches& touches, const TaskOptions& task, uint32_t ranks,
+                   const std::vector<EventOptions>& events) {
+  for (const Touches::Named& named : touches.expected()) {
+    check_event(named.event.id, task, events.size());
+    if (std::ranges::find(task.expects, named.event.id, &Event::id) == task.expects.end())
+      throw InvalidArgument(touches.name_of(named.argument), "an event that the task expects",
+                            fmt::format("event '{}'", events[named.event.id].name));
+  }
+  for (const Touches::Named& named : touches.signalled()) {
+    check_event(named.event.id, task, events.size());
+    if (named.rank >= ranks)
+      throw InvalidArgument(touches.name_of(named.rank_argument), fmt::format("below {}", ranks),
+                            fmt::format("{}", named.rank));
+    const bool declared = std::ranges::any_of(task.signals, [&](const Signal& signal) {
+      return signal.dynamic && signal.event.id == named.event.id && signal.rank == named.rank;
+    });
+    if (!declared)
+      throw InvalidArgument(
+          touches.name_of(named.argument), "an event that the task signals often, on that rank",
+          fmt::format("event '{}' of rank {}", events[named.event.id].name, named.rank));
+  }
+  for (const Event& event : task.expects)
+    if (std::ranges::none_of(touches.expected(),
+                             [&](const auto& named) { return named.event.id == event.id; }))
+      throw InvalidArgument(touches.name_of("expects"), "events that its arguments name",
+                            fmt::format("event '{}'", events[event.id].name));
+  for (const Signal& signal : task.signals)
+    if (signal.dynamic && std::ranges::none_of(touches.signalled(), [&](const auto& named) {
+          return named.event.id == signal.event.id && named.rank == signal.rank;
+        }))
+      throw InvalidArgument(
+          touches.name_of("signals"), "dynamic ones to the event and rank that its arguments name",
+          fmt::format("event '{}' of rank {}", events[signal.event.id].name, signal.rank));
+}
+
 }  // namespace
 
 uint32_t TaskSet::index_of(std::string_view name) const {
@@ -52,9 +90,42 @@ Graph::Graph(const TaskSet& tasks, Place place) : tasks_(tasks), place_(place) {
 }
 
 Tensor Graph::tensor(TensorOptions options) {
+  const size_t places = options.places.size();
+  if (places > 1 && places != place_.ranks)
+    throw InvalidArgument(fmt::format("places of tensor '{}'", options.name),
+                          fmt::format("none, one, or those of {} ranks", place_.ranks),
+                          fmt::format("{}", places));
   const Tensor made{static_cast<uint32_t>(tensors_.size()), options.bytes};
+  if (options.bytes > 0) {
+    // All of them first: a tensor that is refused leaves nothing behind.
+    for (const void* const place : options.places)
+      check_apart(options, reinterpret_cast<uint64_t>(place));
+    for (size_t i = 0; i < places; ++i) {
+      const auto begin = reinterpret_cast<uint64_t>(options.places[i]);
+      const uint32_t rank = places == 1 ? place_.rank : static_cast<uint32_t>(i);
+      placed_[begin] = {.end = begin + options.bytes, .tensor = made.id, .rank = rank};
+    }
+  }
   tensors_.push_back(std::move(options));
   return made;
+}
+
+void Graph::check_apart(const TensorOptions& tensor, uint64_t begin) const {
+  const uint64_t end = begin + tensor.bytes;
+  auto next = placed_.lower_bound(begin);
+  if (next != placed_.begin() && std::prev(next)->second.end > begin) --next;
+  if (next == placed_.end() || next->first >= end) return;
+  const auto& [other_begin, other] = *next;
+  throw InvalidArgument(
+      fmt::format("piece of tensor '{}'", tensor.name),
+      "memory that belongs to no other tensor (declare it once, and use parts of it)",
+      fmt::format("bytes [{}, {}) of tensor '{}'", std::max(begin, other_begin) - other_begin,
+                  std::min(end, other.end) - other_begin, tensors_[other.tensor].name));
+}
+
+void Graph::reach(const void* memory, uint64_t bytes, uint64_t guard) {
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  reached_[begin] = {.end = begin + bytes, .guard = guard};
 }
 
 Event Graph::event(EventOptions options) {
@@ -67,7 +138,8 @@ Event Graph::event(EventOptions options) {
   return made;
 }
 
-Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOptions options) {
+Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOptions options,
+                const std::optional<std::vector<ArgPiece>>& pieces) {
   const uint32_t index = tasks_.index_of(type);
   if (options.name.empty()) options.name = fmt::format("{} {}", type, nodes_.size());
   if (args.size() != tasks_.types[index].args_bytes)
@@ -102,8 +174,22 @@ Task Graph::add(std::string_view type, std::span<const std::byte> args, TaskOpti
   for (const Event& event : options.expects) check_event(event.id, options, events_.size());
 
   TaskNode node{std::move(options), index, {args.begin(), args.end()}};
+  if (const TaskType& known = tasks_.types[index]; known.touches != nullptr) {
+    Touches touches(known.name, node.name);
+    known.touches(touches, node.args.data());
+    pieces ? touches.check(*pieces) : touches.check_addresses();
+    check_dynamic(touches, node, place_.ranks, events_);
+  }
   nodes_.push_back(std::move(node));
   return {static_cast<uint32_t>(nodes_.size() - 1)};
+}
+
+Touches Graph::touches_of(uint32_t task) const {
+  const TaskNode& node = nodes_[task];
+  const TaskType& type = tasks_.types[node.type];
+  Touches touches(type.name, node.name);
+  if (type.touches != nullptr) type.touches(touches, node.args.data());
+  return touches;
 }
 
 void Graph::loop_on(Event event) {

@@ -3,20 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
-#include <optional>
-#include <thread>
 #include <utility>
 
-#include "fabric/alarm_bell.hpp"
 #include "fabric/gather.hpp"
-#include "megakernel/device_tables.hpp"
+#include "megakernel/access_agreement.hpp"
 #include "megakernel/graph_codec.hpp"
+#include "megakernel/megakernel_parts.hpp"
 #include "megakernel/shape_of.hpp"
-#include "megakernel/stall_report.hpp"
 #include "megakernel/trace_gathering.hpp"
-#include "megakernel/traced_graph.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -32,66 +27,51 @@ std::vector<Graph> gather_graphs(World& world, const Graph& mine) {
   return graphs;
 }
 
+/// Which of the kernels of these tasks is launched.
+const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& tasks,
+                             const Accelerator& accelerator) {
+  if (!options.check_accesses || accelerator.kind() == AcceleratorKind::simulated)
+    return tasks.kernel_for(options.schedulers);
+  if (accelerator.kind() != AcceleratorKind::host)
+    throw Unsupported("check_accesses", "only hosts and the simulator see each access of a kernel");
+  if (tasks.watched == nullptr)
+    throw Unsupported("check_accesses",
+                      "these tasks have no kernel that was compiled to report its accesses");
+  return *tasks.watched;
+}
+
 }  // namespace
 
-struct Megakernel::Parts {
-  Parts(World& world, const Graph& graph, const MegakernelOptions& options)
-      : world(world),
-        accelerator(world.accelerator()),
-        graph(graph),
-        shape(shape_of(options, graph, accelerator)),
-        cell(accelerator, world.alarm()) {
-    const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
-    const std::vector<Graph> graphs = gather_graphs(world, graph);
-    const Compiled compiled = compile(graphs, shapes);
-    program = make_program(graphs, world.rank(), shape, compiled);
-    triggers = compiled.triggers[world.rank()];
-    if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
-    // What one rank's device cannot do, all hear of.
-    for (uint32_t rank = 0; rank < world.size(); ++rank) {
-      const Shape& of_rank = shapes[rank];
-      const Program theirs = make_program(graphs, rank, of_rank, compiled);
-      check_capacity(theirs, of_rank, graphs[rank], accelerator.capacity());
-      // Ranks that share a GPU are one grid, whose blocks are all alike.
-      tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
-    }
-    accelerator.prepare(graph.task_set().kernel_for(shape.schedulers));
-    tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
-    traced = traced_graph(graphs, world.rank());
+Megakernel::Parts::Parts(World& world, const Graph& graph, const MegakernelOptions& options)
+    : world(world),
+      accelerator(world.accelerator()),
+      graph(graph),
+      shape(shape_of(options, graph, accelerator)),
+      kernel(kernel_of(options, graph.task_set(), accelerator)),
+      watch(options.check_accesses || accelerator.kind() == AcceleratorKind::simulated
+                ? std::make_unique<AccessWatch>(this->graph)
+                : nullptr),
+      cell(accelerator, world.alarm()) {
+  const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
+  const std::vector<Graph> graphs = gather_graphs(world, graph);
+  const Compiled compiled = compile(graphs, shapes);
+  agree_on_accesses(world, graph, shape);
+  program = make_program(graphs, world.rank(), shape, compiled);
+  triggers = compiled.triggers[world.rank()];
+  signallers = dynamic_signallers(graphs, world.rank());
+  if (shape.schedulers == 0) queues = compiled.placement.queues[world.rank()];
+  // What one rank's device cannot do, all hear of.
+  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+    const Shape& of_rank = shapes[rank];
+    const Program theirs = make_program(graphs, rank, of_rank, compiled);
+    check_capacity(theirs, of_rank, graphs[rank], accelerator.capacity());
+    // Ranks that share a GPU are one grid, whose blocks are all alike.
+    tail_bytes = std::max(tail_bytes, theirs.tail_bytes(of_rank.compute_warps));
   }
-  ~Parts();
-
-  void launch(uint32_t iterations, bool fed);
-  void await_end();
-  uint32_t end_run();
-  bool run_ended();
-  [[noreturn]] void throw_failure();
-  void check_usable() const;
-
-  World& world;
-  Accelerator& accelerator;
-  const Graph graph;
-  const Shape shape;
-  FailureCell cell;
-  Program program;
-  std::vector<EventTriggers> triggers;        ///< of this rank's events
-  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
-  uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
-  std::unique_ptr<DeviceTables> tables;
-  TracedGraph traced;
-  uint32_t runs = 0;
-  uint64_t finished = 0;  ///< iterations, over all runs
-  bool running = false;
-  std::exception_ptr failure;  ///< what the object threw first
-  uint32_t fed = 0;
-  std::optional<uint32_t> ended_by_loop;  ///< a fed run: iterations, if it ended before stop()
-  tokenyard::Event begun{}, ended{};
-  double run_ms = 0;  ///< of the last run
-  /// A fed run on the host executor needs a thread of its own: launching is running there.
-  std::jthread thread;
-  std::atomic<bool> thread_ended = false;
-  std::exception_ptr thread_failure;
-};
+  accelerator.prepare(kernel);
+  tables = std::make_unique<DeviceTables>(world, program, graph, shape, options.trace_records);
+  traced = traced_graph(graphs, world.rank());
+}
 
 Megakernel::Parts::~Parts() {
   if (running) {
@@ -105,11 +85,8 @@ Megakernel::Parts::~Parts() {
   if (failure && tables) tables->quarantine();
 }
 
-void Megakernel::Parts::check_usable() const {
-  if (failure) std::rethrow_exception(failure);
-}
-
-void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
+void Megakernel::Parts::launch(uint32_t iterations, bool by_feeding) {
+  std::unique_lock lock(state);
   check_usable();
   if (running) throw InvalidArgument("run", "the run before to be stopped", "it still runs");
   RunParams params{};
@@ -122,7 +99,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   params.tasks = static_cast<uint32_t>(graph.tasks().size());
   params.first = finished;
   params.iterations = iterations;
-  params.fed = fed_run;
+  params.fed = by_feeding;
   params.loop_event = graph.loop() ? graph.loop()->id : kNoEvent;
   params.streams = program.streams;
   params.scratch_bytes = program.scratch_bytes;
@@ -136,13 +113,14 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
   fed = 0;
   ended_by_loop.reset();
   running = true;
+  fed_run = by_feeding;
   const LaunchShape launch_shape{.blocks = shape.blocks(),
                                  .warps = shape.warps(accelerator),
-                                 .extra_shared_bytes = tail_bytes};
-  const KernelEntry& kernel = graph.task_set().kernel_for(shape.schedulers);
-  if (fed_run && accelerator.kind() == AcceleratorKind::host) {
+                                 .extra_shared_bytes = tail_bytes,
+                                 .guard = watch.get()};
+  if (by_feeding && accelerator.kind() == AcceleratorKind::host) {
     thread_ended = false;
-    thread = std::jthread([this, params, launch_shape, &kernel] {
+    thread = std::jthread([this, params, launch_shape] {
       try {
         accelerator.launch(kernel, launch_shape, {}, &params);
       } catch (...) {
@@ -152,11 +130,14 @@ void Megakernel::Parts::launch(uint32_t iterations, bool fed_run) {
     });
     return;
   }
+  // On the host the kernel has run when launch() returns.
+  lock.unlock();
   try {
     begun = accelerator.record({});
     accelerator.launch(kernel, launch_shape, {}, &params);
     ended = accelerator.record({});
   } catch (...) {
+    const std::lock_guard relock(state);
     running = false;
     failure = std::current_exception();
     throw;
@@ -209,44 +190,12 @@ uint32_t Megakernel::Parts::end_run() {
     least = std::min(least, tables->progress()[block]);
   finished += least;
   if (cell.failed()) throw_failure();
+  check_counts();
   if (world.alarm().cancelled()) {  // It ended just before it would have noticed.
     failure = std::make_exception_ptr(Cancelled("megakernel: a run"));
     std::rethrow_exception(failure);
   }
   return static_cast<uint32_t>(least);
-}
-
-void Megakernel::Parts::throw_failure() {
-  const std::span stalls(tables->stalls(), shape.blocks());
-  const WaitReport& report = cell.report();
-  const StallRecord& stall = stalls[std::min(report.block, shape.blocks() - 1)];
-  try {
-    cell.check(phase_names(graph, report.phase, stall));
-    // Refused: the ranks disagree, or a task counts beyond its bound.
-    const uint64_t tasks = graph.tasks().size();
-    if (report.phase < tasks)
-      throw InvalidArgument(
-          fmt::format("expect() of task '{}'", graph.tasks()[report.phase].name),
-          fmt::format("at most {} signals, its event's dynamic_max", report.expected),
-          fmt::format("{}", report.seen));
-    throw InvalidArgument("iterations of a run", fmt::format("{}", report.expected),
-                          fmt::format("{}", report.seen), report.rank);
-  } catch (const PeerTimeout& timeout) {
-    WaitFacts facts = timeout.facts;
-    // Time is up for all workers at once: most of them await one another.
-    const StallRecord* cause = origin_of(graph, triggers, queues, stalls);
-    if (cause == nullptr && report.phase >= graph.tasks().size()) cause = cause_of(stalls);
-    if (cause != nullptr) {
-      facts.phase = phase_of(graph, *cause);
-      facts.rank = owing_rank(triggers, *cause);
-      facts.expected = cause->need;
-      facts.seen = cause->have;
-    }
-    failure = std::make_exception_ptr(TaskTimeout(std::move(facts), dump(graph, stalls)));
-  } catch (const std::exception&) {
-    failure = std::current_exception();
-  }
-  std::rethrow_exception(failure);
 }
 
 Megakernel::Megakernel(World& world, const Graph& graph, const MegakernelOptions& options)
@@ -262,6 +211,7 @@ uint32_t Megakernel::run(uint32_t iterations) {
     throw InvalidArgument("iterations", "1 for a graph that was declared once()",
                           fmt::format("{}", iterations));
   parts_->launch(iterations, false);
+  const std::lock_guard lock(parts_->state);
   return parts_->end_run();
 }
 
@@ -272,7 +222,8 @@ void Megakernel::start() {
 }
 
 void Megakernel::feed(uint32_t iterations) {
-  if (!parts_->running) throw InvalidArgument("feed", "a run that was started", "none");
+  const std::lock_guard lock(parts_->state);
+  parts_->require_started("feed");
   const uint32_t room = Turn::kAllowedMax - parts_->fed;
   if (iterations > room)
     throw InvalidArgument("iterations",
@@ -284,11 +235,14 @@ void Megakernel::feed(uint32_t iterations) {
 
 uint32_t Megakernel::await(uint32_t iterations) {
   Parts& parts = *parts_;
-  if (parts.ended_by_loop) return *parts.ended_by_loop;
-  if (!parts.running) throw InvalidArgument("await", "a run that was started", "none");
-  if (iterations > parts.fed)
-    throw InvalidArgument("iterations", fmt::format("at most the {} fed", parts.fed),
-                          fmt::format("{}", iterations));
+  {
+    const std::lock_guard lock(parts.state);
+    if (parts.ended_by_loop) return *parts.ended_by_loop;
+    parts.require_started("await");
+    if (iterations > parts.fed)
+      throw InvalidArgument("iterations", fmt::format("at most the {} fed", parts.fed),
+                            fmt::format("{}", iterations));
+  }
   const auto patience = 2 * parts.world.timeout();
   uint32_t done = 0;
   const auto reached = [&] {
@@ -299,13 +253,15 @@ uint32_t Megakernel::await(uint32_t iterations) {
        !parts.accelerator.wait_until(parts.accelerator.now() + patience, reached); before = done)
     if (done == before) break;  // Not an iteration in all that time: see why.
   if (done >= iterations) return done;
+  const std::lock_guard lock(parts.state);
   parts.ended_by_loop = parts.end_run();  // Throws, if that is why.
   return *parts.ended_by_loop;
 }
 
 uint32_t Megakernel::stop() {
+  const std::lock_guard lock(parts_->state);
   if (parts_->ended_by_loop) return *std::exchange(parts_->ended_by_loop, std::nullopt);
-  if (!parts_->running) throw InvalidArgument("stop", "a run that was started", "none");
+  parts_->require_started("stop");
   parts_->accelerator.write_flag(&parts_->tables->record()->stop, 1);
   return parts_->end_run();
 }
@@ -320,6 +276,11 @@ double Megakernel::last_run_ms() const {
 
 Trace Megakernel::trace() const {
   const Parts& parts = *parts_;
+  if (parts.running)
+    throw InvalidArgument("trace",
+                          "a run that has ended: stop() it first, since workers tell what "
+                          "they did when they leave",
+                          "one that goes on");
   Trace trace{.rank = parts.world.rank(),
               .workers = parts.shape.workers,
               .tasks = parts.traced.tasks,

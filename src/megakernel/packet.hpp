@@ -66,6 +66,7 @@ static_assert(sizeof(Packet) % kPacketAlignment == 0);
 struct EventRecord {
   uint32_t triggers;     ///< an iteration
   uint32_t dynamic_max;  ///< the most that a number can be which only the device knows
+  uint32_t awaited;      ///< whether a task of the rank, or its loop, awaits it
 };
 /// An event's triggers for such a number: one is left for the task that finds it out, even if that
 /// is the most. So the event is never complete before that task has run.

@@ -105,6 +105,7 @@ struct WindowLayout {
 
   static constexpr uint32_t kLine = 128;        ///< an event each, so that polls do not meet
   static constexpr uint32_t kAnnouncedAt = 64;  ///< from its counter
+  static constexpr uint32_t kPromiseAt = 72;    ///< likewise
   HOST_DEVICE size_t last_at() const {
     return (ranks * sizeof(Stamped) + kLine - 1) / kLine * kLine;
   }
@@ -148,6 +149,23 @@ DEVICE Peer<uint64_t> announced_beside(Peer<uint64_t> counter) {
   return counter + WindowLayout::kAnnouncedAt / sizeof(uint64_t);
 }
 
+/// How many signals a dynamic event was last told to expect, and in which iteration.
+struct Promise {
+  uint64_t bits;
+
+  HOST_DEVICE static Promise of(uint64_t iteration, uint32_t signals) {
+    return {(iteration + 1) << 32 | signals};
+  }
+  HOST_DEVICE uint32_t signals() const { return static_cast<uint32_t>(bits); }
+  HOST_DEVICE bool is_of(uint64_t iteration) const {
+    return bits >> 32 == static_cast<uint32_t>(iteration + 1);
+  }
+};
+/// Beside an event's counter.
+DEVICE Peer<uint64_t> promise_beside(Peer<uint64_t> counter) {
+  return counter + WindowLayout::kPromiseAt / sizeof(uint64_t);
+}
+
 /// Words of a rank's own memory.
 struct Workspace {
   uint64_t begun;        ///< dynamic runs: one more than the iteration that runs, or kRunStopped
@@ -179,7 +197,19 @@ struct RunRecord {
 };
 
 /// What a worker waited for when its run failed.
-enum class Stalled : uint32_t { nothing, event, carried, units, packet, hello, loop, host, queue };
+/// (surplus: for nothing; more signals came than there should be.)
+enum class Stalled : uint32_t {
+  nothing,
+  event,
+  carried,
+  units,
+  packet,
+  hello,
+  loop,
+  host,
+  queue,
+  surplus
+};
 struct StallRecord {
   Stalled what = Stalled::nothing;
   uint32_t task = 0;  ///< in the graph

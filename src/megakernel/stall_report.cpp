@@ -41,6 +41,10 @@ std::string text(const Graph& graph, const StallRecord& stall) {
                          event_text(graph, stall.event), stall.iteration, stall.have, stall.need);
     case Stalled::host:
       return "awaits the host";
+    case Stalled::surplus:
+      return fmt::format("{} finds {} signals to {} of iteration {}, and {} should come",
+                         task_text(graph, stall.task), stall.have, event_text(graph, stall.event),
+                         stall.iteration, stall.need);
     case Stalled::queue:
       return fmt::format("awaits a free place in a queue of rank {}", stall.rank);
   }

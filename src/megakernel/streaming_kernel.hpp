@@ -80,6 +80,7 @@ class UnitLoader {
     over_ = kind == NoteKind::end;
     opened_ = true;
     if (!is_task(kind)) return;
+    begin_part(shared.packet(packets_.slot).task);
     stream_ = List::stream(shared.packet(packets_.slot), warp_, working_.params.compute_warps);
     rows_left_ = stream_.row_bytes > 0 ? stream_.rows : 0;
     const StreamPlan& plan = working_.params.streams;
@@ -150,6 +151,7 @@ class AheadLoader {
     });
     if (!may) return false;
     fence_async();  // Ordinary stores have written it; the copies are to see them.
+    begin_part(packet.task);
     Ahead to(ahead_area(working_.params), shared.ahead_full);
     List::ahead(packet, to);
     ++loads_;

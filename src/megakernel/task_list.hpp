@@ -27,6 +27,10 @@ template <class T>
 concept HasFields = requires { std::size(T::kFields); };
 
 template <class T>
+concept StatesTouches =
+    requires(Touches& touches, const typename T::Args& args) { T::touches(touches, args); };
+
+template <class T>
 constexpr TaskType task_type() {
   static_assert(std::is_trivially_copyable_v<typename T::Args>);
   static_assert(alignof(typename T::Args) <= kPacketAlignment);
@@ -38,6 +42,10 @@ constexpr TaskType task_type() {
                 .fields = {}};
   if constexpr (HasScratch<T>) type.scratch_bytes = sizeof(typename T::Shared);
   if constexpr (HasFields<T>) type.fields = T::kFields;
+  if constexpr (StatesTouches<T>)
+    type.touches = [](Touches& touches, const std::byte* args) {
+      T::touches(touches, *reinterpret_cast<const typename T::Args*>(args));
+    };
   return type;
 }
 

@@ -15,16 +15,24 @@ TensorMemory::TensorMemory(World& world)
     : parts_(new Parts{.world = world, .local = {}, .shared = {}}) {}
 TensorMemory::~TensorMemory() = default;
 
-void* TensorMemory::local(size_t bytes) {
-  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), bytes,
-                                                         DeviceMemory::Kind::device));
+uint64_t TensorMemory::guard_bytes() const {
+  // As far as the threads of a block reach together when each goes one element too far.
+  return parts_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
+}
+
+void* TensorMemory::allocate(size_t bytes, bool visible) {
+  const auto kind = visible ? DeviceMemory::Kind::shared : DeviceMemory::Kind::device;
+  const uint64_t all = (Extent(bytes) + guard_bytes()).count();
+  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), all, kind));
   return parts_->local.back()->as<void>();
 }
 
+void* TensorMemory::local(size_t bytes) {
+  return allocate(bytes, false);
+}
+
 void* TensorMemory::visible(size_t bytes) {
-  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), bytes,
-                                                         DeviceMemory::Kind::shared));
-  return parts_->local.back()->as<void>();
+  return allocate(bytes, true);
 }
 
 std::vector<void*> TensorMemory::shared(size_t bytes) {

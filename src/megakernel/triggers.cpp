@@ -169,4 +169,16 @@ Triggers count_triggers(std::span<const Graph> graphs) {
   return all;
 }
 
+std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank) {
+  std::vector<std::string> signallers(graphs[rank].events().size());
+  for (const Graph& graph : graphs)
+    for (uint32_t task = 0; task < graph.tasks().size(); ++task)
+      for (const Signal& signal : graph.tasks()[task].signals) {
+        if (!signal.dynamic || signal.rank != rank) continue;
+        std::string& names = signallers[signal.event.id];
+        names += (names.empty() ? "" : ", ") + task_name(graph, task);
+      }
+  return signallers;
+}
+
 }  // namespace tokenyard::megakernel

@@ -28,4 +28,7 @@ Triggers count_triggers(std::span<const Graph> graphs);
 std::string task_name(const Graph& graph, uint32_t task);
 std::string event_name(std::span<const Graph> graphs, uint32_t rank, uint32_t event);
 
+/// [events of a rank] the tasks of all ranks whose bodies signal it, by name; empty: none.
+std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank);
+
 }  // namespace tokenyard::megakernel

@@ -74,6 +74,7 @@ std::shared_ptr<const Grid> Executor::launch(uint32_t rank, const KernelEntry& k
   grid->rank = rank;
   grid->index = grids_launched_++;
   grid->kernel = &kernel;
+  grid->guard = shape.guard;
   const auto* bytes = static_cast<const std::byte*>(params);
   grid->params.assign(bytes, bytes + kernel.params_bytes);
   std::vector<ThreadName> names;
@@ -370,9 +371,21 @@ void* Executor::shared_tail() {
   return current_->block->shared.get() + current_->block->tail_offset;
 }
 
+void Executor::judge(const void* at, uint32_t bytes, TouchKind kind) {
+  Thread& me = *current_;
+  const AccessGuard* const guard = me.block == nullptr ? nullptr : me.block->grid->guard;
+  if (guard == nullptr || me.part == kNoPart) return;
+  const std::exception_ptr error = guard->judge(me.part, at, bytes, kind);
+  if (!error) return;
+  // Not thrown: instrumented code cannot be unwound. It never goes on, since the run ends.
+  failure_ = error;
+  me.fiber->yield();
+}
+
 void Executor::plain_access(const void* address, uint32_t bytes, bool write, CodeAddress where) {
   if (!in_kernel_ || !current_ || current_->fiber->on_stack(address)) return;
   const Inside inside(*this);
+  judge(address, bytes, write ? TouchKind::write : TouchKind::read);
   parts_.memory.plain_access(current_->name, address, bytes, write, where);
 }
 

@@ -44,6 +44,7 @@ class Executor final : public host_body::Machine {
   struct Shape {
     uint32_t blocks, threads;  ///< threads a block: whole warps
     uint32_t extra_shared_bytes = 0;
+    const AccessGuard* guard = nullptr;  ///< outlives the grid
   };
   /// Adds a grid; `params` is copied. `kernel` must outlive it.
   std::shared_ptr<const Grid> launch(uint32_t rank, const KernelEntry& kernel, Shape shape,
@@ -94,6 +95,7 @@ class Executor final : public host_body::Machine {
   void bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) override;
   void bulk_commit(CodeAddress where) override;
   void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) override;
+  void begin_part(uint32_t part) override { current_->part = part; }
   uint64_t now_ns() override;
   uint64_t cycles() override;
   void nap(uint32_t ns) override;
@@ -121,6 +123,9 @@ class Executor final : public host_body::Machine {
   void wake_nappers();
   void idle();
   void listen();  ///< to the interrupt, if it is time
+
+  /// Before an access of the current thread: ends the run where its part must not make it.
+  void judge(const void* at, uint32_t bytes, TouchKind kind);
 
   void arrive(uint32_t id, uint32_t threads, bool wait, bool votes, bool predicate,
               CodeAddress where);

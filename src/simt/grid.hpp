@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/access_guard.hpp"
 #include "device/host/machine.hpp"
 #include "device/kernel.hpp"
 #include "simt/fiber.hpp"
@@ -39,6 +40,8 @@ struct Waiting {
   uint32_t lanes = 0;
 };
 
+inline constexpr uint32_t kNoPart = UINT32_MAX;
+
 struct Thread {
   ThreadName name{};
   host_body::Identity identity{};
@@ -51,6 +54,7 @@ struct Thread {
   WatchedWords watched;        ///< where memory is plain: what it has looked at
   size_t place = 0;            ///< index in the executor's list of runnable threads
   bool exited = false;
+  uint32_t part = kNoPart;         ///< of the kernel's work
   std::array<uint64_t, 32> met{};  ///< what the lanes brought to its last meeting
 };
 
@@ -99,6 +103,7 @@ struct Block {
 struct Grid {
   uint32_t rank = 0, index = 0;
   const KernelEntry* kernel = nullptr;
+  const AccessGuard* guard = nullptr;  ///< null: nobody judges accesses
   std::vector<std::byte> params;
   std::vector<std::unique_ptr<Block>> blocks;
   uint32_t running = 0;  ///< threads that have not ended

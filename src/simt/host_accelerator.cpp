@@ -47,10 +47,12 @@ void HostAccelerator::launch(const KernelEntry& kernel, const LaunchShape& shape
     throw InvalidArgument("shared memory of " + std::string(kernel.name),
                           fmt::format("at most {} bytes", kCapacity.shared_bytes),
                           fmt::format("{}", kernel.shared_bytes + shape.extra_shared_bytes));
-  const auto grid = executor_.launch(
-      0, kernel,
-      {.blocks = shape.blocks, .threads = threads, .extra_shared_bytes = shape.extra_shared_bytes},
-      params);
+  const auto grid = executor_.launch(0, kernel,
+                                     {.blocks = shape.blocks,
+                                      .threads = threads,
+                                      .extra_shared_bytes = shape.extra_shared_bytes,
+                                      .guard = shape.guard},
+                                     params);
   executor_.run([&] { return grid->running == 0; });
 }
 

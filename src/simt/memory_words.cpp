@@ -7,6 +7,7 @@ namespace tokenyard::simt {
 void Executor::load(const void* from, void* value, uint32_t bytes, Order order, Scope scope,
                     CodeAddress where) {
   const Inside inside(*this);
+  judge(from, bytes, TouchKind::read);
   maybe_preempt();
   parts_.memory.load(current_->name, from, value, bytes, order, scope, where);
   if (watches_words_) current_->watched.saw(from, value, bytes);
@@ -15,6 +16,7 @@ void Executor::load(const void* from, void* value, uint32_t bytes, Order order, 
 void Executor::store(void* to, const void* value, uint32_t bytes, Order order, Scope scope,
                      CodeAddress where) {
   const Inside inside(*this);
+  judge(to, bytes, TouchKind::write);
   maybe_preempt();
   parts_.memory.store(current_->name, to, value, bytes, order, scope, where);
 }
@@ -22,6 +24,7 @@ void Executor::store(void* to, const void* value, uint32_t bytes, Order order, S
 void Executor::modify(Modify what, void* at, const void* operand, void* old, uint32_t bytes,
                       Order order, Scope scope, CodeAddress where) {
   const Inside inside(*this);
+  judge(at, bytes, TouchKind::modify);
   maybe_preempt();
   parts_.memory.modify(current_->name, what, at, operand, old, bytes, order, scope, where);
   current_->watched.acted();
@@ -30,6 +33,7 @@ void Executor::modify(Modify what, void* at, const void* operand, void* old, uin
 void Executor::compare_exchange(void* at, const void* expected, const void* desired, void* old,
                                 uint32_t bytes, Order order, Scope scope, CodeAddress where) {
   const Inside inside(*this);
+  judge(at, bytes, TouchKind::modify);
   maybe_preempt();
   parts_.memory.compare_exchange(current_->name, at, expected, desired, old, bytes, order, scope,
                                  where);
@@ -69,12 +73,14 @@ void Executor::fence_async(CodeAddress where) {
 void Executor::bulk_load(void* to_shared, const void* from, uint32_t bytes, void* completion,
                          CodeAddress where) {
   const Inside inside(*this);
+  judge(from, bytes, TouchKind::read);
   maybe_preempt();
   parts_.memory.bulk_load(current_->name, to_shared, from, bytes, completion, where);
 }
 
 void Executor::bulk_store(void* to, const void* from_shared, uint32_t bytes, CodeAddress where) {
   const Inside inside(*this);
+  judge(to, bytes, TouchKind::write);
   maybe_preempt();
   parts_.memory.bulk_store(current_->name, to, from_shared, bytes, where);
 }

@@ -141,7 +141,7 @@ void SimulatedAccelerator::launch(const KernelEntry& kernel, const LaunchShape& 
   enqueue(stream, [this, &kernel, shape, threads, kept = std::move(kept)](ModelMemory::Host host) {
     simulation_.memory().launch_from(host);
     const auto grid = simulation_.executor().launch(
-        rank_, kernel, {shape.blocks, threads, shape.extra_shared_bytes}, kept.data());
+        rank_, kernel, {shape.blocks, threads, shape.extra_shared_bytes, shape.guard}, kept.data());
     simulation_.executor().host_wait([&] { return grid->running == 0; });
   });
 }

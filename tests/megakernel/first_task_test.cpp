@@ -20,6 +20,10 @@ struct Scale {
     uint32_t count;
     float factor;
   };
+  static void touches(mk::Touches& touches, const Args& args) {
+    touches.reads("from", args.from, args.count);
+    touches.writes("to", args.to, args.count);
+  }
   static DEVICE void run(mk::Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.count; i += context.threads())
       args.to[i] = args.factor * args.from[i];
@@ -39,9 +43,11 @@ std::vector<float> six_times(tokenyard::World& world, const std::vector<float>& 
   memory.write(in, x.data(), bytes);
 
   mk::Graph graph(mk::task_set<MyTasks>(my_kernel.entry), {.rank = 0, .ranks = 1});
-  const mk::Tensor given = graph.tensor({.name = "in", .bytes = bytes, .given = mk::Given::always});
-  const mk::Tensor doubled = graph.tensor({.name = "half way", .bytes = bytes});
-  const mk::Tensor result = graph.tensor({.name = "out", .bytes = bytes});
+  const mk::Tensor given =
+      graph.tensor({.name = "in", .bytes = bytes, .given = mk::Given::always, .places = {in}});
+  const mk::Tensor doubled =
+      graph.tensor({.name = "half way", .bytes = bytes, .places = {half_way}});
+  const mk::Tensor result = graph.tensor({.name = "out", .bytes = bytes, .places = {out}});
   const mk::Event ready = graph.event({.name = "doubled"});
   const auto count = static_cast<uint32_t>(x.size());
   graph.add<Scale>(

@@ -57,6 +57,7 @@ Drawn draw(SeedRun& run) {
     graph.pinned = run.option("pinned", drawn.plan.workers);
   drawn.discord =
       run.option("discord", graph.ranks > 1 && graph.pacing == Pacing::gated && random.chance(64));
+  graph.strays = run.option("strays", !drawn.discord && random.chance(32));
   return drawn;
 }
 
@@ -64,7 +65,7 @@ void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   const RandomGraph graph(drawn.graph, drawn.graph_seed);
   simulated::Options options{.ranks = drawn.graph.ranks, .arena_bytes = size_t{1} << 18};
-  if (options.ranks > 1 && !drawn.discord && run.random.chance(128)) {
+  if (options.ranks > 1 && !drawn.discord && !drawn.graph.strays && run.random.chance(128)) {
     options.stop = simulation::RankStop{
         .rank = run.option("stops", run.random.below(options.ranks)),
         .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
@@ -77,6 +78,11 @@ void run_suite(SeedRun& run) {
     const std::string disorder = run_random_graph(world, graph, kTouchTasks, plan);
     if (!disorder.empty()) throw simulation::SuiteFailure(disorder);
   });
+  if (drawn.graph.strays && graph.straying() < drawn.graph.tasks) {
+    run.require(result.failure.find("undeclared access") != std::string::npos,
+                "a task wrote what it does not declare, and nobody said so: {}", result.failure);
+    return;
+  }
   if (!drawn.discord) return result.require_clean_after(options.stop);
   std::vector<uint32_t> all;
   for (uint32_t rank = 0; rank < options.ranks; ++rank) {

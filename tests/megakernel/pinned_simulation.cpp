@@ -35,10 +35,14 @@ Drawn draw(SeedRun& run) {
 std::string run_rank(World& world, const Drawn& drawn) {
   TensorMemory memory(world);
   const size_t bytes = drawn.events * kCellWords * sizeof(uint32_t);
-  auto* const cells = static_cast<uint32_t*>(memory.shared(bytes)[0]);
+  const std::vector<void*> all = memory.shared(bytes);
+  auto* const cells = static_cast<uint32_t*>(all[0]);
   auto* const disorder = static_cast<Disorder*>(memory.local(sizeof(Disorder)));
   Graph graph(kTouchTasks, {.rank = world.rank(), .ranks = world.size()});
-  const Tensor tensor = graph.tensor({.name = "cells", .bytes = bytes, .given = Given::always});
+  const Tensor tensor = graph.tensor({.name = "cells",
+                                      .bytes = bytes,
+                                      .given = Given::always,
+                                      .places = {all.begin(), all.end()}});
   graph.once();
   std::mt19937 lingering(drawn.haste);
   const auto add = [&](uint32_t writer, const CellRead* read, const Peer<uint32_t>* write,

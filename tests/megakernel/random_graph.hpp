@@ -32,6 +32,7 @@ struct RandomGraphOptions {
   bool streams = false;
   uint32_t pinned = 0;       ///< a third of the tasks have one of so many workers
   uint32_t last_of_run = 0;  ///< gated: iterations of a run, decided on the device
+  bool strays = false;       ///< a task writes what it does not declare
 };
 
 /// One task, before it has arguments.
@@ -77,17 +78,29 @@ class RandomGraph {
     return (options_.cells + dynamic_events_ * kBurstCells) * kCellWords * sizeof(uint32_t);
   }
 
+  /// The first task that writes: with `strays` it does not declare all of it.
+  uint32_t straying() const {
+    uint32_t task = 0;
+    while (task < plans_.size() && plans_[task].writes.empty()) ++task;
+    return task;
+  }
+
   /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
   /// long tasks linger and, with `workers`, where they run.
   Graph on(uint32_t rank, const TaskSet& set, TensorMemory& memory, const std::vector<void*>& cells,
            Disorder* disorder, uint32_t haste) const {
     Graph graph(set, {.rank = rank, .ranks = options_.ranks});
-    const Tensor tensor =
-        graph.tensor({.name = "cells", .bytes = cell_bytes(), .given = Given::always});
+    const Tensor tensor = graph.tensor({.name = "cells",
+                                        .bytes = cell_bytes(),
+                                        .given = Given::always,
+                                        .places = {cells.begin(), cells.end()}});
     std::vector<uint32_t> constants(kUnits * kUnitWords);
     for (uint32_t i = 0; i < constants.size(); ++i) constants[i] = i / kUnitWords;
-    graph.tensor({.name = "constants", .bytes = constants.size() * 4, .given = Given::always});
     const uint32_t* const stream = placed(memory, constants);
+    graph.tensor({.name = "constants",
+                  .bytes = constants.size() * 4,
+                  .given = Given::always,
+                  .places = {stream}});
     // Task t's event exists on all ranks, whoever waits for it.
     for (uint32_t task = 0; task < plans_.size(); ++task)
       graph.event({.name = "after " + std::to_string(task)});
@@ -295,6 +308,7 @@ class RandomGraph {
       writes.push_back(at(cell));
       options.writes.push_back(region(cell));
     }
+    if (options_.strays && task == straying()) options.writes.pop_back();
     const auto tasks = static_cast<uint32_t>(plans_.size());
     if (plan.joins)
       options.waits.push_back({{tasks + task}, 0});

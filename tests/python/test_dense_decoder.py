@@ -66,6 +66,64 @@ def test_a_decoder_is_made() -> None:
     assert tokenyard.launch(lambda world: decoder_of(world, [[63]]).blocks, ranks=1) == [4]
 
 
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("wrong", [-1, 2**32, 1.5, "3", None, True], ids=repr)
+def test_a_count_is_an_integer(count: str, wrong: object) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        DecoderShape(**(COUNTS | {count: wrong}), **NUMBERS)
+    assert caught.value.argument == count
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("wrong", ["3", None, True], ids=repr)
+def test_a_number_is_one(number: str, wrong: object) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        DecoderShape(**COUNTS, **(NUMBERS | {number: wrong}))
+    assert caught.value.argument == number
+
+
+@pytest.mark.parametrize(
+    ("named", "wrong"),
+    [
+        ("memory", dict(memory=None)),
+        ("shape", dict(shape=5)),
+        ("embedding", dict(embedding=None)),
+        ("head", dict(head=np.zeros((64, 64), np.uint16))),
+        ("attention_norm", dict(layers=[None])),
+        ("prompts", dict(prompts=[[-1]])),
+        ("prompts", dict(prompts=[["a"]])),
+        ("stop", dict(stop=-1)),
+        ("blocks", dict(blocks=-1)),
+    ],
+)
+def test_wrong_arguments_of_a_decoder_get_our_error(named: str, wrong: dict[str, object]) -> None:
+    def run(world: tokenyard.World) -> None:
+        memory = TensorMemory(world)
+        piece = memory.local(np.zeros(64, np.uint16))
+        given: dict = dict(memory=memory, shape=DecoderShape(**COUNTS, **NUMBERS), embedding=piece,
+                           final_norm=piece, head=piece, layers=[], prompts=[[1]])  # fmt: skip
+        DenseDecoder(**(given | wrong))
+
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(run, ranks=1)
+    assert caught.value.argument == named
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int16])
+def test_weights_of_another_type_are_named(dtype: type) -> None:
+    def run(world: tokenyard.World) -> None:
+        memory = TensorMemory(world)
+        embedding = memory.local(np.zeros(64 * 64 * 2 // np.dtype(dtype).itemsize, dtype))
+        piece = memory.local(np.zeros(64, np.uint16))
+        layer = LayerPieces(*[piece] * 6)
+        DenseDecoder(memory, DecoderShape(**COUNTS, **NUMBERS), embedding=embedding,
+                     final_norm=piece, head=piece, layers=[layer], prompts=[[1]])  # fmt: skip
+
+    with pytest.raises(tokenyard.InvalidArgument, match="elements of bfloat16") as caught:
+        tokenyard.launch(run, ranks=1)
+    assert caught.value.argument == "embedding"
+
+
 def test_weights_that_are_not_tiled_are_named() -> None:
     """`out` has fewer columns than a tile: tiled, it takes twice the room."""
 

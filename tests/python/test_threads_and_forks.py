@@ -41,13 +41,13 @@ def make_kernel(world: tokenyard.World) -> Megakernel:
 
 
 def calls_of_graphs(world: tokenyard.World) -> list[Callable[[], object]]:
-    """All that may wait or change something, of graphs and their memory."""
+    """All that may wait or change something, of graphs and their memory; but for a kernel's feed,
+    which may be called while another thread waits."""
     kernel, memory = make_kernel(world), TensorMemory(world)
     piece, _ = memory.visible(np.zeros(8, np.uint8))
     return [
         lambda: kernel.run(1),
         kernel.start,
-        kernel.feed,
         lambda: kernel.wait(1),
         kernel.stop,
         kernel.trace,
@@ -85,7 +85,7 @@ def test_a_second_thread_is_told_that_another_is_in_a_call() -> None:
         return refused
 
     sentences = tokenyard.launch(layer, ranks=2, timeout=PATIENCE_S)[0]
-    assert len(sentences) == 3 + 14
+    assert len(sentences) == 3 + 13
     for sentence in sentences:
         assert "another thread" in sentence
 
@@ -115,7 +115,7 @@ def fork_in_the_middle(world: tokenyard.World) -> tuple[int | None, float]:
     exchange = make(world)
     received = dispatch(exchange)
     calls = [lambda: dispatch(exchange), world.barrier, lambda: make(world)]
-    calls += calls_of_graphs(world)
+    calls += [*calls_of_graphs(world), make_kernel(world).feed]
     child = os.fork()
     if child == 0:
         refused = 0

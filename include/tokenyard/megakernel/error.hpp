@@ -23,6 +23,7 @@ enum class GraphFault : uint8_t {
   shared_memory,      ///< tasks want more than a block has
   packet,             ///< one task has more waits, signals and arguments than fit its packet
   tables_differ,      ///< ranks declare different events, types or sizes
+  undeclared_access,  ///< arguments of a task touch bytes that its regions do not declare
 };
 /// "cycle", "trigger count", ...
 std::string name(GraphFault fault);

@@ -12,11 +12,13 @@
 /// once all its signals of that iteration have come.
 ///
 /// What a task reads, writes and adds to is declared, and compile() proves from it that no task
-/// meets another where it should not.
+/// meets another where it should not. Where a tensor says at which addresses it lies (`places`),
+/// the declarations are compared with what tasks touch by their arguments (touches.hpp).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,7 @@
 
 #include "tokenyard/megakernel/event.hpp"
 #include "tokenyard/megakernel/task_set.hpp"
+#include "tokenyard/megakernel/touches.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -61,6 +64,9 @@ struct TensorOptions {
   /// Every word of it is written and read by strong accesses, and tells by itself whether it has
   /// come: carried events are enough to order them.
   bool words = false;
+  /// [ranks] where this rank's tasks find it on each rank, or where they find this rank's alone.
+  /// Empty: unknown, and then nobody compares.
+  std::vector<const void*> places = {};
 };
 
 struct EventOptions {
@@ -113,16 +119,33 @@ class Graph {
     std::vector<std::byte> args;
   };
 
+  /// A tensor of a rank, from an address to its end.
+  struct Placed {
+    uint64_t end;
+    uint32_t tensor, rank;
+  };
+  /// A piece of memory that arguments may name, and bytes behind it that nobody may touch.
+  struct Reached {
+    uint64_t end, guard;
+  };
+
   Graph(const TaskSet& tasks, Place place);
 
+  /// Throws InvalidArgument where it lies in memory that another tensor has.
   Tensor tensor(TensorOptions options);
+  /// Declares memory that arguments of tasks may name: bytes in no tensor may be read there, and
+  /// are written by no task.
+  /// `guard`: bytes behind it that belong to nothing else.
+  void reach(const void* memory, uint64_t bytes, uint64_t guard = 0);
   Event event(EventOptions options);
   template <class T>
   Task add(const typename T::Args& args, TaskOptions options) {
     static_assert(std::is_trivially_copyable_v<typename T::Args>);
     return add(T::kName, std::as_bytes(std::span(&args, 1)), std::move(options));
   }
-  Task add(std::string_view type, std::span<const std::byte> args, TaskOptions options);
+  /// `pieces`: the memory of all arguments that name any, where the caller knows it.
+  Task add(std::string_view type, std::span<const std::byte> args, TaskOptions options,
+           const std::optional<std::vector<ArgPiece>>& pieces = std::nullopt);
   /// An iteration ends with this event; a task that signals it, or comes before one, may call
   /// Context::end_loop. No task of the next iteration starts before it.
   void loop_on(Event event);
@@ -141,10 +164,16 @@ class Graph {
   std::optional<Event> loop() const { return loop_; }
   bool is_once() const { return once_; }
   uint32_t warps_needed() const { return warps_needed_; }
+  const std::map<uint64_t, Placed>& placed() const { return placed_; }
+  const std::map<uint64_t, Reached>& reached() const { return reached_; }
+  /// States what a task touches; nothing where its type does not say.
+  Touches touches_of(uint32_t task) const;
 
   friend class GraphCodec;
 
  private:
+  void check_apart(const TensorOptions& tensor, uint64_t begin) const;
+
   TaskSet tasks_;
   Place place_;
   std::vector<TensorOptions> tensors_;
@@ -153,6 +182,9 @@ class Graph {
   std::optional<Event> loop_;
   bool once_ = false;
   uint32_t warps_needed_ = 1;  ///< of this rank: others need not know
+  // Likewise, by the address of the first byte:
+  std::map<uint64_t, Placed> placed_;  ///< tensors whose places are known
+  std::map<uint64_t, Reached> reached_;
 };
 
 }  // namespace tokenyard::megakernel

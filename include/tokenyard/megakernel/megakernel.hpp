@@ -27,11 +27,16 @@ struct MegakernelOptions {
   uint32_t task_slots = 0;
   uint32_t event_slots = 0;    ///< events that a scheduler looks out for; 0: as many as there are
   uint32_t trace_records = 0;  ///< newest tasks of a worker that trace() tells of; 0: no trace
+  /// On hosts: looks at each access of each task, and ends a run with InvalidGraph
+  /// (undeclared_access) before one outside the task's regions, or behind a piece, happens. Slow.
+  /// Throws Unsupported on GPUs, and for tasks without a kernel that reports its accesses.
+  bool check_accesses = false;
 };
 
 /// Collective: every rank makes one with its own graph. All methods are called by one thread at a
-/// time. After a TaskTimeout, PeerLost or Cancelled the object is failed: what finished iterations
-/// have written is there, and every further run throws the same.
+/// time, but for feed(), which another thread may call while one waits. After a TaskTimeout,
+/// PeerLost or Cancelled the object is failed: what finished iterations have written is there, and
+/// every further call that needs a run throws the same class, which says so.
 class Megakernel {
  public:
   /// Throws InvalidGraph, on every rank alike, before anything is launched.
@@ -61,7 +66,7 @@ class Megakernel {
   uint64_t finished_iterations() const;
   /// From the last run's launch to its end, as the device sees it.
   double last_run_ms() const;
-  /// Of the last run, on this rank.
+  /// Of the last run, on this rank. Throws InvalidArgument while a run goes on.
   Trace trace() const;
   /// Collective. [ranks] those of all ranks, on every rank: perfetto() makes one file of them.
   /// Throws as World::all_gather does.
@@ -86,6 +91,8 @@ class TensorMemory {
   void* local(size_t bytes);
   /// Zeroed, for tasks of this rank and for its host code, at one address: inputs of fed runs.
   void* visible(size_t bytes);
+  /// On hosts: bytes behind each piece of local or visible memory that belong to nothing else.
+  uint64_t guard_bytes() const;
   /// Collective. Zeroed. [ranks] where each rank's piece is, as this rank's tasks reach it.
   std::vector<void*> shared(size_t bytes);
   /// Copies between this rank's host and any piece, and waits until it is done.
@@ -95,6 +102,8 @@ class TensorMemory {
   struct Parts;
 
  private:
+  void* allocate(size_t bytes, bool visible);
+
   std::unique_ptr<Parts> parts_;
 };
 

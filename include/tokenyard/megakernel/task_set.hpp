@@ -1,6 +1,7 @@
 /// What host code knows of the task types that one megakernel can run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -10,6 +11,8 @@ struct KernelEntry;
 }
 
 namespace tokenyard::megakernel {
+
+class Touches;
 
 /// One member of a task's Args, so that graphs can be written without the C++ type.
 struct ArgField {
@@ -26,6 +29,8 @@ struct TaskType {
   bool streams;                      ///< has units that are loaded ahead of it
   bool loads_ahead;                  ///< has `ahead`
   std::span<const ArgField> fields;  ///< empty where the type lists none
+  /// States what a task of these arguments touches (touches.hpp); null where the type does not.
+  void (*touches)(Touches&, const std::byte* args) = nullptr;
 };
 
 /// A compiled kernel and the types it was made of, in the order of its dispatch table.
@@ -36,6 +41,8 @@ struct TaskSet {
   /// The same types in a kernel without the code for schedulers, which runs without them take; null
   /// where `kernel` is for both.
   const KernelEntry* placed = nullptr;
+  /// The same types in a kernel for hosts that reports each access; null: there is none.
+  const KernelEntry* watched = nullptr;
 
   const KernelEntry& kernel_for(uint32_t schedulers) const {
     return schedulers == 0 && placed != nullptr ? *placed : *kernel;

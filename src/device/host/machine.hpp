@@ -96,6 +96,9 @@ class Machine {
   virtual void bulk_commit(CodeAddress where) = 0;
   virtual void bulk_wait(uint32_t groups, bool sources_only, CodeAddress where) = 0;
 
+  /// The calling thread works on this part of the kernel from here on.
+  virtual void begin_part(uint32_t part) = 0;
+
   virtual uint64_t now_ns() = 0;
   virtual uint64_t cycles() = 0;
   virtual void nap(uint32_t ns) = 0;

@@ -31,6 +31,25 @@ struct Attention {
       TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, out),
       TOKENYARD_FIELD(u32, group),        TOKENYARD_FIELD(u32, dim),
       TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(pointer, frequencies)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.require(args.group > 0 && args.group <= kGroupMax, "group", "1 to 16 query heads",
+                    args.group);
+    touches.require(args.dim > 0 && args.dim % 2 == 0 && args.dim <= kHeadDimMax, "dim",
+                    "an even number from 2 to 128", args.dim);
+    touches.require(args.page_tokens > 0, "page_tokens", "at least 1", args.page_tokens);
+    const Extent page = Extent(args.page_tokens) * args.dim;
+    touches.reads("q", args.q, Extent(args.group) * args.dim);
+    touches.reads("k", args.k, args.dim);
+    touches.reads("v", args.v, args.dim);
+    touches.reads_among("pages", args.pages, 1);
+    touches.reads("position", args.position, 1);
+    touches.reads("frequencies", args.frequencies, args.dim / 2);
+    touches.reads_among("k_cache", args.k_cache, page);
+    touches.reads_among("v_cache", args.v_cache, page);
+    touches.writes_among("k_cache", args.k_cache, page);
+    touches.writes_among("v_cache", args.v_cache, page);
+    touches.writes("out", args.out, Extent(args.group) * args.dim);
+  }
   struct Shared {
     float q[kGroupMax][kHeadDimMax];
   };

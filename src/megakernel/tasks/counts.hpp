@@ -16,6 +16,10 @@ struct ExpectSignals {
   };
   static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, count),
                                          TOKENYARD_FIELD(event, event)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("count", args.count, 1);
+    touches.expects("event", args.event);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     if (context.thread() == 0) context.expect(args.event, *args.count);
@@ -32,6 +36,10 @@ struct SignalOften {
   };
   static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, count),
                                          TOKENYARD_FIELD(event, event), TOKENYARD_FIELD(u32, rank)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("count", args.count, 1);
+    touches.signals("event", args.event, "rank", args.rank);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     if (context.thread() == 0) context.signal(args.event, args.rank, *args.count);

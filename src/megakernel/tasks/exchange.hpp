@@ -16,6 +16,12 @@ struct CopyToPeer {
   };
   static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, from), TOKENYARD_FIELD(peer, to),
                                          TOKENYARD_FIELD(u32, words)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("from", args.from, args.words);
+    touches.of_any_type();
+    touches.writes("to", args.to.address(), args.words);
+    touches.of_any_type();
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.words; i += context.threads())
@@ -36,6 +42,11 @@ struct Reduce {
       TOKENYARD_FIELD(pointer, parts), TOKENYARD_FIELD(pointer, residual),
       TOKENYARD_FIELD(pointer, y),     TOKENYARD_FIELD(u32, part_count),
       TOKENYARD_FIELD(u32, stride),    TOKENYARD_FIELD(u32, count)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads_rows("parts", args.parts, args.count, args.part_count, args.stride);
+    if (args.residual != nullptr) touches.reads("residual", args.residual, args.count);
+    touches.writes("y", args.y, args.count);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.thread(); i < args.count; i += context.threads()) {

@@ -21,6 +21,13 @@ struct RouteToken {
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, scores), TOKENYARD_FIELD(pointer, picks),
       TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(u32, experts), TOKENYARD_FIELD(u32, topk)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.require(args.topk > 0 && args.topk <= kTopkMax && args.topk <= args.experts, "topk",
+                    "1 to 8, and at most as many as there are experts", args.topk);
+    touches.reads("scores", args.scores, args.experts);
+    touches.writes("picks", args.picks, args.topk);
+    touches.writes("weights", args.weights, args.topk);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     if (context.thread() != 0) return;
@@ -65,6 +72,19 @@ struct ExpertGated {
       TOKENYARD_FIELD(u32, first_row),   TOKENYARD_FIELD(u32, rows),
       TOKENYARD_FIELD(u32, expert_rows), TOKENYARD_FIELD(u32, columns),
       TOKENYARD_FIELD(f32, epsilon)};
+  static void touches(Touches& touches, const Args& args) {
+    touch_row_input(touches, args);
+    const uint64_t rows_end = uint64_t{args.first_row} + args.rows;
+    touches.require(rows_end <= args.expert_rows, "rows",
+                    "rows of an expert: first_row and rows together at most expert_rows",
+                    static_cast<double>(rows_end));
+    touches.reads("picks", element_at(args.picks, args.pick), 1);
+    if (args.rows == 0) return;
+    touches.reads_among("weights", args.weights, Extent(args.expert_rows) * 2 * args.columns);
+    touches.aligned();
+    touches.writes("h", element_at(args.h, size_t{args.pick} * args.expert_rows + args.first_row),
+                   args.rows);
+  }
   using Shared = RowInput;
 
   static DEVICE void run(Context& context, const Args& args) {
@@ -76,7 +96,7 @@ struct ExpertGated {
       const float gate = warp_sum(lane_dot(pair, shared.x, args.columns));
       const float up = warp_sum(lane_dot(pair + args.columns, shared.x, args.columns));
       if (warp::lane() == 0)
-        args.h[args.pick * args.expert_rows + args.first_row + row] =
+        args.h[size_t{args.pick} * args.expert_rows + args.first_row + row] =
             gate / (1 + exponential(-gate)) * up;
     }
   }
@@ -101,6 +121,24 @@ struct ExpertDown {
       TOKENYARD_FIELD(u32, topk),         TOKENYARD_FIELD(u32, first_row),
       TOKENYARD_FIELD(u32, rows),         TOKENYARD_FIELD(u32, expert_rows),
       TOKENYARD_FIELD(u32, hidden)};
+  static void touches(Touches& touches, const Args& args) {
+    const uint64_t rows_end = uint64_t{args.first_row} + args.rows;
+    touches.require(rows_end <= args.hidden, "rows",
+                    "rows of the result: first_row and rows together at most hidden",
+                    static_cast<double>(rows_end));
+    touches.require(args.expert_rows % 8 == 0, "expert_rows", "a multiple of 8", args.expert_rows);
+    if (args.rows == 0) return;
+    if (args.topk > 0) {
+      touches.reads_among("weights", args.weights, Extent(args.hidden) * args.expert_rows);
+      touches.aligned();
+    }
+    touches.reads("h", args.h, Extent(args.topk) * args.expert_rows);
+    touches.reads("picks", args.picks, args.topk);
+    touches.reads("pick_weights", args.pick_weights, args.topk);
+    if (args.residual != nullptr)
+      touches.reads("residual", element_at(args.residual, args.first_row), args.rows);
+    touches.writes("y", element_at(args.y, args.first_row), args.rows);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     for (uint32_t i = context.warp(); i < args.rows; i += context.warps()) {
@@ -108,8 +146,8 @@ struct ExpertDown {
       float sum = args.residual == nullptr ? 0 : args.residual[row];
       for (uint32_t n = 0; n < args.topk; ++n) {
         const size_t at = (size_t{args.picks[n]} * args.hidden + row) * args.expert_rows;
-        const float product =
-            warp_sum(lane_dot(args.weights + at, args.h + n * args.expert_rows, args.expert_rows));
+        const float product = warp_sum(
+            lane_dot(args.weights + at, args.h + size_t{n} * args.expert_rows, args.expert_rows));
         sum += args.pick_weights[n] * product;
       }
       if (warp::lane() == 0) args.y[row] = sum;

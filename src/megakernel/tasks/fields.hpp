@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "tokenyard/megakernel/task_set.hpp"
+#include "tokenyard/megakernel/touches.hpp"
 
 /// One entry of a kFields: FIELD(u32, rows). Inside the task type, after its Args.
 #define TOKENYARD_FIELD(kind, name)                   \

@@ -25,6 +25,13 @@ struct Linear {
       TOKENYARD_FIELD(pointer, y),       TOKENYARD_FIELD(u32, rows),
       TOKENYARD_FIELD(u32, columns),     TOKENYARD_FIELD(u32, unit_bytes),
       TOKENYARD_FIELD(f32, epsilon)};
+  static void touches(Touches& touches, const Args& args) {
+    touch_row_input(touches, args);
+    touches.unit_bytes("unit_bytes", args.unit_bytes);
+    touches.streams("weights", args.weights, Extent(args.rows) * args.columns);
+    if (args.residual != nullptr) touches.reads("residual", args.residual, args.rows);
+    touches.writes("y", args.y, args.rows);
+  }
   using Shared = RowInput;
 
   static DEVICE StreamedRows stream(const Args& args, uint32_t warp, uint32_t warps) {
@@ -57,6 +64,12 @@ struct GatedLinear {
       TOKENYARD_FIELD(pointer, norm),    TOKENYARD_FIELD(pointer, h),
       TOKENYARD_FIELD(u32, rows),        TOKENYARD_FIELD(u32, columns),
       TOKENYARD_FIELD(u32, unit_bytes),  TOKENYARD_FIELD(f32, epsilon)};
+  static void touches(Touches& touches, const Args& args) {
+    touch_row_input(touches, args);
+    touches.unit_bytes("unit_bytes", args.unit_bytes);
+    touches.streams("weights", args.weights, Extent(args.rows) * 2 * args.columns);
+    touches.writes("h", args.h, args.rows);
+  }
   using Shared = RowInput;
 
   /// Pairs in a row, so that a unit never holds the end of one matrix row and the next one's begin.

@@ -62,7 +62,7 @@ struct NextTokens {
     const uint32_t token =
         told ? args.prompt[sequence * args.prompt_stride + position] : best.token;
     const Status status = status_after(args, best, told, token, position);
-    if (status != Status::not_a_number)
+    if (status != Status::not_a_number && position <= args.positions_max)
       args.tokens[sequence * (args.positions_max + 1) + position] = token;
     args.status[sequence] = static_cast<uint32_t>(status);
     if (status != Status::goes_on) return status;

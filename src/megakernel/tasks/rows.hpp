@@ -5,6 +5,7 @@
 #include "device/functions.hpp"
 #include "device/unroll.hpp"
 #include "megakernel/context.hpp"
+#include "tokenyard/megakernel/touches.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -110,6 +111,18 @@ DEVICE void load_input(Context& context, RowInput& shared, const float* x, const
   const float scale = reciprocal_square_root(sum / static_cast<float>(columns) + epsilon);
   for (uint32_t i = context.thread(); i < columns; i += context.threads()) shared.x[i] *= scale;
   context.sync();
+}
+
+/// States what load_input touches and what rows of `columns` elements must be like, for tasks whose
+/// Args have x, norm, columns and epsilon.
+template <class Args>
+void touch_row_input(Touches& touches, const Args& args) {
+  touches.require(args.columns > 0 && args.columns % 8 == 0 && args.columns <= kColumnsMax,
+                  "columns", "a multiple of 8 from 8 to 8192", args.columns);
+  touches.require(args.epsilon >= 0 && args.epsilon < 1, "epsilon", "a number from 0 to 1",
+                  args.epsilon);
+  touches.reads("x", args.x, args.columns);
+  if (args.norm != nullptr) touches.reads("norm", args.norm, args.columns);
 }
 
 }  // namespace tokenyard::megakernel

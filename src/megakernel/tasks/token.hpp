@@ -18,6 +18,11 @@ struct Embed {
   static constexpr ArgField kFields[] = {TOKENYARD_FIELD(pointer, table),
                                          TOKENYARD_FIELD(pointer, token),
                                          TOKENYARD_FIELD(pointer, x), TOKENYARD_FIELD(u32, hidden)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("token", args.token, 1);
+    touches.reads_among("table", args.table, args.hidden);
+    touches.writes("x", args.x, args.hidden);
+  }
 
   static DEVICE void run(Context& context, const Args& args) {
     const BFloat16* const row = args.table + size_t{*args.token} * args.hidden;
@@ -100,6 +105,12 @@ struct PickBest {
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, logits), TOKENYARD_FIELD(pointer, best), TOKENYARD_FIELD(u32, count),
       TOKENYARD_FIELD(u32, first_token)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("logits", args.logits, args.count);
+    touches.writes("best", args.best, 1);
+    touches.require(uint64_t{args.first_token} + args.count <= kNoRow, "first_token",
+                    "tokens below 2^32 - 2", args.first_token);
+  }
   using Shared = BestShared;
 
   static DEVICE void run(Context& context, const Args& args) {
@@ -153,6 +164,17 @@ struct NextToken {
       TOKENYARD_FIELD(u32, sum_count),     TOKENYARD_FIELD(u32, part_count),
       TOKENYARD_FIELD(u32, positions_max), TOKENYARD_FIELD(u32, prompt_tokens),
       TOKENYARD_FIELD(u32, stop_token)};
+  static void touches(Touches& touches, const Args& args) {
+    touches.reads("parts", args.parts, args.part_count);
+    touches.reads("position", args.position, 1);
+    touches.reads("prompt", args.prompt, args.prompt_tokens);
+    if (args.broken != nullptr) touches.reads("broken", args.broken, 1);
+    touches.writes("sums", args.sums, args.sum_count);
+    touches.writes("tokens", args.tokens, Extent(args.positions_max) + 1);
+    touches.writes("status", args.status, 1);
+    touches.writes("token", args.token, 1);
+    touches.writes("position", args.position, 1);
+  }
 
   using Shared = BestShared;
 
@@ -170,7 +192,9 @@ struct NextToken {
     const bool told = position < args.prompt_tokens;
     const uint32_t token = told ? args.prompt[position] : best.token;
     const Status status = status_after(args, best, told, token, position);
-    if (status != Status::not_a_number) args.tokens[position] = token;
+    // Beyond the cache only if the position was when the step began.
+    if (status != Status::not_a_number && position <= args.positions_max)
+      args.tokens[position] = token;
     *args.status = static_cast<uint32_t>(status);
     if (status != Status::goes_on) {
       context.end_loop();

@@ -1,0 +1,24 @@
+/// Integers, as they are taken from Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tokenyard::python {
+
+/// Returns an integer of any type that is no flag, if it lies between 0 and `largest`.
+inline std::optional<uint64_t> integer_of(nanobind::handle value, uint64_t largest) {
+  if (nanobind::isinstance<nanobind::bool_>(value)) return std::nullopt;
+  const nanobind::object index = nanobind::steal(PyNumber_Index(value.ptr()));
+  uint64_t number = 0;
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  if (!nanobind::try_cast(index, number, false) || number > largest) return std::nullopt;
+  return number;
+}
+
+}  // namespace tokenyard::python

@@ -1,0 +1,65 @@
+/// What a Megakernel is made of, for the files that it is written in.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fabric/alarm_bell.hpp"
+#include "megakernel/access_watch.hpp"
+#include "megakernel/device_tables.hpp"
+#include "megakernel/traced_graph.hpp"
+#include "tokenyard/megakernel/megakernel.hpp"
+
+namespace tokenyard::megakernel {
+
+struct Megakernel::Parts {
+  Parts(World& world, const Graph& graph, const MegakernelOptions& options);
+  ~Parts();
+
+  void launch(uint32_t iterations, bool fed);
+  void await_end();
+  uint32_t end_run();
+  bool run_ended();
+  [[noreturn]] void throw_failure();
+  void check_usable() const;
+  void check_counts();
+  [[noreturn]] void throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const;
+  void require_started(const char* call) const;
+
+  World& world;
+  Accelerator& accelerator;
+  const Graph graph;
+  const Shape shape;
+  const KernelEntry& kernel;
+  const std::unique_ptr<const AccessWatch> watch;
+  FailureCell cell;
+  Program program;
+  std::vector<EventTriggers> triggers;        ///< of this rank's events
+  std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs
+  std::vector<std::string> signallers;        ///< [events] tasks with dynamic signals; empty: none
+  uint32_t tail_bytes = 0;                    ///< of shared memory, enough for any rank
+  std::unique_ptr<DeviceTables> tables;
+  TracedGraph traced;
+  uint32_t runs = 0;
+  std::atomic<uint64_t> finished = 0;  ///< iterations, over all runs
+  /// Of what follows, which feed() looks at while another thread may be in await().
+  mutable std::mutex state;
+  bool running = false, fed_run = false;
+  std::exception_ptr failure;  ///< what the object threw first
+  uint32_t fed = 0;
+  std::optional<uint32_t> ended_by_loop;  ///< a fed run: iterations, if it ended before stop()
+  tokenyard::Event begun{}, ended{};
+  double run_ms = 0;  ///< of the last run
+  /// A fed run on the host executor needs a thread of its own: launching is running there.
+  std::jthread thread;
+  std::atomic<bool> thread_ended = false;
+  std::exception_ptr thread_failure;
+};
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,102 @@
+// What a Megakernel throws when a run has failed, and ever after.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "megakernel/megakernel_parts.hpp"
+#include "megakernel/stall_report.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Throws what the object threw first, in words of its own.
+void Megakernel::Parts::check_usable() const {
+  constexpr const char* kFailed =
+      "this megakernel failed in an earlier call and cannot go on; make a new one. It failed in: ";
+  if (!failure) return;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const TaskTimeout& error) {
+    WaitFacts facts = error.facts;
+    facts.phase = kFailed + facts.phase;
+    throw TaskTimeout(std::move(facts), error.dump);
+  } catch (const PeerTimeout& error) {
+    WaitFacts facts = error.facts;
+    facts.phase = kFailed + facts.phase;
+    throw PeerTimeout(std::move(facts));
+  } catch (const PeerLost& error) {
+    WaitFacts facts = error.facts;
+    facts.phase = kFailed + facts.phase;
+    throw PeerLost(std::move(facts));
+  } catch (const Cancelled& error) {
+    throw Cancelled(kFailed + error.phase);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("megakernel", "a new one, since this one failed in an earlier call",
+                          error.what());
+  }
+}
+
+void Megakernel::Parts::require_started(const char* call) const {
+  check_usable();
+  if (!running || !fed_run) throw InvalidArgument(call, "a run that was started", "none");
+}
+
+void Megakernel::Parts::throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const {
+  throw InvalidArgument(
+      fmt::format("signals of {} to event '{}'", signallers[event], graph.events()[event].name),
+      fmt::format("{} in an iteration, as its expect() or dynamic_max says", expected),
+      fmt::format("{}", seen));
+}
+
+/// After a run: other ranks' signals come without a look at the counter.
+void Megakernel::Parts::check_counts() {
+  if (std::ranges::all_of(signallers, &std::string::empty)) return;
+  const std::vector<DeviceTables::EventWords> words = tables->read_events();
+  for (uint32_t event = 0; event < words.size(); ++event) {
+    const uint64_t need = triggers[event].triggers * finished.load();
+    if (signallers[event].empty() || words[event].counter <= need) continue;
+    const uint64_t expected = words[event].promise.signals();
+    try {
+      throw_surplus(event, expected, expected + words[event].counter - need);
+    } catch (...) {
+      failure = std::current_exception();
+      throw;
+    }
+  }
+}
+
+void Megakernel::Parts::throw_failure() {
+  const std::span stalls(tables->stalls(), shape.blocks());
+  const WaitReport& report = cell.report();
+  const StallRecord& stall = stalls[std::min(report.block, shape.blocks() - 1)];
+  try {
+    cell.check(phase_names(graph, report.phase, stall));
+    // Refused: the ranks disagree, or a task counts beyond its bound.
+    const uint64_t tasks = graph.tasks().size();
+    if (stall.what == Stalled::surplus) throw_surplus(stall.event, report.expected, report.seen);
+    if (report.phase < tasks)
+      throw InvalidArgument(
+          fmt::format("expect() of task '{}'", graph.tasks()[report.phase].name),
+          fmt::format("at most {} signals, its event's dynamic_max", report.expected),
+          fmt::format("{}", report.seen));
+    throw InvalidArgument("iterations of a run", fmt::format("{}", report.expected),
+                          fmt::format("{}", report.seen), report.rank);
+  } catch (const PeerTimeout& timeout) {
+    WaitFacts facts = timeout.facts;
+    // Time is up for all workers at once: most of them await one another.
+    const StallRecord* cause = origin_of(graph, triggers, queues, stalls);
+    if (cause == nullptr && report.phase >= graph.tasks().size()) cause = cause_of(stalls);
+    if (cause != nullptr) {
+      facts.phase = phase_of(graph, *cause);
+      facts.rank = owing_rank(triggers, *cause);
+      facts.expected = cause->need;
+      facts.seen = cause->have;
+    }
+    failure = std::make_exception_ptr(TaskTimeout(std::move(facts), dump(graph, stalls)));
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  std::rethrow_exception(failure);
+}
+
+}  // namespace tokenyard::megakernel
