@@ -9,12 +9,23 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import invalid
+
+if TYPE_CHECKING:
+    import torch
+
+A = TypeVar("A", NDArray[Any], "torch.Tensor")
+"""A NumPy array or a torch tensor: results are of the kind that came in.
+
+One of two types, not any: arrays of several dtypes, such as rows, ids and weights, are then all
+`NDArray[Any]` to a type checker, and not the `object` that is all they have in common.
+"""
 
 
 class Arrays(Protocol):

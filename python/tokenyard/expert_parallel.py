@@ -7,11 +7,11 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import arrays_of, stream_number
+from .arrays import A, arrays_of, stream_number
 from .errors import invalid
 from .given_rows import FP32, GivenRows
 from .observation import Observation
-from .received import A, Combined, ExpertRows, Received, Route
+from .received import Combined, ExpertRows, Received, Route
 from .row_formats import SUMMED, form_of, scale_order
 from .sizes import size_of
 from .world import World, native_of

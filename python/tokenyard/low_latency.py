@@ -8,10 +8,10 @@ from typing import Any
 import _tokenyard
 from _tokenyard import MaskedRank
 
-from .arrays import Arrays, arrays_of
+from .arrays import A, Arrays, arrays_of
 from .errors import invalid
 from .exchange import Exchange
-from .low_latency_results import A, Hook, LowLatencyCombined, LowLatencyReceived, Memory
+from .low_latency_results import Hook, LowLatencyCombined, LowLatencyReceived, Memory
 from .sizes import size_of
 from .world import World, check_timeout, native_of
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
-from .arrays import Arrays
-
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
+from .arrays import A, Arrays
 
 Hook = Callable[[], None]
 """The second half of a call: receives. To be called once, in the order of the first halves."""

@@ -8,10 +8,13 @@ import os
 import pickle
 import secrets
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
@@ -83,12 +86,38 @@ def _pipe(context: SpawnContext, rank: int) -> tuple[Connection, Connection]:
 
 def _start(child: SpawnProcess, rank: int) -> None:
     try:
-        child.start()
+        with _interrupts_later():
+            child.start()
     except OSError as error:
         raise _os_error(f"start a process for rank {rank}", error) from error
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         sendable = "a function and args that pickle can send to a process"
         raise invalid("fn", sendable, str(error)) from error
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Puts Ctrl-C off to the end of a block that starts a process.
+
+    In the midst of a start it would leave a process that nobody knows to end. The process itself
+    inherits the mask: one that is still importing would print a traceback of its own.
+    """
+    resource_tracker.ensure_running()  # Its start unmasks SIGINT.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Another thread may receive the signal all the same; Python then calls its handler here.
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)  # None: not Python's, which then raises nothing.
+    is_ours = handler is not None and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _os_error(call: str, error: OSError) -> OsError:
@@ -193,7 +222,8 @@ def _rank_main(
     _die_with(parent)
     # It is one for its parent, which ends it. It may have children of its own: a DataLoader's.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, who ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     try:
         with World.connect(**place, **settings) as world:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
-from .arrays import Arrays, stream_number
+from .arrays import A, Arrays, stream_number
 from .errors import invalid
 from .row_formats import RowForm
-
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
 
 
 class Route:

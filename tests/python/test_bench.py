@@ -56,6 +56,23 @@ def test_a_low_latency_that_cannot_be(wrong: str, complaint: str) -> None:
     assert complaint_of("low_latency", "--smoke", *wrong.split()) == complaint
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "complaint"),
+    [
+        ("throughput", "--skew nan", "no number from 0 to 100"),
+        ("throughput", "--tokens 99999999999999999999", "no number from 0 to 1048576"),
+        ("low_latency", "--zipf nan", "no number from 0 to 100"),
+        ("low_latency", "--tokens 8,-1", "no number from 0 to 1048576"),
+        ("megakernel", "--hops 1e3", "no number from 1 to 10000"),
+        ("megakernel_decode", "--tokens 18446744073709551617", "no number from 1 to 1000"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_with_2(name: str, wrong: str, complaint: str) -> None:
+    done = bench(name, *wrong.split())
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
 def test_cases_that_there_are_not() -> None:
     complaint = complaint_of("throughput", "--smoke", "--cases", "nothing")
     assert complaint.startswith('cases: expected a part of "dispatch bf16 uncached", "')

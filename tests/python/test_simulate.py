@@ -22,8 +22,14 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ("--seeds 0", "not in range"),
-        ("--seeds many", "not in range"),
+        ("--seeds 0", "no number from 1"),
+        ("--seeds many", "no number from 1"),
+        ("--suite litmus --seed 99999999999999999999", "no number from 0"),
+        ("--suite litmus --seed -1", "no number from 0"),
+        ("--suite litmus --seed 0x10", "no number from 0"),
+        ("--suite litmus --budget nan", "no number from 0.001"),
+        ("--suite litmus --budget 0", "no number from 0.001"),
+        ("--suite litmus --budget 1e400", "no number from 0.001"),
         ("--suite litmus --seed 3 --seeds 5", "--seeds excludes --seed"),
         ("--suite litmus --seed 3 --first 2", "--first excludes --seed"),
         ("--suite memory --seed 3 --mutants", "excludes"),

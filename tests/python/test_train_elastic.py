@@ -57,7 +57,7 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> N
     assert "undisturbed" in program.stdout.readline()
     os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
     _, errors = program.communicate(timeout=60)
-    assert program.returncode == 1
+    assert program.returncode == 130
     assert errors == "Interrupted.\n"
     until = time.monotonic() + 20
     while any_left(program.pid):
