@@ -38,7 +38,7 @@ def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if sys.stdout is None:
         _say("Standard output is closed: this run reports only through its files and exit status.")
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  Open to the end.
     try:
         status = main()
         sys.stdout.flush()
