@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / part, folder / part)
     tools = folder / "tools"
     tools.mkdir()
-    for tool in ("bash", "basename", "cat", "dirname", "env", "mkdir", "python3", "xargs"):
+    for tool in ("bash", "basename", "cat", "dirname", "echo", "env", "mkdir", "xargs"):
         found = shutil.which(tool)
         assert found is not None, tool
         (tools / tool).symlink_to(found)
+    # The interpreter without the packages of its environment; python3 of PATH may be a script.
+    (tools / "python3").symlink_to(Path(sys.executable).resolve())
     return folder
 
 
