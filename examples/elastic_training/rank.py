@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import tokenyard
+from tokenyard.processes import end_with_parent
 
 from .letters import Letters
 from .model import Model, Shape
@@ -28,6 +29,7 @@ NO_STEP = -1
 
 
 def run_rank(
+    supervisor: int,
     home: Connection,
     job_options: dict[str, Any],
     join: bool,
@@ -35,7 +37,9 @@ def run_rank(
     shape: Shape,
     steps: int,
 ) -> None:
-    """Sends (step, loss) home after each step, and None at the end."""
+    """Sends (step, loss) home after each step, and None at the end. Ends with the supervisor, whose
+    process number it is told."""
+    end_with_parent(supervisor)
     begin = tokenyard.Collectives.join if join else tokenyard.Collectives.connect
     with begin(**job_options) as job:
         trainer = Trainer(job, letters, shape)

@@ -82,7 +82,8 @@ class Supervisor:
     def _start(self, rank: int, join: bool) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=run_rank, args=(theirs, {**self._job, "rank": rank}, join, *self._work)
+            target=run_rank,
+            args=(os.getpid(), theirs, {**self._job, "rank": rank}, join, *self._work),
         )
         # Ctrl-C is for this process alone, which ends the others: they keep what is masked here.
         resource_tracker.ensure_running()  # It would unmask it.

@@ -107,6 +107,22 @@ class PeerLost(Error, ConnectionError):
     waited_s: float
 
 
+class OutOfTouch(Error, ConnectionError):
+    """This rank has not run for a while (it was stopped, or got no CPU), so that its wait failed;
+    or the others have rebuilt the world without it. No other rank is to blame."""
+
+    rank: int
+    """The rank that was awaited, or that has rebuilt the world without this one."""
+    phase: str
+    """What was awaited."""
+    since: float | None
+    """When this rank ran last before it did not, in seconds since 1970; None if it has run."""
+    absent_s: float
+    """For how long it did not run, in seconds."""
+    left_out: bool
+    """Whether the others have rebuilt the world without this rank."""
+
+
 class Cancelled(Error):
     """The wait was ended from this side, by `World.cancel`.
 

@@ -343,7 +343,7 @@ const bool registered = simulation::add_suite(
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:45", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
-                   {Fault::store_dropped, "readiness_kernel.hpp:69", kNobodyWatches}},
+                   {Fault::store_dropped, "readiness_kernel.hpp:72", kNobodyWatches}},
      .seeds = 2000});
 
 const bool registered_wide =

@@ -65,6 +65,37 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> N
         time.sleep(0.05)
 
 
+def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
+    program = start_python(PROGRAM, "--out", tmp_path, start_new_session=True)
+    assert program.stdout is not None
+    assert "undisturbed" in program.stdout.readline()
+    until = time.monotonic() + 60
+    while len(ranks_of(program.pid)) < 4:
+        assert time.monotonic() < until, "the ranks do not start"
+        time.sleep(0.02)
+    time.sleep(0.5)  # Wherever they are by now.
+    program.kill()
+    program.communicate()
+    until = time.monotonic() + 20
+    while any_left(program.pid):
+        assert time.monotonic() < until, "a rank outlives its supervisor"
+        time.sleep(0.05)
+
+
+def ranks_of(group: int) -> list[Path]:
+    """Processes of the group that multiprocessing has spawned; its resource tracker is none."""
+
+    def is_rank(process: Path) -> bool:
+        try:
+            return os.getpgid(int(process.name)) == group and (
+                b"spawn_main" in (process / "cmdline").read_bytes()
+            )
+        except OSError:  # It has just ended.
+            return False
+
+    return [path for path in Path("/proc").iterdir() if path.name.isdecimal() and is_rank(path)]
+
+
 def any_left(group: int) -> bool:
     try:
         os.killpg(group, 0)

@@ -89,7 +89,8 @@ class RowSpreader {
     Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_load),
                  .rank = 0,
                  .expected = storing_.lap + 1,
-                 .seen = storing_.lap};
+                 .seen = storing_.lap,
+                 .from_rank = false};  // From this rank's own memory.
     return warp::all(wait_until(
         deadline_, what, [&] { return ring_.full[storing_.stage].done(storing_.parity()); }));
   }

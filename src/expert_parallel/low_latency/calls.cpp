@@ -218,7 +218,7 @@ void* LowLatency::Parts::combine_buffer(const Handle& handle) {
 
 void LowLatency::Parts::check() {
   require_open();
-  if (world.alarm().cancelled()) throw Cancelled("low latency");
+  world.alarm().check_ended("low latency");
   auto* const complaint = complaint_.as<low_latency::Complaint>();
   if (accelerator_.read_flag(&complaint->epoch) == 0) return;
   const uint32_t epoch = complaint->epoch, token = complaint->token;

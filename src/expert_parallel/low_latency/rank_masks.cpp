@@ -28,6 +28,7 @@ MaskedRank::Why why(Failure failure) {
     case Failure::refused:
       return MaskedRank::Why::left_out;
     case Failure::alarm:
+    case Failure::left:
       return MaskedRank::Why::lost;
     case Failure::none:
     case Failure::deadline:
@@ -73,12 +74,13 @@ std::vector<MaskedRank> RankMasks::list() const {
       continue;
     }
     const WaitReport& report = masks().reports[rank];
-    list.push_back({.rank = rank,
-                    .why = why(static_cast<Failure>(report.failure)),
-                    .phase = phase_names()[report.phase],
-                    .expected = report.expected,
-                    .seen = report.seen,
-                    .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
+    list.push_back(
+        {.rank = rank,
+         .why = why(static_cast<Failure>(report.failure)),
+         .phase = after_goodbye(phase_names()[report.phase], static_cast<Failure>(report.failure)),
+         .expected = report.expected,
+         .seen = report.seen,
+         .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
   }
   return list;
 }

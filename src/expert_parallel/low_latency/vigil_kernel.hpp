@@ -63,9 +63,15 @@ inline constexpr uint32_t kNobody = UINT32_MAX;
 
 /// What look_around says of a wait that is over.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
+/// What it says of a wait for a rank that has said goodbye, and may have stored what is awaited
+/// before: the next look is the last.
+DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
+  return kGivenUp - 1 - rank;
+}
 
 /// By a thread that has waited for a while; `next_look` is what this said last, at first 0. When
-/// to look again, in kTimeUnitNs since the start, or kGivenUp: the rank is masked, now or before.
+/// to look again, in kTimeUnitNs since the start, or last_look_at(rank), or kGivenUp: the rank is
+/// masked, now or before.
 COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
                           uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_look) {
   // Settled, so that nothing of what is only needed here is worked out before the wait.
@@ -73,15 +79,17 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   if (is_masked(params, rank)) return kGivenUp;
   const uint64_t time_ns = now_ns();
   const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
-  if (now < next_look) return next_look;
+  const bool last = next_look >= last_look_at(kRanksMax);
+  if (now < next_look && !last) return next_look;
   const uint32_t interval = std::clamp(params.timeout / kPulses, 1u, uint32_t{kLookUnitsMax});
   if (next_look == 0) return now + interval;
   const Patience patience = params.masks.patience(rank);
   const Deadline deadline(patience, start_ns);
   const Awaited what{.phase = phase, .rank = rank, .expected = expected, .seen = seen};
-  // Relaxed: the host says only that it wants the wait to end.
-  if (load<Order::relaxed, Scope::sys>(patience.alarm) != kNoAlarm) {
-    deadline.fail(Failure::alarm, what);
+  // Acquire: the last look finds what the rank stored before it said goodbye.
+  if (const Alarm alarm = load<Order::acquire, Scope::sys>(patience.alarm); alarm != kNoAlarm) {
+    if (alarm == kLeft && next_look != last_look_at(rank)) return last_look_at(rank);
+    deadline.fail(alarm == kLeft ? Failure::left : Failure::alarm, what);
     return kGivenUp;
   }
   const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);

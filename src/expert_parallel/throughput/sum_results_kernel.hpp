@@ -28,8 +28,11 @@ struct ResultsGroup {
 
   DEVICE bool fetches() const { return summer == summers; }
   DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
-    Awaited what{
-        .phase = static_cast<uint32_t>(phase), .rank = 0, .expected = lap + 1, .seen = lap};
+    Awaited what{.phase = static_cast<uint32_t>(phase),
+                 .rank = 0,
+                 .expected = lap + 1,
+                 .seen = lap,
+                 .from_rank = false};  // From this rank's own warps.
     return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
   }
   /// By all lanes: whether so many stages from `at` on have been summed.
