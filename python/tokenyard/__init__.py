@@ -35,7 +35,7 @@ from .expert_parallel import ExpertParallel
 from .group import Group
 from .launch import launch
 from .low_latency import LowLatency
-from .low_latency_results import LowLatencyCombined, LowLatencyReceived
+from .low_latency_results import LowLatencyCombined, LowLatencyReceived, RefusedBatch
 from .received import Combined, ExpertRows, Received, Route
 from .store_server import StoreServer
 from .work import Work
@@ -66,6 +66,7 @@ __all__ = [
     "ProcessDied",
     "QuorumLost",
     "Received",
+    "RefusedBatch",
     "Route",
     "StoreServer",
     "Topology",

@@ -111,7 +111,7 @@ NUMPY = NumpyArrays()
 
 
 @functools.cache
-def _library_of(kind: type) -> Arrays | None:
+def _library_of_type(kind: type) -> Arrays | None:
     """The library that arrays of this type are of."""
     if issubclass(kind, np.ndarray):
         return NUMPY
@@ -123,12 +123,17 @@ def _library_of(kind: type) -> Arrays | None:
     return None
 
 
+def library_of(array: Any) -> Arrays | None:
+    """Returns the library that `array` is of; None for a list, a scalar, None."""
+    kind: Any = type(array)
+    return _library_of_type(kind)
+
+
 def arrays_of(argument: str, array: Any) -> Arrays:
     """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
-    kind: Any = type(array)
-    library = _library_of(kind)
+    library = library_of(array)
     if library is None:
-        raise invalid(argument, "a NumPy array or a torch tensor", kind.__name__)
+        raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
     return library
 
 

@@ -11,6 +11,19 @@ namespace tokenyard::test {
 struct Shape {
   uint32_t ranks = 4, experts = 16, hidden = 64, topk = 4;
   uint32_t local_experts() const { return experts / ranks; }
+
+  /// The first experts % ranks ranks hold one more than the others.
+  uint32_t local_experts(uint32_t rank) const {
+    return experts / ranks + (rank < experts % ranks ? 1 : 0);
+  }
+  uint32_t first_expert(uint32_t rank) const {
+    uint32_t first = 0;
+    for (uint32_t before = 0; before < rank; ++before) first += local_experts(before);
+    return first;
+  }
+  bool holds(uint32_t rank, int64_t id) const {
+    return id >= first_expert(rank) && id < int64_t{first_expert(rank)} + local_experts(rank);
+  }
 };
 
 /// What a rank puts in.

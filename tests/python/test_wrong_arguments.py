@@ -194,23 +194,33 @@ LOW_LATENCY_DISPATCH: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", LOW_LATENCY_DISPATCH)
 def test_of_a_low_latency_dispatch(name: str) -> None:
-    """One rank alone has it wrong, says so at once, and makes the call that the other waits for."""
+    """One rank alone has it wrong, says so at once, and takes part without tokens: the other one
+    does not wait for it. Where there is no format to take part in, it makes the call again."""
     wrong, argument = LOW_LATENCY_DISPATCH[name]
+    rows = wrong.get("rows", "bf16") if argument != "rows" else "bf16"
 
     def layer(world: tokenyard.World) -> None:
         exchange = tokenyard.LowLatency(
             world, experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
         )
         right = dict(x=np.ones((TOKENS, HIDDEN), BF16), topk_idx=np.array([[0, 5]] * TOKENS))
+        refused = None
         if world.rank == 0:
             with pytest.raises(tokenyard.InvalidArgument) as caught:
-                exchange.dispatch(**(right | wrong))
+                exchange.dispatch(**(right | dict(rows=rows) | wrong))
             assert caught.value.argument == argument
-        rows = exchange.dispatch(**right, rows="bf16")
-        weights = np.full((TOKENS, TOPK), 0.5, np.float32)
-        home = exchange.combine(rows.x, weights, rows)
+            refused = getattr(caught.value, "received", None)
+            assert (refused is None) == (argument == "rows")
+        got = refused or exchange.dispatch(**right, rows=rows)
         exchange.wait()
+        assert (got.counts != 0).sum() == 1
+        assert got.counts.sum() == (TOKENS if argument != "rows" else 2 * TOKENS)
+        weights = None if refused else np.full((TOKENS, TOPK), 0.5, np.float32)
+        home = exchange.combine(np.ones(got.x.shape, BF16), weights, got)
+        exchange.wait()
+        assert home.x.shape == (0 if refused else TOKENS, HIDDEN)
         assert (home.x == 1).all()
+        assert not home.lost.any()
         assert exchange.masked() == []
 
     tokenyard.launch(layer, ranks=2)
