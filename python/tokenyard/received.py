@@ -18,9 +18,11 @@ class Route:
     `scales` do not live on with it.
     """
 
-    def __init__(self, native: Any, arrays: Arrays) -> None:
+    def __init__(self, native: Any, arrays: Arrays, dtype: str) -> None:
         self._native = native
         self._arrays = arrays
+        self._dtype = dtype
+        """Of the rows as they travelled."""
 
     @property
     def tokens(self) -> int:
@@ -126,7 +128,7 @@ class Received(Arrived[A]):
     @cached_property
     def route(self) -> Route:
         """For `combine`, and for dispatching again."""
-        return Route(self.native.route, self._arrays)
+        return Route(self.native.route, self._arrays, self._form.dtype)
 
     @cached_property
     def x(self) -> A:
@@ -149,7 +151,8 @@ class Received(Arrived[A]):
 
     @cached_property
     def topk_weights(self) -> A:
-        """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
+        """[rows, topk] float32: their weights, 0 where the expert is elsewhere; 1 where it is here
+        and none were given."""
         return self._arrays.from_native(self.native.topk_weights, "float32")
 
     @cached_property

@@ -40,17 +40,14 @@ class MoE(nn.Module):
         hidden, experts = expert_parallel.hidden, expert_parallel.experts
         self.topk = expert_parallel.topk
         self.exchange = Exchange(expert_parallel)
-        world = expert_parallel.world
-        self.local_experts = experts // world.size
-        first = world.rank * self.local_experts
+        self.local_experts = expert_parallel.local_experts
+        first = expert_parallel.first_expert
         mine = range(first, first + self.local_experts)
         self.gate = nn.Parameter(_drawn((hidden, experts), seed).to(device, dtype))
-        self.up = nn.Parameter(
-            torch.stack([_drawn((hidden, inner), seed + 2 * e + 1) for e in mine]).to(device, dtype)
-        )
-        self.down = nn.Parameter(
-            torch.stack([_drawn((inner, hidden), seed + 2 * e + 2) for e in mine]).to(device, dtype)
-        )
+        up = _drawn_each((hidden, inner), [seed + 2 * e + 1 for e in mine])
+        down = _drawn_each((inner, hidden), [seed + 2 * e + 2 for e in mine])
+        self.up = nn.Parameter(up.to(device, dtype))
+        self.down = nn.Parameter(down.to(device, dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] -> the same shape. Collective.
@@ -102,3 +99,10 @@ def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
     return (
         torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32) / shape[0] ** 0.5
     )
+
+
+def _drawn_each(shape: tuple[int, int], seeds: list[int]) -> Tensor:
+    """[seeds, *shape]; a rank may have no experts."""
+    if not seeds:
+        return torch.empty(0, *shape, device="cpu", dtype=torch.float32)
+    return torch.stack([_drawn(shape, seed) for seed in seeds])
