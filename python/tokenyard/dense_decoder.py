@@ -9,6 +9,7 @@ import numpy as np
 
 import _tokenyard
 
+from .sizes import size_of
 from .task_graph import Graph, Piece, TensorMemory
 
 DecoderShape = _tokenyard.DecoderShape
@@ -17,7 +18,7 @@ DecoderShape = _tokenyard.DecoderShape
 RopeScaling = _tokenyard.RopeScaling
 """How Llama 3 stretches what turns slowly, for longer contexts."""
 
-NO_TOKEN = 0xFFFFFFFF
+NO_WINDOW = 0xFFFFFFFF
 TILE_ROWS, TILE_COLUMNS = 8, 32
 
 
@@ -55,6 +56,21 @@ class LayerPieces:
     """[inner of the rank, gate and up, hidden], tiled"""
     down: Piece
     """[hidden, inner of the rank], tiled"""
+    qkv_bias: Piece | None = None
+    """[KV heads of the rank, its query heads and K and V, dim], added to their products"""
+    q_norm: Piece | None = None
+    """[dim] weights of RMSNorm of each query head before it rotates; with `k_norm` or not at all"""
+    k_norm: Piece | None = None
+    """[dim] likewise of each key"""
+    window: int | None = None
+    """Latest positions that a token attends to, its own included; None: all"""
+
+
+def _tokens_of(stop: int | Sequence[int] | None) -> list[int]:
+    if stop is None:
+        return []
+    tokens = list(stop) if isinstance(stop, Sequence) else [stop]
+    return [size_of("stop", token) for token in tokens]
 
 
 class DenseDecoder:
@@ -71,7 +87,8 @@ class DenseDecoder:
         layers: this rank's part of the layers' weights.
         prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
             ranks.
-        stop: the token that ends a sequence, if any. The loop ends when all have ended.
+        stop: the token that ends a sequence, or up to 8 of which any does. The loop ends when all
+            sequences have ended.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
 
     Raises:
@@ -88,7 +105,7 @@ class DenseDecoder:
         head: Piece,
         layers: Sequence[LayerPieces],
         prompts: Sequence[Sequence[int]],
-        stop: int | None = None,
+        stop: int | Sequence[int] | None = None,
         blocks: int = 0,
     ) -> None:
         self._native = _tokenyard.DenseDecoder.make(
@@ -96,11 +113,19 @@ class DenseDecoder:
             shape,
             outer=[embedding, final_norm, head],
             layers=[
-                [w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down] for w in layers
+                [
+                    *(w.attention_norm, w.qkv, w.out, w.mlp_norm, w.gate_up, w.down),
+                    *(w.qkv_bias, w.q_norm, w.k_norm),
+                ]
+                for w in layers
+            ],
+            windows=[
+                NO_WINDOW if w.window is None else size_of("window", w.window, smallest=1)
+                for w in layers
             ],
             blocks=blocks,
             prompts=[list(prompt) for prompt in prompts],
-            stop_token=NO_TOKEN if stop is None else stop,
+            stop_tokens=_tokens_of(stop),
         )
         self.graph = Graph._of(self._native.graph)
 

@@ -121,7 +121,7 @@ class Reference:
 
 def logits_by_graph(world, weights, fed):
     """[steps, sequences] what the megakernel finds: this rank's part of the vocabulary."""
-    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stop=None, blocks=0)
+    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stops=[], blocks=0)
     kernel = Megakernel(
         world, model.graph, workers=model.decoder.blocks, unit_bytes=model.decoder.unit_bytes
     )

@@ -1,0 +1,97 @@
+"""The decoder example as a program: wrong input, Ctrl-C, output that nobody takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import EXAMPLES, run_python, start_python
+
+DECODE = EXAMPLES / "decode.py"
+LONG = ["--tokens", "4000", "--positions", "4096", "--counters", "--no-check"]
+"""A decode of minutes."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--ranks", "100000"], "num_key_value_heads must be a multiple of the 100000 ranks"),
+        (["--tokens", "100000000000"], "argument --tokens: '100000000000' is not"),
+        (["--positions", "2147483640"], "--positions 2147483640 and the sizes of the model would"),
+        (["--workers", "100000"], "argument --workers: '100000' is not"),
+        (["--weights", "no/such/folder"], "no/such/folder: No such file or directory"),
+    ],
+)
+def test_input_that_cannot_be_ends_in_a_sentence(arguments: list[str], complaint: str) -> None:
+    done = run_python(DECODE, *arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_config_that_the_tasks_cannot_do_is_refused(tmp_path: Path) -> None:
+    about = tmp_path / "config.json"
+    about.write_text(json.dumps({"model_type": "gemma2", "final_logit_softcapping": 30.0}))
+    done = run_python(DECODE, "--config", about)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    for part in ("model_type 'gemma2' is none of", "final_logit_softcapping 30.0 (capped logits)"):
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("seconds", [0.3, 2.5])
+@pytest.mark.parametrize("ranks", [[], ["--ranks", "2", "--processes"]])
+def test_ctrl_c_ends_it_with_130_and_one_word(ranks: list[str], seconds: float) -> None:
+    program = start_python(DECODE, *LONG, *ranks, stderr=subprocess.PIPE, start_new_session=True)
+    time.sleep(seconds)
+    os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    _, errors = program.communicate(timeout=60)
+    said = [line for line in errors.splitlines() if not line.startswith("step ")]
+    assert said == ["Interrupted."]
+    assert program.returncode == 130
+
+
+def test_a_full_disk_behind_standard_output_is_told_in_a_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _decoded(full)
+    assert done.returncode == 1
+    assert done.stderr == "Cannot go on with standard output: No space left on device\n"
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = _decoded(writing)
+    finally:
+        os.close(writing)
+    assert done.returncode != 0
+    assert done.stderr == ""
+
+
+def _decoded(stdout: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, DECODE, "--tokens", "4"],
+        stdout=stdout,  # type: ignore[call-overload]
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    from decoder import progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert progress.fresh_line() == "\r\033[K"
+    monkeypatch.setenv("TERM", "dumb")
+    assert progress.fresh_line() == ""
