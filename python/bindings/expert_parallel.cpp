@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "ids.hpp"
+#include "narrowed.hpp"
 #include "received.hpp"
 #include "registration.hpp"
 #include "room.hpp"
@@ -68,12 +69,12 @@ DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows
                        std::optional<uint64_t> watcher, uint32_t sms) {
   DispatchInput input;
   input.x = x.data();
-  input.tokens = static_cast<uint32_t>(x.shape(0));
+  input.tokens = narrowed("x", x.shape(0));
   input.format.type = type;
-  if (type == ElementType::bytes) input.format.row_bytes = static_cast<uint32_t>(bytes_a_row(x));
+  if (type == ElementType::bytes) input.format.row_bytes = narrowed("x", bytes_a_row(x));
   input.format.scale_order = scale_order;
   if (scales) {
-    input.format.scale_words = static_cast<uint32_t>(bytes_a_row(*scales) / 4);
+    input.format.scale_words = narrowed("scales", bytes_a_row(*scales) / 4);
     input.format.scale_type = scale_type_of(scales->dtype());
   }
   input.scales = data_of(scales);

@@ -10,6 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "ids.hpp"
+#include "narrowed.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
 #include "upon_world.hpp"
@@ -133,7 +134,7 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                               .topk_idx = topk_idx.data(),
                               .idx_is_int64 = is_int64(topk_idx.dtype()),
                               .weights = topk_weights ? topk_weights->data() : nullptr,
-                              .tokens = static_cast<uint32_t>(x.shape(0)),
+                              .tokens = narrowed("x", x.shape(0)),
                               .rows = static_cast<LowLatencyRows>(rows)};
   nb::gil_scoped_release unlocked;
   try {

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import invalid
+from .sizes import size_of
 
 if TYPE_CHECKING:
     import torch
@@ -183,6 +184,6 @@ def current_stream(device_index: int | None) -> Callable[[], int]:
     return functools.partial(current_stream_of, device_index)
 
 
-def stream_number(stream: Any) -> int:
+def stream_number(argument: str, stream: Any) -> int:
     """A torch stream as the integer that CUDA knows it by; an integer is one already."""
-    return stream if isinstance(stream, int) else stream.cuda_stream
+    return size_of(argument, getattr(stream, "cuda_stream", stream), largest=2**64 - 1)

@@ -70,7 +70,7 @@ class GivenRows(Exchange):
         """The stream, as the module takes it."""
         if watcher is None:
             return None
-        return 0 if self._device_index is None else stream_number(watcher)
+        return 0 if self._device_index is None else stream_number("watcher", watcher)
 
     def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
         """Their ElementType."""

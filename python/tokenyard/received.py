@@ -56,7 +56,7 @@ class Arrived(Generic[A]):
         """Also used on this torch stream: when the arrays have died, their memory goes to nobody
         else before what the stream holds then has ended. On the stream of the call it always is
         so."""
-        self.native.record_stream(stream_number(stream))
+        self.native.record_stream(stream_number("stream", stream))
 
 
 class ExpertRows(Arrived[A]):

@@ -1,6 +1,8 @@
 /// What torch asks of a backend about who belongs to a group: Python knows, in seat.py.
 #include "backend.hpp"
 
+#include <algorithm>
+
 namespace tokenyard::torch_backend {
 
 namespace py = pybind11;
@@ -31,6 +33,16 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
   if (flags & kAbortFirst) take_place(nullptr);
   const py::gil_scoped_acquire locked;
   return seat_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
+      .cast<c10::intrusive_ptr<Backend>>();
+}
+
+c10::intrusive_ptr<c10d::Backend> TokenyardBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& /*store: they have met*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  const double timeout_s = std::chrono::duration<double>(options->timeout).count();
+  const py::gil_scoped_acquire locked;
+  return seat_.attr("split")(ranks, options->group_name, timeout_s)
       .cast<c10::intrusive_ptr<Backend>>();
 }
 

@@ -79,3 +79,8 @@ _jobs: list[Job] = []
 
 def job_that_holds(global_ranks: list[int]) -> Job | None:
     return next((job for job in _jobs if job.holds(global_ranks)), None)
+
+
+def abandon_all() -> None:
+    for job in list(_jobs):
+        job.abandon()

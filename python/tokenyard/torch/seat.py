@@ -8,8 +8,10 @@ seated -- shutdown, abort --> empty
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +22,13 @@ import _tokenyard
 
 from ..errors import invalid
 from ..group import Group
+from ..sizes import size_of
 from . import build
-from .jobs import Job, job_that_holds
+from .jobs import Job, abandon_all, job_that_holds
 from .meeting import meet
 from .options import Options
+
+_seats: weakref.WeakSet[Seat] = weakref.WeakSet()
 
 
 class Seat:
@@ -50,6 +55,7 @@ class Seat:
         self._founder = False
         self._handle = f"{rank:06}-{secrets.token_hex(8)}"
         self._configurations: set[int] = set()
+        _seats.add(self)
 
     def enter(self) -> None:
         """Into the job that holds the group's ranks, or a new one."""
@@ -103,7 +109,9 @@ class Seat:
     def shrink(self, excluded: list[int], abort: bool) -> Any:
         """The backend of those who are left, all of whom call it. Their job is their own: it owes
         nothing to the excluded, who may be dead or go on for a while."""
-        left = [rank for rank in range(len(self.global_ranks)) if rank not in excluded]
+        largest = len(self.global_ranks) - 1
+        gone = {size_of("ranks_to_exclude", rank, largest=largest) for rank in excluded}
+        left = [rank for rank in range(len(self.global_ranks)) if rank not in gone]
         if self.rank not in left:
             raise invalid("ranks_to_exclude", "other ranks than this one", repr(excluded))
         # torch numbers the ranks of a default group anew; those of others keep their numbers.
@@ -112,10 +120,23 @@ class Seat:
             numbers = list(range(len(left)))
         if abort:
             self.abort()
-        without = "-".join(map(str, sorted(excluded)))
+        without = "-".join(map(str, sorted(gone)))
         name = f"{self._name}/without/{without}"
         seat = Seat(self._store, name, left.index(self.rank), numbers, self._options, self._timeout)
         seat._found(f"without/{without}/", self._timeout)
+        return seat.backend()
+
+    def split(self, ranks: list[int], name: str, timeout: float) -> Any:
+        """The backend of a group of some of this one's ranks, which all call it, of the same job.
+
+        `ranks` lists this rank's group only; torch calls no backend of ranks that are in none.
+        """
+        largest = len(self.global_ranks) - 1
+        numbers = [
+            self.global_ranks[size_of("split_ranks", rank, largest=largest)] for rank in ranks
+        ]
+        seat = Seat(self._store, name, ranks.index(self.rank), numbers, self._options, timeout)
+        seat._sit(self.job, founder=False)
         return seat.backend()
 
     def handle(self) -> str:
@@ -194,3 +215,12 @@ def job_of(group: dist.ProcessGroup | None) -> Job:
         backend = chosen._get_backend(torch.device("cpu")).name()
         raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
     return seat.job
+
+
+@atexit.register
+def _rise_all() -> None:
+    """torch keeps groups that a program has not destroyed for longer than the interpreter lives, and
+    each keeps its seat; so what sits there goes before."""
+    for seat in list(_seats):
+        seat._rise()
+    abandon_all()

@@ -1,6 +1,7 @@
 #include "collectives/engine/call.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "collectives/algorithms/all_reduce.hpp"
 #include "collectives/algorithms/bytes.hpp"
@@ -138,21 +139,16 @@ Task broadcast(Attempt& attempt, const Call& call, Choice choice) {
 bool overlap(const ConstArray& one, const Array& other) {
   const auto* a = static_cast<const std::byte*>(one.data);
   const auto* b = static_cast<const std::byte*>(other.data);
-  return a < b + other.bytes() && b < a + one.bytes();
+  const bool empty = one.bytes() == 0 || other.bytes() == 0;
+  return !empty && a < b + other.bytes() && b < a + one.bytes();
 }
 
 Task reduce_scatter(Attempt& attempt, const Call& call, Choice choice) {
-  Array out = call.out[0];
-  const bool inside = std::any_of(call.in.begin(), call.in.end(),
-                                  [&](const ConstArray& in) { return overlap(in, out); });
-  if (inside) {
-    std::byte* result = attempt.undo.scratch(out.bytes());
-    attempt.undo.stage(out.data, result, out.bytes());
-    out.data = result;
-  }
   const bool around = choice.algorithm == Algorithm::ring && attempt.team.size() > 1;
-  return around ? reduce_scatter_ring(attempt, attempt.team, call.in, out, call.signature.op)
-                : reduce_scatter_direct(attempt, attempt.team, call.in, out, call.signature.op);
+  return around
+             ? reduce_scatter_ring(attempt, attempt.team, call.in, call.out[0], call.signature.op)
+             : reduce_scatter_direct(attempt, attempt.team, call.in, call.out[0],
+                                     call.signature.op);
 }
 
 Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
@@ -168,6 +164,52 @@ Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
 
 Task nothing() {
   co_return;
+}
+
+Task move_parts(Attempt& attempt, const Call& call, Choice choice) {
+  switch (call.signature.kind) {
+    case OperationKind::all_gather:
+      return all_gather(attempt, call, choice);
+    case OperationKind::gather:
+      return gather_direct(attempt, attempt.team, call.in[0], call.out, call.signature.root);
+    case OperationKind::scatter:
+      return scatter_direct(attempt, attempt.team, call.in, call.out[0], call.signature.root);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(attempt, call, choice);
+    case OperationKind::all_to_all:
+      return all_to_all_direct(attempt, attempt.team, call.in, call.out);
+    default:
+      throw InternalError("an operation that moves no parts");
+  }
+}
+
+/// What a gather has in place already is no change of its input.
+bool in_place(const Attempt& attempt, const Call& call, const ConstArray& in, const Array& out) {
+  const bool gathers = call.signature.kind == OperationKind::all_gather ||
+                       call.signature.kind == OperationKind::gather;
+  return gathers && &out == &call.out[attempt.talk.self()] && in.data == out.data;
+}
+
+bool changes_an_input(const Attempt& attempt, const Call& call, const Array& out) {
+  return std::any_of(call.in.begin(), call.in.end(), [&](const ConstArray& in) {
+    return overlap(in, out) && !in_place(attempt, call, in, out);
+  });
+}
+
+/// Outputs that share memory with inputs lie elsewhere until the operation commits: inputs are read
+/// to the end, and are as they were if it is aborted. `call`: a copy, changed and kept here.
+Task move_apart(Attempt& attempt, Call call, Choice choice) {
+  std::vector<Array> out = call.out;
+  for (size_t part = 0; part < out.size(); ++part) {
+    if (!changes_an_input(attempt, call, call.out[part])) continue;
+    std::byte* result = attempt.undo.scratch(out[part].bytes());
+    std::memcpy(result, out[part].data, out[part].bytes());  // Parts of lost ranks stay so.
+    attempt.undo.stage(out[part].data, result, out[part].bytes());
+    out[part].data = result;
+  }
+  call.out = std::move(out);
+  Task moved = move_parts(attempt, call, choice);
+  co_await moved;
 }
 
 }  // namespace
@@ -204,15 +246,15 @@ Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
     case OperationKind::broadcast:
       return broadcast(attempt, call, choice);
     case OperationKind::all_gather:
-      return all_gather(attempt, call, choice);
     case OperationKind::gather:
-      return gather_direct(attempt, attempt.team, call.in[0], call.out, call.signature.root);
     case OperationKind::scatter:
-      return scatter_direct(attempt, attempt.team, call.in, call.out[0], call.signature.root);
     case OperationKind::reduce_scatter:
-      return reduce_scatter(attempt, call, choice);
-    case OperationKind::all_to_all:
-      return all_to_all_direct(attempt, attempt.team, call.in, call.out);
+    case OperationKind::all_to_all: {
+      const bool apart = std::none_of(call.out.begin(), call.out.end(), [&](const Array& out) {
+        return changes_an_input(attempt, call, out);
+      });
+      return apart ? move_parts(attempt, call, choice) : move_apart(attempt, call, choice);
+    }
   }
   throw InternalError("an operation of no kind");
 }
