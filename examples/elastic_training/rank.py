@@ -2,7 +2,7 @@
 
     survivors                             a new process
     a step's all_reduce is aborted
-    replace every rank that is missing    join
+    recover: wait for replacements        join
     tell one another their steps          says that it has none
     whoever is furthest sends its state   takes it
     the step again, all of them
@@ -83,8 +83,7 @@ class Trainer:
         """Makes the job whole again, and all states equal; begins anew if more ranks are lost."""
         while True:
             try:
-                for rank in sorted(set(range(self._job.size)) - set(self._job.active_ranks())):
-                    self._job.replace(rank)
+                self._job.recover(wait_for_replacements=True)
                 steps = np.empty((self._job.size, 1), np.int64)
                 self._world.all_gather(np.array([self.step]), steps).wait()
                 furthest = int(steps.argmax())

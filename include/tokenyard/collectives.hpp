@@ -74,8 +74,8 @@ struct ConstArray {
 
 /// What an operation does when it was aborted because ranks are gone.
 enum class OnFailure : uint8_t {
-  raise,    ///< throws OperationAborted on every survivor; so do all later ones until `shrink`,
-            ///< `replace` or `grow`
+  raise,    ///< throws OperationAborted on every survivor; so do all later ones until `recover`,
+            ///< `shrink`, `replace` or `grow`
   retry,    ///< waits until somebody has taken the lost ranks' places, and runs again
   exclude,  ///< runs again among the survivors
 };
@@ -203,8 +203,12 @@ class Collectives {
   /// Blocks until every rank has come. Throws PeerTimeout naming one that did not.
   static std::unique_ptr<Collectives> connect(const CollectivesOptions& options);
   /// A new process takes the place `options.rank` of a lost rank, or a new one that `grow` has
-  /// opened. Blocks until the members admit it (their `replace`, `grow`, or OnFailure::retry).
+  /// opened. Blocks until the members admit it (their `recover`, `replace`, `grow`, or
+  /// OnFailure::retry).
   static std::unique_ptr<Collectives> join(const CollectivesOptions& options);
+  /// Begins a job in which every other place is empty, and meets nobody: for a process that wants
+  /// to compute before it joins another one. Needs no store.
+  static std::unique_ptr<Collectives> alone(const CollectivesOptions& options);
   /// As `leave`, but waits for a second at most and says nothing. Joins all threads, closes
   /// everything.
   ~Collectives();
@@ -217,7 +221,10 @@ class Collectives {
   Group group(std::span<const uint32_t> ranks, const std::string& name,
               std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
+  /// None once this rank has been fenced.
   std::vector<uint32_t> active_ranks() const;
+  /// Ranks whose new process has asked this rank to be let in, and waits. Asks nobody.
+  std::vector<uint32_t> waiting_ranks() const;
   uint64_t epoch() const;
   /// Called by a thread of the library after every change; must not wait for operations. Until the
   /// returned object is dropped.
@@ -230,10 +237,26 @@ class Collectives {
   /// no other shrink.) Returns the ranks that have gone on, alike on all; throws PeerTimeout naming
   /// a rank that has not called it.
   std::vector<uint32_t> shrink();
-  /// Waits until a new process has taken the slot. Every survivor calls it.
+  /// Goes on with the ranks that are there now, and lets all groups work again. Waits until every
+  /// slot is held if so asked. Returns the active ranks, at once where the others have recovered
+  /// already, by whichever call. Needs no other rank's call, but for one case: after a PeerTimeout,
+  /// of which not every rank may have been told, it waits as `shrink` does for all of them. Throws
+  /// PeerTimeout naming a rank that has not come, or not called it.
+  std::vector<uint32_t> recover(bool wait_for_replacements = false,
+                                std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  /// Waits until a new process holds the slot of a lost rank; done at once if one has come since
+  /// the loss, whoever has called for it. Of a slot that nobody has lost since this rank came it
+  /// waits for the next process, which takes it over. Every survivor calls it, for each lost rank,
+  /// in any order: a group works again once all ranks that it has lost are replaced.
   void replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-  /// Waits until `ranks` new ranks have come. Every member calls it.
+  /// Waits until `ranks` more ranks have come than this rank's calls before have asked for; done at
+  /// once if they have. Every member calls it. A newcomer counts from what there was before it, its
+  /// own slot included.
   void grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  /// Puts a rank out that lives: it is Fenced, and lost to all the others, who go on by the calls
+  /// above. One rank's call will do. Throws InvalidArgument for this rank itself, and where too few
+  /// would remain.
+  void evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   /// Leaves in good order, once all messages it has sent have been received: throws PeerTimeout
   /// naming a rank that has not taken one in time, having left all the same. What else is under way
   /// fails with Cancelled. The others go on without an error as soon as they `shrink`, or at once

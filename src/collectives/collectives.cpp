@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "collectives/group_state.hpp"
 
@@ -34,6 +33,10 @@ std::unique_ptr<Collectives> Collectives::connect(const CollectivesOptions& opti
 
 std::unique_ptr<Collectives> Collectives::join(const CollectivesOptions& options) {
   return make(options, Entrance::join);
+}
+
+std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& options) {
+  return make(options, Entrance::alone);
 }
 
 Collectives::Collectives(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -109,57 +112,52 @@ std::shared_ptr<void> Collectives::on_change(std::function<void()> call) {
 }
 
 std::vector<uint32_t> Collectives::shrink() {
-  return slots_of(parts_->machine->await_mending());
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().shrink();
+  machine.await(*call);
+  return slots_of(machine.engine().mended());
 }
 
 void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
   Machine& machine = *parts_->machine;
-  collectives::Engine& engine = machine.engine();
-  if (rank >= size()) {
-    throw InvalidArgument("rank", fmt::format("a rank of {}", size()), fmt::to_string(rank));
-  }
-  const auto known = machine.known_incarnations();
-  const auto replaced = [&] {
-    const auto member = engine.view().at(rank);
-    const auto before = known.find(rank);
-    return member && !engine.frozen() &&
-           (before == known.end() || before->second != member->incarnation);
-  };
-  if (!replaced()) machine.control().admit({rank});
-  machine.await(
-      replaced,
-      [&] { return WaitFacts{.rank = rank, .phase = fmt::format("replace: a new rank {}", rank)}; },
-      timeout.value_or(machine.options.timeout));
-  machine.make_whole(engine.came_in(rank));
+  const auto call = machine.recovery().replace(rank);
+  machine.await(*call, timeout);
 }
 
 void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
   Machine& machine = *parts_->machine;
-  collectives::Engine& engine = machine.engine();
-  const uint32_t before = machine.known_slots();
   const uint32_t most = std::max(machine.options.size, machine.options.size_max);
-  if (ranks == 0 || before + ranks > most) {
-    throw InvalidArgument("ranks", fmt::format("from 1 to {}", most - before),
-                          fmt::to_string(ranks));
+  const auto call = machine.recovery().grow(ranks, most);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::recover(bool wait_for_replacements,
+                                           std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().recover(wait_for_replacements);
+  machine.await(*call, timeout);
+  return active_ranks();
+}
+
+void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  if (rank == machine.options.rank) {
+    throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
   }
-  std::vector<uint32_t> slots(ranks);
-  std::iota(slots.begin(), slots.end(), before);
-  const auto grown = [&] {
-    const View view = engine.view();
-    return !engine.frozen() && std::all_of(slots.begin(), slots.end(), [&](uint32_t slot) {
-      return view.at(slot).has_value();
-    });
-  };
-  if (!grown()) machine.control().admit(slots);
-  machine.await(
-      grown,
-      [&] {
-        return WaitFacts{.rank = slots.front(), .phase = fmt::format("grow: {} new ranks", ranks)};
-      },
-      timeout.value_or(machine.options.timeout));
-  collectives::Epoch complete = 0;
-  for (const uint32_t slot : slots) complete = std::max(complete, engine.came_in(slot));
-  machine.make_whole(complete);
+  // No minority goes on (membership/quorum.hpp).
+  if (active_ranks().size() == 2 && !machine.options.witness) {
+    throw InvalidArgument("rank", "one whose loss leaves a majority", fmt::to_string(rank));
+  }
+  const auto call = machine.recovery().evict(rank);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::waiting_ranks() const {
+  std::vector<uint32_t> ranks;
+  for (const collectives::Member& member : parts_->machine->control().waiting()) {
+    if (ranks.empty() || ranks.back() != member.slot) ranks.push_back(member.slot);
+  }
+  return ranks;
 }
 
 void Collectives::leave() {

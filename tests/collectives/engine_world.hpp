@@ -20,13 +20,18 @@ using namespace std::chrono_literals;
 class RecordingControl final : public MembershipControl {
  public:
   void accuse(const Accusation& accusation, Epoch) override { accusations.insert(accusation); }
-  void admit(const std::vector<Slot>& slots) override {
+  void admit(const std::vector<Slot>& slots, Epoch) override {
     admitted.insert(slots.begin(), slots.end());
   }
-  void mend() override { mends = true; }
+  void withdraw(const std::vector<Slot>& slots) override {
+    for (const Slot slot : slots) admitted.erase(slot);
+  }
+  void evict(const Member& member) override { evicted.insert(member); }
+  void mend(bool wanted) override { mends = wanted; }
   void leave() override { left = true; }
   std::set<Accusation> accusations;
   std::set<Slot> admitted;
+  std::set<Member> evicted;
   bool mends = false, left = false;
 };
 

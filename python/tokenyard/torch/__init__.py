@@ -8,7 +8,8 @@
 Importing this registers the backend. At its first use on a machine it is compiled against the torch
 that is installed, which takes a C++20 compiler and about half a minute, and is kept in
 XDG_CACHE_HOME (else ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted, or
-do as `Options.on_failure` says; `collectives` is the way to `shrink`, `replace` and `grow`.
+do as `Options.on_failure` says; `collectives` is the way to `recover`, `shrink`, `replace` and
+`grow`.
 
 The layers of `tokenyard.moe` are here too; imported from there they need no compiler.
 """
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from ..collectives import Collectives
 from ..moe import Dispatched, Exchange, MoE
 from . import build
+from .elastic import PeerState, evict, grow, join_group, peer_states
 from .options import Options
 from .seat import create, job_of
 from .training import average_hook
@@ -32,9 +34,14 @@ __all__ = [
     "Exchange",
     "MoE",
     "Options",
+    "PeerState",
     "average_hook",
     "collectives",
+    "evict",
+    "grow",
+    "join_group",
     "monitored_barrier",
+    "peer_states",
 ]
 
 

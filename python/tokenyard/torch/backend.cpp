@@ -104,7 +104,7 @@ void TokenyardBackend::submit(TorchWork& work, OperandsPtr operands, const Call&
       .outs = call.out.size(),
   };
   const SharedGroup group = place().group;
-  if (!group) throw_cancelled(work.title());
+  if (!group) refuse(work.title());
   core::Failure* failed = nullptr;
   core::Work* begun = table->submit(group.get(), &operation, &failed);
   if (begun == nullptr) throw_python(CoreFailure(failed));

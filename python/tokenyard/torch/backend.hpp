@@ -43,6 +43,14 @@ class TokenyardBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 
   const pybind11::object& seat() const { return seat_; }
+  /// The seat is in another group of the core from now on.
+  void move_to(core::Group* group) { take_place(group); }
+  /// Another backend has taken this one's place: every call raises InvalidArgument, which says so.
+  void retire(const std::string& instead);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  /// Older torches keep a group's size as it was made.
+  void resize(int size) { size_ = size; }
+#endif
   c10d::ErrorType getError() override;
   void shutdown() override;
   void abort() override;
@@ -126,6 +134,8 @@ class TokenyardBackend final : public c10d::Backend {
   /// An all_gather whose output is one tensor.
   Call into_one(Operands& operands, const Argument& whole, const at::Tensor& output,
                 const Argument& part, const at::Tensor& input, Milliseconds timeout) const;
+  /// There is no group of the core: it has ended, or this backend is retired.
+  [[noreturn]] void refuse(const char* title) const;
   /// Another, or none; whoever waits in the one before waits no more.
   void take_place(core::Group* group);
 
@@ -138,6 +148,7 @@ class TokenyardBackend final : public c10d::Backend {
 
   mutable std::mutex place_mutex_;
   Place place_;
+  std::string instead_;  // what to use, once retired
   const c10::intrusive_ptr<Options> options_;
   pybind11::object seat_;
   std::atomic<uint64_t> calls_ = 0;

@@ -14,6 +14,28 @@ c10d::ErrorType TokenyardBackend::getError() {
   return state == "ranks lost" ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
 }
 
+void TokenyardBackend::retire(const std::string& instead) {
+  {
+    const std::lock_guard lock(place_mutex_);
+    instead_ = instead;
+  }
+  take_place(nullptr);
+}
+
+void TokenyardBackend::refuse(const char* title) const {
+  std::string instead;
+  {
+    const std::lock_guard lock(place_mutex_);
+    instead = instead_;
+  }
+  if (instead.empty()) throw_cancelled(title);
+  const py::gil_scoped_acquire locked;
+  const py::object error = py::module_::import("tokenyard.errors")
+                               .attr("invalid")("group", instead, "the one before it");
+  PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+  throw py::error_already_set();
+}
+
 void TokenyardBackend::shutdown() {
   const py::gil_scoped_acquire locked;
   seat_.attr("shutdown")();

@@ -19,9 +19,11 @@ class Options:
     silence: float = DEFAULT_SILENCE
     """Seconds after which a rank that is not heard of is gone."""
     join: bool = False
-    """Take a lost rank's place in a job that runs, instead of beginning one."""
+    """Take a lost rank's place in a job that runs, or a new one, instead of beginning a job."""
+    alone_first: bool = False
+    """With `join`: compute alone, every other place being empty, until `join_group`."""
     size_max: int | None = None
-    """How far the job may grow."""
+    """How far the job may grow: its largest size."""
     witness: bool = True
     """Whether torch's store decides between two equal halves. It should not live in a rank."""
     address: str = ""

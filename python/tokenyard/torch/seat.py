@@ -24,8 +24,9 @@ from ..errors import invalid
 from ..group import Group
 from ..sizes import size_of
 from . import build
+from .growth import follow_growth, move_backend
 from .jobs import Job, abandon_all, job_that_holds
-from .meeting import meet
+from .meeting import meet, stay_alone
 from .options import Options
 
 _seats: weakref.WeakSet[Seat] = weakref.WeakSet()
@@ -53,6 +54,7 @@ class Seat:
         self._job: Job | None = None
         self._group: Group | None = None
         self._founder = False
+        self._alone = False
         self._handle = f"{rank:06}-{secrets.token_hex(8)}"
         self._configurations: set[int] = set()
         _seats.add(self)
@@ -60,10 +62,39 @@ class Seat:
     def enter(self) -> None:
         """Into the job that holds the group's ranks, or a new one."""
         job = job_that_holds(self.global_ranks)
-        if job is None:
+        if job is None and self._options.join and self._options.alone_first:
+            size = len(self.global_ranks)
+            collectives = stay_alone(self.rank, size, self._options, self._timeout)
+            self._sit(Job(collectives, self.global_ranks), founder=True)
+            self._alone = True
+        elif job is None:
             self._found("", self._timeout)
         else:
             self._sit(job, founder=False)
+
+    def join(self) -> None:
+        """From a job in which it is alone into the one that others run, with all its groups."""
+        if not self._alone:
+            raise invalid("group", "a group made with Options(alone_first=True)", "another one")
+        job, _ = self._rise()
+        if job is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        others = [seat for seat in job.seats if seat is not self]
+        for seat in others:
+            seat._rise()
+        job.abandon()
+        self._alone = False
+        self._found("", self._timeout)
+        for seat in sorted(others, key=lambda seat: seat._name):
+            seat._sit(self.job, founder=False)
+        for seat in (self, *others):
+            move_backend(seat)
+
+    def follow(self, ranks: list[int]) -> None:
+        """The job has grown: its world has these ranks, other groups stay as they are."""
+        if self._founder and len(ranks) > len(self.global_ranks):
+            self.global_ranks = ranks
+            follow_growth(self)
 
     def backend(self) -> Any:
         """torch's object for this group."""
@@ -164,6 +195,8 @@ class Seat:
     def _found(self, purpose: str, timeout: float) -> None:
         size = len(self.global_ranks)
         collectives = meet(self._store, self.rank, size, self._options, timeout, purpose)
+        if self._options.join and self.global_ranks == list(range(size)):
+            self.global_ranks = list(range(max(size, collectives.size)))  # It may have grown.
         self._options = replace(self._options, join=False)  # Into one job, not into the next.
         self._sit(Job(collectives, self.global_ranks), founder=True)
 
@@ -171,12 +204,15 @@ class Seat:
         group = job.group(self.global_ranks, self._name, self._timeout)
         with self._lock:
             self._job, self._group, self._founder = job, group, founder
+        job.seats.add(self)
 
     def _rise(self) -> tuple[Job | None, bool]:
         """torch shuts a group down, or aborts it, as often as its user says so."""
         with self._lock:
             job, self._job, self._group = self._job, None, None
-            return job, self._founder
+        if job is not None:
+            job.seats.discard(self)
+        return job, self._founder
 
     def _capsule(self) -> Any:
         return None if self._group is None else _tokenyard.group_capsule(self._group._native)
@@ -207,6 +243,11 @@ def seat_of(group: dist.ProcessGroup | None) -> Seat | None:
 
 def job_of(group: dist.ProcessGroup | None) -> Job:
     """Raises InvalidArgument for a group of another backend."""
+    return seat_with_job(group).job
+
+
+def seat_with_job(group: dist.ProcessGroup | None) -> Seat:
+    """Of the default group, if none is given. Raises InvalidArgument for another backend's."""
     chosen = group or dist.group.WORLD
     if chosen is None:
         raise invalid("group", "a process group", "none: init_process_group was not called")
@@ -214,7 +255,7 @@ def job_of(group: dist.ProcessGroup | None) -> Job:
     if seat is None:
         backend = chosen._get_backend(torch.device("cpu")).name()
         raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
-    return seat.job
+    return seat
 
 
 @atexit.register

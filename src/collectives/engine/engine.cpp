@@ -177,10 +177,36 @@ void Engine::repair(Epoch last) {
   for (auto& [id, queue] : queues_) queue.repair(last);
 }
 
+void Engine::repair_loss(Slot slot) {
+  const Epoch came = came_in(slot);
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, queue] : queues_) queue.repair_loss(slot, came);
+}
+
 bool Engine::failed() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(queues_.begin(), queues_.end(),
                      [](const auto& entry) { return entry.second.broken(); });
+}
+
+bool Engine::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const auto& entry) { return entry.second.stopped(); });
+}
+
+bool Engine::refilled(Slot slot) const {
+  const std::lock_guard lock(mutex_);
+  return !around_.frozen && lost_before_.contains(slot) && around_.view.at(slot).has_value();
+}
+
+bool Engine::was_filled(Slot slot) const {
+  return came_in(slot) > 0;
+}
+
+uint32_t Engine::slots_found() const {
+  const std::lock_guard lock(mutex_);
+  return slots_found_;
 }
 
 View Engine::mended() const {
@@ -309,9 +335,7 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   {
     const std::lock_guard lock(mutex_);
     const Instant now = clock_();
-    for (const Member& member : verdict.next.members) {
-      if (!around_.view.contains(member)) came_in_[member.slot] = verdict.next.epoch;
-    }
+    note_places(verdict);
     around_.view = verdict.next;
     if (verdict.mends) mended_ = verdict.next;
     around_.quorum_missing.reset();
@@ -336,8 +360,32 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   on_news_();
 }
 
+void Engine::note_places(const Verdict& verdict) {
+  const View& next = verdict.next;
+  if (around_.view.epoch == 0) {
+    // What was lost before this process came it has not seen: to it, whoever is there has come.
+    const bool founder = next.epoch == 1;
+    for (Slot slot = 0; slot < next.slots && !founder; ++slot) lost_before_.insert(slot);
+    slots_found_ = founder ? next.slots : around_.self + 1;
+    for (const GroupProgress& group : verdict.groups) {
+      if (group.group != 0) continue;
+      slots_found_ = std::max(slots_found_, static_cast<uint32_t>(group.slots.size()));
+    }
+  }
+  lost_before_.insert(verdict.lost.begin(), verdict.lost.end());
+  for (const Member& member : next.members) {
+    if (!around_.view.contains(member)) came_in_[member.slot] = next.epoch;
+  }
+}
+
 void Engine::fenced(Epoch epoch, const std::string& why) {
   if (around_.mutant == EngineMutant::fence_ignored) return;
+  {
+    // Who belongs to the job now this process cannot know; it does not.
+    const std::lock_guard lock(mutex_);
+    around_.view.epoch = std::max(around_.view.epoch, epoch);
+    around_.view.members.clear();
+  }
   cancel(std::make_exception_ptr(tokenyard::Fenced(epoch, why)));
 }
 

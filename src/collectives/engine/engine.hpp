@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,12 +61,22 @@ class Engine final : public Participant {
   bool frozen() const;
   /// Groups that have failed work again, if that was known in epoch `last` or before.
   void repair(Epoch last);
+  /// Forgets the loss of the slot's former processes, of which the present one has taken the place.
+  void repair_loss(Slot slot);
   /// Some group has failed and not been repaired.
   bool failed() const;
+  /// Some group has failed in a way that not all its ranks may know of.
+  bool stopped() const;
   /// The last epoch that has mended all groups; epoch 0: none.
   View mended() const;
+  /// A process holds the slot, and another one has lost it since this one came; nothing is frozen.
+  bool refilled(Slot slot) const;
+  /// Some process has held the slot.
+  bool was_filled(Slot slot) const;
   /// The epoch in which the slot's last process came.
   Epoch came_in(Slot slot) const;
+  /// How many slots there were before this process came, its own counted.
+  uint32_t slots_found() const;
   void cancel(const std::exception_ptr& why);
   /// Tells of operations that the control plane has ended.
   void announce();
@@ -92,6 +103,7 @@ class Engine final : public Participant {
  private:
   class Turn;
   bool poll_queues();
+  void note_places(const Verdict& verdict);
   PointToPoint::Attention attention() const;
   void look_at_farewell();
   OperationQueue& queue(GroupId group);
@@ -108,6 +120,8 @@ class Engine final : public Participant {
   std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
   View mended_;
   std::map<Slot, Epoch> came_in_;
+  std::set<Slot> lost_before_;  // slots that a process has lost since this one came
+  uint32_t slots_found_ = 0;
   Instant attentive_until_{}, asked_again_until_{};
   std::exception_ptr leaving_;
   std::shared_ptr<Outcome> farewell_;  // not done until all messages have been received

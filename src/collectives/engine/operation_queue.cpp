@@ -57,15 +57,18 @@ uint64_t OperationQueue::bytes_sent() const {
 }
 
 std::string OperationQueue::title(const Operation& operation) const {
-  return fmt::format("{} {} of group \"{}\"", name_of(operation.call.signature.kind),
-                     committed_ + 1, identity_.name);
+  return title(operation, committed_ + 1);
+}
+
+std::string OperationQueue::title(const Operation& operation, Sequence sequence) const {
+  return fmt::format("{} {} of group \"{}\"", name_of(operation.call.signature.kind), sequence,
+                     identity_.name);
 }
 
 void OperationQueue::add(std::shared_ptr<Operation> operation) {
   ++around_.counters.operations;
   if (failed_ || broken()) {
-    const std::exception_ptr error = failed_ ? failed_ : failure_->error;
-    around_.finish(operation, error ? error : aborted(*operation, committed_ + 1));
+    around_.finish(operation, failed_ ? failed_ : refused(*operation, committed_ + 1));
     return;
   }
   queue_.push_back(std::move(operation));
@@ -90,11 +93,9 @@ bool OperationQueue::poll(Instant now) {
     } catch (const CallsDiffer& differ) {
       refuse(differ.refusal);
     } catch (const BrokenByPeer& broken) {
-      take_back();
-      unusable_ = true;
-      break_with(std::make_exception_ptr(PeerTimeout(broken.breakage.facts())));
+      break_by_peer(broken.breakage.facts(), now);
     } catch (...) {
-      fail_locally(std::current_exception());
+      fail_locally(std::current_exception(), now);
     }
   }
   if (!queue_.empty()) look_at_the_clock(now);

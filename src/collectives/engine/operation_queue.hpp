@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -52,6 +53,8 @@ class OperationQueue {
   bool idle() const { return queue_.empty() && (!talk_ || talk_->drained()); }
   /// Has failed and wants `repair`.
   bool broken() const { return failure_.has_value(); }
+  /// Has failed, and not every rank of it may know.
+  bool stopped() const { return failure_ && failure_->error; }
 
   void add(std::shared_ptr<Operation> operation);
   /// True if something moved.
@@ -64,9 +67,9 @@ class OperationQueue {
   std::string choice(OperationKind kind, size_t bytes) const;
   void install(const Verdict& verdict, Sequence committed, Instant now);
   /// Forgets a failure that was known in epoch `last` or before.
-  void repair(Epoch last) {
-    if (failure_ && failure_->known_in <= last) failure_.reset();
-  }
+  void repair(Epoch last);
+  /// Forgets the loss of the slot's former processes. `came_in`: the epoch of its present one.
+  void repair_loss(Slot slot, Epoch came_in);
   /// Everything, now and later.
   void fail(const std::exception_ptr& why);
 
@@ -77,7 +80,9 @@ class OperationQueue {
   struct Failure {
     Epoch known_in = 0;
     std::exception_ptr error;
-    std::vector<uint32_t> lost = {};
+    std::map<uint32_t, Epoch> lost = {};  ///< ranks, and the epoch in which that was known
+    Instant at{};
+    std::string why;
   };
   enum class Phase { idle, running, committing, refusing, awaiting_ranks };
 
@@ -89,12 +94,17 @@ class OperationQueue {
   void commit();
   void refuse(const Refusal& refusal);
   void finish_refusal();
-  void fail_locally(std::exception_ptr error);
+  void fail_locally(std::exception_ptr error, Instant now);
+  void break_by_peer(const WaitFacts& facts, Instant now);
   void finish_head(std::exception_ptr error);
   /// Fails all there is, and what comes until `repair`.
-  void break_with(const std::exception_ptr& error);
-  void break_for(std::vector<uint32_t> lost);
+  void break_with(const std::exception_ptr& error, std::string why, Instant now);
+  void break_for(const std::vector<uint32_t>& lost, Instant now);
+  /// Ranks were lost: what an operation is told that was called before, or comes after.
   std::exception_ptr aborted(const Operation& operation, Sequence sequence) const;
+  /// What an operation is told that has not begun when the group has stopped.
+  std::exception_ptr refused(const Operation& operation, Sequence sequence) const;
+  std::string why_expired(const WaitFacts& facts) const;
   void take_back();
   void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost, Instant now);
   void run_again(Instant now);
@@ -107,6 +117,7 @@ class OperationQueue {
   WaitFacts facts_of_expiry(Instant now);
   void accuse(uint32_t rank) const;
   std::string title(const Operation& operation) const;
+  std::string title(const Operation& operation, Sequence sequence) const;
   void open_conversation();
 
   Surroundings& around_;

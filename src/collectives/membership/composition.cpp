@@ -188,6 +188,17 @@ std::map<Slot, Member> admitted(const Evidence& evidence) {
   return members;
 }
 
+/// Members that somebody wants out.
+std::set<Slot> evicted(const Evidence& evidence) {
+  std::set<Slot> slots;
+  for (const auto& [slot, promise] : evidence.promises) {
+    for (const Member& member : promise.evicts) {
+      if (evidence.view.contains(member)) slots.insert(member.slot);
+    }
+  }
+  return slots;
+}
+
 /// The world's group grows with the job, and not everybody may know yet.
 std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>& others) {
   std::vector<Slot> slots;
@@ -267,6 +278,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   std::vector<GroupProgress> ended = merged(evidence);
   const std::set<Slot> blamed = stalled(evidence.promises, ended, evidence.mutant);
   if (evidence.evict_stalled) part_with(blamed);
+  for (const Slot slot : evicted(evidence)) part_with({slot});
   std::map<Slot, Member> newcomers = admitted(evidence);
   for (const auto& [slot, newcomer] : newcomers) part_with({slot});
   kept = in_touch(kept);

@@ -39,10 +39,10 @@ bool Membership::is_mending_due() const {
 /// This member's own: who says it because others do would keep all of them saying it.
 bool Membership::has_reason() const {
   const auto& peers = roster_.peers();
-  return leaving_ || highest_.round > 0 || !accusations_.empty() || is_admission_due() ||
-         is_mending_due() || std::any_of(peers.begin(), peers.end(), [](const Peer& peer) {
-           return !peer.is_heard() || peer.leaving;
-         });
+  return leaving_ || highest_.round > 0 || !accusations_.empty() || !evicts_.empty() ||
+         is_admission_due() || is_mending_due() ||
+         std::any_of(peers.begin(), peers.end(),
+                     [](const Peer& peer) { return !peer.is_heard() || peer.leaving; });
 }
 
 bool Membership::wants_change() const {

@@ -202,6 +202,7 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.suspected);
   write_accusations(to, body.accusations);
   write(to, body.admits);
+  write(to, body.evicts);
   write(to, body.waiting);
   to.flag(body.mends);
 }
@@ -212,6 +213,7 @@ void read_body(ByteReader& from, Promise& body) {
   body.suspected = read_slots(from);
   body.accusations = read_accusations(from);
   body.admits = read_slots(from);
+  body.evicts = read_newcomers(from);
   body.waiting = read_newcomers(from);
   body.mends = from.flag();
 }
