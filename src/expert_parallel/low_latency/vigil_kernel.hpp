@@ -22,8 +22,8 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
 }
 
 /// The failure word of a rank that differs from this one, and since which call.
-inline constexpr uint32_t kDiffers = 4;
-static_assert(kDiffers > static_cast<uint32_t>(Failure::refused));
+inline constexpr uint32_t kDiffers = 7;
+static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
 DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
   return kDiffers | static_cast<uint32_t>(kind) << 3 | epoch << 4;
 }
