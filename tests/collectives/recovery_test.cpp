@@ -176,7 +176,9 @@ TEST(Recovery, GrowCountsFromTheCallsBefore) {
   grow(world, 4);  // Another rank's calls have let in both already.
   EXPECT_TRUE(first->advance());
   for (const Slot slot : {0u, 1u}) {
-    if (slot == 1) EXPECT_TRUE(world.of(slot).grow(1, 6)->advance());
+    if (slot == 1) {
+      EXPECT_TRUE(world.of(slot).grow(1, 6)->advance());
+    }
     EXPECT_TRUE(world.of(slot).grow(1, 6)->advance());
     EXPECT_FALSE(world.of(slot).grow(1, 6)->advance());
     EXPECT_THROW(world.of(slot).grow(2, 6), InvalidArgument);

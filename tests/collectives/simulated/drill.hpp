@@ -23,7 +23,8 @@ class Drill {
     Mutant protocol = Mutant::none;
     std::vector<GoesOnBy> ways = {};  ///< instead of what the seed draws
   };
-  explicit Drill(simulation::SeedRun& run, Mutations mutations = {})
+  explicit Drill(simulation::SeedRun& run) : Drill(run, Mutations()) {}
+  Drill(simulation::SeedRun& run, const Mutations& mutations)
       : run_(run),
         random_(run.random),
         job_(draw(mutations), random_.next(), run.trace, with_engine()) {}
