@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kSeeds = 150;
 
 /// What the first seed says that shows the bug; empty if none of them does.
-std::string caught(const Drill::Mutations& mutations) {
+std::string caught(const DrillMutations& mutations) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simulation::Trace trace;
     simulation::SeedRun run(seed, trace, nullptr);

@@ -17,14 +17,14 @@
 
 namespace tokenyard::collectives::simulated {
 
+struct DrillMutations {
+  Mutant protocol = Mutant::none;
+  std::vector<GoesOnBy> ways = {};  ///< instead of what the seed draws
+};
+
 class Drill {
  public:
-  struct Mutations {
-    Mutant protocol = Mutant::none;
-    std::vector<GoesOnBy> ways = {};  ///< instead of what the seed draws
-  };
-  explicit Drill(simulation::SeedRun& run) : Drill(run, Mutations()) {}
-  Drill(simulation::SeedRun& run, const Mutations& mutations)
+  explicit Drill(simulation::SeedRun& run, const DrillMutations& mutations = {})
       : run_(run),
         random_(run.random),
         job_(draw(mutations), random_.next(), run.trace, with_engine()) {}
@@ -45,7 +45,7 @@ class Drill {
  private:
   static int64_t ms(Instant time) { return time / milliseconds(1); }
 
-  JobOptions draw(const Mutations& mutations) {
+  JobOptions draw(const DrillMutations& mutations) {
     JobOptions options;
     options.ranks = run_.option("ranks", random_.between(3, 6));
     options.slots_max = options.ranks + 2;
