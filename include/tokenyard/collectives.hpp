@@ -1,9 +1,8 @@
 /// Collectives: operations among ranks that may die, hang, leave and join.
 ///
 /// Every rank has a slot, a number that stays its own whatever happens to the others. An operation
-/// runs among the active ranks of its group; lists with a part for each rank always have size()
-/// parts. Those of inactive ranks are not read; what results hold for them afterwards means
-/// nothing.
+/// runs among the active ranks of its group. Lists with a part for each rank have size() parts:
+/// those of inactive ranks are not read, and hold zeros in results (or see Places).
 ///
 /// After any failure all survivors agree: an operation is done on every one of them, with the same
 /// membership, or it has not happened on any, and inputs are as they were.
@@ -80,6 +79,15 @@ enum class OnFailure : uint8_t {
   exclude,  ///< runs again among the survivors
 };
 
+/// What lists with a part for each rank look like once ranks are lost (all_gather, gather, scatter,
+/// reduce_scatter, all_to_all).
+enum class Places : uint8_t {
+  kept,     ///< size() parts. A lost rank's part of an input is not read, its part of a result is
+            ///< zeros
+  compact,  ///< a part for each active rank, ascending by rank. Calls with another number of parts,
+            ///< as of somebody who has not heard of a loss, fail with InvalidArgument on all ranks
+};
+
 /// How an operation moves its bytes; `automatic` chooses by size, ranks and hosts.
 enum class Algorithm : uint8_t { automatic, doubling, halving_doubling, ring, tree, direct };
 std::string name_of(Algorithm algorithm);
@@ -109,6 +117,7 @@ struct CollectivesOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of every operation, unless told
   std::chrono::nanoseconds silence = std::chrono::seconds(5);   ///< a rank silent so long is gone
   OnFailure on_failure = OnFailure::raise;
+  Places places = Places::kept;  ///< the same on all ranks
   /// For an exact half of the ranks to go on, the store decides as a witness; without, it waits
   /// until others come back, and fails at its deadline.
   bool witness = true;
@@ -132,6 +141,9 @@ class Work {
   void when_done(std::function<void()> call);
   /// Of a receive from any rank: from whom it was.
   uint32_t source() const;
+  /// Returns the ranks of the group that are missing from what was done, ascending: they were lost
+  /// before. Empty while the operation is under way, and if it failed: then the error names them.
+  std::vector<uint32_t> failed_ranks() const;
   /// The algorithm that was chosen, and why:
   /// "direct: 4194304 bytes, 4 ranks on 1 host (> 16 KiB within a host)".
   std::string choice() const;
@@ -146,12 +158,25 @@ class Work {
 /// Ranks that operate together. Calls of one group happen in the same order on all its ranks; any
 /// thread may call, and different groups do not wait for one another. Ranks are counted within the
 /// group.
+///
+/// Copies are the same group. It is closed by `close`, and by the end of the last copy; what is
+/// under way goes on. Once all its active ranks have closed it, it gives back on all of them what
+/// it used: memory, mappings, descriptors. Closing is local and waits for nobody, and any rank may
+/// found a group of the same name at once, together with the others.
+///
+/// Invariant: nothing of a group that is closed is accepted by another one of its name.
 class Group {
  public:
   uint32_t rank() const;
   uint32_t size() const;
   std::vector<uint32_t> active_ranks() const;
+  /// Returns how many parts lists have now: size(), or one for each active rank (Places::compact).
+  uint32_t parts() const;
   const std::string& name() const;
+  /// Ends all copies: later calls throw InvalidArgument, as do calls of ranks that have not closed
+  /// it where others have. The world is never closed. May be called again.
+  void close();
+  bool closed() const;
 
   Work all_reduce(Array in_out, ReduceOp op, CallOptions options = {});
   /// One after the other in one operation; types may differ.
@@ -217,7 +242,9 @@ class Collectives {
   uint32_t size() const;  ///< slots
   Group world() const;
   /// Collective among `ranks` (of the world, any order; group ranks are in that order). Ranks that
-  /// are not among them need not call. The same name on all; a name is used once.
+  /// are not among them need not call. The same name on all; it may be used again once this rank
+  /// has closed the group that had it. A newcomer enters the groups of its ranks that the others
+  /// had open when they let it in. Throws what a barrier throws; then all its ranks may try again.
   Group group(std::span<const uint32_t> ranks, const std::string& name,
               std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 

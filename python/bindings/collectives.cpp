@@ -49,13 +49,19 @@ OnFailure on_failure_of(const std::string& name) {
   throw InvalidArgument("on_failure", "'raise', 'retry' or 'exclude'", "'" + name + "'");
 }
 
+Places places_of(const std::string& name) {
+  if (name == "kept") return Places::kept;
+  if (name == "compact") return Places::compact;
+  throw InvalidArgument("places", "'kept' or 'compact'", "'" + name + "'");
+}
+
 using Handle = std::unique_ptr<CollectivesHandle>;
 
 Handle meet(const std::string& entrance, const std::string& store, const nb::object& own_store,
             bool host_store, const std::string& job, const std::string& secret, uint32_t rank,
             uint32_t size, uint32_t size_max, const std::string& address, const std::string& host,
             const std::string& interconnect, double timeout_s, double silence_s,
-            const std::string& on_failure, bool witness) {
+            const std::string& on_failure, const std::string& places, bool witness) {
   const CollectivesOptions options{
       .store = store,
       .host_store = host_store,
@@ -71,6 +77,7 @@ Handle meet(const std::string& entrance, const std::string& store, const nb::obj
       .timeout = nanoseconds_of(timeout_s),
       .silence = nanoseconds_of(silence_s),
       .on_failure = on_failure_of(on_failure),
+      .places = places_of(places),
       .witness = witness,
       .interrupt = Interrupt(),
   };
@@ -159,7 +166,7 @@ void register_collectives(nb::module_& m) {
       .def_static("meet", &meet, nb::kw_only(), "entrance"_a, "store"_a, "own_store"_a.none(),
                   "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "size_max"_a,
                   "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a, "silence_s"_a,
-                  "on_failure"_a, "witness"_a)
+                  "on_failure"_a, "places"_a, "witness"_a)
       .def_prop_ro("closed", &CollectivesHandle::closed)
       .def_prop_ro("rank", [](const CollectivesHandle& self) { return self.get()->rank(); })
       .def_prop_ro("size",

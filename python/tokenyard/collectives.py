@@ -58,6 +58,9 @@ class Collectives(Closing):
                 `grow`;
                 "retry" once somebody has taken the lost ranks' places; or "exclude": run again
                 among the survivors.
+            places: what lists with a part for each rank look like once ranks are lost: "kept",
+                `size` parts, those of lost ranks zeros in results and not read in inputs; or
+                "compact", a part for each active rank, ascending by rank. Alike on all ranks.
             witness: whether the store decides which half goes on when the ranks are cut in two
                 equal halves; True.
             host_store: whether this rank may run the tcp store; True.
@@ -108,6 +111,7 @@ class Collectives(Closing):
         timeout: float = DEFAULT_TIMEOUT,
         silence: float = DEFAULT_SILENCE,
         on_failure: str = "raise",
+        places: str = "kept",
         witness: bool = True,
         host_store: bool = True,
         address: str = "",
@@ -133,6 +137,7 @@ class Collectives(Closing):
             timeout_s=check_timeout(timeout),
             silence_s=check_timeout(silence, "silence"),
             on_failure=on_failure,
+            places=places,
             witness=witness,
         )
         return cls(native)
@@ -152,11 +157,14 @@ class Collectives(Closing):
         return Group(self._native.world())
 
     def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
-        """A group of some ranks. Collective among them; others need not call.
+        """Makes a group of some ranks. Collective among them; others need not call.
+
+        A context manager that closes it. A newcomer enters the groups that the others had open
+        when they let it in.
 
         Args:
             ranks: of the world, in any order; ranks of the group are counted in that order.
-            name: the same on all; used once.
+            name: the same on all; used again once this rank has closed the group that had it.
             timeout: seconds that an operation may take, unless told; the job's if None.
         """
         members = [size_of("ranks", rank) for rank in ranks]

@@ -58,12 +58,9 @@ uint32_t Collectives::size() const {
 }
 
 Group Collectives::world() const {
-  return Group(
-      std::make_shared<Group::State>(Group::State{.machine = parts_->machine,
-                                                  .id = 0,
-                                                  .name = "world",
-                                                  .rank = rank(),
-                                                  .timeout = parts_->machine->options.timeout}));
+  return Group(std::make_shared<Group::State>(
+      parts_->machine, collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
+      parts_->machine->options.timeout));
 }
 
 Group Collectives::group(std::span<const uint32_t> ranks, const std::string& name,
@@ -85,18 +82,26 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   collectives::GroupIdentity identity = {.name = name,
                                          .slots = {ranks.begin(), ranks.end()},
                                          .self = static_cast<uint32_t>(self - ranks.begin())};
-  identity.id = collectives::Engine::id_of(name, identity.slots);
-  Machine& machine = *parts_->machine;
-  const bool begun_before = machine.engine().add_group(identity);
-  Group group(std::make_shared<Group::State>(
-      Group::State{.machine = parts_->machine,
-                   .id = identity.id,
-                   .name = name,
-                   .rank = identity.self,
-                   .timeout = timeout.value_or(machine.options.timeout)}));
-  // Its first operation; a newcomer to a group that works already has missed it.
-  if (!begun_before) group.barrier().wait();
-  return group;
+  const std::shared_ptr<Machine>& machine = parts_->machine;
+  const std::chrono::nanoseconds limit = timeout.value_or(machine->options.timeout);
+  collectives::Engine& engine = machine->engine();
+  const auto founding = engine.found_group(identity, limit);
+  machine->driver().launched();
+  const auto made = [&] {
+    engine.end_founding(founding);
+    identity.id = founding->id;
+  };
+  try {
+    // A newcomer to a group that works already has missed it.
+    if (founding->barrier) {
+      Work(std::make_shared<Work::State>(Work::State{machine, founding->barrier})).wait();
+    }
+  } catch (...) {
+    made();
+    throw;
+  }
+  made();
+  return Group(std::make_shared<Group::State>(machine, identity, limit));
 }
 
 std::vector<uint32_t> Collectives::active_ranks() const {

@@ -64,7 +64,9 @@ Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options
                                                   .address = control_options(options).address,
                                                   .interconnect = options.interconnect});
   engine_ = std::make_unique<Engine>(
-      transport_, EngineOptions{.self = options.rank, .on_failure = options.on_failure},
+      transport_,
+      EngineOptions{
+          .self = options.rank, .on_failure = options.on_failure, .places = options.places},
       since_start);
   engine_->use(*control_);
   recovery_ = std::make_unique<Recovery>(*engine_, *control_);

@@ -106,20 +106,25 @@ TEST(WireBytes, Message) {
 
 // These had changed once, and the version of the protocol had not.
 TEST(WireBytes, Promise) {
-  const Message message{
-      .epoch = 7,
-      .body = Promise{.ballot = {3, 1},
-                      .progress = {{.group = 9, .slots = {1, 3}, .committed = 4, .begun = 5}},
-                      .suspected = {2},
-                      .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
-                      .admits = {6},
-                      .waiting = {{6, 99}},
-                      .mends = true}};
+  const Message message{.epoch = 7,
+                        .body = Promise{.ballot = {3, 1},
+                                        .progress = {{.group = 9,
+                                                      .slots = {1, 3},
+                                                      .committed = 4,
+                                                      .begun = 5,
+                                                      .label = 0x1112131415161718,
+                                                      .stage = GroupStage::closing}},
+                                        .suspected = {2},
+                                        .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
+                                        .admits = {6},
+                                        .waiting = {{6, 99}},
+                                        .mends = true}};
   EXPECT_EQ(hex(encode(message)),
             "0407000000000000000300000000000000010000000001000000090000000000"
-            "0000020000000100000003000000040000000000000005000000000000000100"
-            "0000020000000200000009000000000000000500000000000000020000000100"
-            "0000030000000a00000000000000060000000000000001000000000000000100"
+            "0000020000000100000003000000040000000000000005000000000000001817"
+            "1615141312110101000000020000000200000009000000000000000500000000"
+            "000000020000000100000003000000"
+            "0a00000000000000060000000000000001000000000000000100"
             "0000060000000100000006000000630000000000000001");
 }
 

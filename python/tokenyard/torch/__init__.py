@@ -22,9 +22,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ..collectives import Collectives
+from ..errors import invalid
 from ..moe import Dispatched, Exchange, MoE
 from . import build
 from .elastic import PeerState, evict, grow, join_group, peer_states
+from .objects import give_none_for_lost_ranks
 from .options import Options
 from .seat import create, job_of
 from .training import average_hook
@@ -38,6 +40,7 @@ __all__ = [
     "average_hook",
     "collectives",
     "evict",
+    "failed_ranks",
     "grow",
     "join_group",
     "monitored_barrier",
@@ -51,6 +54,23 @@ def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
     Ranks are those of the process's first such group, usually the default group.
     """
     return job_of(group).collectives
+
+
+def failed_ranks(work: dist.Work) -> list[int]:
+    """Returns the ranks of its group that are missing from what an operation has done, ascending.
+
+    They were lost before; their places in gathered outputs hold zeros. Empty while the operation is
+    under way, and if it failed: then the error names them.
+
+    >>> work = dist.all_gather(outputs, tensor, async_op=True)
+    >>> work.wait()
+    >>> tokenyard.torch.failed_ranks(work)
+    [1]
+    """
+    ranks = build.load().failed_ranks(work)
+    if ranks is None:
+        raise invalid("work", "an operation of backend tokenyard", repr(work))
+    return sorted(ranks)
 
 
 def monitored_barrier(
@@ -68,3 +88,4 @@ def monitored_barrier(
 if "tokenyard" not in dist.Backend.backend_list:
     dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu"])
 build.load()
+give_none_for_lost_ranks()

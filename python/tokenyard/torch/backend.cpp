@@ -80,6 +80,11 @@ TokenyardBackend::Place TokenyardBackend::place() const {
   return place_;
 }
 
+int TokenyardBackend::parts() const {
+  const SharedGroup group = place().group;
+  return group ? static_cast<int>(table->parts(group.get())) : size_;
+}
+
 TokenyardBackend::TorchWorkPtr TokenyardBackend::work(OpType type, const char* title,
                                                       Tensors inputs, Tensors outputs) const {
   return c10::make_intrusive<TorchWork>(rank_, type, title, std::move(inputs), std::move(outputs),
@@ -209,7 +214,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather(TensorLists& outputs, Tens
 TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   // outputs[r][i] is rank r's inputs[i].
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(parts()),
                     "output lists should be equal to world size");
   Tensors flat;
   for (const Tensors& list : outputs) {
@@ -262,7 +267,7 @@ TokenyardBackend::Call TokenyardBackend::into_one(Operands& operands, const Argu
                                                   Milliseconds timeout) const {
   return {.kind = core::Kind::all_gather,
           .in = {operands.read(part, input)},
-          .out = cut_equally(whole, output, operands.written(whole, output), size_),
+          .out = cut_into_parts(whole, output, operands.written(whole, output), input, parts()),
           .timeout = timeout};
 }
 
@@ -335,11 +340,12 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_coalesced(
     const Argument whole = one ? Argument{"input"} : Argument{"inputs", item};
     const Argument part = one ? Argument{"output"} : Argument{"outputs", item};
     const core::Array input = operands->read(whole, inputs[item], reduced);
-    calls.emplace_back(operands, Call{.kind = core::Kind::reduce_scatter,
-                                      .in = cut_equally(whole, inputs[item], input, size_),
-                                      .out = {operands->written(part, outputs[item], reduced)},
-                                      .timeout = options.timeout,
-                                      .reduction = reduction_of(options.reduceOp)});
+    calls.emplace_back(
+        operands, Call{.kind = core::Kind::reduce_scatter,
+                       .in = cut_into_parts(whole, inputs[item], input, outputs[item], parts()),
+                       .out = {operands->written(part, outputs[item], reduced)},
+                       .timeout = options.timeout,
+                       .reduction = reduction_of(options.reduceOp)});
   }
   return begin(
       work(OpType::_REDUCE_SCATTER_BASE, "tokenyard:_reduce_scatter_base", inputs, outputs),
@@ -368,8 +374,8 @@ TokenyardBackend::WorkPtr TokenyardBackend::alltoall_base(at::Tensor& output, at
   return begin(
       work(OpType::ALLTOALL_BASE, "tokenyard:all_to_all", {input}, {output}), operands,
       {.kind = core::Kind::all_to_all,
-       .in = cut_rows({"input"}, input, from, "input_split_sizes", input_splits, size_),
-       .out = cut_rows({"output"}, output, into, "output_split_sizes", output_splits, size_),
+       .in = cut_rows({"input"}, input, from, "input_split_sizes", input_splits, parts()),
+       .out = cut_rows({"output"}, output, into, "output_split_sizes", output_splits, parts()),
        .timeout = options.timeout});
 }
 

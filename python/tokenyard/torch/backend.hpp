@@ -145,6 +145,8 @@ class TokenyardBackend final : public c10d::Backend {
     std::shared_ptr<AbortFlag> aborted;
   };
   Place place() const;
+  /// How many parts lists have now.
+  int parts() const;
 
   mutable std::mutex place_mutex_;
   Place place_;

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,6 @@ class Job:
         self._global_ranks = global_ranks
         collectives.before_growth = self._require_default_numbers
         collectives.after_growth = self.follow
-        self._names: Counter[str] = Counter()
         self._groups = 0
         self._lock = threading.Lock()
         _jobs.append(self)
@@ -66,15 +64,11 @@ class Job:
         with self._lock:
             self._groups += 1
             first = self._groups == 1
-            # torch uses a name again once its group is destroyed, on all ranks alike. One that has
-            # failed is used up, too: the job may know it already.
-            self._names[name] += 1
-            use = self._names[name]
         try:
             if first:
                 return self.collectives.world()
             ranks = [self._global_ranks.index(rank) for rank in global_ranks]
-            return self.collectives.group(ranks, f"{name}/{use}", timeout=timeout)
+            return self.collectives.group(ranks, name, timeout=timeout)
         except BaseException:
             if self._is_last():
                 self.abandon()

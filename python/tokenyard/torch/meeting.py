@@ -47,5 +47,14 @@ def stay_alone(rank: int, size: int, options: Options, timeout: float) -> TorchC
 
 
 def _chosen(options: Options) -> dict[str, Any]:
-    names = ("size_max", "silence", "on_failure", "witness", "address", "host", "interconnect")
+    names = (
+        "size_max",
+        "silence",
+        "on_failure",
+        "places",
+        "witness",
+        "address",
+        "host",
+        "interconnect",
+    )
     return {name: getattr(options, name) for name in names}

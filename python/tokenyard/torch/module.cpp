@@ -30,6 +30,14 @@ py::object seat_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return ours != nullptr ? ours->seat() : py::none();
 }
 
+/// Nothing for another's work.
+std::optional<std::set<uint32_t>> failed_ranks(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto* ours = dynamic_cast<const TorchWork*>(work.get());
+  if (ours == nullptr) return std::nullopt;
+  const py::gil_scoped_release unlocked;
+  return ours->failed_ranks();
+}
+
 TokenyardBackend& ours(const c10::intrusive_ptr<c10d::Backend>& backend) {
   auto* const found = dynamic_cast<TokenyardBackend*>(backend.get());
   TORCH_CHECK_VALUE(found != nullptr, "not a backend of tokenyard's");
@@ -68,6 +76,7 @@ PYBIND11_MODULE(tokenyard_backend, m) {
         py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"),
         py::arg("global_ranks"), py::arg("seat"));
   m.def("seat_of", &backend::seat_of, py::arg("backend"));
+  m.def("failed_ranks", &backend::failed_ranks, py::arg("work"));
   m.def("move_to", &backend::move_to, py::arg("backend"), py::arg("group"));
   m.def("retire", &backend::retire, py::arg("backend"), py::arg("instead"));
 #ifdef C10D_BACKEND_HAS_RECONFIGURE

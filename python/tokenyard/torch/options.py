@@ -16,6 +16,9 @@ class Options:
 
     on_failure: str = "raise"
     """What an operation does that was aborted because ranks are gone; see Collectives.connect."""
+    places: str = "kept"
+    """What outputs with a part for each rank look like once ranks are lost; see
+    Collectives.connect."""
     silence: float = DEFAULT_SILENCE
     """Seconds after which a rank that is not heard of is gone."""
     join: bool = False

@@ -124,7 +124,7 @@ class Seat:
         return "whole" if len(group.active_ranks()) == group.size else "ranks lost"
 
     def shutdown(self) -> None:
-        job, _ = self._rise()
+        job, _ = self._rise()  # Which closes the group.
         if job is not None:
             job.without_one_group()
 
@@ -209,9 +209,12 @@ class Seat:
     def _rise(self) -> tuple[Job | None, bool]:
         """torch shuts a group down, or aborts it, as often as its user says so."""
         with self._lock:
-            job, self._job, self._group = self._job, None, None
+            job, self._job = self._job, None
+            group, self._group = self._group, None
         if job is not None:
             job.seats.discard(self)
+        if group is not None:
+            group.close()
         return job, self._founder
 
     def _capsule(self) -> Any:

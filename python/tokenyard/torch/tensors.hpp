@@ -160,6 +160,16 @@ inline std::vector<core::Array> cut_equally(const Argument& argument, const at::
              std::vector<uint64_t>(ranks, whole.elements / ranks));
 }
 
+/// Parts as long as `part`, however many that are: the core compares them with the ranks there are,
+/// and names those that are lost. Where that cannot be told, as many as there are ranks.
+inline std::vector<core::Array> cut_into_parts(const Argument& argument, const at::Tensor& tensor,
+                                               const core::Array& whole, const at::Tensor& part,
+                                               int ranks) {
+  const int64_t all = tensor.numel(), one = part.numel();
+  const bool fit = all > 0 && one > 0 && all % one == 0;
+  return cut_equally(argument, tensor, whole, fit ? static_cast<int>(all / one) : ranks);
+}
+
 /// Parts along the first dimension, of `splits` rows each; of equal size if there are no splits.
 inline std::vector<core::Array> cut_rows(const Argument& argument, const at::Tensor& tensor,
                                          const core::Array& whole, const char* splits_argument,

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -192,6 +193,16 @@ class TorchWork : public c10d::Work {
 
   int sourceRank() const override {
     return parts_.empty() ? -1 : static_cast<int>(table->source(parts_.front().work()));
+  }
+
+  /// Ranks of the group that are missing from the results of any of its operations.
+  std::set<uint32_t> failed_ranks() const {
+    std::set<uint32_t> ranks;
+    const auto take = [](void* taker, uint32_t rank) {
+      static_cast<std::set<uint32_t>*>(taker)->insert(rank);
+    };
+    for (const Part& part : parts_) table->failed_ranks(part.work(), take, &ranks);
+    return ranks;
   }
 
   std::vector<at::Tensor> result() override { return outputs_; }

@@ -203,7 +203,6 @@ Task move_apart(Attempt& attempt, Call call, Choice choice) {
   for (size_t part = 0; part < out.size(); ++part) {
     if (!changes_an_input(attempt, call, call.out[part])) continue;
     std::byte* result = attempt.undo.scratch(out[part].bytes());
-    std::memcpy(result, out[part].data, out[part].bytes());  // Parts of lost ranks stay so.
     attempt.undo.stage(out[part].data, result, out[part].bytes());
     out[part].data = result;
   }
@@ -234,6 +233,55 @@ size_t Call::bytes_written() const {
   return bytes;
 }
 
+void Call::clear_places(uint32_t self, const std::vector<uint32_t>& ranks) const {
+  const OperationKind kind = signature.kind;
+  const bool gathers = kind == OperationKind::all_gather || kind == OperationKind::all_to_all ||
+                       (kind == OperationKind::gather && signature.root == self);
+  if (!gathers) return;
+  for (const uint32_t rank : ranks) {
+    if (rank < out.size() && out[rank].bytes() > 0) {
+      std::memset(out[rank].data, 0, out[rank].bytes());
+    }
+  }
+}
+
+namespace {
+
+bool lists_inputs(OperationKind kind) {
+  return kind == OperationKind::scatter || kind == OperationKind::reduce_scatter ||
+         kind == OperationKind::all_to_all;
+}
+bool lists_results(OperationKind kind) {
+  return kind == OperationKind::gather || kind == OperationKind::all_gather ||
+         kind == OperationKind::all_to_all;
+}
+/// A list with a part for each of `size` ranks; empty ones but for `ranks`.
+template <typename List>
+List spread_list(const List& parts, const std::vector<uint32_t>& ranks, size_t size) {
+  List places(size);
+  for (size_t place = 0; place < ranks.size(); ++place) places[ranks[place]] = parts[place];
+  return places;
+}
+
+}  // namespace
+
+bool Call::has_parts_for(size_t ranks) const {
+  return (!lists_inputs(signature.kind) || in.size() == ranks) &&
+         (!lists_results(signature.kind) || out.size() == ranks);
+}
+
+bool Call::own_part_fits(uint32_t self) const {
+  const size_t given = in[lists_inputs(signature.kind) ? self : 0].elements;
+  return out[lists_results(signature.kind) ? self : 0].elements == given;
+}
+
+Call Call::spread(const std::vector<uint32_t>& ranks, size_t size) const {
+  Call call = *this;
+  if (lists_inputs(signature.kind)) call.in = spread_list(in, ranks, size);
+  if (lists_results(signature.kind)) call.out = spread_list(out, ranks, size);
+  return call;
+}
+
 Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
   switch (call.signature.kind) {
     case OperationKind::barrier:
@@ -255,6 +303,8 @@ Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
       });
       return apart ? move_parts(attempt, call, choice) : move_apart(attempt, call, choice);
     }
+    case OperationKind::close:
+      break;  // A queue's own; see engine/parting.cpp.
   }
   throw InternalError("an operation of no kind");
 }

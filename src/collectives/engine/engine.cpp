@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collectives/engine/engine_turn.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -19,30 +20,12 @@ constexpr Instant asked_again_for = std::chrono::seconds(2);
 
 }  // namespace
 
-/// Holds the lock; tells of what has ended once it has let go.
-class Engine::Turn {
- public:
-  explicit Turn(Engine& engine, bool patiently = false) : engine_(engine) {
-    patiently ? engine.mutex_.lock_patiently() : engine.mutex_.lock();
-  }
-  ~Turn() {
-    std::vector<std::shared_ptr<Outcome>> finished;
-    finished.swap(engine_.around_.finished);
-    engine_.mutex_.unlock();
-    for (const std::shared_ptr<Outcome>& outcome : finished) outcome->announce();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  Engine& engine_;
-};
-
 Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock)
     : clock_(std::move(clock)), transport_(std::move(transport)) {
   around_.transport = transport_.get();
   around_.self = options.self;
   around_.on_failure = options.on_failure;
+  around_.places = options.places;
   around_.chunk_bytes = options.chunk_bytes;
   around_.mutant = options.mutant;
 }
@@ -50,34 +33,6 @@ Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Cloc
 void Engine::use(MembershipControl& control) {
   const std::lock_guard lock(mutex_);
   around_.control = &control;
-}
-
-GroupId Engine::id_of(const std::string& name, const std::vector<Slot>& slots) {
-  std::vector<uint64_t> parts(name.begin(), name.end());
-  parts.push_back(~uint64_t{0});
-  parts.insert(parts.end(), slots.begin(), slots.end());
-  return fingerprint(parts);
-}
-
-bool Engine::add_group(const GroupIdentity& identity) {
-  const std::lock_guard lock(mutex_);
-  const auto before = committed_before_.find(identity.id);
-  const Sequence committed = before != committed_before_.end() ? before->second : 0;
-  const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
-  if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
-  messages_.try_emplace(identity.id, around_, identity);
-  if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
-    queue(identity.id).fail(why);
-    messages_.at(identity.id).fail(why);
-  }
-  return committed > 0;
-}
-
-OperationQueue& Engine::queue(GroupId group) {
-  return queues_.at(group);
-}
-const OperationQueue& Engine::queue(GroupId group) const {
-  return queues_.at(group);
 }
 
 GroupIdentity Engine::identity(GroupId group) const {
@@ -98,6 +53,7 @@ std::shared_ptr<Operation> Engine::start(GroupId group, Call call,
 std::shared_ptr<Outcome> Engine::send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
                                       std::chrono::nanoseconds timeout) {
   const Turn turn(*this, true);
+  queue(group);
   return messages_.at(group).send(array, to, tag, clock_(), timeout);
 }
 
@@ -105,6 +61,7 @@ std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::option
                                          uint64_t tag, std::chrono::nanoseconds timeout) {
   const Instant now = clock_();
   const Turn turn(*this, true);
+  queue(group);
   PointToPoint& messages = messages_.at(group);
   auto outcome = messages.receive(array, from, tag, now, timeout);
   messages.poll(now, PointToPoint::Attention::nobody);
@@ -127,6 +84,7 @@ bool Engine::poll_queues() {
     if (attended != PointToPoint::Attention::nobody || !messages.idle())
       moved = messages.poll(now, attended) || moved;
   }
+  if (!closing_.empty()) forget_groups();
   look_at_farewell();
   return moved;
 }
@@ -145,10 +103,12 @@ bool Engine::prepare_to_sleep() {
 
 bool Engine::busy() const {
   const std::lock_guard lock(mutex_);
-  const auto works = [](const auto& entry) { return !entry.second.idle(); };
+  const Instant now = clock_();
   return attention() != PointToPoint::Attention::nobody ||
-         std::any_of(queues_.begin(), queues_.end(), works) ||
-         std::any_of(messages_.begin(), messages_.end(), works);
+         std::any_of(queues_.begin(), queues_.end(),
+                     [&](const auto& entry) { return !entry.second.idle(now); }) ||
+         std::any_of(messages_.begin(), messages_.end(),
+                     [](const auto& entry) { return !entry.second.idle(); });
 }
 
 std::optional<Instant> Engine::next_deadline() const {
@@ -231,6 +191,7 @@ void Engine::cancel(const std::exception_ptr& why) {
     ended_ = why;
     for (auto& [id, queue] : queues_) queue.fail(why);
     for (auto& [id, messages] : messages_) messages.fail(why);
+    forget_groups();
     look_at_farewell();
   }
   on_news_();
@@ -326,7 +287,9 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
     progress.push_back({.group = id,
                         .slots = std::move(slots),
                         .committed = queue.committed(),
-                        .begun = queue.begun()});
+                        .begun = queue.begun(),
+                        .label = queue.identity().label,
+                        .stage = queue.stage()});
   }
   return progress;
 }
@@ -342,14 +305,15 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
     ++around_.counters.epochs;
     if (!transport_) return;
     transport_->begin_epoch(verdict.next, contacts);
-    for (const GroupProgress& group : verdict.groups)
-      committed_before_[group.group] = group.committed;
+    told_.clear();
+    for (const GroupProgress& group : verdict.groups) told_[group.group] = group;
+    rename_foundings();
     for (auto& [id, queue] : queues_) {
-      const auto said = committed_before_.find(id);
-      const Sequence committed = said != committed_before_.end() ? said->second : queue.committed();
+      const auto said = told_.find(id);
       if (id == 0) queue.extend(verdict.next.slots);
-      queue.install(verdict, committed, now);
+      queue.install(verdict, said != told_.end() ? &said->second : nullptr, now);
     }
+    around_.founded.clear();
     around_.frozen = false;
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);

@@ -20,8 +20,17 @@ namespace tokenyard::collectives {
 struct EngineOptions {
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
+  Places places = Places::kept;
   size_t chunk_bytes = size_t{128} << 10;
   EngineMutant mutant = EngineMutant::none;
+};
+
+/// A group in the making: done when all its ranks are there.
+struct Founding {
+  /// Null if the others made the group before this process came.
+  std::shared_ptr<Operation> barrier;
+  GroupId id = 0;        ///< under the engine's lock until the barrier is done
+  bool awaited = false;  ///< somebody waits for it
 };
 
 class Engine final : public Participant {
@@ -35,12 +44,23 @@ class Engine final : public Participant {
   /// something to `announce`. The control plane's thread runs no caller's code.
   void on_news(std::function<void()> call) { on_news_ = std::move(call); }
 
-  /// What all ranks of a group call it by; world: 0.
-  static GroupId id_of(const std::string& name, const std::vector<Slot>& slots);
-  /// Throws InvalidArgument if there is one of this name. True: operations of it have been done
-  /// already, before this process came.
+  /// Adds a group whose number its ranks know. Throws InvalidArgument if there is one of it. True:
+  /// operations of it have been done already, before this process came.
   bool add_group(const GroupIdentity& identity);
   GroupIdentity identity(GroupId group) const;
+
+  /// Makes a group of a name and slots together with its other ranks, or enters one that they have
+  /// made before this process came (engine_groups.cpp). Throws InvalidArgument if one of this name
+  /// and slots is open here. Ends with `end_founding`, whatever became of it.
+  std::shared_ptr<Founding> found_group(GroupIdentity identity, std::chrono::nanoseconds timeout);
+  void end_founding(const std::shared_ptr<Founding>& founding);
+  /// No more calls of this group. What is under way goes on; once all its ranks have closed it, it
+  /// is forgotten, and what it used given back.
+  void close_group(GroupId group);
+  /// Some group is closed here and not yet by all its ranks.
+  bool closing() const;
+  /// How many groups there are, those included that are being closed.
+  size_t groups() const;
 
   std::shared_ptr<Operation> start(GroupId group, Call call, std::chrono::nanoseconds timeout);
 
@@ -106,8 +126,13 @@ class Engine final : public Participant {
   void note_places(const Verdict& verdict);
   PointToPoint::Attention attention() const;
   void look_at_farewell();
+  /// Throws InvalidArgument if it is closed.
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
+  void insert_group(const GroupIdentity& identity, Sequence committed);
+  GroupId founding_id(uint64_t label) const;
+  void rename_foundings();
+  void forget_groups();
 
   const Clock clock_;
   std::shared_ptr<Transport> transport_;  // null once closed
@@ -117,7 +142,9 @@ class Engine final : public Participant {
   Surroundings around_;
   std::map<GroupId, OperationQueue> queues_;
   std::map<GroupId, PointToPoint> messages_;
-  std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
+  std::map<GroupId, GroupProgress> told_;                    // by the last verdict
+  std::map<uint64_t, std::shared_ptr<Founding>> foundings_;  // by label
+  std::set<GroupId> closing_;
   View mended_;
   std::map<Slot, Epoch> came_in_;
   std::set<Slot> lost_before_;  // slots that a process has lost since this one came

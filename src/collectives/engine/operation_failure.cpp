@@ -37,6 +37,7 @@ void OperationQueue::refuse(const Refusal& refusal) {
   // Nobody has committed: each rank that has called what this one has not is among those who must
   // enter the round, and its frames are refused by whoever hears them first.
   run_.stop();
+  parting_.reset();
   refusal_ = refusal;
   phase_ = Phase::refusing;
   talk_->refuse(attempt_->team.ranks, refusal);
@@ -57,11 +58,28 @@ void OperationQueue::finish_refusal() {
   // Nothing of the operation is under way any more: its arrays are the caller's again.
   undo_.restore();
   ++committed_;  // done for good, though nothing was
+  if (queue_.empty()) {
+    phase_ = Phase::idle;  // Others have called something of a group that this rank has closed.
+    return;
+  }
+  if (refusal_.one == refusal_.other) {
+    return finish_head(std::make_exception_ptr(
+        InvalidArgument(what, unplaced_parts(),
+                        fmt::format("{} on rank {} with {} parts", describe(refusal_.one_called),
+                                    refusal_.one, refusal_.one_bytes),
+                        refusal_.one)));
+  }
   finish_head(std::make_exception_ptr(
       InvalidArgument(what, mine_is_other ? other : one, mine_is_other ? one : other, with)));
 }
 
 void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
+  if (queue_.empty()) {  // It was parting.
+    open_conversation();
+    take_back();
+    unusable_ = true;
+    return;
+  }
   const bool quiet = talk_->push();
   take_back();
   if (quiet) {
@@ -161,6 +179,7 @@ void OperationQueue::repair_loss(Slot slot, Epoch came_in) {
 
 void OperationQueue::fail(const std::exception_ptr& why) {
   failed_ = why;
+  over_ = stage_ != GroupStage::open;
   open_conversation();
   unusable_ = true;
   if (phase_ != Phase::idle) take_back();
@@ -206,6 +225,8 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
 }
 
 void OperationQueue::accuse(uint32_t rank) const {
+  // The others may have closed a group that this process has entered, and used nothing of it yet.
+  if (identity_.label != 0 && committed_ > 0 && last_committed_.empty()) return;
   around_.control->accuse(
       {.slot = identity_.slots[rank], .group = identity_.id, .sequence = committed_ + 1},
       around_.view.epoch);
@@ -232,10 +253,11 @@ void OperationQueue::give_up(Instant now) {
   }
 }
 
-void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant now) {
+void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, Instant now) {
   open_conversation();
   attempt_.reset();
   if (failed_) return;
+  const Sequence committed = told != nullptr ? told->committed : committed_;
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 
   if (committed > committed_) {
@@ -246,11 +268,13 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
       finish_refusal();
     } else if (phase_ == Phase::idle && queue_.empty()) {
       committed_ = committed;  // a newcomer, or one that gave up before the others agreed
+      last_committed_ = team_members_;
     } else {
       throw InternalError(fmt::format("operation {} of group \"{}\" is said to be done", committed,
                                       identity_.name));
     }
   }
+  if (end_parting(told)) return;
   const bool under_way = phase_ != Phase::idle && phase_ != Phase::awaiting_ranks;
   if (under_way && phase_ == Phase::refusing) {
     finish_refusal();  // whoever does not know of it is told by what it then hears

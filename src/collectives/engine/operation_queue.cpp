@@ -76,20 +76,23 @@ void OperationQueue::add(std::shared_ptr<Operation> operation) {
 
 bool OperationQueue::poll(Instant now) {
   if (failed_) return false;
-  if (queue_.empty()) {
+  if (queue_.empty() && stage_ == GroupStage::open) {
     if (talk_) talk_->push();  // the last word of the operation before
     return false;
   }
   bool moved = false;
   if (!around_.frozen && !unusable_) {
     try {
-      if (phase_ == Phase::idle) begin(now);
+      if (phase_ == Phase::idle) queue_.empty() ? begin_parting(now) : begin(now);
       const Sequence before = committed_;
       advance();
       moved = run_.take_progress() || committed_ != before;
       moved = talk_->take_moved() || moved;
       const bool waits = phase_ == Phase::running || phase_ == Phase::committing;
-      if (!moved && waits && now > began_ + unusual) talk_->look_around(attempt_->team.ranks);
+      const bool parts = phase_ == Phase::parting && !over_;
+      if (!moved && ((waits && now > began_ + unusual) || (parts && now > began_ + slow))) {
+        talk_->look_around(attempt_->team.ranks);
+      }
     } catch (const CallsDiffer& differ) {
       refuse(differ.refusal);
     } catch (const BrokenByPeer& broken) {
@@ -110,7 +113,8 @@ void OperationQueue::begin(Instant now) {
   // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
   const Call& call = operation.call;
   const size_t ranks_now = identity_.slots.size();
-  if (call.has_parts(identity_.self) && call.parts() < ranks_now) {
+  if (around_.places == Places::kept && call.has_parts(identity_.self) &&
+      call.parts() < ranks_now) {
     return finish_head(std::make_exception_ptr(
         OperationAborted(name_of(call.signature.kind), committed_ + 1, around_.view.epoch, {})));
   }
@@ -129,6 +133,10 @@ void OperationQueue::begin(Instant now) {
     finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
                                                          around_.lost_in(), {signature.root})));
     return;
+  }
+  if (around_.places == Places::compact && call.has_parts(identity_.self)) {
+    place_parts(operation);
+    if (phase_ == Phase::refusing) return;
   }
   operation.shape = shape_of(attempt_->team, attempt_->host_of);
   operation.chosen = choose(signature.kind, signature.type, operation.call.bytes, operation.shape,
@@ -164,6 +172,10 @@ void OperationQueue::prepare_attempt() {
                            .host_of = std::move(host_of),
                            .chunk_bytes = around_.chunk_bytes,
                            .large = false});
+  team_members_.clear();
+  for (const uint32_t rank : attempt_->team.ranks) {
+    team_members_.push_back(*around_.view.at(identity_.slots[rank]));
+  }
 }
 
 std::string OperationQueue::choice(OperationKind kind, size_t bytes) const {
@@ -181,7 +193,7 @@ void OperationQueue::extend(uint32_t slots) {
 
 Task OperationQueue::operate() {
   const Operation& operation = *queue_.front();
-  Task data = perform(*attempt_, operation.call, operation.chosen);
+  Task data = perform(*attempt_, operation.placed_call(), operation.chosen);
   co_await data;
   if (around_.mutant == EngineMutant::round_skipped) co_return;
   phase_ = Phase::committing;
@@ -194,15 +206,22 @@ void OperationQueue::advance() {
     if (talk_->refused(attempt_->team.ranks)) finish_refusal();
     return;
   }
-  if (phase_ != Phase::running && phase_ != Phase::committing) return;
+  if (phase_ != Phase::running && phase_ != Phase::committing && phase_ != Phase::parting) return;
   talk_->push();
-  if (run_.poll()) commit();
+  if (over_ || !run_.poll()) return;
+  if (phase_ == Phase::parting) {
+    over_ = true;
+  } else {
+    commit();
+  }
 }
 
 void OperationQueue::commit() {
   undo_.commit();
+  settle_results(*queue_.front());
   ++committed_;
   ++around_.counters.committed;
+  if (committed_ == 1 && identity_.label != 0) ++around_.founded[identity_.label];
   finish_head(nullptr);
 }
 

@@ -221,6 +221,7 @@ std::vector<GroupProgress> merged(const Evidence& evidence) {
       GroupProgress& group = found->second;
       if (group.slots != progress.slots) group.slots = united(group.slots, progress.slots);
       group.begun = 0;
+      group.stage = std::max(group.stage, progress.stage);
       group.committed = evidence.mutant == Mutant::committed_is_least
                             ? std::min(group.committed, progress.committed)
                             : std::max(group.committed, progress.committed);

@@ -24,8 +24,10 @@ void merge_commits(std::vector<GroupProgress>& into, const std::vector<GroupProg
         [](const GroupProgress& a, const GroupProgress& b) { return a.group < b.group; });
     if (place == into.end() || place->group != told.group)
       into.insert(place, told)->begun = 0;
-    else
+    else {
       place->committed = std::max(place->committed, told.committed);
+      place->stage = std::max(place->stage, told.stage);
+    }
   }
 }
 
