@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Holdings:
         return cls(
             resident_kb=int(status["VmRSS"].split()[0]),
             mappings=len(Path("/proc/self/maps").read_text().splitlines()),
-            descriptors=len(os.listdir("/proc/self/fd")),
+            descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
             threads=int(status["Threads"]),
         )
 
@@ -45,8 +44,8 @@ class Holdings:
 
 
 def cycle(once: Callable[[int], object], cycles: int, settle: Callable[[], object]) -> None:
-    """Calls `once(number)` so often; asserts that the process holds afterwards what it held after the
-    first tenth. `settle` lets what was closed last come to its end."""
+    """Calls `once(number)` so often; asserts that the process holds afterwards what it held after
+    the first tenth. `settle` lets what was closed last come to its end."""
     for number in range(cycles // 10):
         once(number)
     settle()

@@ -113,8 +113,8 @@ def compact(say: Any, rank: int, size: int, store: str) -> None:
         assert "lost ranks: 1" in refused.value.expected
         assert "on rank 2 with 4 parts" in refused.value.seen
         # And so is everybody if only one rank's own part does not fit.
+        out = np.ones(3 if rank == 0 else 5, mine.dtype)
         with pytest.raises(tokenyard.InvalidArgument):
-            out = np.ones(3 if rank == 0 else 5, mine.dtype)
             world.reduce_scatter(np.ones((3, 3), mine.dtype), out).wait()
         world.barrier().wait()
 

@@ -17,6 +17,7 @@
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
+#include "collectives/simulated/reunions.hpp"
 #include "collectives/simulated/simulated_transport.hpp"
 #include "tokenyard/error.hpp"
 
@@ -38,6 +39,7 @@ class EngineProgram final : public Program {
     Instant timeout = std::chrono::hours(1);
     bool rooted = false;  ///< nobody comes in a lost rank's place, or everybody waits for it
     LetterChecker* letters = nullptr;  ///< who watches the messages; without, none are written
+    bool reunions = false;             ///< a group comes and goes beside the operations
     RecoveryCalls::Options recovery = {};
     Sequence grow_at = 0;  ///< a founder grows the job twice after so many operations of the world
     uint32_t slots_max = 0;
@@ -75,6 +77,7 @@ class EngineProgram final : public Program {
     engine_.use(control_);
     if (options.letters != nullptr)
       letters_.emplace(self, engine_, *options.letters, options.timeout);
+    if (options.reunions) reunions_.emplace(self.slot, engine_, options.ranks);
   }
 
   ~EngineProgram() override { control_.closed = true; }
@@ -85,9 +88,12 @@ class EngineProgram final : public Program {
   }
   /// Until nothing moves.
   void drive() {
-    for (int round = 0; engine_.poll(true); ++round)
-      invariant(round < 100'000, "the engine is busy without end");
-    settle();
+    do {
+      for (int round = 0; engine_.poll(true); ++round)
+        invariant(round < 100'000, "the engine is busy without end");
+      settle();
+    } while (reunions_ && view_.epoch > 0 && !over_ && !engine_.frozen() &&
+             reunions_->settle(groups_.at(0).committed));
     if (!over_ && view_.epoch > 0 && calls_.advance()) {
       for (const auto& [id, group] : groups_) outside_.failed(id);
     }
@@ -196,6 +202,12 @@ class EngineProgram final : public Program {
   const View& channels_of() const { return channels_of_; }
   bool frozen() const override { return engine_.frozen(); }
   bool misses_quorum() const override { return engine_.missing_quorum().has_value(); }
+  std::string unfinished() const override {
+    if (!reunions_ || over_) return "";
+    if (reunions_->held() < groups_.at(0).committed)
+      return fmt::format("has held {} reunions", reunions_->held());
+    return engine_.groups() > groups_.size() ? "keeps a group that it has closed" : "";
+  }
   RecoveryCalls& calls() { return calls_; }
 
  private:
@@ -333,6 +345,7 @@ class EngineProgram final : public Program {
   const std::shared_ptr<SimulatedTransport> transport_;
   std::map<GroupId, Group> groups_;  // whose memory the engine uses, as it does that of letters
   std::optional<Letters> letters_;
+  std::optional<Reunions> reunions_;
   Engine engine_;
   Control control_;
   View view_, channels_of_;

@@ -41,6 +41,7 @@ struct JobOptions {
   bool makes_way = true;                     ///< some ranks that live are replaced on purpose
   bool newcomers = true;                     ///< may come, also where nobody waits for them
   bool letters = false;                      ///< engines send messages, too
+  bool reunions = false;                     ///< engines make and close groups, too
   RecoveryCalls::Options recovery = {};      ///< of engines that raise
   Sequence grow_at = 0;                      ///< founders grow the job then; 0: never
 };

@@ -30,6 +30,8 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
   options.recovery.seed ^= process.self.incarnation * 0x9e3779b97f4a7c15u;
   if (asked.only_full) options.on_failure = OnFailure::retry;
   if (asked.raises) options.on_failure = OnFailure::raise;
+  options.reunions = job.options.reunions && !job.options.newcomers &&
+                     options.on_failure == OnFailure::exclude;
   const auto engine = [&process]() -> EngineProgram& {
     return static_cast<EngineProgram&>(*process.engine);
   };
