@@ -157,6 +157,20 @@ TEST(GroupClosing, AFoundingGoesOnInTheNextEpoch) {
   EXPECT_EQ(second->id, third->id);
 }
 
+// Who had begun counted the groups of the epoch before, and never met who began in this one.
+TEST(GroupClosing, AFoundingThatGoesOnCountsAnew) {
+  Groups groups({.ranks = 3, .on_failure = OnFailure::exclude});
+  for (int before = 0; before < 2; ++before) {
+    groups.close(groups.found_on(kThree), kThree);
+    groups.expect_forgotten(kThree);
+  }
+  const auto early = groups.found(0);
+  groups.world.install(groups.world.agree({2}));
+  const auto late = groups.found(1);
+  groups.world.run({early->barrier, late->barrier});
+  EXPECT_EQ(early->id, late->id);
+}
+
 TEST(GroupClosing, AFoundingThatWasInterruptedIsTheSameWhenItsCallerComesBack) {
   Groups groups({.ranks = 2});
   const auto interrupted = groups.found(0);

@@ -18,11 +18,15 @@ LOST, LEFT = 1, [0, 2, 3]
 
 
 def until_lost(world: tokenyard.Group) -> None:
+    """All are told by the same operation."""
     deadline = time.monotonic() + 60
-    while world.active_ranks() != LEFT:
+    lost: list[int] = []
+    while lost != [LOST]:
         assert time.monotonic() < deadline
-        world.barrier().wait()
-    world.barrier().wait()
+        work = world.barrier()
+        work.wait()
+        lost = work.failed_ranks()
+    assert world.active_ranks() == LEFT
 
 
 def kept(say: Any, rank: int, size: int, store: str) -> None:

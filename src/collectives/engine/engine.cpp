@@ -307,13 +307,14 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
     transport_->begin_epoch(verdict.next, contacts);
     told_.clear();
     for (const GroupProgress& group : verdict.groups) told_[group.group] = group;
+    around_.founded.clear();
     rename_foundings();
     for (auto& [id, queue] : queues_) {
       const auto said = told_.find(id);
       if (id == 0) queue.extend(verdict.next.slots);
       queue.install(verdict, said != told_.end() ? &said->second : nullptr, now);
     }
-    around_.founded.clear();
+    around_.founded.clear();  // What this verdict has ended was founded in the epoch before.
     around_.frozen = false;
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);
