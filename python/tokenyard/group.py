@@ -38,9 +38,9 @@ class Group(Closing):
     `op` is "sum", "average", "product", "min", "max", "bit_and", "bit_or" or "bit_xor". float16 and
     bfloat16 are reduced in float32 and rounded once.
 
-    A group that `Collectives.group` has made is closed by `close`, at the end of a `with` block, and
-    when nobody refers to it any more. What is under way goes on. Once all its active ranks have
-    closed it, it gives back on all of them what it used.
+    A group that `Collectives.group` has made is closed by `close`, at the end of a `with` block,
+    and when nobody refers to it any more. What is under way goes on. Once all its active ranks
+    have closed it, it gives back on all of them what it used.
 
     A lost rank's part of a list is not read, and holds zeros in results; `Work.failed_ranks` names
     it. With `places="compact"` lists have a part for each active rank instead.

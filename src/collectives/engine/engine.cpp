@@ -143,16 +143,19 @@ void Engine::repair_loss(Slot slot) {
   for (auto& [id, queue] : queues_) queue.repair_loss(slot, came);
 }
 
+// Nobody minds the failure of a group that is closed.
 bool Engine::failed() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& entry) { return entry.second.broken(); });
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+    return entry.second.broken() && entry.second.stage() == GroupStage::open;
+  });
 }
 
 bool Engine::stopped() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& entry) { return entry.second.stopped(); });
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+    return entry.second.stopped() && entry.second.stage() == GroupStage::open;
+  });
 }
 
 bool Engine::refilled(Slot slot) const {
