@@ -74,7 +74,7 @@ struct ConstArray {
 /// What an operation does when it was aborted because ranks are gone.
 enum class OnFailure : uint8_t {
   raise,    ///< throws OperationAborted on every survivor; so do all later ones until `recover`,
-            ///< `shrink`, `replace` or `grow`
+            ///< `shrink` or `replace`
   retry,    ///< waits until somebody has taken the lost ranks' places, and runs again
   exclude,  ///< runs again among the survivors
 };

@@ -54,8 +54,7 @@ class Collectives(Closing):
             timeout: seconds that an operation may take, unless told; 30.
             silence: seconds after which a rank that is not heard of is gone; 5.
             on_failure: what an operation does that was aborted because ranks are gone: "raise"
-                OperationAborted, and so do all later ones until `recover`, `shrink`, `replace` or
-                `grow`;
+                OperationAborted, and so do all later ones until `recover`, `shrink` or `replace`;
                 "retry" once somebody has taken the lost ranks' places; or "exclude": run again
                 among the survivors.
             places: what lists with a part for each rank look like once ranks are lost: "kept",
@@ -244,8 +243,8 @@ class Collectives(Closing):
     def grow(self, ranks: int, *, timeout: float | None = None) -> None:
         """Waits until `ranks` more ranks have come, by `join`, than earlier calls asked for.
 
-        Done at once if they have. Every member calls it; a newcomer counts from the ranks that
-        there were before it, and itself.
+        Done at once if they have. It continues no group that has stopped. Every member calls it;
+        a newcomer counts from the ranks that there were before it, and itself.
 
         Raises:
             PeerTimeout: too few came.

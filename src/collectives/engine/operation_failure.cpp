@@ -147,7 +147,7 @@ std::exception_ptr OperationQueue::refused(const Operation& operation, Sequence 
       aborted(operation, sequence),
       sentence(fmt::format("rank{} {} {} lost", lost.size() == 1 ? "" : "s", fmt::join(lost, ", "),
                            lost.size() == 1 ? "was" : "were"),
-               "Collectives.recover, replace, shrink or grow continues it"));
+               "Collectives.recover, replace or shrink continues it"));
 }
 
 void OperationQueue::break_for(const std::vector<uint32_t>& lost, Instant now) {

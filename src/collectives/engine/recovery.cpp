@@ -112,14 +112,11 @@ class Recovery::Grow final : public Recovery::Call {
   bool advance() override {
     Engine& engine = recovery_.engine_;
     std::vector<Slot> missing;
-    Epoch complete = 0;
     for (const Slot slot : slots_) {
       if (!engine.was_filled(slot)) missing.push_back(slot);
-      complete = std::max(complete, engine.came_in(slot));
     }
     wish_.want(missing, engine.view().epoch);
     if (!missing.empty() || engine.frozen()) return false;
-    engine.repair(complete);
     const std::lock_guard lock(recovery_.mutex_);
     recovery_.slots_ = std::max(recovery_.slots_, slots_.back() + 1);
     return true;

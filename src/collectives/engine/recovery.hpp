@@ -7,7 +7,8 @@
 /// - `replace` is done once the slot is held by a process that came after one this rank knows to be
 ///   lost; only where none is known to be lost it waits for the next process that takes the slot.
 ///   It forgets that slot's losses and nothing else.
-/// - `grow` is done once the slots up to those counted by this rank's own calls have been filled.
+/// - `grow` is done once the slots up to those counted by this rank's own calls have been filled. It
+///   forgets no loss.
 /// - `recover` is done once this rank has installed what the others have agreed on; where asked,
 /// once
 ///   every slot is held. It needs no other rank's call unless a group has stopped without every

@@ -314,7 +314,8 @@ void Membership::admit(const std::vector<Slot>& slots, Epoch seen_in, Instant no
   for (const Slot slot : slots) {
     const Peer* const peer = roster_.at(slot);
     const bool filled = peer != nullptr && peer->since > seen_in;
-    if (!filled || options_.mutant == Mutant::wishes_never_late) admits_.insert(slot);
+    if (filled && options_.mutant != Mutant::wishes_never_late) continue;
+    if (peer == nullptr || may_spare_one()) admits_.insert(slot);
   }
   settle(now);
 }
@@ -324,7 +325,7 @@ void Membership::withdraw(const std::vector<Slot>& slots) {
 }
 
 void Membership::evict(const Member& member, Instant now) {
-  if (member == self_ || !view_.contains(member)) return;
+  if (member == self_ || !view_.contains(member) || !may_spare_one()) return;
   evicts_.insert(member);
   settle(now);
 }

@@ -171,6 +171,7 @@ class Membership {
   bool wants_change() const;
   bool is_admission_due() const;
   bool is_mending_due() const;
+  bool may_spare_one() const;
   bool mends() const { return mending_ || nothing_behind_; }
   uint32_t answering() const;
   bool can_lead() const;

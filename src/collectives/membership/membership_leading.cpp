@@ -30,6 +30,12 @@ bool Membership::is_admission_due() const {
                      [&](Slot slot) { return waiting_room_.anybody_for(slot); });
 }
 
+/// A wish that cannot come true would end one epoch after the other.
+bool Membership::may_spare_one() const {
+  const Quorum quorum(view_, options_.witness, options_.mutant);
+  return view_.members.size() - 1 + (quorum.witness ? 1 : 0) >= quorum.needed;
+}
+
 bool Membership::is_mending_due() const {
   const auto& peers = roster_.peers();
   return mending_ && std::all_of(peers.begin(), peers.end(),

@@ -55,6 +55,7 @@ class Drill {
     options.operations.raises = true;
     options.membership.mutant = mutations.protocol;
     options.makes_way = false;
+    options.wish_most = milliseconds(random_.between(0, 20));
     options.think_most = milliseconds(random_.between(1, 40));
     options.delay_most =
         random_.chance(700) ? milliseconds(1) : milliseconds(random_.between(1, 30));
@@ -103,7 +104,8 @@ class Drill {
     Process& victim = *survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
     Process& other = *survivors[random_.below(static_cast<uint32_t>(survivors.size()))];
     // A spare one waits for its turn before it happens, or comes in the middle of it.
-    if (random_.chance(500)) job_.spawn(victim.self.slot, other);
+    for (uint32_t spares = random_.below(3); spares > 0; --spares)
+      job_.spawn(victim.self.slot, other);
     switch (random_.below(4)) {
       case 0:
         job_.get_stuck(victim, job_.some(silence_ * 4));

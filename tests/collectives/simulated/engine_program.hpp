@@ -95,6 +95,8 @@ class EngineProgram final : public Program {
     } while (reunions_ && view_.epoch > 0 && !over_ && !engine_.frozen() &&
              reunions_->settle(groups_.at(0).committed));
     if (!over_ && view_.epoch > 0 && calls_.advance()) {
+      // What was lost meanwhile no operation may tell any more.
+      if (is_finished() && engine_.failed()) put_failures_behind();
       for (const auto& [id, group] : groups_) outside_.failed(id);
     }
     const std::optional<Instant> next = engine_.next_deadline();

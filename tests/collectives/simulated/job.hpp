@@ -38,6 +38,7 @@ struct JobOptions {
   Instant deadline = std::chrono::hours(1);  ///< of an operation
   bool through_codec = false;                ///< messages travel as bytes
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
+  Instant wish_most{};                       ///< until a wish to admit somebody is heard
   bool makes_way = true;                     ///< some ranks that live are replaced on purpose
   bool newcomers = true;                     ///< may come, also where nobody waits for them
   bool letters = false;                      ///< engines send messages, too

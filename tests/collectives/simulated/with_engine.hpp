@@ -30,8 +30,8 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
   options.recovery.seed ^= process.self.incarnation * 0x9e3779b97f4a7c15u;
   if (asked.only_full) options.on_failure = OnFailure::retry;
   if (asked.raises) options.on_failure = OnFailure::raise;
-  options.reunions = job.options.reunions && !job.options.newcomers &&
-                     options.on_failure == OnFailure::exclude;
+  options.reunions =
+      job.options.reunions && !job.options.newcomers && options.on_failure == OnFailure::exclude;
   const auto engine = [&process]() -> EngineProgram& {
     return static_cast<EngineProgram&>(*process.engine);
   };
@@ -61,9 +61,12 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
           .admit =
               [&job, &process, soon](const std::vector<Slot>& slots, Epoch seen_in) {
                 for (const Slot slot : slots) job.admission.wished(slot);
-                soon([&process, slots, seen_in] {
+                const auto heard = [&process, slots, seen_in] {
                   process.machine.admit(slots, seen_in, process.now());
-                });
+                };
+                if (job.options.wish_most == Instant{}) return soon(heard);
+                job.schedule.at(job.schedule.now() + job.some(job.options.wish_most),
+                                [&process, heard] { process.input(heard); });
               },
           .withdraw =
               [&process, soon](const std::vector<Slot>& slots) {
