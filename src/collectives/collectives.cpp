@@ -149,10 +149,6 @@ void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> t
   if (rank == machine.options.rank) {
     throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
   }
-  // No minority goes on (membership/quorum.hpp).
-  if (active_ranks().size() == 2 && !machine.options.witness) {
-    throw InvalidArgument("rank", "one whose loss leaves a majority", fmt::to_string(rank));
-  }
   const auto call = machine.recovery().evict(rank);
   machine.await(*call, timeout);
 }

@@ -188,6 +188,10 @@ class Recovery::Evict final : public Recovery::Call {
   bool advance() override {
     const View view = recovery_.engine_.view();
     if (!view.contains(member_)) return true;
+    if (view.members.size() <= 2) {
+      throw InvalidArgument("rank", "one whose loss leaves a majority",
+                            fmt::format("{}, of two", member_.slot));
+    }
     // A wish lasts for an epoch: it may have come too late for the one before.
     if (std::exchange(asked_in_, view.epoch) != view.epoch) recovery_.control_.evict(member_);
     return false;

@@ -30,10 +30,11 @@ bool Membership::is_admission_due() const {
                      [&](Slot slot) { return waiting_room_.anybody_for(slot); });
 }
 
-/// A wish that cannot come true would end one epoch after the other.
+/// A wish that cannot come true would end one epoch after the other. The witness is not asked where
+/// the members are enough without it.
 bool Membership::may_spare_one() const {
   const Quorum quorum(view_, options_.witness, options_.mutant);
-  return view_.members.size() - 1 + (quorum.witness ? 1 : 0) >= quorum.needed;
+  return view_.members.size() > quorum.needed;
 }
 
 bool Membership::is_mending_due() const {

@@ -84,7 +84,11 @@ class RecoveryCalls {
         call_ = next_.front()();
         next_.pop_front();
       }
-      if (!call_->advance()) return false;
+      try {
+        if (!call_->advance()) return false;
+      } catch (const InvalidArgument&) {
+        // Too few would remain: that is an end, too.
+      }
       call_.reset();
     }
     return was_active;
