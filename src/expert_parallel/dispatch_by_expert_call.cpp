@@ -46,11 +46,13 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
   DispatchParams& dispatch = call.params;
   dispatch.shares = throughput::share_tokens_in_order(route.tokens, options.topk, plan);
   dispatch.plan = {};
-  DispatchParams widest = dispatch;  // So that all ranks find room, or none does.
+  // So that all ranks find room, or none does, and launch grids of one shape.
+  DispatchParams widest = dispatch;
   widest.local_experts = partition.held_at_most();
   dispatch.plan =
       rings_beside(sizeof(throughput::DispatchShared), ByExpertTail::of(widest, plan.warps).bytes(),
                    dispatch.row_bytes, plan.movers);
+  widest.plan = dispatch.plan;
   ExpertRowsLayout layout{.rows = most_rows_by_expert(route.rows, expand),
                           .received = route.rows,
                           .topk = options.topk,
@@ -69,7 +71,7 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
     launch(accelerator_, expert_major::dispatch_by_expert_kernel,
            {.blocks = plan.blocks,
             .warps = plan.warps,
-            .extra_shared_bytes = ByExpertTail::of(dispatch, plan.warps).bytes(),
+            .extra_shared_bytes = ByExpertTail::of(widest, plan.warps).bytes(),
             .overlap_previous = true},
            stream, params);
   });

@@ -112,7 +112,9 @@ throughput::Readiness ExpertParallel::Parts::readiness(const DispatchInput& inpu
 
 void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
                                             const throughput::Plan& plan, Stream stream) {
-  const uint32_t tail = throughput::DispatchTail::of(params, plan.warps).bytes();
+  DispatchParams widest = params;  // Ranks that share a GPU launch one grid: of one shape.
+  widest.local_experts = partition.held_at_most();
+  const uint32_t tail = throughput::DispatchTail::of(widest, plan.warps).bytes();
   launch(accelerator_, throughput::dispatch_kernel,
          {.blocks = plan.blocks,
           .warps = plan.warps,

@@ -67,13 +67,16 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   params.tell_blocks = roles.tell_blocks;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps, plan_.words_summed);
+  // Ranks that share a GPU launch one grid: of one shape.
+  low_latency::DispatchTail widest = params.tail;
+  widest.local_experts = homes_.held_at_most();
   last_stream_.begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
           .warps = warps,
           .extra_shared_bytes =
-              low_latency::receives(part) ? static_cast<uint32_t>(params.tail.bytes()) : 0,
+              low_latency::receives(part) ? static_cast<uint32_t>(widest.bytes()) : 0,
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
