@@ -119,7 +119,10 @@ def be_lost_between_gathers(say: Any, rank: int, size: int, folder: Path) -> lis
     """torch gathers sizes first: one rank dies when it has told its own."""
     with in_job(rank, size, folder, on_failure="exclude"):
         if rank == LOST:
-            gather, calls = dist.all_gather, []
+            # Which of them it calls has changed from version to version.
+            c10d = dist.distributed_c10d
+            name = "all_gather_single" if hasattr(c10d, "all_gather_single") else "all_gather"
+            gather, calls = getattr(c10d, name), []
 
             def only_once(*given: Any, **named: Any) -> Any:
                 calls.append(given)
@@ -128,7 +131,7 @@ def be_lost_between_gathers(say: Any, rank: int, size: int, folder: Path) -> lis
                     time.sleep(100)
                 return gather(*given, **named)
 
-            dist.distributed_c10d.all_gather = only_once
+            setattr(c10d, name, only_once)
         objects: list[Any] = ["before"] * size
         dist.all_gather_object(objects, "x" * 100 * (rank + 1))
         return [one and len(one) for one in objects]
