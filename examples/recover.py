@@ -75,7 +75,7 @@ def play(work: Work, blow: Blow, timeout: float) -> bool:
     seconds = time.monotonic() - begin
     reports = [result for result in results if isinstance(result, RankReport)]
     told = next(report for report in reports if report.told)
-    print(f"\r  rank {told.lost} was lost: {told.told}, {told.noticed_s:.2f} s after its last step")
+    print(f"  rank {told.lost} was lost: {told.told}, {told.noticed_s:.2f} s after its last step")
     print(f"  the next step ended {told.recovered_s:.2f} s later, on {told.ranks_at_end} ranks")
     for rank, result in enumerate(results):
         if not isinstance(result, RankReport):

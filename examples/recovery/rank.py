@@ -119,6 +119,5 @@ class Rank:
         return [int(pid) for pid in self._world.all_gather(b"%d" % os.getpid(), "processes")]
 
     def _say_how_far(self) -> None:
-        tenth = max(self._work.steps // 10, 1)
-        if self._world.rank == 0 and self._next % tenth == 0:
-            print(f"\r  step {self._next} of {self._work.steps}", end="", flush=True)
+        if self._world.rank == 0 and self._next % max(self._work.steps // 5, 1) == 0:
+            print(f"  step {self._next} of {self._work.steps}", flush=True)
