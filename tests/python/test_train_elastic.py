@@ -69,7 +69,7 @@ def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
     """Stopped ones, too, of which none would end by itself."""
     program = start_python(PROGRAM, "--out", tmp_path, start_new_session=True)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 200
         while sum(has_threads(rank) for rank in ranks_of(program.pid)) < 4:
             assert time.monotonic() < until, "the ranks do not start"
             time.sleep(0.02)
