@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from typing import Literal
 
 # Every rank is a process of its own: threads that BLAS adds would only be in the way. Read when
 # NumPy is imported, here and in the ranks.
@@ -94,7 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parse(arguments)
     work = Work(chosen.ranks, chosen.steps)
     blows = BLOWS.values() if chosen.blow == "both" else [BLOWS[chosen.blow]]
-    ways = ("continue", "replace") if chosen.on_death == "both" else (chosen.on_death,)
+    ways: tuple[Literal["continue", "replace"], ...] = ("continue", "replace")
+    if chosen.on_death != "both":
+        ways = (chosen.on_death,)
     right = [
         play(work, Blow(blow, chosen.ranks // 2, chosen.steps // 2, way), chosen.timeout)
         for blow in blows

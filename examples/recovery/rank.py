@@ -14,6 +14,7 @@ import pickle
 import signal
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Blow:
     victim: int
     step: int
     """At which it strikes."""
-    on_death: str
+    on_death: Literal["continue", "replace"]
 
 
 @dataclass

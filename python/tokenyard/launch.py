@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from .errors import invalid
+from .errors import Error, invalid
 from .processes import run_processes
 from .sizes import size_of
 from .threads import run_threads
@@ -14,6 +14,32 @@ from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, check_device, check_tim
 Result = TypeVar("Result")
 
 
+@overload
+def launch(
+    fn: Callable[..., Result],
+    ranks: int,
+    *,
+    processes: bool = False,
+    device: str = "host",
+    hosts: int = 1,
+    timeout: float = DEFAULT_TIMEOUT,
+    arena_bytes: int = DEFAULT_ARENA_BYTES,
+    args: Sequence[Any] = (),
+    on_death: Literal["end"] = "end",
+) -> list[Result]: ...
+@overload
+def launch(
+    fn: Callable[..., Result],
+    ranks: int,
+    *,
+    processes: bool = False,
+    device: str = "host",
+    hosts: int = 1,
+    timeout: float = DEFAULT_TIMEOUT,
+    arena_bytes: int = DEFAULT_ARENA_BYTES,
+    args: Sequence[Any] = (),
+    on_death: Literal["continue", "replace"],
+) -> list[Result | Error]: ...
 def launch(
     fn: Callable[..., Result],
     ranks: int,
@@ -25,7 +51,7 @@ def launch(
     arena_bytes: int = DEFAULT_ARENA_BYTES,
     args: Sequence[Any] = (),
     on_death: Literal["end", "continue", "replace"] = "end",
-) -> list[Result]:
+) -> list[Result] | list[Result | Error]:
     """Calls `fn(world, *args)` once for every rank, and returns what the calls returned, by rank.
 
     The first exception of a rank ends the others and is raised here, with a note that names the
