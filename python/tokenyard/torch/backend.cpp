@@ -7,29 +7,6 @@ namespace {
 
 using c10d::OpType;
 
-core::Reduction reduction_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return core::Reduction::sum;
-    case c10d::ReduceOp::AVG:
-      return core::Reduction::average;
-    case c10d::ReduceOp::PRODUCT:
-      return core::Reduction::product;
-    case c10d::ReduceOp::MIN:
-      return core::Reduction::min;
-    case c10d::ReduceOp::MAX:
-      return core::Reduction::max;
-    case c10d::ReduceOp::BAND:
-      return core::Reduction::bit_and;
-    case c10d::ReduceOp::BOR:
-      return core::Reduction::bit_or;
-    case c10d::ReduceOp::BXOR:
-      return core::Reduction::bit_xor;
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "backend tokenyard has no PREMUL_SUM");
-  }
-}
-
 template <class Item>
 Item& only(std::vector<Item>& items) {
   TORCH_CHECK_VALUE(items.size() == 1, "requires a single tensor or list of them, not ",

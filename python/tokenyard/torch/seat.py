@@ -263,8 +263,8 @@ def seat_with_job(group: dist.ProcessGroup | None) -> Seat:
 
 @atexit.register
 def _rise_all() -> None:
-    """torch keeps groups that a program has not destroyed for longer than the interpreter lives, and
-    each keeps its seat; so what sits there goes before."""
+    """Empties all seats: torch keeps groups that a program has not destroyed for longer than the
+    interpreter lives, and each keeps its seat."""
     for seat in list(_seats):
         seat._rise()
     abandon_all()

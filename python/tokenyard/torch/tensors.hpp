@@ -1,7 +1,8 @@
-/// Tensors as the core takes them.
+/// Tensors, and what is done with them, as the core takes them.
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
 #include <optional>
@@ -48,6 +49,30 @@ inline std::optional<core::Type> type_of(at::ScalarType type) {
       return core::Type::complex128;
     default:
       return std::nullopt;
+  }
+}
+
+/// The operation's name in the core.
+inline core::Reduction reduction_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return core::Reduction::sum;
+    case c10d::ReduceOp::AVG:
+      return core::Reduction::average;
+    case c10d::ReduceOp::PRODUCT:
+      return core::Reduction::product;
+    case c10d::ReduceOp::MIN:
+      return core::Reduction::min;
+    case c10d::ReduceOp::MAX:
+      return core::Reduction::max;
+    case c10d::ReduceOp::BAND:
+      return core::Reduction::bit_and;
+    case c10d::ReduceOp::BOR:
+      return core::Reduction::bit_or;
+    case c10d::ReduceOp::BXOR:
+      return core::Reduction::bit_xor;
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "backend tokenyard has no PREMUL_SUM");
   }
 }
 
@@ -194,7 +219,7 @@ inline std::vector<core::Array> cut_rows(const Argument& argument, const at::Ten
   }
   if (left != 0)
     refuse({splits_argument}, c10::str("numbers of rows that add up to the tensor's ", rows),
-           c10::str(splits));
+           c10::str(c10::IntArrayRef(splits)));
   return cut(whole, item_bytes(tensor, whole), elements);
 }
 
