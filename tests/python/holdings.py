@@ -33,17 +33,22 @@ class Holdings:
             threads=int(status["Threads"]),
         )
 
-    def exceeds(self, before: Holdings) -> bool:
+    def exceeds(self, before: Holdings, slack_kb: int = MEMORY_SLACK_KB) -> bool:
         """By more than a few mappings, which an allocator splits and joins."""
         return (
-            self.resident_kb > before.resident_kb + MEMORY_SLACK_KB
+            self.resident_kb > before.resident_kb + slack_kb
             or self.mappings > before.mappings + 30
             or self.descriptors > before.descriptors
             or self.threads > before.threads
         )
 
 
-def cycle(once: Callable[[int], object], cycles: int, settle: Callable[[], object]) -> None:
+def cycle(
+    once: Callable[[int], object],
+    cycles: int,
+    settle: Callable[[], object],
+    slack_kb: int = MEMORY_SLACK_KB,
+) -> None:
     """Calls `once(number)` so often; asserts that the process holds afterwards what it held after
     the first tenth. `settle` lets what was closed last come to its end."""
     for number in range(cycles // 10):
@@ -56,7 +61,7 @@ def cycle(once: Callable[[int], object], cycles: int, settle: Callable[[], objec
     while True:
         settle()
         after = Holdings.now()
-        if not after.exceeds(before):
+        if not after.exceeds(before, slack_kb):
             return
         assert time.monotonic() < deadline, f"{before} before, {after} after {cycles} cycles"
         time.sleep(0.05)
