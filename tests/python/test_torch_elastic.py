@@ -106,6 +106,9 @@ def go_on_computing(say: Any, rank: int, size: int, folder: Path) -> list[int]:
         say("seen")
         tokenyard.torch.grow(1)
         assert states() == dict.fromkeys(range(4), "active")
+        pair = dist.new_group([0, 3])  # As the joiner has made it, alone.
+        if rank == 0:
+            assert total(7, pair) == 14
         assert total(rank) == 6
         if rank == 0:
             tokenyard.torch.evict(1)
@@ -148,6 +151,7 @@ def compute_alone(say: Any, rank: int, folder: Path) -> list[int]:
         with pytest.raises(tokenyard.InvalidArgument):
             tokenyard.torch.join_group()
         assert dist.get_world_size() == 4
+        assert total(7, pair) == 14
         assert total(rank) == 6
         return without_rank_1(rank)
 

@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 def group_of(seat: Any) -> dist.ProcessGroup | None:
     """torch's group of a seat; None while it is being made, and once it is destroyed."""
-    for group in dist.distributed_c10d._world.pg_map:
+    # A default group that was replaced here is still known, so that torch can tell of its errors.
+    known = dist.distributed_c10d._world.pg_map
+    for group in sorted(known, key=lambda one: one is not dist.group.WORLD):
         if CPU in group._device_types and build.load().seat_of(group._get_backend(CPU)) is seat:
             return group
     return None
@@ -50,8 +52,8 @@ def take_place_of(old: dist.ProcessGroup, seat: Any) -> dist.ProcessGroup:
     name = world.pg_names[old]
     group._set_group_name(name)
     group._set_group_desc("default_pg")
+    world.pg_map[group] = world.pg_map[old]
     tables: tuple[dict[Any, Any], ...] = (
-        world.pg_map,
         world.pg_names,
         world.pg_group_ranks,
         world.pg_backend_config,
