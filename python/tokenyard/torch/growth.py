@@ -52,8 +52,8 @@ def take_place_of(old: dist.ProcessGroup, seat: Any) -> dist.ProcessGroup:
     name = world.pg_names[old]
     group._set_group_name(name)
     group._set_group_desc("default_pg")
-    world.pg_map[group] = world.pg_map[old]
     tables: tuple[dict[Any, Any], ...] = (
+        world.pg_map,
         world.pg_names,
         world.pg_group_ranks,
         world.pg_backend_config,
@@ -61,7 +61,7 @@ def take_place_of(old: dist.ProcessGroup, seat: Any) -> dist.ProcessGroup:
     )
     for table in tables:
         if old in table:
-            table[group] = table.pop(old)
+            table[group] = table[old]
     for tagged in world.tags_to_pg.values():
         tagged[:] = [group if one is old else one for one in tagged]
     c10d._unregister_process_group(name)
