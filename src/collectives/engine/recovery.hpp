@@ -5,14 +5,13 @@
 /// Invariant: a call asks for a state, relative to what this rank has seen, and never for an event.
 /// So it ends whoever has brought the state about, and whenever:
 /// - `replace` is done once the slot is held by a process that came after one this rank knows to be
-///   lost; only where none is known to be lost it waits for the next process that takes the slot.
+///   lost; only where none is known to be lost it waits for the next one that takes the slot.
 ///   It forgets that slot's losses and nothing else.
-/// - `grow` is done once the slots up to those counted by this rank's own calls have been filled. It
-///   forgets no loss.
+/// - `grow` is done once the slots up to those counted by this rank's own calls have been filled.
+///   It forgets no loss.
 /// - `recover` is done once this rank has installed what the others have agreed on; where asked,
-/// once
-///   every slot is held. It needs no other rank's call unless a group has stopped without every
-///   rank of it having been told (a deadline): then it is a `shrink`.
+///   once every slot is held. It needs no other rank's call unless a group has stopped without
+///   every rank of it having been told (a deadline): then it is a `shrink`.
 /// - `shrink` alone is a step that all take together; nobody can have taken it without this rank.
 /// Wishes that come late change nothing (membership.hpp), and those of a call that has given up are
 /// withdrawn.
