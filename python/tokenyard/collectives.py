@@ -6,12 +6,13 @@ import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import _tokenyard
 
 from .closing import Closing
 from .group import Group
+from .job_options import JobOptions, OnFailure, Places
 from .sizes import size_of, text_of
 from .world import DEFAULT_TIMEOUT, check_timeout
 
@@ -40,7 +41,9 @@ class Collectives(Closing):
         _open.add(self)
 
     @classmethod
-    def connect(cls, store: str, *, secret: str, rank: int, size: int, **options: Any) -> Self:
+    def connect(
+        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+    ) -> Self:
         """Begins a job with all its other ranks. Blocks until every rank has come.
 
         Args:
@@ -76,7 +79,9 @@ class Collectives(Closing):
         return cls._meet("connect", store, secret, rank, size, **options)
 
     @classmethod
-    def join(cls, store: str, *, secret: str, rank: int, size: int, **options: Any) -> Self:
+    def join(
+        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+    ) -> Self:
         """Takes the place of a lost rank, or one that `grow` opens, in a job that runs.
 
         Blocks until the members admit this rank: by `recover`, `replace`, `grow`, or
@@ -88,7 +93,7 @@ class Collectives(Closing):
         return cls._meet("join", store, secret, rank, size, **options)
 
     @classmethod
-    def alone(cls, *, rank: int, size: int, **options: Any) -> Self:
+    def alone(cls, *, rank: int, size: int, **options: Unpack[JobOptions]) -> Self:
         """Begins a job of which all other ranks' places are empty, and meets nobody.
 
         For a process that wants to compute before it joins another job. Takes the options of
@@ -109,8 +114,8 @@ class Collectives(Closing):
         size_max: int | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         silence: float = DEFAULT_SILENCE,
-        on_failure: str = "raise",
-        places: str = "kept",
+        on_failure: OnFailure = "raise",
+        places: Places = "kept",
         witness: bool = True,
         host_store: bool = True,
         address: str = "",

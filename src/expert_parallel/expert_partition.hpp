@@ -12,6 +12,7 @@ namespace tokenyard {
 struct ExpertPartition {
   uint32_t each = 0;      ///< experts that every rank holds; 0 where there are fewer than ranks
   uint32_t wide = 0;      ///< ranks that hold one more: the first ones
+  uint32_t wide_end = 0;  ///< first expert beyond theirs
   uint64_t of_wide = 0;   ///< 2^32 / (each + 1), rounded up
   uint64_t of_other = 0;  ///< 2^32 / each, rounded up, unless `each` is 0
 
@@ -19,6 +20,7 @@ struct ExpertPartition {
     const uint32_t each = experts / ranks;
     return {.each = each,
             .wide = experts % ranks,
+            .wide_end = experts % ranks * (each + 1),
             .of_wide = inverse_of(each + 1),
             .of_other = each == 0 ? 0 : inverse_of(each)};
   }
@@ -31,12 +33,11 @@ struct ExpertPartition {
   /// Rank of an expert, without a division: exact below 2^16 experts, and no block's shared memory
   /// could count that many.
   HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
-    const uint32_t begin_of_others = wide * (each + 1);
-    if (expert < begin_of_others) return quotient(expert, of_wide);
-    return wide + quotient(expert - begin_of_others, of_other);
+    // Chosen, not branched on: one multiplication whatever the partition, and the code stands once.
+    const bool is_wide = expert < wide_end;
+    const uint32_t begin = is_wide ? 0 : wide_end, first_rank = is_wide ? 0 : wide;
+    return first_rank + quotient(expert - begin, is_wide ? of_wide : of_other);
   }
-  /// The same of an even partition.
-  HOST_DEVICE uint32_t rank_of_even(uint32_t expert) const { return quotient(expert, of_other); }
 
  private:
   static constexpr uint64_t inverse_of(uint32_t divisor) {

@@ -20,9 +20,6 @@ TEST(ExpertPartition, EveryExpertHasItsRankForEveryNumberOfBoth) {
         most = std::max(most, held);
         for (uint32_t local = 0; local < held; ++local, ++expert) {
           ASSERT_EQ(partition.rank_of(expert), rank) << expert;
-          if (partition.even()) {
-            ASSERT_EQ(partition.rank_of_even(expert), rank) << expert;
-          }
         }
       }
       ASSERT_EQ(expert, experts);

@@ -32,7 +32,10 @@ def test_help_needs_nothing_but_python(name: str) -> None:
     assert "usage:" in done.stdout
 
 
-_BARE = "import runpy, sys; sys.argv.pop(0); sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # noqa: E501
+_BARE = (
+    "import runpy, sys; sys.argv.pop(0); sys.path.insert(0, sys.argv[0].rpartition('/')[0]);"
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 /// What callers of torch give, checked before it is used: an InvalidArgument names the argument.
 #pragma once
 
+#include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tokenyard::torch_backend {
 
@@ -44,6 +46,24 @@ inline std::chrono::nanoseconds nanoseconds_of(std::chrono::milliseconds timeout
     refuse({"timeout"}, "seconds, more than 0 and less than 1e9",
            c10::str(std::chrono::duration<double>(timeout).count()));
   return timeout;
+}
+
+/// Returns the only item of a list.
+template <class Item>
+Item& only(std::vector<Item>& items) {
+  TORCH_CHECK_VALUE(items.size() == 1, "requires a single tensor or list of them, not ",
+                    items.size());
+  return items.front();
+}
+
+/// Returns what belongs to this rank alone, if it is the root; on other ranks nothing, or an empty
+/// list.
+inline std::vector<at::Tensor> list_on_root(std::vector<std::vector<at::Tensor>>& lists,
+                                            bool root) {
+  if (root) return only(lists);
+  TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists.front().empty()),
+                    "requires no list of tensors on ranks other than the root");
+  return {};
 }
 
 }  // namespace tokenyard::torch_backend

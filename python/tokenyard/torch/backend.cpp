@@ -3,26 +3,8 @@
 #include "tensors.hpp"
 
 namespace tokenyard::torch_backend {
-namespace {
 
 using c10d::OpType;
-
-template <class Item>
-Item& only(std::vector<Item>& items) {
-  TORCH_CHECK_VALUE(items.size() == 1, "requires a single tensor or list of them, not ",
-                    items.size());
-  return items.front();
-}
-
-/// What belongs to this rank alone, if it is the root; on other ranks nothing, or an empty list.
-std::vector<at::Tensor> list_on_root(std::vector<std::vector<at::Tensor>>& lists, bool root) {
-  if (root) return only(lists);
-  TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists.front().empty()),
-                    "requires no list of tensors on ranks other than the root");
-  return {};
-}
-
-}  // namespace
 
 TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                                    std::string group_name, std::vector<int64_t> global_ranks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..collectives import DEFAULT_SILENCE
+from ..job_options import OnFailure, Places
 
 
 @dataclass
@@ -14,9 +15,9 @@ class Options:
     The first group of a process makes its job; later groups take its options.
     """
 
-    on_failure: str = "raise"
+    on_failure: OnFailure = "raise"
     """What an operation does that was aborted because ranks are gone; see Collectives.connect."""
-    places: str = "kept"
+    places: Places = "kept"
     """What outputs with a part for each rank look like once ranks are lost; see
     Collectives.connect."""
     silence: float = DEFAULT_SILENCE

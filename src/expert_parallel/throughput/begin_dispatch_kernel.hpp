@@ -57,10 +57,7 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
 /// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
 /// call has failed.
 DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
-  if (call.params.partition.even())
-    count_tokens<true>(call, tokens);
-  else
-    count_tokens<false>(call, tokens);
+  count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.others().index == 0) note(call.params.call, call.shared.call, Moment::counted);
   publish_counts(call);

@@ -38,7 +38,6 @@ DEVICE void count_picks(const Dispatch& call, uint32_t token, const PicksHeld& p
 }
 
 /// Of 32 ranks from `first_rank` on, those that a pick's expert lives on.
-template <bool even>
 DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& picks,
                                uint32_t first_rank) {
   uint32_t ranks = 0;
@@ -46,9 +45,7 @@ DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& pi
   for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
     if (!picks.valid(params, i)) continue;
     const auto expert = static_cast<uint32_t>(picks.ids[i]);
-    const uint32_t rank =
-        even ? params.partition.rank_of_even(expert) : params.partition.rank_of(expert);
-    const uint32_t place = rank - first_rank;
+    const uint32_t place = params.partition.rank_of(expert) - first_rank;
     if (place < kWarpLanes) ranks |= 1u << place;
   }
   return ranks;
@@ -56,8 +53,7 @@ DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& pi
 
 /// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
 /// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's
-/// tokens. `even`: all ranks hold equal numbers of experts, so a pick's rank is one multiplication.
-template <bool even>
+/// tokens.
 DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
@@ -70,7 +66,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
     for (uint32_t first_rank = 0; first_rank < ranks; first_rank += kWarpLanes) {
       uint32_t goes_to = 0;
       each_picks([&](const PicksHeld& picks, uint32_t) {
-        goes_to |= ranks_of_picks<even>(params, picks, first_rank);
+        goes_to |= ranks_of_picks(params, picks, first_rank);
       });
       const uint32_t mine = first_rank + warp::lane();
       uint32_t count = mine < ranks ? rows[mine] : 0;
