@@ -9,26 +9,8 @@ out in one place. The exit status is 0 only if all are equal.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
-import time
-from typing import Literal
 
-# Every rank is a process of its own: threads that BLAS adds would only be in the way. Read when
-# NumPy is imported, here and in the ranks.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-try:
-    import numpy as np
-    from recovery.rank import Blow, RankReport, run_rank
-    from recovery.work import Work
-
-    import tokenyard
-except ModuleNotFoundError as missing:
-    sys.exit(f"The example needs the Python package {missing.name}: pip install '.[demo]'")
-
-BLOWS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+import program
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -38,7 +20,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="processes (4)")
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="(200)")
     parser.add_argument(
-        "--blow", choices=(*BLOWS, "both"), default="both", help="what strikes a rank (both)"
+        "--blow",
+        choices=("kill", "stop", "both"),
+        default="both",
+        help="what strikes a rank (both)",
     )
     parser.add_argument(
         "--on-death",
@@ -59,57 +44,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def play(work: Work, blow: Blow, timeout: float) -> bool:
-    """One scene. Whether its result is right."""
-    name = f"{blow.signal.name}, then {blow.on_death}"
-    print(f"{name}: rank {blow.victim} of {work.ranks} at step {blow.step}", flush=True)
-    begin = time.monotonic()
-    results = tokenyard.launch(
-        run_rank,
-        ranks=work.ranks,
-        processes=True,
-        timeout=timeout,
-        arena_bytes=16 << 20,
-        args=(work, blow),
-        on_death=blow.on_death,
-    )
-    seconds = time.monotonic() - begin
-    reports = [result for result in results if isinstance(result, RankReport)]
-    told = next(report for report in reports if report.told)
-    print(f"  rank {told.lost} was lost: {told.told}, {told.noticed_s:.2f} s after its last step")
-    print(f"  the next step ended {told.recovered_s:.2f} s later, on {told.ranks_at_end} ranks")
-    for rank, result in enumerate(results):
-        if not isinstance(result, RankReport):
-            print(f"  rank {rank} ended with {type(result).__name__}: {result}")
-    expected = work.reference()
-    right = all(np.array_equal(report.state, expected) for report in reports)
-    print(
-        f"  {len(reports)} ranks came to the end in {seconds:.1f} s; their results are "
-        f"{'equal to the reference, bit for bit' if right else 'WRONG'}",
-        flush=True,
-    )
-    return right
+def main() -> int:
+    chosen = parse(None)
+    from recovery import scenes  # Heavy: after the arguments are known to be good.
 
-
-def main(arguments: list[str] | None = None) -> int:
-    chosen = parse(arguments)
-    work = Work(chosen.ranks, chosen.steps)
-    blows = BLOWS.values() if chosen.blow == "both" else [BLOWS[chosen.blow]]
-    ways: tuple[Literal["continue", "replace"], ...] = ("continue", "replace")
-    if chosen.on_death != "both":
-        ways = (chosen.on_death,)
-    right = [
-        play(work, Blow(blow, chosen.ranks // 2, chosen.steps // 2, way), chosen.timeout)
-        for blow in blows
-        for way in ways
-    ]
-    return 0 if all(right) else 1
+    return scenes.run(chosen)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("Interrupted.")
-    except tokenyard.Error as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+    program.run(main)

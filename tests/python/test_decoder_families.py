@@ -44,8 +44,13 @@ def test_a_graph_of_tiles_finds_the_logits_of_the_definition(name):
     assert worst(found, expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", DENSE)
-@pytest.mark.parametrize("ranks", [1, 2])
+SHARED = ("llama 3", "qwen2 with a window in later layers", "qwen3")
+"""Models that two ranks share."""
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [*((name, 1) for name in DENSE), *((name, 2) for name in SHARED)]
+)
 def test_a_graph_that_hands_on_words_finds_the_logits_of_the_definition(name, ranks):
     tensors = drawn(MODELS[name])
     expected = Reference(MODELS[name], tensors.get).logits(FED)
@@ -67,7 +72,7 @@ def test_the_definition_finds_what_transformers_found(name):
 
 
 def of_transformers():
-    for package in ("torch", "transformers"):
+    for package in ("transformers", "torch"):
         pytest.importorskip(package, reason=f"pip install {package}: the families' own definitions")
     return sys.modules["transformers"]
 

@@ -46,23 +46,41 @@ def test_a_config_that_the_tasks_cannot_do_is_refused(tmp_path: Path) -> None:
         assert part in done.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.3, 2.5])
+@pytest.mark.parametrize("runs", [False, True], ids=["while it imports", "while it runs"])
 @pytest.mark.parametrize("ranks", [[], ["--ranks", "2", "--processes"]])
-def test_ctrl_c_ends_it_with_130_and_one_word(ranks: list[str], seconds: float) -> None:
+def test_ctrl_c_ends_it_with_130_and_one_word(ranks: list[str], runs: bool) -> None:
     program = start_python(DECODE, *LONG, *ranks, stderr=subprocess.PIPE, start_new_session=True)
-    time.sleep(seconds)
+    assert program.stderr is not None
+    if runs:
+        assert program.stderr.readline().startswith("step ")
+    else:
+        await_library(program.pid, "_multiarray_umath")
     os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
-    _, errors = program.communicate(timeout=60)
-    said = [line for line in errors.splitlines() if not line.startswith("step ")]
-    assert said == ["Interrupted."]
+    _, errors = program.communicate(timeout=120)
+    assert without_progress(errors) == ["Interrupted."]
     assert program.returncode == 130
+
+
+def await_library(process: int, name: str) -> None:
+    """Until the process has begun to load it."""
+    end = time.monotonic() + 120
+    while name not in Path(f"/proc/{process}/maps").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def without_progress(errors: str) -> list[str]:
+    """Lines of standard error; on a busy machine some tell how far the decode is."""
+    return [line for line in errors.splitlines() if not line.startswith("step ")]
 
 
 def test_a_full_disk_behind_standard_output_is_told_in_a_sentence() -> None:
     with Path("/dev/full").open("w") as full:
         done = _decoded(full)
     assert done.returncode == 1
-    assert done.stderr == "Cannot go on with standard output: No space left on device\n"
+    assert without_progress(done.stderr) == [
+        "Cannot go on with standard output: No space left on device"
+    ]
 
 
 def test_a_reader_that_has_gone_is_no_traceback() -> None:
@@ -73,7 +91,7 @@ def test_a_reader_that_has_gone_is_no_traceback() -> None:
     finally:
         os.close(writing)
     assert done.returncode != 0
-    assert done.stderr == ""
+    assert without_progress(done.stderr) == []
 
 
 def _decoded(stdout: object) -> subprocess.CompletedProcess[str]:

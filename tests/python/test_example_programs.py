@@ -21,7 +21,9 @@ SMALL = ["--tokens", "40", "--hidden", "64"]
 
 
 def test_there_are_examples() -> None:
-    assert {"moe_layer.py", "train_moe.py", "train_elastic.py", "decode.py"} <= set(PROGRAMS)
+    assert {"decode.py", "moe_layer.py", "recover.py", "train_elastic.py", "train_moe.py"} <= set(
+        PROGRAMS
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
