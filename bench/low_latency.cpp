@@ -225,6 +225,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 
 /// Throws InvalidArgument for what the library would refuse, before tokens are drawn.
 void check_settings(const Settings& settings) {
+  require_equal_shares(settings.shape.experts, settings.shape.ranks);
   for (const uint32_t hidden : settings.hidden)
     for (const uint32_t topk : settings.topk)
       for (const uint32_t tokens : settings.tokens)
@@ -304,5 +305,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

@@ -80,6 +80,7 @@ ExpertParallelOptions options_of(const Settings& settings, const Shape& shape, u
 /// Throws InvalidArgument for what the library would refuse, before tokens are drawn: a draw counts
 /// on more experts than a token picks, and on as many on each rank.
 void check_settings(const Settings& settings, const std::vector<Scene>& scenes) {
+  for (const Scene& scene : scenes) require_equal_shares(scene.shape.experts, scene.shape.ranks);
   for (const Scene& scene : scenes)
     for (const uint32_t sms : scene.sms)
       check_options(options_of(settings, scene.shape, sms), scene.shape.ranks);
@@ -298,5 +299,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -37,6 +40,14 @@ inline std::optional<int> exit_of_parse(CLI::App& app, int count, char** argumen
     return app.exit(refusal) == 0 ? 0 : 2;  // --help is one of them.
   }
   return std::nullopt;
+}
+
+/// Returns `status`, or 1 and a sentence on standard error if what was printed could not be
+/// written.
+inline int exit_with(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  fmt::print(stderr, "cannot write to standard output: {}\n", std::strerror(errno));
+  return 1;
 }
 
 }  // namespace tokenyard::bench

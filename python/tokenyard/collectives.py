@@ -99,7 +99,7 @@ class Collectives(Closing):
         For a process that wants to compute before it joins another job. Takes the options of
         `connect`, but no store and no secret.
         """
-        return cls._meet("alone", "file:/nowhere", "of nobody else", rank, size, **options)
+        return cls._meet("alone", "file:none", "of nobody else", rank, size, **options)
 
     @classmethod
     def _meet(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collectives/control/memory_store.hpp"
 #include "collectives/group_state.hpp"
 
 namespace tokenyard {
@@ -36,7 +37,9 @@ std::unique_ptr<Collectives> Collectives::join(const CollectivesOptions& options
 }
 
 std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& options) {
-  return make(options, Entrance::alone);
+  CollectivesOptions unseen = options;
+  unseen.own_store = std::make_shared<collectives::MemoryStore>();
+  return make(unseen, Entrance::alone);
 }
 
 Collectives::Collectives(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ranks import Rank, file_store, ranks_of, results_of
 from test_collectives import connect
@@ -197,3 +198,22 @@ def evict(say: Any, rank: int, size: int, store: str) -> Any:
 
 def test_a_living_rank_is_put_out_by_name(tmp_path: Path) -> None:
     assert results_of(evict, 3, file_store(tmp_path)) == [2, (1, 3), 2]
+
+
+def test_jobs_of_one_process_leave_nothing_and_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither needs a store: a file of one would let the other find it."""
+    monkeypatch.chdir(tmp_path)
+    before = set(Path("/").iterdir())
+    with (
+        tokenyard.Collectives.alone(rank=0, size=3) as first,
+        tokenyard.Collectives.alone(rank=0, size=3) as second,
+    ):
+        for job in (first, second):
+            array = np.ones(4, np.float32)
+            job.world().all_reduce(array).wait()
+            assert job.active_ranks() == [0]
+            assert array.tolist() == [1.0] * 4
+    assert not list(tmp_path.iterdir())
+    assert set(Path("/").iterdir()) == before

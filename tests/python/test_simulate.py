@@ -55,3 +55,15 @@ def test_help_is_not_a_refusal() -> None:
     done = simulate("--help")
     assert done.returncode == 0
     assert "./run simulate" in done.stdout
+
+
+def test_a_full_disk_behind_standard_output_is_told() -> None:
+    built = Path(_tokenyard.__file__).parents[2] / "tests" / "simulate"
+    if not built.exists():
+        pytest.skip("simulate is not built")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [built, "--list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "cannot write to standard output" in done.stderr

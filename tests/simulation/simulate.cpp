@@ -353,7 +353,7 @@ int run(const Options& options) {
 }  // namespace tokenyard::simulation
 
 int main(int count, char** arguments) {
-  using tokenyard::bench::exit_of_parse, tokenyard::bench::in_range;
+  using tokenyard::bench::exit_of_parse, tokenyard::bench::exit_with, tokenyard::bench::in_range;
   tokenyard::simulation::Options options;
   CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed",
                "./run simulate");
@@ -388,7 +388,7 @@ int main(int count, char** arguments) {
                "explanation is still of such a line");
   if (const auto status = exit_of_parse(app, count, arguments)) return *status;
   try {
-    return tokenyard::simulation::run(options);
+    return exit_with(tokenyard::simulation::run(options));
   } catch (const std::exception& error) {
     fmt::print(stderr, "simulate: {}\n", error.what());
     return 2;
