@@ -57,6 +57,10 @@ def join_job(ranks: Ranks, /, **wrong: Any) -> Any:
     return tokenyard.Collectives.join("file:/nowhere", **place)
 
 
+def job_alone(ranks: Ranks, /, **wrong: Any) -> Any:
+    return tokenyard.Collectives.alone(**(dict(rank=0, size=1) | wrong))
+
+
 def connect_world(ranks: Ranks, /, **wrong: Any) -> Any:
     place = dict(host="127.0.0.1", port=0, rank=0, size=1) | wrong
     return tokenyard.World.connect(**place)
@@ -101,6 +105,8 @@ SIZES = ("experts", "hidden", "topk", "tokens_max")
 CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Collectives.connect": (connect_job, ("rank", "size", "size_max")),
     "Collectives.join": (join_job, ("rank", "size", "size_max")),
+    "Collectives.alone": (job_alone, ("rank", "size")),
+    "Collectives.evict": (lambda ranks, /, **wrong: ranks.job.evict(**wrong), ("rank",)),
     "Collectives.group": (lambda ranks, /, **wrong: ranks.job.group(name="g", **wrong), ("ranks",)),
     "Collectives.grow": (lambda ranks, /, **wrong: ranks.job.grow(**wrong), ("ranks",)),
     "Collectives.replace": (lambda ranks, /, **wrong: ranks.job.replace(**wrong), ("rank",)),
@@ -162,6 +168,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
     "World.connect": (connect_world, ("port", "rank", "size", "local_rank", "arena_bytes")),
     "World.from_env": (from_env, ("arena_bytes",)),
+    "World.replace": (lambda ranks, /, **wrong: ranks.world.replace(**wrong), ("lost",)),
     "World.rebuild": (lambda ranks, /, **wrong: ranks.world.rebuild(**wrong), ("without",)),
     "launch": (
         lambda ranks, /, **wrong: tokenyard.launch(int, **(dict(ranks=1) | wrong)),
@@ -178,7 +185,7 @@ MEANT = {
     ("World.connect", "local_rank"),
 }
 """May be None."""
-LISTS = ("Collectives.group", "ExpertParallel.place", "World.rebuild")
+LISTS = ("Collectives.group", "ExpertParallel.place", "World.rebuild", "World.replace")
 """Of ranks or experts, each of which is checked."""
 FROM_MINUS_ONE = ("ExpertParallel.place",)
 
