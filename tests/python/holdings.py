@@ -34,12 +34,13 @@ class Holdings:
         )
 
     def exceeds(self, before: Holdings, slack_kb: int = MEMORY_SLACK_KB) -> bool:
-        """By more than a few mappings, which an allocator splits and joins."""
+        """By more than a few mappings, which an allocator splits and joins, and two threads, which
+        begin when they are first needed."""
         return (
             self.resident_kb > before.resident_kb + slack_kb
             or self.mappings > before.mappings + 30
             or self.descriptors > before.descriptors
-            or self.threads > before.threads
+            or self.threads > before.threads + 2
         )
 
 

@@ -65,7 +65,9 @@ class TorchStore {
     try {
       auto* self = static_cast<TorchStore*>(context);
       self->check_server();
-      return call(*self->store_);
+      const int result = call(*self->store_);
+      self->answered_ = Clock::now();
+      return result;
     } catch (const std::exception& error) {
       const std::string sentence = error.what();
       take(taker, sentence.data(), sentence.size());
@@ -74,9 +76,11 @@ class TorchStore {
   }
 
   /// torch's client of a server that is gone prints a stack trace before it throws, and never
-  /// connects again; so it is not asked then.
+  /// connects again; so it is not asked then. A server that has just answered is not probed:
+  /// connections that say nothing, one per call of a rendezvous, made torch's server answer others
+  /// late, by its whole timeout.
   void check_server() {
-    if (server_ == nullptr) return;
+    if (server_ == nullptr || Clock::now() - answered_.load() < kFresh) return;
     if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kPatience);
     if (gone_)
       throw std::runtime_error(c10::str("nobody serves torch's store at ", server_->getHost(), ":",
@@ -107,11 +111,14 @@ class TorchStore {
     take(taker, value.data() + mark, value.size() - mark);
   }
 
+  using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::chrono::milliseconds kFresh{100};  ///< how long an answer is news
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const c10::intrusive_ptr<c10d::TCPStore> server_;  // Null if the store is none that is served.
   std::atomic<bool> gone_ = false;
+  std::atomic<Clock::time_point> answered_ = Clock::now();  // The clone has just connected.
 };
 
 }  // namespace tokenyard::torch_backend
