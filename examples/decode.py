@@ -14,7 +14,8 @@ from decoder.arguments import parser
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = parser(__doc__ or "").parse_args(arguments)
-    from decoder import decoding  # Heavy: after the arguments are known to be good.
+    with program.importing():
+        from decoder import decoding  # Heavy: after the arguments are known to be good.
 
     return decoding.run(chosen)
 

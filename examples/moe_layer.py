@@ -75,7 +75,8 @@ def main() -> int:
     sizes = f"--ranks {chosen.ranks}, --tokens {chosen.tokens}, --hidden {chosen.hidden}"
     program.require_memory(memory_of(chosen), f"{sizes} and --experts {chosen.experts}")
     program.write_into(chosen.out, ["load.png", "trace.json", "report.json"])
-    from moe_demo import demo  # Heavy: after the arguments are known to be good.
+    with program.importing():
+        from moe_demo import demo  # Heavy: after the arguments are known to be good.
 
     return demo.run(chosen)
 

@@ -6,8 +6,10 @@ The examples import this before anything heavy, so that `--help` and Ctrl-C are 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,6 +69,26 @@ def run(main: Callable[[], int], needs: str = "'.[demo]'") -> NoReturn:
             raise
     _flush()
     sys.exit(status)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Puts Ctrl-C off to the end of a block that imports compiled modules.
+
+    One that meets it in the midst of its import reports another error, ends the process, or drops
+    it, and the program goes on.
+    """
+    came: list[int] = []
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt
 
 
 def write_into(folder: Path, names: Sequence[str]) -> None:

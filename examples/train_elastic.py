@@ -36,7 +36,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main() -> int:
     chosen = parse(None)
     program.write_into(chosen.out, ["loss.png", "report.json"])
-    from elastic_training import training  # Heavy: after the arguments are known to be good.
+    with program.importing():
+        from elastic_training import training  # Heavy: after the arguments are known to be good.
 
     return training.run(chosen)
 

@@ -45,7 +45,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main() -> int:
     chosen = parse(None)
     program.write_into(chosen.out, ["loss.png", "report.json"])
-    from moe_training import training  # Heavy: after the arguments are known to be good.
+    with program.importing():
+        from moe_training import training  # Heavy: after the arguments are known to be good.
 
     return training.run(chosen)
 

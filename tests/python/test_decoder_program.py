@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from programs import EXAMPLES, run_python, start_python
 
+sys.path.insert(0, str(EXAMPLES))
+import program
+from decoder import progress
+
 DECODE = EXAMPLES / "decode.py"
 LONG = ["--tokens", "4000", "--positions", "4096", "--counters", "--no-check"]
 """A decode of minutes."""
@@ -49,16 +53,16 @@ def test_a_config_that_the_tasks_cannot_do_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runs", [False, True], ids=["while it imports", "while it runs"])
 @pytest.mark.parametrize("ranks", [[], ["--ranks", "2", "--processes"]])
 def test_ctrl_c_ends_it_with_130_and_one_word(ranks: list[str], runs: bool) -> None:
-    program = start_python(DECODE, *LONG, *ranks, stderr=subprocess.PIPE, start_new_session=True)
-    assert program.stderr is not None
+    decode = start_python(DECODE, *LONG, *ranks, stderr=subprocess.PIPE, start_new_session=True)
+    assert decode.stderr is not None
     if runs:
-        assert program.stderr.readline().startswith("step ")
+        assert decode.stderr.readline().startswith("step ")
     else:
-        await_library(program.pid, "_multiarray_umath")
-    os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
-    _, errors = program.communicate(timeout=120)
+        await_library(decode.pid, "_multiarray_umath")
+    os.killpg(decode.pid, signal.SIGINT)  # As a terminal does it: to all of them.
+    _, errors = decode.communicate(timeout=120)
     assert without_progress(errors) == ["Interrupted."]
-    assert program.returncode == 130
+    assert decode.returncode == 130
 
 
 def await_library(process: int, name: str) -> None:
@@ -105,11 +109,18 @@ def _decoded(stdout: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_dumb_terminal_gets_no_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.insert(0, str(EXAMPLES))
-    from decoder import progress
-
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert progress.fresh_line() == "\r\033[K"
     monkeypatch.setenv("TERM", "dumb")
     assert progress.fresh_line() == ""
+
+
+def test_ctrl_c_waits_for_the_end_of_imports() -> None:
+    """A compiled module that meets it halfway reports another error, or drops it."""
+    reached = False
+    with pytest.raises(KeyboardInterrupt), program.importing():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
