@@ -46,7 +46,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main() -> int:
     chosen = parse(None)
-    from recovery import scenes  # Heavy: after the arguments are known to be good.
+    with program.importing():
+        from recovery import scenes  # Heavy: after the arguments are known to be good.
 
     return scenes.run(chosen)
 

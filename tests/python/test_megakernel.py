@@ -42,9 +42,7 @@ def test_finds_the_tokens_of_numpy(how, capsys):
     assert decode.main([*how, "--tokens", "32"]) == 0
     said = capsys.readouterr().out
     assert "NumPy finds the same" in said
-    ran = re.search(r"goes on; 34 steps in ([\d.]+) s", said)
-    assert ran is not None
-    assert float(ran[1]) < 20  # Two busy cores take 2 to 4 seconds.
+    assert re.search(r"goes on; 34 steps in [\d.]+ s", said)
 
 
 def told(path, **others):

@@ -14,7 +14,8 @@ from tokenyard.megakernel import Megakernel
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from decoder.config import Config
 from decoder.dense import DenseGraph
-from decoder.weights import BF16, Layer, Weights
+from decoder.tensors import BF16
+from decoder.weights import Layer, Weights
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
