@@ -174,7 +174,7 @@ import tokenyard
 
 def wait(world):
     world.barrier()
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())  # In one piece: the ranks share a pipe.
     time.sleep(600)
 
 if __name__ == "__main__":
