@@ -24,6 +24,7 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 
+#include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/low_latency/checks.hpp"
@@ -224,6 +225,7 @@ void run_rank(World& world, const Settings& settings, Report* report) {
 
 /// Throws InvalidArgument for what the library would refuse, before tokens are drawn.
 void check_settings(const Settings& settings) {
+  require_equal_shares(settings.shape.experts, settings.shape.ranks);
   for (const uint32_t hidden : settings.hidden)
     for (const uint32_t topk : settings.topk)
       for (const uint32_t tokens : settings.tokens)
@@ -271,37 +273,37 @@ int main(int argc, char** argv) {
                "./run bench low_latency");
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda a GPU each")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--tokens", settings.tokens, "tokens a rank, several to compare")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--hidden", settings.hidden, "elements a token, several")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--topk", settings.topk, "experts a token, several")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--experts", settings.shape.experts, "experts in all")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--zipf", settings.zipf, "exponent of the experts' popularity; 0: all alike")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(in_range(0.0, 100.0));
   app.add_option("--sms", settings.sms, "multiprocessors a call, 0 for all; several to compare")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
-      ->check(CLI::Range(1, 10000));
+      ->check(in_range(1, 10000));
   app.add_flag("--quick", settings.quick, "no hooks, logarithms or early weights");
   app.add_option("--output", settings.output,
                  "a JSON file, such as bench/results/low_latency.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
@@ -148,19 +149,19 @@ int main(int argc, char** argv) {
   CLI::App app("What a hop between tasks of a running megakernel costs", "./run bench megakernel");
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", settings.ranks, "ranks; more than one for the hop to a peer")
-      ->check(CLI::Range(1, 8));
+      ->check(in_range(1, 8));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--hops", settings.hops, "hops a run")->check(CLI::Range(1, 10000));
-  app.add_option("--runs", settings.runs, "measured runs")->check(CLI::Range(1, 10000));
+  app.add_option("--hops", settings.hops, "hops a run")->check(in_range(1, 10000));
+  app.add_option("--runs", settings.runs, "measured runs")->check(in_range(1, 10000));
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/megakernel.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "bench/megakernel_decode/model.hpp"
@@ -257,28 +258,28 @@ int main(int argc, char** argv) {
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--context", settings.context, "positions before the first token")
-      ->check(CLI::Range(1, 7000));
-  app.add_option("--tokens", settings.tokens, "a run")->check(CLI::Range(1, 1000));
-  app.add_option("--runs", settings.runs, "measured runs")->check(CLI::Range(1, 1000));
+      ->check(in_range(1, 7000));
+  app.add_option("--tokens", settings.tokens, "a run")->check(in_range(1, 1000));
+  app.add_option("--runs", settings.runs, "measured runs")->check(in_range(1, 1000));
   app.add_option("--ring-units", settings.ring_units, "units a warp holds; 0: as the library likes")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--in-flight", settings.in_flight, "copies of a warp under way")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
       ->delimiter(',')
-      ->check(CLI::Range(2, 8));
+      ->check(in_range(2, 8));
   app.add_option("--sequences", settings.sequences, "sequences side by side, such as 2,4,8")
       ->delimiter(',')
       ->check(CLI::IsMember({2, 4, 8}));
   app.add_option("--output", settings.output, "a JSON file");
   app.add_flag("--trace", settings.trace, "also tell where time went");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

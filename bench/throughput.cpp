@@ -22,6 +22,7 @@
 #include <exception>
 #include <string>
 
+#include "bench/harness/command_line.hpp"
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/pause.hpp"
 #include "bench/harness/report.hpp"
@@ -79,6 +80,7 @@ ExpertParallelOptions options_of(const Settings& settings, const Shape& shape, u
 /// Throws InvalidArgument for what the library would refuse, before tokens are drawn: a draw counts
 /// on more experts than a token picks, and on as many on each rank.
 void check_settings(const Settings& settings, const std::vector<Scene>& scenes) {
+  for (const Scene& scene : scenes) require_equal_shares(scene.shape.experts, scene.shape.ranks);
   for (const Scene& scene : scenes)
     for (const uint32_t sms : scene.sms)
       check_options(options_of(settings, scene.shape, sms), scene.shape.ranks);
@@ -257,46 +259,45 @@ int main(int argc, char** argv) {
   CLI::App app("Device time of throughput dispatch and combine, checked first",
                "./run bench throughput");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")
-      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")->check(in_range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", shape.tokens, "tokens a rank")->check(CLI::Range(0, 1 << 20));
-  app.add_option("--hidden", shape.hidden, "elements a token")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--topk", shape.topk, "experts a token")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--experts", shape.experts, "experts in all")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--tokens", shape.tokens, "tokens a rank")->check(in_range(0, 1 << 20));
+  app.add_option("--hidden", shape.hidden, "elements a token")->check(in_range(1, 1 << 20));
+  app.add_option("--topk", shape.topk, "experts a token")->check(in_range(1, 1 << 20));
+  app.add_option("--experts", shape.experts, "experts in all")->check(in_range(1, 1 << 20));
   app.add_option("--skew", scene.skew, "Zipf's exponent of the experts' load; 0: all alike")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(in_range(0.0, 100.0));
   app.add_flag("--sweep", settings.sweep, "also other shapes, loads and multiprocessors");
   app.add_option("--sms", scene.sms, "multiprocessors a call, several to compare")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--calls", settings.calls, "measured calls")->check(CLI::Range(1, 10000));
+      ->check(in_range(0, 1 << 20));
+  app.add_option("--calls", settings.calls, "measured calls")->check(in_range(1, 10000));
   app.add_option("--together", settings.together, "calls between two events")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(in_range(1, 1 << 20));
   app.add_option("--cases", settings.cases, "only those whose name contains this");
   app.add_option("--movers", settings.tuning.movers,
                  "warps of a block that move rows, 1 to 8; 0: chosen")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--kept-percent", settings.tuning.kept_percent,
                  "of a block's tokens, that nobody else claims, 1 to 100; 0: chosen")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--stages", settings.tuning.stages,
                  "at most this many rows in a mover's ring; 0: chosen")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_option("--lag", settings.tuning.lag,
                  "about so many of them may still be read by stores; 0: chosen")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(in_range(0, 1 << 20));
   app.add_flag("--unchecked", settings.unchecked, "without looking at results first");
   app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
   app.add_option("--output", settings.output, "a JSON file, such as bench/results/throughput.json");
   app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_with(0);
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "device/accelerator.hpp"
 
@@ -87,7 +88,9 @@ void Report::finish(const std::string& path) const {
     for (const Moment& moment : row.moments)
       json["rows"].back()["moments"][moment.name] = {moment.first, moment.middle, moment.last};
   }
-  std::ofstream(path) << json.dump(1) << '\n';
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  if (!file.flush()) throw std::runtime_error(fmt::format("--output: cannot write {}", path));
   fmt::print("written: {}\n", path);
 }
 

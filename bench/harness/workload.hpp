@@ -2,18 +2,31 @@
 /// and without a line of the code that is measured.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "tokenyard/error.hpp"
 
 namespace tokenyard::bench {
 
 struct Shape {
   uint32_t ranks, tokens, hidden, topk, experts;
 };
+
+/// Throws InvalidArgument for experts that the ranks do not divide: the library takes them, but the
+/// measured claims, and the checks before them, are about equal shares.
+inline void require_equal_shares(uint32_t experts, uint32_t ranks) {
+  if (experts % ranks != 0)
+    throw InvalidArgument("experts", fmt::format("a multiple of {} ranks", ranks),
+                          std::to_string(experts));
+}
 
 struct Workload {
   std::vector<uint16_t> x;        ///< [tokens, hidden] bf16

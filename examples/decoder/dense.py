@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class DenseGraph:
         weights: Weights,
         *,
         prompts: list[list[int]],
-        stop: int | None,
+        stops: Sequence[int],
         blocks: int,
     ) -> None:
         self.rank, self.ranks = world.rank, world.size
@@ -79,9 +80,12 @@ class DenseGraph:
             embedding=self.memory.local(weights.embedding),
             final_norm=self.memory.local(weights.final_norm),
             head=self._tiled(self._part(weights.head)),
-            layers=[self._packed(config, layer) for layer in weights.layers],
+            layers=[
+                self._packed(config, layer, config.window(index))
+                for index, layer in enumerate(weights.layers)
+            ],
             prompts=prompts,
-            stop=stop,
+            stop=stops,
             blocks=blocks,
         )
         self.graph = self.decoder.graph
@@ -96,12 +100,16 @@ class DenseGraph:
     def _tiled(self, array: np.ndarray) -> Piece:
         return self.memory.local(tiled(array))
 
-    def _packed(self, config: Config, layer: Layer) -> LayerPieces:
+    def _given(self, array: np.ndarray | None) -> Piece | None:
+        return None if array is None else self.memory.local(array)
+
+    def _packed(self, config: Config, layer: Layer, window: int | None) -> LayerPieces:
         heads, hidden = config.num_key_value_heads, config.hidden_size
         q = layer.q.reshape(heads, -1, hidden)
         k, v = (rows.reshape(heads, -1, hidden) for rows in (layer.k, layer.v))
         out = layer.out.reshape(hidden, heads, -1).transpose(1, 0, 2)
         gate, up = self._part(layer.gate[0]), self._part(layer.up[0])
+        biases = biases_of(config, layer)
         return LayerPieces(
             attention_norm=self.memory.local(layer.attention_norm),
             qkv=self._tiled(np.concatenate([self._part(x) for x in (q, k, v)], axis=1)),
@@ -109,4 +117,17 @@ class DenseGraph:
             mlp_norm=self.memory.local(layer.mlp_norm),
             gate_up=self._tiled(np.stack([gate, up], axis=1)),
             down=self._tiled(self._part(layer.down[0], axis=1)),
+            qkv_bias=self._given(None if biases is None else self._part(biases)),
+            q_norm=self._given(layer.q_norm),
+            k_norm=self._given(layer.k_norm),
+            window=window,
         )
+
+
+def biases_of(config: Config, layer: Layer) -> np.ndarray | None:
+    """[KV heads, its query heads and K and V times dim] of Q, K and V, if the layer has some."""
+    if layer.q_bias is None or layer.k_bias is None or layer.v_bias is None:
+        return None
+    heads = config.num_key_value_heads
+    parts = (layer.q_bias, layer.k_bias, layer.v_bias)
+    return np.concatenate([part.reshape(heads, -1) for part in parts], axis=1)

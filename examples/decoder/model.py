@@ -9,7 +9,8 @@ sums go to every rank, which adds them in the order of the ranks, so that all ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from tokenyard.megakernel import Event, Tensor
 from tokenyard.world import World
 
 from .config import Config
+from .dense import biases_of
 from .tiles import F32, UNIT_BYTES, TiledGraph, slice_of
 from .weights import Layer, Weights
 
-NO_TOKEN = 0xFFFFFFFF
+NO_TOKEN = NO_WINDOW = 0xFFFFFFFF
+STOP_TOKENS_MAX = 8
 
 
 class DecodeGraph(TiledGraph):
@@ -33,7 +36,7 @@ class DecodeGraph(TiledGraph):
         weights: Weights,
         *,
         prompt: list[int],
-        stop: int | None,
+        stops: Sequence[int],
         tiles: int,
     ) -> None:
         super().__init__(world, tiles=tiles, epsilon=config.rms_norm_eps)
@@ -47,13 +50,16 @@ class DecodeGraph(TiledGraph):
         self.qkv = self._scratch("qkv", self.heads * head_words)
         self.attended = self._scratch("attended", self.heads * config.group * config.head_dim)
         self.inner = config.intermediate_size // self.ranks
-        picks = config.num_experts_per_tok if config.num_local_experts else 1
-        self.h = self._scratch("h", picks * self.inner)
+        self.expert_inner = config.moe_intermediate_size // self.ranks
+        self.h = self._scratch("h", self.inner)
+        if config.num_local_experts:
+            picked = config.num_experts_per_tok * self.expert_inner
+            self.expert_h = self._scratch("experts' h", picked)
 
         ready = self._embed(weights)
         for index, layer in enumerate(weights.layers):
             ready = self._layer(index, layer, ready)
-        self._next_token(weights, ready, prompt, stop)
+        self._next_token(weights, ready, prompt, stops)
 
     def _make_words(self, prompt: list[int]) -> None:
         """What is left from one iteration to the next."""
@@ -93,8 +99,14 @@ class DecodeGraph(TiledGraph):
         q = layer.q.reshape(self.config.num_key_value_heads, -1, hidden)
         qkv = np.concatenate([q[own], layer.k[own], layer.v[own]], axis=1).reshape(-1, hidden)
         norm = self._given(f"attention norm {index}", layer.attention_norm)
-        ready = self._linear(f"qkv {index}", qkv, self.x, self.qkv, ready, norm=norm)
-        ready = self._attention(index, ready)
+        biases = biases_of(self.config, layer)
+        added = None
+        if biases is not None:  # Added like a residual.
+            added = self._given(f"biases {index}", biases[own].reshape(-1).astype(np.float32))
+        ready = self._linear(
+            f"qkv {index}", qkv, self.x, self.qkv, ready, norm=norm, residual=added
+        )
+        ready = self._attention(index, layer, ready)
         heads = slice(own.start * self.config.group, own.stop * self.config.group)
         out = np.ascontiguousarray(layer.out[:, heads]).reshape(hidden, -1)
         ready = self._summed(
@@ -110,8 +122,13 @@ class DecodeGraph(TiledGraph):
             lambda y, residual: feed_forward(index, layer, mlp_norm, ready, y, residual),
         )  # fmt: skip
 
-    def _attention(self, index: int, ready: Event) -> Event:
+    def _attention(self, index: int, layer: Layer, ready: Event) -> Event:
         config = self.config
+        norms = [
+            None if norm is None else self._given(f"{name} norm {index}", norm)
+            for name, norm in (("q", layer.q_norm), ("k", layer.k_norm))
+        ]
+        window = config.window(index)
         done = self.graph.event(f"attention {index}")
         words = (config.group + 2) * config.head_dim
         cached = config.positions_max * config.head_dim * 2
@@ -133,6 +150,7 @@ class DecodeGraph(TiledGraph):
                     self.position.all(),
                     self.frequencies.all(),
                     *(tensor.all() for tensor in cache),
+                    *(norm.all() for norm in norms if norm),
                 ],
                 writes=[
                     slice_of(self.attended, head * out_words, out_words),
@@ -153,6 +171,10 @@ class DecodeGraph(TiledGraph):
                 dim=config.head_dim,
                 page_tokens=config.page_tokens,
                 frequencies=self.frequencies.piece,
+                q_norm=norms[0].piece if norms[0] else None,
+                k_norm=norms[1].piece if norms[1] else None,
+                window=NO_WINDOW if window is None else window,
+                epsilon=self.epsilon,
             )
         return done
 
@@ -225,17 +247,19 @@ class DecodeGraph(TiledGraph):
             weights=pick_weights.piece,
             experts=experts,
             topk=topk,
+            normalised=int(config.norm_topk_prob),
         )
-        own = slice(self.rank * self.inner, (self.rank + 1) * self.inner)
+        inner = self.expert_inner
+        own = slice(self.rank * inner, (self.rank + 1) * inner)
         pairs = np.stack([layer.gate[:, own], layer.up[:, own]], axis=2)
         matrix = self._given(f"experts' gate/up {index}", np.ascontiguousarray(pairs))
         for pick in range(topk):
-            for first, count in self._tiles(self.inner):
+            for first, count in self._tiles(inner):
                 self.graph.task(
                     "expert_gated",
                     name=f"expert gate/up {index} {pick} {first}",
                     reads=[matrix.all(), self.after_attention.all(), norm.all(), picks.all()],
-                    writes=[slice_of(self.h, pick * self.inner + first, count)],
+                    writes=[slice_of(self.expert_h, pick * inner + first, count)],
                     waits=[routed],
                     signals=[gated],
                     cost_ns=1000 + count * hidden // 8,
@@ -243,17 +267,17 @@ class DecodeGraph(TiledGraph):
                     x=self.after_attention.piece,
                     norm=norm.piece,
                     picks=picks.piece,
-                    h=self.h.piece,
+                    h=self.expert_h.piece,
                     pick=pick,
                     first_row=first,
                     rows=count,
-                    expert_rows=self.inner,
+                    expert_rows=inner,
                     columns=hidden,
                     epsilon=self.epsilon,
                 )
         down = self._given(f"experts' down {index}", np.ascontiguousarray(layer.down[:, :, own]))
         for first, count in self._tiles(hidden):
-            inputs = [down.all(), self.h.all(), picks.all(), pick_weights.all()]
+            inputs = [down.all(), self.expert_h.all(), picks.all(), pick_weights.all()]
             self.graph.task(
                 "expert_down",
                 name=f"expert down {index} {first}",
@@ -261,9 +285,9 @@ class DecodeGraph(TiledGraph):
                 writes=[slice_of(y, first, count)],
                 waits=[gated],
                 signals=[done],
-                cost_ns=1000 + topk * count * self.inner // 16,
+                cost_ns=1000 + topk * count * inner // 16,
                 weights=down.piece,
-                h=self.h.piece,
+                h=self.expert_h.piece,
                 picks=picks.piece,
                 pick_weights=pick_weights.piece,
                 residual=residual.piece if residual else None,
@@ -271,7 +295,7 @@ class DecodeGraph(TiledGraph):
                 topk=topk,
                 first_row=first,
                 rows=count,
-                expert_rows=self.inner,
+                expert_rows=inner,
                 hidden=hidden,
             )
         return done
@@ -313,7 +337,7 @@ class DecodeGraph(TiledGraph):
         return summed
 
     def _next_token(
-        self, weights: Weights, ready: Event, prompt: list[int], stop: int | None
+        self, weights: Weights, ready: Event, prompt: list[int], stops: Sequence[int]
     ) -> None:
         vocabulary = self.config.vocab_size // self.ranks
         first_token = self.rank * vocabulary
@@ -342,6 +366,10 @@ class DecodeGraph(TiledGraph):
         parts, arrived = self._to_every_rank("best", best, len(tiles) * 2, picked)
         decided = self.graph.event("decided")
         words = (self.token, self.position, self.tokens, self.status)
+        no_more = [NO_TOKEN] * (STOP_TOKENS_MAX - len(stops))
+        stop_tokens: dict[str, Any] = {
+            f"stop_tokens[{i}]": token for i, token in enumerate([*stops, *no_more])
+        }
         self.graph.task(
             "next_token",
             name="next token",
@@ -361,6 +389,6 @@ class DecodeGraph(TiledGraph):
             part_count=self.ranks * len(tiles),
             positions_max=self.config.positions_max,
             prompt_tokens=len(prompt),
-            stop_token=NO_TOKEN if stop is None else stop,
+            **stop_tokens,
         )
         self.graph.loop_on(decided)

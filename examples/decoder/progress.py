@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -9,9 +10,14 @@ ON_A_TERMINAL_S, ELSEWHERE_S = 0.1, 2.0
 """Between one look and the next."""
 
 
+def can_change_lines() -> bool:
+    """Whether standard error is a terminal that takes back what it has shown."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def fresh_line() -> str:
     """Before what is printed while the progress may stand in its line."""
-    return "\r\033[K" if sys.stderr.isatty() else ""
+    return "\r\033[K" if can_change_lines() else ""
 
 
 class Progress:
@@ -20,7 +26,7 @@ class Progress:
     def __init__(self, steps: int, sequences: int) -> None:
         self._steps, self._sequences = steps, sequences
         self._begun = self._shown = time.perf_counter()
-        self._changes = sys.stderr.isatty()
+        self._changes = can_change_lines()
 
     def show(self, done: int) -> None:
         """So many steps have ended."""

@@ -2,7 +2,7 @@
 
     survivors                             a new process
     a step's all_reduce is aborted
-    replace every rank that is missing    join
+    recover: wait for replacements        join
     tell one another their steps          says that it has none
     whoever is furthest sends its state   takes it
     the step again, all of them
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import tokenyard
+from tokenyard.processes import end_with_parent
 
 from .letters import Letters
 from .model import Model, Shape
@@ -28,6 +29,7 @@ NO_STEP = -1
 
 
 def run_rank(
+    supervisor: int,
     home: Connection,
     job_options: dict[str, Any],
     join: bool,
@@ -35,7 +37,9 @@ def run_rank(
     shape: Shape,
     steps: int,
 ) -> None:
-    """Sends (step, loss) home after each step, and None at the end."""
+    """Sends (step, loss) home after each step, and None at the end. Ends with the supervisor, whose
+    process number it is told."""
+    end_with_parent(supervisor)
     begin = tokenyard.Collectives.join if join else tokenyard.Collectives.connect
     with begin(**job_options) as job:
         trainer = Trainer(job, letters, shape)
@@ -79,8 +83,7 @@ class Trainer:
         """Makes the job whole again, and all states equal; begins anew if more ranks are lost."""
         while True:
             try:
-                for rank in sorted(set(range(self._job.size)) - set(self._job.active_ranks())):
-                    self._job.replace(rank)
+                self._job.recover(wait_for_replacements=True)
                 steps = np.empty((self._job.size, 1), np.int64)
                 self._world.all_gather(np.array([self.step]), steps).wait()
                 furthest = int(steps.argmax())

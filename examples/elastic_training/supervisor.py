@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+from program import Failed
+
 from .letters import Letters
 from .model import Shape
 from .rank import run_rank
@@ -58,7 +60,7 @@ class Supervisor:
         self._run = Run()
 
     def run(self, kills: list[Kill]) -> Run:
-        """Trains to the end. Raises RuntimeError if a rank dies by itself or losses differ."""
+        """Trains to the end. Raises Failed if a rank dies by itself or losses differ."""
         begin = time.monotonic()
         ahead = sorted(kills, key=lambda kill: kill.step)
         try:
@@ -80,7 +82,8 @@ class Supervisor:
     def _start(self, rank: int, join: bool) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=run_rank, args=(theirs, {**self._job, "rank": rank}, join, *self._work)
+            target=run_rank,
+            args=(os.getpid(), theirs, {**self._job, "rank": rank}, join, *self._work),
         )
         # Ctrl-C is for this process alone, which ends the others: they keep what is masked here.
         resource_tracker.ensure_running()  # It would unmask it.
@@ -95,7 +98,7 @@ class Supervisor:
     def _listen(self) -> None:
         ready = wait(list(self._ranks), SILENCE_S)
         if not ready:
-            raise RuntimeError(f"no rank has said anything for {SILENCE_S} s")
+            raise Failed(f"no rank has said anything for {SILENCE_S} s")
         for home in ready:
             assert isinstance(home, Connection)
             rank, process = self._ranks[home]
@@ -103,7 +106,7 @@ class Supervisor:
                 said = home.recv()
             except EOFError:
                 process.join()
-                raise RuntimeError(f"rank {rank} ended with {process.exitcode}") from None
+                raise Failed(f"rank {rank} ended with {process.exitcode}") from None
             if said is None:
                 self._leaving.append(process)
                 del self._ranks[home]
@@ -115,7 +118,7 @@ class Supervisor:
         if step > len(self._run.losses):
             self._run.losses.append(loss)
         if self._run.losses[step - 1] != loss:
-            raise RuntimeError(f"step {step}: rank {rank} has another loss than the others")
+            raise Failed(f"step {step}: rank {rank} has another loss than the others")
         now = time.monotonic()
         for kill, begin in list(self._recovering):
             if min(self._step_of.values()) > kill.step:

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from .layer import Shape
 from .rank import RankReport
 
 PHASES = ("gate", "dispatch", "experts", "combine")
+CAPTION = "phases in ms, all steps together"
 
 
 @dataclass(frozen=True)
@@ -40,31 +42,47 @@ def phase_ms(report: RankReport, phase: str) -> float:
     return 1e3 * sum(span.end_s - span.begin_s for span in report.spans if span.phase == phase)
 
 
-def print_table(console: Console, reports: list[RankReport], verdict: Verdict) -> None:
-    table = Table(
-        title="One MoE layer, rank by rank",
-        caption="phases in ms, all steps together",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("rank", justify="right")
-    table.add_column("tokens", justify="right")
-    table.add_column("sent", justify="right")
-    table.add_column("received", justify="right")
-    for phase in PHASES:
-        table.add_column(phase, justify="right", style="cyan")
-    table.add_column("error", justify="right")
-    for rank, report in enumerate(reports):
-        good = verdict.errors[rank] <= verdict.tolerance
-        table.add_row(
-            str(rank),
-            str(len(report.out)),
-            str(sum(int(other.rows_from[rank]) for other in reports)),
-            str(int(report.rows_from.sum())),
-            *(f"{phase_ms(report, phase):.1f}" for phase in PHASES),
-            f"[{'green' if good else 'red'}]{verdict.errors[rank]:.4f}",
+COLUMNS = ("rank", "tokens", "sent", "received", *PHASES, "error")
+
+
+def print_result(console: Console, reports: list[RankReport], verdict: Verdict) -> None:
+    """Prints a line per rank, or a block per rank where the terminal is too narrow for that."""
+    rows = [_cells(rank, reports, verdict) for rank in range(len(reports))]
+    table = _table(rows)
+    unbound = console.options.update(width=1000)
+    if Measurement.get(console, unbound, table).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        console.print(
+            "\n".join(f"{name:<10}{cell}" for name, cell in zip(COLUMNS, row, strict=True))
         )
-    console.print(table)
+        console.print()
+    console.print(CAPTION)
+
+
+def _cells(rank: int, reports: list[RankReport], verdict: Verdict) -> list[str]:
+    report = reports[rank]
+    good = verdict.errors[rank] <= verdict.tolerance
+    return [
+        str(rank),
+        str(len(report.out)),
+        str(sum(int(other.rows_from[rank]) for other in reports)),
+        str(int(report.rows_from.sum())),
+        *(f"{phase_ms(report, phase):.1f}" for phase in PHASES),
+        f"[{'green' if good else 'red'}]{verdict.errors[rank]:.4f}[/]",
+    ]
+
+
+def _table(rows: list[list[str]]) -> Table:
+    table = Table(
+        title="One MoE layer, rank by rank", caption=CAPTION, box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for name in COLUMNS:
+        table.add_column(name, justify="right", style="cyan" if name in PHASES else None)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def write_report(path: Path, shape: Shape, reports: list[RankReport], verdict: Verdict) -> None:

@@ -1,6 +1,7 @@
 /// Everything that Tokenyard throws. Each class carries fields; the sentence is made from them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -45,6 +46,19 @@ class PeerLost : public Error {
  public:
   explicit PeerLost(WaitFacts facts);
   WaitFacts facts;
+};
+
+/// This rank has not run for a while (it was stopped, or got no CPU), so that its wait failed; or
+/// the others have rebuilt the world without it. No other rank is to blame.
+class OutOfTouch : public Error {
+ public:
+  /// `left_out`: whether a rank, that of `facts`, has rebuilt the world without this one.
+  OutOfTouch(WaitFacts facts, std::optional<std::chrono::system_clock::time_point> since,
+             std::chrono::nanoseconds absent, bool left_out);
+  WaitFacts facts;                                             ///< of the wait that failed
+  std::optional<std::chrono::system_clock::time_point> since;  ///< if it is known not to have run
+  double absent_s;                                             ///< 0 if it has run
+  bool left_out;
 };
 
 /// The caller ended the wait (Ctrl-C, World::cancel).

@@ -14,9 +14,10 @@
 namespace tokenyard {
 
 struct ExpertParallelOptions {
-  uint32_t experts = 0;  ///< in all; a multiple of the ranks; rank r holds [r, r+1) * experts/ranks
+  uint32_t experts = 0;  ///< in all; rank after rank holds experts / ranks of them, and the first
+                         ///< experts % ranks ranks one more, unless place() says otherwise
   uint32_t hidden = 0;   ///< elements a token; a multiple of 8
-  uint32_t topk = 0;     ///< experts a token, 1 .. 32
+  uint32_t topk = 0;     ///< experts a token, 1 .. 256
   uint32_t tokens_max = 0;  ///< tokens a rank and call; bounds the memory reserved for a call
   uint32_t sms = 0;         ///< multiprocessors (blocks) a call may use; 0: chosen, see sms(). The
                             ///< results are the same, bit for bit, for every number
@@ -44,6 +45,11 @@ enum class ScaleOrder : uint8_t {
             ///< aligned
 };
 
+/// What words of scales are: nothing looks at them, but ranks that differ are told so.
+enum class ScaleType : uint8_t { words, fp32, int32, bytes };
+/// "words", "fp32", ...
+const char* name_of(ScaleType type);
+
 /// A row as it travels: its elements, and words of scales beside them that mean what the caller
 /// likes (fp32 factors, exponents packed four to a word). All ranks give the same in a call.
 struct RowFormat {
@@ -51,6 +57,7 @@ struct RowFormat {
   uint32_t row_bytes = 0;    ///< of `bytes`: a multiple of 16; else 0, and hidden says it
   uint32_t scale_words = 0;  ///< 4-byte words of scales a row
   ScaleOrder scale_order = ScaleOrder::rows;  ///< as received
+  ScaleType scale_type = ScaleType::words;
 };
 
 /// FP8 made of bf16 rows before they travel. A group's scale is its largest magnitude (at least
@@ -71,7 +78,7 @@ struct DispatchInput {
   const void* x = nullptr;         ///< [tokens, hidden] of format.type, 16-byte aligned
   const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none
   bool idx_is_int64 = true;
-  const float* topk_weights = nullptr;  ///< [tokens, topk]
+  const float* topk_weights = nullptr;  ///< [tokens, topk], or null: every choice weighs 1
   uint32_t tokens = 0;
   RowFormat format = {};
   const void* scales = nullptr;  ///< [tokens, format.scale_words], 4-byte aligned
@@ -151,8 +158,9 @@ class ExpertParallel {
   /// Collective. Enqueues on `stream` and waits for the counts, not for the rows; with
   /// received_tokens_max for nothing, and then a CUDA graph may capture it. Throws
   /// InvalidArgument before anything is launched for what the host can see; on all ranks alike,
-  /// before a row moves, for a bad id anywhere (out of range, or twice in a token): the object then
-  /// goes on as if the call had not been. Throws InvalidArgument if ranks make different calls,
+  /// before a row moves, for a bad id anywhere (out of range, or twice in a token) and for rows or
+  /// scales that differ from rank 0's: the object then goes on as if the call had not been (it
+  /// fails where no host waits). Throws InvalidArgument if ranks make different calls,
   /// PeerTimeout or PeerLost if one does not answer: the object is then failed, and what was
   /// received must not be used.
   Received dispatch(const DispatchInput& input, uint64_t stream = 0);
@@ -239,6 +247,10 @@ class ExpertParallel {
   void wait(uint64_t stream = 0);
 
   const ExpertParallelOptions& options() const;
+  /// Experts of this rank: local_experts() of them, numbered from first_expert() on. Where place()
+  /// has said otherwise, these are places.
+  uint32_t local_experts() const;
+  uint32_t first_expert() const;
   uint32_t sms() const;
   /// Why it is that many, in a sentence.
   const std::string& sms_reason() const;

@@ -18,12 +18,16 @@
 namespace tokenyard {
 
 struct LowLatencyOptions {
-  uint32_t experts = 0;  ///< in all; a multiple of the ranks; rank r holds [r, r+1) * experts/ranks
-  uint32_t hidden = 0;   ///< elements a token; a multiple of 32
-  uint32_t topk = 0;     ///< experts a token, 1 .. 16, no more than there are
+  /// In all, at least one a rank. Each rank holds experts / ranks of them, rank after rank, and the
+  /// first experts % ranks ranks hold one more.
+  uint32_t experts = 0;
+  uint32_t hidden = 0;  ///< elements a token; a multiple of 32
+  uint32_t topk = 0;  ///< experts a token, 1 .. 16 (ExpertParallel takes more), no more than there
+                      ///< are
   uint32_t tokens_max = 0;  ///< tokens a rank and call
-  uint32_t sms = 0;       ///< multiprocessors (blocks) of a call, unless it says otherwise; 0: all
-                          ///< there are. Results are the same, bit for bit, for every number
+  uint32_t sms = 0;  ///< multiprocessors (blocks) of a call, unless it says otherwise: at least 2,
+                     ///< one that sends and one that receives, or 0: all there are. Results are the
+                     ///< same, bit for bit, for every number
   bool bf16_rows = true;  ///< whether dispatch may deliver BF16, which takes twice the memory
 };
 
@@ -38,18 +42,19 @@ enum class LowLatencyRows : uint8_t {
 /// Memory that the rank's kernels can read: host memory on a host world, device memory on a GPU; it
 /// must stay unchanged until the call's work has ended.
 struct LowLatencyInput {
-  const void* x = nullptr;         ///< [tokens, hidden] bf16; with `scales` E4M3. 16-byte aligned
-  const void* scales = nullptr;    ///< of an FP8 x: [tokens, ceil(hidden / 128)] fp32, or for
-                                   ///< fp8_ue8m0 [tokens, ceil(hidden / 512)] words of exponents
-  const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32: expert ids, -1 for none. An
-                                   ///< expert that stands twice in a token gets one row
+  const void* x = nullptr;       ///< [tokens, hidden] bf16; with `scales` E4M3. 16-byte aligned
+  const void* scales = nullptr;  ///< of an FP8 x: [tokens, ceil(hidden / 128)] fp32, or for
+                                 ///< fp8_ue8m0 [tokens, ceil(hidden / 512)] words of exponents
+  /// [tokens, topk] int64 or int32: expert ids, -1 for none. An expert that stands twice in a token
+  /// gets one row. An id that is no expert counts as -1: see LowLatency::wait.
+  const void* topk_idx = nullptr;
   bool idx_is_int64 = true;
   /// [tokens, topk], finite; those of -1 count for nothing. May be null: combine has them. Here
   /// they travel beside the tokens, and no combine need wait for this rank's. Each rank may choose
   /// for itself.
   const float* weights = nullptr;
   uint32_t tokens = 0;
-  LowLatencyRows rows = LowLatencyRows::fp8;  ///< the same on all ranks, which nobody checks
+  LowLatencyRows rows = LowLatencyRows::fp8;  ///< the same on all ranks: see LowLatency::wait
 };
 
 /// How a call is made.
@@ -92,22 +97,33 @@ struct LowLatencyCombine {
   void* out = nullptr;             ///< [tokens, hidden] bf16, apart from y
   bool logfmt = false;      ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's
                             ///< bytes, at an error of up to 2.2 % of each rank's part; the same
-                            ///< on all ranks, which nobody checks
+                            ///< on all ranks: see LowLatency::wait
   int32_t* lost = nullptr;  ///< [tokens], may be null: picks whose experts are on masked ranks, so
                             ///< that the sum lacks them
 };
 
 /// A rank that is not spoken with.
 struct MaskedRank {
-  enum class Why : uint8_t { timeout, lost, left_out };
+  enum class Why : uint8_t { timeout, lost, left_out, differs };
   uint32_t rank = 0;
   Why why = Why::timeout;
   std::string phase;                ///< what was awaited of it
-  uint64_t expected = 0, seen = 0;  ///< of what was awaited: mostly an epoch, and that of before
+  uint64_t expected = 0, seen = 0;  ///< of what was awaited: mostly an epoch, and that of before;
+                                    ///< of a rank that differs the formats here and there
   double waited_s = 0;
 
   /// "rank 1 did not answer in phase "low latency dispatch: ids": expected 3, seen 2, after 0.4 s".
   std::string text() const;
+};
+
+/// A dispatch refused for what this rank gives to it, and made without this rank's tokens. The
+/// batch is under way: whoever combines it sends the others the results for their tokens, and needs
+/// no weights. Where it is dropped, the others wait for those results until they mask this rank.
+class RefusedBatch : public InvalidArgument {
+ public:
+  RefusedBatch(const InvalidArgument& why, LowLatencyReceived received)
+      : InvalidArgument(why), received(std::move(received)) {}
+  LowLatencyReceived received;  ///< the others' tokens
 };
 
 class LowLatency {
@@ -124,14 +140,17 @@ class LowLatency {
 
   /// Enqueues and returns: every token to the ranks that hold its experts, as rows of each expert.
   /// All ranks make the same calls in the same order. A rank that does not answer in time is masked
-  /// (see `masked`), and what the others sent is exact. Throws InvalidArgument before anything is
-  /// launched for what the host can see: a batch over tokens_max, a third batch while two are
-  /// neither combined nor dropped, a hook that was not called, an `sms` too small for the blocks'
-  /// shared memory. Throws Cancelled after World::cancel.
+  /// (see `masked`), and what the others sent is exact. Throws RefusedBatch at once for what the
+  /// host can see of input and call: a batch over tokens_max, a pointer that cannot be, an `sms`
+  /// too small for the blocks' shared memory. This rank then takes part without tokens, so that the
+  /// others do not wait for it. Throws InvalidArgument before anything is launched for what leaves
+  /// no place for a batch: a third one while two are neither combined nor dropped, a hook that was
+  /// not called, BF16 rows without bf16_rows. Throws Cancelled after World::cancel.
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call = {});
   /// Enqueues: the experts' results home, weighted and summed; zeros for a token that went nowhere.
   /// A sum lacks the experts of masked ranks, all channels of it alike; `lost` tells. Weights are
-  /// finite. Ends the batch: the handle can be used no more.
+  /// finite. Ends the batch: the handle can be used no more. Throws InvalidArgument before anything
+  /// is launched: the batch can be combined still, and the others wait for it.
   void combine(const LowLatencyCombine& what, const std::shared_ptr<LowLatencyHandle>& handle,
                const LowLatencyCall& call = {});
   /// The second half of a dispatch or combine that was called with `hook`, in the order of the
@@ -164,8 +183,11 @@ class LowLatency {
   /// it lacks: their handles are refused with InvalidArgument, hooks that were not called as well.
   void restart(uint32_t epoch);
 
-  /// Throws InvalidArgument if a dispatch had an id that is no expert (it counted as -1), and
-  /// Cancelled after World::cancel.
+  /// Throws InvalidArgument for what kernels have found by now, and only says: `topk_idx` for the
+  /// first id of a dispatch that is no expert, with its token and pick; `rows` or `use_logfmt` for
+  /// a rank that differs from this one, which is masked since. Each is told once, of several
+  /// dispatches the first one's; nothing fails for it, and calls that follow are as good as ever.
+  /// Throws Cancelled after World::cancel. Does not wait.
   void check();
   /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
   /// freed; without, the stream of the last call outlives this object.
@@ -183,6 +205,10 @@ class LowLatency {
   };
   /// What an object of these options takes on each rank.
   static Memory memory(const LowLatencyOptions& options, uint32_t ranks);
+
+  /// Experts of this rank: local_experts() of them, numbered from first_expert() on.
+  uint32_t local_experts() const;
+  uint32_t first_expert() const;
 
   const LowLatencyOptions& options() const;
   World& world() const;

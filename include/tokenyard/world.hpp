@@ -43,6 +43,9 @@ struct Topology {
 
 struct WorldOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of every wait, unless told
+  /// That the ranks may take to come to the rendezvous, the start of their processes included; as
+  /// `timeout` if 0.
+  std::chrono::nanoseconds rendezvous_timeout{0};
   size_t arena_bytes =
       size_t{1} << 30;  ///< peer-visible memory a rank; host memory is taken lazily
   uint32_t hosts = 1;   ///< simulated hosts (in-process worlds only)

@@ -49,13 +49,19 @@ OnFailure on_failure_of(const std::string& name) {
   throw InvalidArgument("on_failure", "'raise', 'retry' or 'exclude'", "'" + name + "'");
 }
 
+Places places_of(const std::string& name) {
+  if (name == "kept") return Places::kept;
+  if (name == "compact") return Places::compact;
+  throw InvalidArgument("places", "'kept' or 'compact'", "'" + name + "'");
+}
+
 using Handle = std::unique_ptr<CollectivesHandle>;
 
-Handle meet(bool join, const std::string& store, const nb::object& own_store, bool host_store,
-            const std::string& job, const std::string& secret, uint32_t rank, uint32_t size,
-            uint32_t size_max, const std::string& address, const std::string& host,
+Handle meet(const std::string& entrance, const std::string& store, const nb::object& own_store,
+            bool host_store, const std::string& job, const std::string& secret, uint32_t rank,
+            uint32_t size, uint32_t size_max, const std::string& address, const std::string& host,
             const std::string& interconnect, double timeout_s, double silence_s,
-            const std::string& on_failure, bool witness) {
+            const std::string& on_failure, const std::string& places, bool witness) {
   const CollectivesOptions options{
       .store = store,
       .host_store = host_store,
@@ -71,13 +77,16 @@ Handle meet(bool join, const std::string& store, const nb::object& own_store, bo
       .timeout = nanoseconds_of(timeout_s),
       .silence = nanoseconds_of(silence_s),
       .on_failure = on_failure_of(on_failure),
+      .places = places_of(places),
       .witness = witness,
       .interrupt = Interrupt(),
   };
   std::unique_ptr<Collectives> made;
   {
     const nb::gil_scoped_release unlocked;
-    made = join ? Collectives::join(options) : Collectives::connect(options);
+    made = entrance == "join"    ? Collectives::join(options)
+           : entrance == "alone" ? Collectives::alone(options)
+                                 : Collectives::connect(options);
   }
   return std::make_unique<CollectivesHandle>(std::move(made));
 }
@@ -154,10 +163,10 @@ void register_collectives(nb::module_& m) {
   nb::class_<Listening>(m, "Listening", "Calls back until it is stopped or dropped.")
       .def("stop", &Listening::stop, "No more calls from now on.");
   nb::class_<CollectivesHandle>(m, "Collectives", "See tokenyard.Collectives.")
-      .def_static("meet", &meet, nb::kw_only(), "join"_a, "store"_a, "own_store"_a.none(),
+      .def_static("meet", &meet, nb::kw_only(), "entrance"_a, "store"_a, "own_store"_a.none(),
                   "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "size_max"_a,
                   "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a, "silence_s"_a,
-                  "on_failure"_a, "witness"_a)
+                  "on_failure"_a, "places"_a, "witness"_a)
       .def_prop_ro("closed", &CollectivesHandle::closed)
       .def_prop_ro("rank", [](const CollectivesHandle& self) { return self.get()->rank(); })
       .def_prop_ro("size",
@@ -169,6 +178,10 @@ void register_collectives(nb::module_& m) {
       .def("active_ranks",
            [](const CollectivesHandle& self) {
              return unlocked(self, [](Collectives& of) { return of.active_ranks(); });
+           })
+      .def("waiting_ranks",
+           [](const CollectivesHandle& self) {
+             return unlocked(self, [](Collectives& of) { return of.waiting_ranks(); });
            })
       .def("epoch",
            [](const CollectivesHandle& self) {
@@ -191,6 +204,21 @@ void register_collectives(nb::module_& m) {
             unlocked(self, [&](Collectives& of) { of.grow(ranks, nanoseconds_of(timeout_s)); });
           },
           "ranks"_a, nb::kw_only(), "timeout_s"_a.none())
+      .def(
+          "recover",
+          [](const CollectivesHandle& self, bool wait_for_replacements,
+             std::optional<double> timeout_s) {
+            return unlocked(self, [&](Collectives& of) {
+              return of.recover(wait_for_replacements, nanoseconds_of(timeout_s));
+            });
+          },
+          nb::kw_only(), "wait_for_replacements"_a, "timeout_s"_a.none())
+      .def(
+          "evict",
+          [](const CollectivesHandle& self, uint32_t rank, std::optional<double> timeout_s) {
+            unlocked(self, [&](Collectives& of) { of.evict(rank, nanoseconds_of(timeout_s)); });
+          },
+          "rank"_a, nb::kw_only(), "timeout_s"_a.none())
       .def("leave",
            [](const CollectivesHandle& self) {
              unlocked(self, [](Collectives& of) { of.leave(); });

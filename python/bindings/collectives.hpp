@@ -39,17 +39,24 @@ class CollectivesHandle {
   Forks made_;
 };
 
+/// Ends a copy of a group, without the interpreter lock; in a fork of the process that made it,
+/// lets it lie.
+struct DropGroup {
+  Forks made;
+  void operator()(Group* group) const;
+};
+
 class GroupHandle {
  public:
-  explicit GroupHandle(Group group) : group_(std::move(group)) {}
+  explicit GroupHandle(Group group) : group_(new Group(std::move(group)), DropGroup{}) {}
   /// Throws InvalidArgument in a fork of the process that made it.
-  const Group& group() const {
+  Group& group() const {
     if (made_.since()) refuse_fork();
-    return group_;
+    return *group_;
   }
 
  private:
-  Group group_;
+  std::shared_ptr<Group> group_;
   Forks made_;
 };
 

@@ -38,6 +38,16 @@ WorkHandle::~WorkHandle() {
   work_.reset();
 }
 
+void DropGroup::operator()(Group* group) const {
+  if (made.since()) return;  // A lock of the library's may be held for ever here.
+  if (PyGILState_Check() == 0) {
+    delete group;
+    return;
+  }
+  const nb::gil_scoped_release unlocked;
+  delete group;
+}
+
 namespace {
 
 template <class Byte>
@@ -129,6 +139,10 @@ void register_work(nb::module_& m) {
       .def(
           "source",
           [](WorkHandle& self) { return unlocked(self, [](Work& work) { return work.source(); }); })
+      .def("failed_ranks",
+           [](WorkHandle& self) {
+             return unlocked(self, [](Work& work) { return work.failed_ranks(); });
+           })
       .def("choice", [](WorkHandle& self) {
         return unlocked(self, [](Work& work) { return work.choice(); });
       });
@@ -159,6 +173,17 @@ void register_group(nb::module_& m) {
                      return self.group().size();
                    })
       .def_prop_ro("name", [](const GroupHandle& self) { return self.group().name(); })
+      .def_prop_ro("parts",
+                   [](const GroupHandle& self) {
+                     const nb::gil_scoped_release unlocked;
+                     return self.group().parts();
+                   })
+      .def_prop_ro("closed", [](const GroupHandle& self) { return self.group().closed(); })
+      .def("close",
+           [](const GroupHandle& self) {
+             const nb::gil_scoped_release unlocked;
+             self.group().close();
+           })
       .def("active_ranks",
            [](const GroupHandle& self) {
              const nb::gil_scoped_release unlocked;

@@ -15,7 +15,7 @@ struct Work {
   tokenyard::Work work;
 };
 struct Group {
-  tokenyard::Group group;
+  std::shared_ptr<tokenyard::Group> group;
 };
 struct Failure {
   std::exception_ptr thrown;
@@ -29,7 +29,7 @@ namespace {
 core::Work* submit_described(core::Group* group, const core::Operation* operation,
                              core::Failure** failure) {
   try {
-    return new core::Work{submit(group->group, *operation)};
+    return new core::Work{submit(*group->group, *operation)};
   } catch (...) {
     *failure = new core::Failure{std::current_exception()};
     return nullptr;
@@ -56,6 +56,10 @@ void when_done(core::Work* work, void (*call)(void*), void* context) {
   work->work.when_done([call, context] { call(context); });
 }
 
+void failed_ranks(core::Work* work, void (*take)(void*, uint32_t), void* taker) {
+  for (const uint32_t rank : work->work.failed_ranks()) take(taker, rank);
+}
+
 constexpr core::Table kTable{
     .version = core::kTableVersion,
     .submit = submit_described,
@@ -68,12 +72,15 @@ constexpr core::Table kTable{
     .failure_of = failure_of,
     .when_done = when_done,
     .source = [](core::Work* work) { return work->work.source(); },
+    .parts = [](core::Group* group) { return group->group->parts(); },
+    .failed_ranks = failed_ranks,
     .set_python_error = [](const core::Failure* failure) { set_python_error(failure->thrown); },
     .drop_failure = [](core::Failure* failure) { delete failure; },
 };
 
 nb::capsule group_capsule(const GroupHandle& handle) {
-  return nb::capsule(new core::Group{handle.group()}, core::kGroupCapsule,
+  const auto shared = std::shared_ptr<Group>(new Group(handle.group()), DropGroup{});
+  return nb::capsule(new core::Group{shared}, core::kGroupCapsule,
                      [](void* group) noexcept { delete static_cast<core::Group*>(group); });
 }
 

@@ -33,12 +33,27 @@ const BFloat16* tiles(const Piece& piece, size_t rows, uint32_t columns, const c
   return matrix(piece, mk::tiled_elements(rows, columns), what);
 }
 
+/// A layer's pieces, in the order of tokenyard.megakernel.LayerPieces; those that its model lacks
+/// are none.
+using Pieces = std::vector<std::optional<Piece>>;
+constexpr size_t kNeeded = 6, kPieces = 9;
+
+/// A vector that a model may lack.
+const BFloat16* optional_vector(const std::optional<Piece>& piece, size_t elements,
+                                const char* what) {
+  return piece ? matrix(*piece, elements, what) : nullptr;
+}
+
 /// With all memory that its tasks use.
 class Decoder {
  public:
   Decoder(const Memory& memory, const mk::DecoderShape& shape, std::vector<Piece> outer,
-          std::vector<std::vector<Piece>> layers, const mk::DecoderOptions& options)
-      : memory_(memory.held()), outer_(std::move(outer)), layers_(std::move(layers)) {
+          std::vector<Pieces> layers, std::vector<uint32_t> windows,
+          const mk::DecoderOptions& options)
+      : memory_(memory.held()),
+        outer_(std::move(outer)),
+        layers_(std::move(layers)),
+        windows_(std::move(windows)) {
     shape.check(options.blocks, options.place.ranks);
     shape_ = shape.of_rank(options.place.ranks);
     blocks_ = options.blocks;
@@ -54,8 +69,9 @@ class Decoder {
   TaskGraph graph() const {
     TaskGraph graph{.graph = decoder_->graph(), .memories = {memory_}};
     for (const Piece& piece : outer_) graph.keep(piece);
-    for (const std::vector<Piece>& layer : layers_)
-      for (const Piece& piece : layer) graph.keep(piece);
+    for (const Pieces& layer : layers_)
+      for (const std::optional<Piece>& piece : layer)
+        if (piece) graph.keep(*piece);
     return graph;
   }
   const mk::DecoderShape& shape() const { return shape_; }
@@ -77,23 +93,30 @@ class Decoder {
     const uint32_t hidden = shape_.hidden, inner = shape_.inner;
     const size_t columns = size_t{shape_.query_heads} * shape_.head_dim;
     const size_t rows = columns + 2 * size_t{shape_.kv_heads} * shape_.head_dim;
-    if (outer_.size() != 3 || layers_.size() != shape_.layers)
+    if (outer_.size() != 3 || layers_.size() != shape_.layers || windows_.size() != shape_.layers)
       throw InvalidArgument("weights", fmt::format("3 and those of {} layers", shape_.layers),
                             fmt::format("{} and {}", outer_.size(), layers_.size()));
     mk::DecoderWeights weights{.embedding = matrix(outer_[0], vocabulary * hidden, "embedding"),
                                .layers = {},
                                .final_norm = matrix(outer_[1], hidden, "final_norm"),
                                .head = tiles(outer_[2], shape_.vocabulary, hidden, "head")};
-    for (const std::vector<Piece>& layer : layers_) {
-      if (layer.size() != 6)
-        throw InvalidArgument("weights of a layer", "6", fmt::format("{}", layer.size()));
-      weights.layers.push_back({.attention_norm = matrix(layer[0], hidden, "attention_norm"),
-                                .qkv = tiles(layer[1], rows, hidden, "qkv"),
-                                .out = tiles(layer[2], size_t{shape_.kv_heads} * hidden,
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Pieces& layer = layers_[i];
+      if (layer.size() != kPieces || !std::all_of(layer.begin(), layer.begin() + kNeeded,
+                                                  [](const auto& piece) { return !!piece; }))
+        throw InvalidArgument("weights of a layer", "6, and biases and norms or none",
+                              fmt::format("{} pieces", layer.size()));
+      weights.layers.push_back({.attention_norm = matrix(*layer[0], hidden, "attention_norm"),
+                                .qkv = tiles(*layer[1], rows, hidden, "qkv"),
+                                .out = tiles(*layer[2], size_t{shape_.kv_heads} * hidden,
                                              shape_.group() * shape_.head_dim, "out"),
-                                .mlp_norm = matrix(layer[3], hidden, "mlp_norm"),
-                                .gate_up = tiles(layer[4], size_t{2} * inner, hidden, "gate_up"),
-                                .down = tiles(layer[5], hidden, inner, "down")});
+                                .mlp_norm = matrix(*layer[3], hidden, "mlp_norm"),
+                                .gate_up = tiles(*layer[4], size_t{2} * inner, hidden, "gate_up"),
+                                .down = tiles(*layer[5], hidden, inner, "down"),
+                                .qkv_bias = optional_vector(layer[6], rows, "qkv_bias"),
+                                .q_norm = optional_vector(layer[7], shape_.head_dim, "q_norm"),
+                                .k_norm = optional_vector(layer[8], shape_.head_dim, "k_norm"),
+                                .window = windows_[i]});
     }
     return weights;
   }
@@ -103,7 +126,8 @@ class Decoder {
   uint32_t blocks_ = 0;
   size_t sequences_ = 0;
   std::vector<Piece> outer_;
-  std::vector<std::vector<Piece>> layers_;
+  std::vector<Pieces> layers_;
+  std::vector<uint32_t> windows_;
   std::unique_ptr<mk::DenseDecoder> decoder_;
 };
 
@@ -121,17 +145,17 @@ uint32_t blocks_for(const Memory& memory, const mk::DecoderShape& shape, uint32_
 
 std::unique_ptr<Decoder> make_decoder(const Memory& memory, const mk::DecoderShape& shape,
                                       const std::vector<Piece>& outer,
-                                      const std::vector<std::vector<Piece>>& layers,
-                                      uint32_t blocks,
+                                      const std::vector<Pieces>& layers,
+                                      const std::vector<uint32_t>& windows, uint32_t blocks,
                                       const std::vector<std::vector<uint32_t>>& prompts,
-                                      uint32_t stop_token) {
+                                      const std::vector<uint32_t>& stop_tokens) {
   const World& world = *memory.held()->world;
   return std::make_unique<Decoder>(
-      memory, shape, outer, layers,
+      memory, shape, outer, layers, windows,
       mk::DecoderOptions{
           .blocks = blocks_for(memory, shape, blocks, static_cast<uint32_t>(prompts.size())),
           .prompts = prompts,
-          .stop_token = stop_token,
+          .stop_tokens = stop_tokens,
           .place = {.rank = world.rank(), .ranks = world.size()}});
 }
 
@@ -175,7 +199,7 @@ void register_dense_decoder(nb::module_& m) {
       .def("check", &mk::DecoderShape::check, "blocks"_a, "ranks"_a = 1);
   nb::class_<Decoder>(m, "DenseDecoder", "See tokenyard.megakernel.DenseDecoder.")
       .def_static("make", &make_decoder, "memory"_a, "shape"_a, nb::kw_only(), "outer"_a,
-                  "layers"_a, "blocks"_a, "prompts"_a, "stop_token"_a)
+                  "layers"_a, "windows"_a, "blocks"_a, "prompts"_a, "stop_tokens"_a)
       .def_prop_ro("graph", &Decoder::graph)
       .def_prop_ro("blocks", &Decoder::blocks)
       .def_prop_ro("unit_bytes", [](const Decoder& self) { return self.get().unit_bytes(); })

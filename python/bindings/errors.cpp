@@ -50,6 +50,11 @@ void translate(const std::exception_ptr& thrown, void*) {
     set_wait_error("PeerTimeout", error, error.facts);
   } catch (const PeerLost& error) {
     set_wait_error("PeerLost", error, error.facts);
+  } catch (const OutOfTouch& error) {
+    std::optional<double> since;
+    if (error.since) since = std::chrono::duration<double>(error.since->time_since_epoch()).count();
+    set_error("OutOfTouch", error, "rank"_a = error.facts.rank, "phase"_a = error.facts.phase,
+              "since"_a = since, "absent_s"_a = error.absent_s, "left_out"_a = error.left_out);
   } catch (const Cancelled& error) {
     set_error("Cancelled", error, "phase"_a = error.phase);
   } catch (const OperationAborted& error) {

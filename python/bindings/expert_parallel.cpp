@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "ids.hpp"
+#include "narrowed.hpp"
 #include "received.hpp"
 #include "registration.hpp"
 #include "room.hpp"
@@ -52,6 +53,12 @@ class ExchangeHandle {
   std::shared_ptr<Exchange> exchange_;
 };
 
+/// What ranks tell one another of the scales that they give.
+ScaleType scale_type_of(nb::dlpack::dtype dtype) {
+  if (dtype == nb::dtype<float>()) return ScaleType::fp32;
+  return dtype == nb::dtype<int32_t>() ? ScaleType::int32 : ScaleType::bytes;
+}
+
 size_t bytes_a_row(const Rows& rows) {
   return rows.shape(1) * rows.itemsize();
 }
@@ -62,11 +69,14 @@ DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows
                        std::optional<uint64_t> watcher, uint32_t sms) {
   DispatchInput input;
   input.x = x.data();
-  input.tokens = static_cast<uint32_t>(x.shape(0));
+  input.tokens = narrowed("x", x.shape(0));
   input.format.type = type;
-  if (type == ElementType::bytes) input.format.row_bytes = static_cast<uint32_t>(bytes_a_row(x));
+  if (type == ElementType::bytes) input.format.row_bytes = narrowed("x", bytes_a_row(x));
   input.format.scale_order = scale_order;
-  if (scales) input.format.scale_words = static_cast<uint32_t>(bytes_a_row(*scales) / 4);
+  if (scales) {
+    input.format.scale_words = narrowed("scales", bytes_a_row(*scales) / 4);
+    input.format.scale_type = scale_type_of(scales->dtype());
+  }
   input.scales = data_of(scales);
   if (cast != nullptr) input.cast = *cast;
   input.watcher = watcher;
@@ -75,16 +85,16 @@ DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows
 }
 
 /// And of those that count.
-void add_choices(DispatchInput& input, const Ids& topk_idx, const Weights& topk_weights,
-                 uint32_t received_tokens_max) {
+void add_choices(DispatchInput& input, const Ids& topk_idx,
+                 const std::optional<Weights>& topk_weights, uint32_t received_tokens_max) {
   input.topk_idx = topk_idx.data();
   input.idx_is_int64 = is_int64(topk_idx.dtype());
-  input.topk_weights = topk_weights.data();
+  input.topk_weights = data_of(topk_weights);
   input.received_tokens_max = received_tokens_max;
 }
 
 HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids& topk_idx,
-                           const Weights& topk_weights, ElementType type,
+                           const std::optional<Weights>& topk_weights, ElementType type,
                            const std::optional<Rows>& scales, ScaleOrder scale_order,
                            const CastToFp8* cast, uint32_t received_tokens_max,
                            std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
@@ -96,10 +106,10 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids&
 }
 
 std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
-    const ExchangeHandle& self, const Rows& x, const Ids& topk_idx, const Weights& topk_weights,
-    ElementType type, const std::optional<Rows>& scales, ScaleOrder scale_order,
-    const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment, uint32_t rows_max,
-    bool clear_padding, uint32_t sms, uint64_t stream) {
+    const ExchangeHandle& self, const Rows& x, const Ids& topk_idx,
+    const std::optional<Weights>& topk_weights, ElementType type, const std::optional<Rows>& scales,
+    ScaleOrder scale_order, const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment,
+    uint32_t rows_max, bool clear_padding, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
@@ -254,18 +264,24 @@ void register_expert_parallel(nb::module_& m) {
                   "topk"_a, "tokens_max"_a, "sms"_a, "sms_max"_a)
       .def_prop_ro("sms",
                    [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms(); })
-      .def_prop_ro("sms_reason", [](const ExchangeHandle& self) {
-        return self.get()->expert_parallel.sms_reason();
+      .def_prop_ro(
+          "sms_reason",
+          [](const ExchangeHandle& self) { return self.get()->expert_parallel.sms_reason(); })
+      .def_prop_ro(
+          "local_experts",
+          [](const ExchangeHandle& self) { return self.get()->expert_parallel.local_experts(); })
+      .def_prop_ro("first_expert", [](const ExchangeHandle& self) {
+        return self.get()->expert_parallel.first_expert();
       });
   exchange
       .def("dispatch", &dispatch_rows, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-           "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a, "scales"_a.noconvert().none(),
-           "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a, "watcher"_a.none(), "sms"_a,
-           "stream"_a)
+           "topk_weights"_a.noconvert().none(), nb::kw_only(), "type"_a,
+           "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a,
+           "watcher"_a.none(), "sms"_a, "stream"_a)
       .def("dispatch_by_expert", &dispatch_by_expert, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
-           "topk_weights"_a.noconvert(), nb::kw_only(), "type"_a, "scales"_a.noconvert().none(),
-           "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a, "alignment"_a, "rows_max"_a,
-           "clear_padding"_a, "sms"_a, "stream"_a)
+           "topk_weights"_a.noconvert().none(), nb::kw_only(), "type"_a,
+           "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(), "received_tokens_max"_a,
+           "alignment"_a, "rows_max"_a, "clear_padding"_a, "sms"_a, "stream"_a)
       .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
            "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(),
            "watcher"_a.none(), "sms"_a, "stream"_a)

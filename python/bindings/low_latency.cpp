@@ -10,6 +10,7 @@
 
 #include "device/accelerator.hpp"
 #include "ids.hpp"
+#include "narrowed.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
 #include "upon_world.hpp"
@@ -41,6 +42,7 @@ struct HeldBatch {
   std::shared_ptr<Serving> serving;
   LowLatencyReceived received;
   size_t tokens, local_experts, slots, hidden, scale_words;
+  std::exception_ptr refusal = nullptr;  ///< of a batch without the caller's tokens
 };
 
 /// An array in the memory of a batch.
@@ -92,6 +94,31 @@ class ServingHandle {
   std::shared_ptr<Serving> serving_;
 };
 
+HeldBatch held(const std::shared_ptr<Serving>& serving, const LowLatencyReceived& received,
+               size_t tokens, LowLatencyRows rows) {
+  const LowLatencyOptions& options = serving->exchange.options();
+  const uint32_t ranks = serving->world->size();
+  const size_t groups = (options.hidden + 127) / 128;
+  return {.serving = serving,
+          .received = received,
+          .tokens = tokens,
+          .local_experts = serving->exchange.local_experts(),
+          .slots = size_t{ranks} * options.tokens_max,
+          .hidden = options.hidden,
+          .scale_words = rows == LowLatencyRows::fp8_ue8m0 ? (groups + 3) / 4 : groups};
+}
+
+/// What the package refuses takes part as well, without tokens.
+HeldBatch dispatch_nothing(const ServingHandle& self, uint32_t rows, bool hook, uint64_t stream) {
+  const std::shared_ptr<Serving> serving = self.get();
+  const Callers::Turn turn = serving->turn();
+  const auto format = static_cast<LowLatencyRows>(rows);
+  nb::gil_scoped_release unlocked;
+  return held(serving,
+              serving->exchange.dispatch({.rows = format}, {.hook = hook, .stream = stream}), 0,
+              format);
+}
+
 HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                    const Matrix<nb::ro>& topk_idx, const std::optional<Matrix<nb::ro>>& scales,
                    uint32_t rows, const std::optional<Matrix<const float>>& topk_weights,
@@ -107,21 +134,16 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
                               .topk_idx = topk_idx.data(),
                               .idx_is_int64 = is_int64(topk_idx.dtype()),
                               .weights = topk_weights ? topk_weights->data() : nullptr,
-                              .tokens = static_cast<uint32_t>(x.shape(0)),
+                              .tokens = narrowed("x", x.shape(0)),
                               .rows = static_cast<LowLatencyRows>(rows)};
   nb::gil_scoped_release unlocked;
-  const LowLatencyReceived received = serving->exchange.dispatch(input, call);
-  const LowLatencyOptions& options = serving->exchange.options();
-  const uint32_t ranks = serving->world->size();
-  const size_t groups = (options.hidden + 127) / 128;
-  const bool packed = input.rows == LowLatencyRows::fp8_ue8m0;
-  return {.serving = serving,
-          .received = received,
-          .tokens = input.tokens,
-          .local_experts = options.experts / ranks,
-          .slots = size_t{ranks} * options.tokens_max,
-          .hidden = options.hidden,
-          .scale_words = packed ? (groups + 3) / 4 : groups};
+  try {
+    return held(serving, serving->exchange.dispatch(input, call), input.tokens, input.rows);
+  } catch (const RefusedBatch& error) {
+    HeldBatch batch = held(serving, error.received, 0, input.rows);
+    batch.refusal = std::make_exception_ptr(InvalidArgument(error));
+    return batch;
+  }
 }
 
 void combine(const ServingHandle& self, const Cube& y,
@@ -212,6 +234,8 @@ std::string why(const MaskedRank& masked) {
       return "timeout";
     case MaskedRank::Why::lost:
       return "lost";
+    case MaskedRank::Why::differs:
+      return "differs";
     case MaskedRank::Why::left_out:
       break;
   }
@@ -223,7 +247,7 @@ std::string why(const MaskedRank& masked) {
 void register_low_latency(nb::module_& m) {
   nb::class_<MaskedRank>(m, "MaskedRank", "A rank that is not spoken with.")
       .def_ro("rank", &MaskedRank::rank, "Which.")
-      .def_prop_ro("why", &why, "One of timeout, lost, left out.")
+      .def_prop_ro("why", &why, "One of timeout, lost, left out, differs.")
       .def_ro("phase", &MaskedRank::phase, "What was awaited of it.")
       .def_ro("expected", &MaskedRank::expected, "What was awaited: mostly an epoch.")
       .def_ro("seen", &MaskedRank::seen, "What was there instead.")
@@ -233,6 +257,10 @@ void register_low_latency(nb::module_& m) {
            [](const MaskedRank& self) { return fmt::format("<MaskedRank: {}>", self.text()); });
   nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
+      .def("require_accepted",
+           [](const HeldBatch& self) {
+             if (self.refusal) std::rethrow_exception(self.refusal);
+           })
       .def_prop_ro("x", &batch_x, "[local experts, slots, hidden] uint16 or uint8: BF16, FP8 bits.")
       .def_prop_ro("scales", &scales, "[local experts, words, slots] int32 bits, or None.")
       .def_prop_ro("counts",
@@ -255,10 +283,15 @@ void register_low_latency(nb::module_& m) {
   serving.def_static("memory", &memory, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
                      "tokens_max"_a, "bf16_rows"_a, "ranks"_a);
   serving
+      .def_prop_ro("local_experts",
+                   [](const ServingHandle& self) { return self.get()->exchange.local_experts(); })
+      .def_prop_ro("first_expert",
+                   [](const ServingHandle& self) { return self.get()->exchange.first_expert(); })
       .def("dispatch", &dispatch, "x"_a.noconvert(), "topk_idx"_a.noconvert(),
            "scales"_a.noconvert().none(), "rows"_a, nb::kw_only(),
            "topk_weights"_a.noconvert().none(), "active"_a, "timeout_s"_a.none(), "sms"_a, "hook"_a,
            "rows_total"_a.noconvert().none(), "waited_cycles"_a.noconvert().none(), "stream"_a)
+      .def("dispatch_nothing", &dispatch_nothing, "rows"_a, nb::kw_only(), "hook"_a, "stream"_a)
       .def("combine", &combine, "y"_a.noconvert(), "topk_weights"_a.noconvert().none(), "batch"_a,
            "out"_a.noconvert(), "lost"_a.noconvert().none(), "logfmt"_a, nb::kw_only(), "active"_a,
            "timeout_s"_a.none(), "sms"_a, "hook"_a, "waited_cycles"_a.noconvert().none(),

@@ -164,9 +164,8 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "tokens_per_expert_on_device",
           [](const HeldReceived& self) {
-            return device_counts(
-                self, self.received.tokens_per_expert_on_device,
-                self.exchange->expert_parallel.options().experts / self.exchange->world->size());
+            return device_counts(self, self.received.tokens_per_expert_on_device,
+                                 self.exchange->expert_parallel.local_experts());
           },
           "[experts of this rank] int32.")
       .def_prop_ro(
@@ -178,9 +177,8 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "experts_ready",
           [](const HeldReceived& self) {
-            return ready_words(
-                self, self.received.experts_ready,
-                self.exchange->expert_parallel.options().experts / self.exchange->world->size());
+            return ready_words(self, self.received.experts_ready,
+                               self.exchange->expert_parallel.local_experts());
           },
           "[experts of this rank] int32, or None.")
       .def_prop_ro("topk_idx", &topk_idx, "[rows, topk] int32.")
@@ -204,10 +202,8 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "offsets",
           [](const HeldExpertRows& self) {
-            return expert_column(
-                self, self.rows.offsets,
-                self.exchange->expert_parallel.options().experts / self.exchange->world->size() +
-                    1);
+            return expert_column(self, self.rows.offsets,
+                                 self.exchange->expert_parallel.local_experts() + 1);
           },
           "[experts of this rank + 1] int32.")
       .def_prop_ro(

@@ -11,7 +11,7 @@ Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m toke
 what works on this machine.
 """
 
-from _tokenyard import CollectivesCounters, PeerReach, Topology
+from _tokenyard import CollectivesCounters, MaskedRank, PeerReach, Topology
 from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
@@ -24,6 +24,7 @@ from .errors import (
     InvalidArgument,
     OperationAborted,
     OsError,
+    OutOfTouch,
     PeerLost,
     PeerTimeout,
     ProcessDied,
@@ -33,8 +34,8 @@ from .errors import (
 from .expert_parallel import ExpertParallel
 from .group import Group
 from .launch import launch
-from .low_latency import LowLatency, MaskedRank
-from .low_latency_results import LowLatencyCombined, LowLatencyReceived
+from .low_latency import LowLatency
+from .low_latency_results import LowLatencyCombined, LowLatencyReceived, RefusedBatch
 from .received import Combined, ExpertRows, Received, Route
 from .store_server import StoreServer
 from .work import Work
@@ -58,12 +59,14 @@ __all__ = [
     "MaskedRank",
     "OperationAborted",
     "OsError",
+    "OutOfTouch",
     "PeerLost",
     "PeerReach",
     "PeerTimeout",
     "ProcessDied",
     "QuorumLost",
     "Received",
+    "RefusedBatch",
     "Route",
     "StoreServer",
     "Topology",
@@ -73,3 +76,10 @@ __all__ = [
     "__version__",
     "launch",
 ]
+
+_PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")
+
+
+def __dir__() -> list[str]:
+    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    return [*__all__, *(name for name in _PUBLIC_MODULES if name in globals())]

@@ -42,11 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.command == "store":
         return _serve(chosen.host, chosen.port, chosen.secret_file)
     found = _tokenyard.doctor()
+    return _say(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+
+
+def _say(text: str) -> int:
+    """Prints `text`; returns the exit status. A reader that has gone has read enough."""
+    if sys.stdout is None:
+        print("python -m tokenyard: standard output is closed", file=sys.stderr)
+        return 1
     try:
-        print(json.dumps(_fields(found), indent=2) if chosen.json else str(found).rstrip())
+        print(text)
         sys.stdout.flush()
-    except BrokenPipeError:  # Whoever reads it has read enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For the last flush.
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # For the interpreter's last flush.
+        if not isinstance(error, BrokenPipeError):
+            print(f"python -m tokenyard: standard output: {error.strerror}", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import invalid
+from .sizes import size_of
+
+if TYPE_CHECKING:
+    import torch
+
+A = TypeVar("A", NDArray[Any], "torch.Tensor")
+"""A NumPy array or a torch tensor: results are of the kind that came in.
+
+One of two types, not any: arrays of several dtypes, such as rows, ids and weights, are then all
+`NDArray[Any]` to a type checker, and not the `object` that is all they have in common.
+"""
 
 
 class Arrays(Protocol):
@@ -100,7 +112,7 @@ NUMPY = NumpyArrays()
 
 
 @functools.cache
-def _library_of(kind: type) -> Arrays | None:
+def _library_of_type(kind: type) -> Arrays | None:
     """The library that arrays of this type are of."""
     if issubclass(kind, np.ndarray):
         return NUMPY
@@ -112,12 +124,17 @@ def _library_of(kind: type) -> Arrays | None:
     return None
 
 
+def library_of(array: Any) -> Arrays | None:
+    """Returns the library that `array` is of; None for a list, a scalar, None."""
+    kind: Any = type(array)
+    return _library_of_type(kind)
+
+
 def arrays_of(argument: str, array: Any) -> Arrays:
     """The library that `array` is of; raises InvalidArgument for a list, a scalar, None."""
-    kind: Any = type(array)
-    library = _library_of(kind)
+    library = library_of(array)
     if library is None:
-        raise invalid(argument, "a NumPy array or a torch tensor", kind.__name__)
+        raise invalid(argument, "a NumPy array or a torch tensor", type(array).__name__)
     return library
 
 
@@ -167,6 +184,6 @@ def current_stream(device_index: int | None) -> Callable[[], int]:
     return functools.partial(current_stream_of, device_index)
 
 
-def stream_number(stream: Any) -> int:
+def stream_number(argument: str, stream: Any) -> int:
     """A torch stream as the integer that CUDA knows it by; an integer is one already."""
-    return stream if isinstance(stream, int) else stream.cuda_stream
+    return size_of(argument, getattr(stream, "cuda_stream", stream), largest=2**64 - 1)

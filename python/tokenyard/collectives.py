@@ -6,12 +6,13 @@ import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, Unpack
 
 import _tokenyard
 
 from .closing import Closing
 from .group import Group
+from .job_options import JobOptions, OnFailure, Places
 from .sizes import size_of, text_of
 from .world import DEFAULT_TIMEOUT, check_timeout
 
@@ -41,8 +42,8 @@ class Collectives(Closing):
 
     @classmethod
     def connect(
-        cls, store: str, *, secret: str, rank: int, size: int, **options: Any
-    ) -> Collectives:
+        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+    ) -> Self:
         """Begins a job with all its other ranks. Blocks until every rank has come.
 
         Args:
@@ -56,9 +57,12 @@ class Collectives(Closing):
             timeout: seconds that an operation may take, unless told; 30.
             silence: seconds after which a rank that is not heard of is gone; 5.
             on_failure: what an operation does that was aborted because ranks are gone: "raise"
-                OperationAborted, and so do all later ones until `shrink`, `replace` or `grow`;
+                OperationAborted, and so do all later ones until `recover`, `shrink` or `replace`;
                 "retry" once somebody has taken the lost ranks' places; or "exclude": run again
                 among the survivors.
+            places: what lists with a part for each rank look like once ranks are lost: "kept",
+                `size` parts, those of lost ranks zeros in results and not read in inputs; or
+                "compact", a part for each active rank, ascending by rank. Alike on all ranks.
             witness: whether the store decides which half goes on when the ranks are cut in two
                 equal halves; True.
             host_store: whether this rank may run the tcp store; True.
@@ -72,24 +76,35 @@ class Collectives(Closing):
             Unsupported: there is no such interconnect.
             InvalidArgument: for example two ranks with one number.
         """
-        return cls._meet(False, store, secret, rank, size, **options)
+        return cls._meet("connect", store, secret, rank, size, **options)
 
     @classmethod
-    def join(cls, store: str, *, secret: str, rank: int, size: int, **options: Any) -> Collectives:
+    def join(
+        cls, store: str, *, secret: str, rank: int, size: int, **options: Unpack[JobOptions]
+    ) -> Self:
         """Takes the place of a lost rank, or one that `grow` opens, in a job that runs.
 
-        Blocks until the members admit this rank: by `replace`, `grow`, or on_failure="retry".
-        Arguments are those of `connect`.
+        Blocks until the members admit this rank: by `recover`, `replace`, `grow`, or
+        on_failure="retry". Arguments are those of `connect`.
 
         Raises:
             PeerTimeout: nobody admitted this rank.
         """
-        return cls._meet(True, store, secret, rank, size, **options)
+        return cls._meet("join", store, secret, rank, size, **options)
+
+    @classmethod
+    def alone(cls, *, rank: int, size: int, **options: Unpack[JobOptions]) -> Self:
+        """Begins a job of which all other ranks' places are empty, and meets nobody.
+
+        For a process that wants to compute before it joins another job. Takes the options of
+        `connect`, but no store and no secret.
+        """
+        return cls._meet("alone", "file:none", "of nobody else", rank, size, **options)
 
     @classmethod
     def _meet(
         cls,
-        join: bool,
+        entrance: str,
         store: str,
         secret: str,
         rank: int,
@@ -99,18 +114,19 @@ class Collectives(Closing):
         size_max: int | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         silence: float = DEFAULT_SILENCE,
-        on_failure: str = "raise",
+        on_failure: OnFailure = "raise",
+        places: Places = "kept",
         witness: bool = True,
         host_store: bool = True,
         address: str = "",
         host: str = "",
         interconnect: str = "",
         own_store: Any = None,
-    ) -> Collectives:
+    ) -> Self:
         ranks = size_of("size", size, smallest=1)
         most = ranks if size_max is None else size_of("size_max", size_max, smallest=ranks)
         native = _tokenyard.Collectives.meet(
-            join=join,
+            entrance=entrance,
             store=store if own_store is not None else text_of("store", store),
             own_store=own_store,
             host_store=host_store,
@@ -125,6 +141,7 @@ class Collectives(Closing):
             timeout_s=check_timeout(timeout),
             silence_s=check_timeout(silence, "silence"),
             on_failure=on_failure,
+            places=places,
             witness=witness,
         )
         return cls(native)
@@ -144,11 +161,14 @@ class Collectives(Closing):
         return Group(self._native.world())
 
     def group(self, ranks: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
-        """A group of some ranks. Collective among them; others need not call.
+        """Makes a group of some ranks. Collective among them; others need not call.
+
+        A context manager that closes it. A newcomer enters the groups that the others had open
+        when they let it in.
 
         Args:
             ranks: of the world, in any order; ranks of the group are counted in that order.
-            name: the same on all; used once.
+            name: the same on all; used again once this rank has closed the group that had it.
             timeout: seconds that an operation may take, unless told; the job's if None.
         """
         members = [size_of("ranks", rank) for rank in ranks]
@@ -157,8 +177,15 @@ class Collectives(Closing):
         return Group(self._native.group(members, name, timeout_s=limit))
 
     def active_ranks(self) -> list[int]:
-        """The ranks that belong to the job now, ascending."""
+        """The ranks that belong to the job now, ascending. None once this rank is fenced."""
         return self._native.active_ranks()
+
+    def waiting_ranks(self) -> list[int]:
+        """Ranks for which a new process waits to be let in, ascending. Waits for nobody.
+
+        Whoever a newcomer has found knows at once, the others within some heartbeats.
+        """
+        return self._native.waiting_ranks()
 
     def epoch(self) -> int:
         """How often the membership was agreed on; the first is 1."""
@@ -185,10 +212,32 @@ class Collectives(Closing):
         """
         return self._native.shrink()
 
-    def replace(self, rank: int, *, timeout: float | None = None) -> None:
-        """Waits until a new process has taken a lost rank's place, by `join`.
+    def recover(
+        self, *, wait_for_replacements: bool = False, timeout: float | None = None
+    ) -> list[int]:
+        """Goes on with the ranks that are there now. Returns them, ascending.
 
-        Every survivor calls it. Aborted groups work again.
+        Lets all groups work again, and ends whatever the others have called and whenever: at once
+        where they have recovered already. Only after a PeerTimeout, of which not every rank may
+        have been told, it waits until all ranks have called it, as `shrink` does.
+
+        Args:
+            wait_for_replacements: wait until new processes hold all places that are empty.
+            timeout: seconds; the job's if None.
+
+        Raises:
+            PeerTimeout: names a rank that did not come, or did not call it.
+            QuorumLost: too few ranks answer.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        return self._native.recover(wait_for_replacements=wait_for_replacements, timeout_s=limit)
+
+    def replace(self, rank: int, *, timeout: float | None = None) -> None:
+        """Waits until a new process holds a lost rank's place, by `join`.
+
+        Done at once if one has come since the loss, whoever called for it. Every survivor calls it
+        for each lost rank, in any order: a group works again once all its lost ranks are replaced.
+        A rank that nobody has lost hands its place over to the next process that comes for it.
 
         Raises:
             PeerTimeout: nobody came.
@@ -197,13 +246,29 @@ class Collectives(Closing):
         self._native.replace(size_of("rank", rank), timeout_s=limit)
 
     def grow(self, ranks: int, *, timeout: float | None = None) -> None:
-        """Waits until `ranks` new ranks have come, by `join`. Every member calls it.
+        """Waits until `ranks` more ranks have come, by `join`, than earlier calls asked for.
+
+        Done at once if they have. It continues no group that has stopped. Every member calls it;
+        a newcomer counts from the ranks that there were before it, and itself.
 
         Raises:
             PeerTimeout: too few came.
         """
         limit = None if timeout is None else check_timeout(timeout)
         self._native.grow(size_of("ranks", ranks, smallest=1), timeout_s=limit)
+
+    def evict(self, rank: int, *, timeout: float | None = None) -> None:
+        """Puts a living rank out: it is Fenced, and lost to all the others.
+
+        One rank's call is enough. The others' operations raise OperationAborted as for any lost
+        rank; all of them, this one too, go on by `recover`, `shrink` or `replace`.
+
+        Raises:
+            InvalidArgument: this rank itself, or too few would remain.
+            PeerTimeout: the ranks did not agree in time.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        self._native.evict(size_of("rank", rank), timeout_s=limit)
 
     def leave(self) -> None:
         """Leaves in good order, once all messages it has sent have been received.

@@ -81,7 +81,7 @@ def _real(argument: str, value: float) -> float:
     return float(value)
 
 
-NO_TOKEN = 0xFFFFFFFF
+NO_WINDOW = 0xFFFFFFFF
 TILE_ROWS, TILE_COLUMNS = 8, 32
 
 
@@ -119,15 +119,36 @@ class LayerPieces:
     """[inner of the rank, gate and up, hidden], tiled"""
     down: Piece
     """[hidden, inner of the rank], tiled"""
+    qkv_bias: Piece | None = None
+    """[KV heads of the rank, its query heads and K and V, dim], added to their products"""
+    q_norm: Piece | None = None
+    """[dim] weights of RMSNorm of each query head before it rotates; with `k_norm` or not at all"""
+    k_norm: Piece | None = None
+    """[dim] likewise of each key"""
+    window: int | None = None
+    """Latest positions that a token attends to, its own included; None: all"""
+
+
+def _tokens_of(stop: int | Sequence[int] | None) -> list[int]:
+    if stop is None:
+        return []
+    tokens = list(stop) if isinstance(stop, Sequence) else [stop]
+    return [size_of("stop", token) for token in tokens]
 
 
 LAYER_WEIGHTS = ("attention_norm", "qkv", "out", "mlp_norm", "gate_up", "down")
+MORE_WEIGHTS = ("qkv_bias", "q_norm", "k_norm")
+"""Those that a layer may lack."""
 
 
 def _weights(name: str, piece: Any) -> Piece:
     if not isinstance(piece, Piece):
         raise invalid(name, "a Piece of a TensorMemory", repr(piece))
     return piece
+
+
+def _weights_or_none(name: str, piece: Any) -> Piece | None:
+    return None if piece is None else _weights(name, piece)
 
 
 class DenseDecoder:
@@ -144,7 +165,8 @@ class DenseDecoder:
         layers: this rank's part of the layers' weights.
         prompts: the first tokens of 1, 2, 4 or 8 sequences, decoded side by side; alike on all
             ranks.
-        stop: the token that ends a sequence, if any. The loop ends when all have ended.
+        stop: the token that ends a sequence, or up to 8 of which any does. The loop ends when all
+            sequences have ended.
         blocks: that share each stage, one worker each; 0 leaves it to Tokenyard.
 
     Raises:
@@ -161,7 +183,7 @@ class DenseDecoder:
         head: Piece,
         layers: Sequence[LayerPieces],
         prompts: Sequence[Sequence[int]],
-        stop: int | None = None,
+        stop: int | Sequence[int] | None = None,
         blocks: int = 0,
     ) -> None:
         for argument, value, kind in [
@@ -176,12 +198,19 @@ class DenseDecoder:
             shape,
             outer=[_weights(name, piece) for name, piece in outer.items()],
             layers=[
-                [_weights(name, getattr(layer, name, None)) for name in LAYER_WEIGHTS]
+                [
+                    *(_weights(name, getattr(layer, name, None)) for name in LAYER_WEIGHTS),
+                    *(_weights_or_none(name, getattr(layer, name, None)) for name in MORE_WEIGHTS),
+                ]
+                for layer in layers
+            ],
+            windows=[
+                NO_WINDOW if layer.window is None else size_of("window", layer.window, smallest=1)
                 for layer in layers
             ],
             blocks=size_of("blocks", blocks),
             prompts=[[size_of("prompts", token) for token in prompt] for prompt in prompts],
-            stop_token=NO_TOKEN if stop is None else size_of("stop", stop),
+            stop_tokens=_tokens_of(stop),
         )
         self.graph = Graph._of(self._native.graph)
 

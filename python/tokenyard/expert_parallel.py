@@ -7,11 +7,11 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import arrays_of, stream_number
+from .arrays import A, arrays_of
 from .errors import invalid
-from .given_rows import FP32, GivenRows
+from .given_rows import FP32, GivenRows, check_route
 from .observation import Observation
-from .received import A, Combined, ExpertRows, Received, Route
+from .received import Combined, ExpertRows, Received, Route
 from .row_formats import SUMMED, form_of, scale_order
 from .sizes import size_of
 from .world import World, native_of
@@ -22,10 +22,10 @@ class ExpertParallel(GivenRows, Observation):
 
     Args:
         world: the ranks that take part.
-        experts: experts in all, a multiple of the ranks; rank r holds those numbered from
-            r * experts / ranks on.
+        experts: experts in all. Rank after rank holds experts // ranks of them, and the first
+            experts % ranks ranks one more, unless `place` says otherwise; see `first_expert`.
         hidden: elements of a token, a multiple of 8.
-        topk: experts a token, 1 to 32.
+        topk: experts a token, 1 to 256.
         tokens_max: most tokens a rank gives to one call; bounds the memory that a call reserves.
         sms: multiprocessors (on the host: blocks) that a call may use; 0 leaves it to Tokenyard.
         sms_max: most that a single call may ask for; 0: as many as `sms`.
@@ -65,6 +65,16 @@ class ExpertParallel(GivenRows, Observation):
         )
         super().__init__(world, native, **shape)
 
+    @property
+    def local_experts(self) -> int:
+        """Number of this rank's experts; where `place` says where experts live, of its places."""
+        return self._native.local_experts
+
+    @property
+    def first_expert(self) -> int:
+        """Number of this rank's first expert, or place."""
+        return self._native.first_expert
+
     def dispatch(
         self,
         x: A,
@@ -90,7 +100,7 @@ class ExpertParallel(GivenRows, Observation):
             x: [tokens, hidden] bfloat16, float16, float32 or float8_e4m3fn, or [tokens, bytes]
                 uint8 of anything, contiguous, on this rank's device. Nothing is ever converted.
             topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none.
-            topk_weights: [tokens, topk] float32.
+            topk_weights: [tokens, topk] float32; None: every choice weighs 1.
             route: instead of experts and weights: those of the dispatch that made this route, with
                 as many tokens as then. Nothing is counted anew; rows may be of another dtype.
             scales: [tokens, words] float32 or int32, or [tokens, bytes] uint8 (multiples of 4),
@@ -113,8 +123,8 @@ class ExpertParallel(GivenRows, Observation):
 
         Raises:
             InvalidArgument: a dtype, shape, device or layout, before anything was launched; an
-                expert that does not exist or stands twice in a row, or calls that differ between
-                ranks: on all ranks alike, before any row moved.
+                expert that does not exist or stands twice in a row, rows or scales (`as_fp8`) that
+                differ from rank 0's, or other calls: on all ranks alike, before any row moved.
             PeerTimeout, PeerLost: a rank did not come or is gone. This object has then failed;
                 `World.rebuild` goes on without that rank.
         """
@@ -129,7 +139,7 @@ class ExpertParallel(GivenRows, Observation):
                 raise invalid(
                     "received_tokens_max", "none beside a route", str(received_tokens_max)
                 )
-            _check_route(route)
+            check_route(route)
             native = self._native.dispatch_again(arrays.to_native(x), route._native, **common)
         else:
             native = self._native.dispatch(
@@ -144,7 +154,7 @@ class ExpertParallel(GivenRows, Observation):
         self,
         x: A,
         topk_idx: A,
-        topk_weights: A,
+        topk_weights: A | None = None,
         *,
         alignment: int = 1,
         rows_max: int = 0,
@@ -285,8 +295,9 @@ class ExpertParallel(GivenRows, Observation):
 
         Args:
             y: [rows received, hidden] bfloat16, float16 or float32: row i is the result for
-                received row i. Read in place if it lies in `output_buffer`, otherwise copied there
-                first.
+                received row i. If the rows that came are of one of these dtypes, y has it too,
+                unless `out` is given. Read in place if it lies in `output_buffer`, otherwise copied
+                there first.
             route: of the dispatch that the rows came with.
             weights: [rows received, topk] float32, to be brought home beside the rows.
             out: [tokens, hidden] of y's dtype to write to, apart from y; made anew if None.
@@ -308,15 +319,14 @@ class ExpertParallel(GivenRows, Observation):
         Raises:
             InvalidArgument, PeerTimeout, PeerLost: as `dispatch`.
         """
-        _check_route(route)
+        check_route(route)
         arrays = arrays_of("y", y)
         rows, tokens = route.rows_received, route.tokens
         if by_expert is not None:
             if not isinstance(by_expert, ExpertRows):
                 raise invalid("by_expert", "ExpertRows", type(by_expert).__name__)
             rows = by_expert.rows
-        self._check("y", y, arrays, SUMMED, (rows, self.hidden))
-        dtype = arrays.dtype(y)
+        dtype = self._check_results(y, arrays, route, rows, out)
         if weights is not None:
             self._check("weights", weights, arrays, FP32, (route.rows_received, self.topk))
         if out is None:
@@ -356,7 +366,7 @@ class ExpertParallel(GivenRows, Observation):
             [rows received, hidden] of `dtype` (bfloat16, float16, float32), not initialised, of the
             kind of array that was dispatched.
         """
-        _check_route(route)
+        check_route(route)
         if dtype not in SUMMED:
             raise invalid("dtype", " or ".join(SUMMED), dtype)
         native = self._native.output_buffer(
@@ -384,14 +394,3 @@ class ExpertParallel(GivenRows, Observation):
     def close(self) -> None:
         """Lets go of the exchange. Arrays received stay valid until they die."""
         self._native.close()
-
-    def _watching(self, watcher: Any) -> int | None:
-        """The stream, as the module takes it."""
-        if watcher is None:
-            return None
-        return 0 if self._device_index is None else stream_number(watcher)
-
-
-def _check_route(route: Any) -> None:
-    if not isinstance(route, Route):
-        raise invalid("route", "a Route from a dispatch", type(route).__name__)

@@ -6,10 +6,11 @@ from typing import Any
 
 import _tokenyard
 
-from .arrays import Arrays
+from .arrays import Arrays, stream_number
 from .errors import invalid
 from .exchange import Exchange
-from .row_formats import ROWS, SCALES, cast_of, scale_order
+from .received import Route
+from .row_formats import ROWS, SCALES, SUMMED, cast_of, scale_order
 
 IDS = ("int32", "int64")
 FP32 = ("float32",)
@@ -42,11 +43,34 @@ class GivenRows(Exchange):
         )
 
     def _choices(self, x: Any, topk_idx: Any, topk_weights: Any, arrays: Arrays) -> tuple[Any, Any]:
-        """The experts of each token and their weights, checked."""
+        """The experts of each token and their weights, or None for these, checked."""
         shape = (arrays.shape(x)[0], self.topk)
+        if topk_idx is None:
+            raise invalid("topk_idx", f"[tokens, {self.topk}] expert ids, or a route", "None")
         self._check("topk_idx", topk_idx, arrays, IDS, shape)
+        if topk_weights is None:
+            return arrays.to_native(topk_idx), None
         self._check("topk_weights", topk_weights, arrays, FP32, shape)
         return arrays.to_native(topk_idx), arrays.to_native(topk_weights)
+
+    def _check_results(self, y: Any, arrays: Arrays, route: Route, rows: int, out: Any) -> str:
+        """Their dtype. Nobody converts results by mistake: those of a route whose rows were of a
+        dtype that is summed have this dtype, unless `out` says otherwise."""
+        self._check("y", y, arrays, SUMMED, (rows, self.hidden))
+        dtype, sent = arrays.dtype(y), route._dtype
+        if out is None and sent in SUMMED and dtype != sent:
+            raise invalid(
+                "y",
+                f"dtype {sent} as the rows of the route, or `out` of y's dtype to sum in it",
+                f"dtype {dtype}",
+            )
+        return dtype
+
+    def _watching(self, watcher: Any) -> int | None:
+        """The stream, as the module takes it."""
+        if watcher is None:
+            return None
+        return 0 if self._device_index is None else stream_number("watcher", watcher)
 
     def _check_rows(self, x: Any, arrays: Arrays, tokens: int | str) -> Any:
         """Their ElementType."""
@@ -61,3 +85,8 @@ class GivenRows(Exchange):
         width = arrays.shape(scales)[1]
         if arrays.dtype(scales) == "uint8" and width % 4:
             raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")
+
+
+def check_route(route: Any) -> None:
+    if not isinstance(route, Route):
+        raise invalid("route", "a Route from a dispatch", type(route).__name__)

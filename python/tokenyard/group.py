@@ -11,7 +11,8 @@ import numpy as np
 from _tokenyard import Algorithm, Kind, ReduceOp
 
 from .buffers import buffer_of, parts_of, written_buffer_of
-from .errors import invalid
+from .closing import Closing
+from .errors import InvalidArgument, invalid
 from .sizes import size_of
 from .work import Work
 
@@ -19,7 +20,7 @@ Parts = Sequence[np.ndarray] | np.ndarray
 """An array for each rank of the group; or one array [size, ...] whose rows they are."""
 
 
-class Group:
+class Group(Closing):
     """Ranks that operate together, counted within the group.
 
     Calls of one group happen in the same order on all its ranks; any thread may call, and groups do
@@ -36,6 +37,13 @@ class Group:
 
     `op` is "sum", "average", "product", "min", "max", "bit_and", "bit_or" or "bit_xor". float16 and
     bfloat16 are reduced in float32 and rounded once.
+
+    A group that `Collectives.group` has made is closed by `close`, at the end of a `with` block,
+    and when nobody refers to it any more. What is under way goes on. Once all its active ranks
+    have closed it, it gives back on all of them what it used.
+
+    A lost rank's part of a list is not read, and holds zeros in results; `Work.failed_ranks` names
+    it. With `places="compact"` lists have a part for each active rank instead.
 
     >>> with tokenyard.Collectives.connect(store, secret="s", rank=0, size=1) as job:
     ...     x = np.ones(3, np.float32)
@@ -62,6 +70,19 @@ class Group:
     def name(self) -> str:
         """The group's name, the same on all its ranks."""
         return self._native.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether this rank has closed it."""
+        return self._native.closed
+
+    def close(self) -> None:
+        """Ends the group on this rank, which waits for nobody. May be called again.
+
+        Later calls raise InvalidArgument, as do calls of ranks that have not closed it. The name
+        may be used again at once. The world stays open.
+        """
+        self._native.close()
 
     def active_ranks(self) -> list[int]:
         """The ranks that take part in operations now, ascending."""
@@ -109,7 +130,7 @@ class Group:
         return self._submit(
             Kind.all_gather,
             [buffer_of("array", array)],
-            [written_buffer_of("out", part) for part in parts_of("out", out, self.size)],
+            [written_buffer_of("out", part) for part in self._parts("out", out)],
             **call,
         )
 
@@ -122,7 +143,7 @@ class Group:
             array: [...] any type; lengths may differ from rank to rank.
             out: on the root, as for `all_gather`; None elsewhere.
         """
-        parts = [] if out is None else parts_of("out", out, self.size)
+        parts = [] if out is None else self._parts("out", out)
         return self._submit(
             Kind.gather,
             [buffer_of("array", array)],
@@ -141,7 +162,7 @@ class Group:
             parts: on the root, a list of `size` arrays, parts[r] as long as rank r's `out`, or one
                 [size, ...]; None elsewhere.
         """
-        given = [] if parts is None else parts_of("parts", parts, self.size)
+        given = [] if parts is None else self._parts("parts", parts)
         return self._submit(
             Kind.scatter,
             [buffer_of("parts", part) for part in given],
@@ -159,7 +180,7 @@ class Group:
         """
         return self._submit(
             Kind.reduce_scatter,
-            [buffer_of("parts", part) for part in parts_of("parts", parts, self.size)],
+            [buffer_of("parts", part) for part in self._parts("parts", parts)],
             [written_buffer_of("out", out)],
             op=op,
             **call,
@@ -174,8 +195,8 @@ class Group:
         """
         return self._submit(
             Kind.all_to_all,
-            [buffer_of("parts", part) for part in parts_of("parts", parts, self.size)],
-            [written_buffer_of("out", part) for part in parts_of("out", out, self.size)],
+            [buffer_of("parts", part) for part in self._parts("parts", parts)],
+            [written_buffer_of("out", part) for part in self._parts("out", out)],
             **call,
         )
 
@@ -211,6 +232,20 @@ class Group:
     def choice(self, operation: str, bytes_: int) -> str:
         """The algorithm that an operation of so many bytes would use here, and why."""
         return self._native.choice(operation, size_of("bytes_", bytes_, largest=2**63 - 1))
+
+    def _parts(self, argument: str, parts: Parts) -> list:
+        count = self._native.parts
+        if count < self.size and isinstance(parts, Sequence | np.ndarray):
+            # Who has not heard of a loss has other lists: all ranks learn of that together.
+            return parts_of(argument, parts, min(len(parts), self.size))
+        try:
+            return parts_of(argument, parts, count)
+        except InvalidArgument as error:
+            lost = sorted(set(range(self.size)) - set(self.active_ranks()))
+            if not lost:
+                raise
+            kept = f"{error.expected}; places of lost ranks ({', '.join(map(str, lost))}) are kept"
+            raise invalid(argument, kept, error.seen) from None
 
     def _rank(self, argument: str, rank: int) -> int:
         return size_of(argument, rank, largest=self.size - 1)

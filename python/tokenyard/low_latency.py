@@ -8,20 +8,19 @@ from typing import Any
 import _tokenyard
 from _tokenyard import MaskedRank
 
-from .arrays import Arrays, arrays_of
-from .errors import invalid
+from .arrays import A, Arrays, arrays_of
+from .errors import InvalidArgument, invalid
 from .exchange import Exchange
-from .low_latency_results import A, Hook, LowLatencyCombined, LowLatencyReceived, Memory
+from .low_latency_results import (
+    Hook,
+    LowLatencyCombined,
+    LowLatencyReceived,
+    Memory,
+    RefusedBatch,
+)
+from .low_latency_rows import BF16, FP8, FP32, IDS, ROWS, arrays_like, received_of
 from .sizes import size_of
 from .world import World, check_timeout, native_of
-
-BF16 = ("bfloat16",)
-FP8 = ("float8_e4m3fn",)
-IDS = ("int32", "int64")
-FP32 = ("float32",)
-
-ROWS = ("bf16", "fp8", "fp8_rounded", "fp8_ue8m0")
-"""What a dispatch can deliver, in the order of the native enum."""
 
 
 class LowLatency(Exchange):
@@ -32,11 +31,13 @@ class LowLatency(Exchange):
 
     Args:
         world: of the ranks that take part; all within reach of loads and stores.
-        experts: in all; rank r holds those numbered from r * experts / ranks on.
+        experts: in all, at least one per rank. Each rank holds experts // ranks of them, rank after
+            rank, and the first experts % ranks ranks hold one more: see `local_experts`.
         hidden: elements of a token, a multiple of 32.
-        topk: experts a token, 1 to 16, no more than there are.
+        topk: experts a token, 1 to 16, no more than there are. (`ExpertParallel` takes more.)
         tokens_max: most tokens a rank gives to one call.
-        sms: multiprocessors (on the host: blocks) that a call may use; 0: all there are.
+        sms: multiprocessors (on the host: blocks) that a call may use: at least 2, one that sends
+            and one that receives, or 0: all there are.
         bf16_rows: whether dispatch may deliver "bf16" rows, which takes twice the memory.
 
     Raises:
@@ -74,7 +75,15 @@ class LowLatency(Exchange):
             bf16_rows=bool(bf16_rows),
         )
         super().__init__(world, native, **shape)
-        self._local_experts, self._slots = experts // world.size, world.size * tokens_max
+        self._bf16_rows = bool(bf16_rows)
+        self.hooks_left = 0
+        """Hooks that were given out and not called yet."""
+        self.unmaskings = 0
+        """How often ranks were unmasked here, or calls restarted."""
+        self._slots = world.size * tokens_max
+        self.local_experts: int = native.local_experts
+        """Experts of this rank, numbered from `first_expert` on."""
+        self.first_expert: int = native.first_expert
 
     @staticmethod
     def memory(
@@ -121,10 +130,12 @@ class LowLatency(Exchange):
             x: [tokens, hidden] bfloat16, or float8_e4m3fn with `scales`. Contiguous, on this rank's
                 device, unchanged until the work has ended.
             topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none. An
-                expert that stands twice in a token gets one row.
+                expert that stands twice in a token gets one row. An id that is no expert counts as
+                -1, and `wait`, `check` or the hook of the batch's combine names it.
             rows: what is delivered: "bf16"; "fp8", with float32 scales of largest magnitude / 448;
                 "fp8_rounded", with scales rounded up to powers of two; "fp8_ue8m0", with those as
-                exponents. The same on all ranks, which nobody checks.
+                exponents. The same on all ranks: a rank that differs is masked, and `wait` names
+                it.
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
@@ -139,14 +150,56 @@ class LowLatency(Exchange):
             waited_cycles: [ranks] int64: cycles until each rank's ids were in are added to it.
 
         Raises:
-            InvalidArgument: a dtype, shape, device or layout, a batch over tokens_max, a third
-                batch under way, before anything was launched; an id of an earlier call that was no
-                expert.
+            RefusedBatch: a dtype, shape, device or layout, a batch over tokens_max, a timeout or a
+                number of multiprocessors that cannot be, at once. This rank took part without
+                tokens, so that the others need not wait for it: the error's `received` is their
+                rows, to be combined as any.
+            InvalidArgument: `rows` that there are not, a third batch under way, a hook that was not
+                called. Nothing was launched.
             Cancelled: after World.cancel.
         """
-        if rows not in ROWS:
-            raise invalid("rows", " or ".join(ROWS), repr(rows))
-        arrays = arrays_of("x", x)
+        if rows not in ROWS or (rows == "bf16" and not self._bf16_rows):
+            possible = ROWS if self._bf16_rows else ROWS[1:]
+            raise invalid("rows", " or ".join(possible), repr(rows))
+        hook = bool(return_recv_hook)
+        try:
+            arrays = arrays_of("x", x)
+            self._check_batch(arrays, x, topk_idx, rows, scales, topk_weights)
+            if rows_total is not None:
+                shape = (self.local_experts,)
+                self._check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
+            how = self._call(arrays, active_ranks, timeout, sms, waited_cycles)
+        except InvalidArgument as error:
+            batch = self._native.dispatch_nothing(
+                ROWS.index(rows), hook=hook, stream=self._stream()
+            )
+            raise self._refused(error, batch, (x, topk_idx), rows, hook) from None
+        batch = self._native.dispatch(
+            arrays.to_native(x),
+            arrays.to_native(topk_idx),
+            None if scales is None else arrays.to_native(scales),
+            ROWS.index(rows),
+            topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
+            rows_total=None if rows_total is None else arrays.to_native(rows_total),
+            hook=hook,
+            **how,
+        )
+        try:
+            batch.require_accepted()
+        except InvalidArgument as error:
+            raise self._refused(error, batch, (x, topk_idx), rows, hook) from None
+        receive = self._hook(batch, rows_total, waited_cycles) if hook else None
+        return received_of(batch, arrays, rows, receive, topk_weights is not None)
+
+    def _check_batch(
+        self,
+        arrays: Arrays,
+        x: Any,
+        topk_idx: Any,
+        rows: str,
+        scales: Any | None,
+        topk_weights: Any | None,
+    ) -> None:
         self._check("x", x, arrays, BF16 if scales is None else FP8, ("tokens", self.hidden))
         tokens = arrays.shape(x)[0]
         self._check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
@@ -156,30 +209,14 @@ class LowLatency(Exchange):
             self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
         if topk_weights is not None:
             self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
-        if rows_total is not None:
-            shape = (self._local_experts,)
-            self._check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
-        batch = self._native.dispatch(
-            arrays.to_native(x),
-            arrays.to_native(topk_idx),
-            None if scales is None else arrays.to_native(scales),
-            ROWS.index(rows),
-            topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
-            rows_total=None if rows_total is None else arrays.to_native(rows_total),
-            hook=bool(return_recv_hook),
-            **self._call(arrays, active_ranks, timeout, sms, waited_cycles),
-        )
-        return LowLatencyReceived(
-            x=arrays.from_native(batch.x, "bfloat16" if rows == "bf16" else "float8_e4m3fn"),
-            scales=None if rows == "bf16" else self._scales(arrays, batch.scales, rows),
-            counts=arrays.from_native(batch.counts, "int32"),
-            ranges=arrays.from_native(batch.ranges, "int32"),
-            source_token=arrays.from_native(batch.source_token, "int32"),
-            hook=self._hook(batch, rows_total, waited_cycles) if return_recv_hook else None,
-            _batch=batch,
-            _arrays=arrays,
-            _weights_told=topk_weights is not None,
-        )
+
+    def _refused(
+        self, error: InvalidArgument, batch: Any, given: tuple[Any, ...], rows: str, hook: bool
+    ) -> RefusedBatch:
+        """Returns the same error, with the others' tokens."""
+        arrays = arrays_like(given, self._device_index)
+        received = received_of(batch, arrays, rows, self._hook(batch) if hook else None, False)
+        return RefusedBatch(str(error), received=received, **error.__dict__)
 
     def combine(
         self,
@@ -205,23 +242,25 @@ class LowLatency(Exchange):
             y: [local experts, slots, hidden] bfloat16: the results, where the rows lay. Read in
                 place, whatever memory it is in; see `combine_buffer`.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. None if the
-                dispatch had them.
+                dispatch had them, or there are no tokens.
             received: of the dispatch.
             out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
             use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
-                of up to 2.2 % of each rank's part. The same on all ranks, which nobody checks.
+                of up to 2.2 % of each rank's part. The same on all ranks, as `rows` of a dispatch.
             active_ranks, timeout, sms, return_recv_hook, waited_cycles: as `dispatch`.
 
         Raises:
-            InvalidArgument, Cancelled: as `dispatch`.
+            InvalidArgument: an argument cannot be. Nothing was launched: the batch can be combined
+                still, and the others wait for it.
+            Cancelled: after World.cancel.
         """
         self._check_received(received)
         arrays = arrays_of("y", y)
-        self._check("y", y, arrays, BF16, (self._local_experts, self._slots, self.hidden))
+        self._check("y", y, arrays, BF16, (self.local_experts, self._slots, self.hidden))
         tokens = received._batch.tokens
         if received._weights_told and topk_weights is not None:
             raise invalid("topk_weights", "None, since the dispatch had them", "an array")
-        if not received._weights_told:
+        if not received._weights_told and not (topk_weights is None and tokens == 0):
             self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
         if out is None:
             out = arrays.empty((tokens, self.hidden), "bfloat16", y)
@@ -240,7 +279,8 @@ class LowLatency(Exchange):
         )
         hook = None
         if return_recv_hook:
-            hook = self._hook(received._batch, y, topk_weights, out, lost, waited_cycles)
+            kept = (y, topk_weights, out, lost, waited_cycles)
+            hook = self._hook(received._batch, *kept, ends=True)
         return LowLatencyCombined(x=out, lost=lost, hook=hook)
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
@@ -273,10 +313,12 @@ class LowLatency(Exchange):
         `restart` if they have not.
         """
         self._native.update_mask(size_of("rank", rank), bool(masked))
+        self.unmaskings += not masked
 
     def clear_mask(self) -> None:
         """Unmasks all ranks; see `update_mask`."""
         self._native.clear_mask()
+        self.unmaskings += 1
 
     def epoch(self) -> int:
         """The number of this rank's last call: what ranks agree on before `restart`."""
@@ -292,6 +334,8 @@ class LowLatency(Exchange):
         epoch, the largest of theirs at least; nobody makes a call before all have returned.
         """
         self._native.restart(size_of("epoch", epoch))
+        self.hooks_left = 0
+        self.unmaskings += 1
 
     def close(self) -> None:
         """Gives the arena memory back. Collective; no call may follow, nor a hook.
@@ -305,12 +349,17 @@ class LowLatency(Exchange):
         """
         self._native.close()
 
-    def _hook(self, batch: Any, *kept: Any) -> Hook:
-        """`kept`: what the second half of the call reads or writes."""
+    def _hook(self, batch: Any, *kept: Any, ends: bool = False) -> Hook:
+        """`kept`: what the second half of the call reads or writes. `ends`: it ends the batch."""
 
         def receive(kept: tuple[Any, ...] = kept) -> None:
             self._native.receive(batch, stream=self._stream())
+            self.hooks_left -= 1
+            # Whoever is told before its batch is over would not send what others await.
+            if ends:
+                self.check()
 
+        self.hooks_left += 1
         return receive
 
     def _call(
@@ -348,10 +397,3 @@ class LowLatency(Exchange):
     def _check_received(received: Any) -> None:
         if not isinstance(received, LowLatencyReceived):
             raise invalid("received", "what a dispatch gave", type(received).__name__)
-
-    @staticmethod
-    def _scales(arrays: Arrays, native: Any, rows: str) -> Any:
-        columns = arrays.from_native(native, "int32")
-        if rows != "fp8_ue8m0":
-            columns = arrays.bits(columns, "float32")
-        return columns.swapaxes(1, 2)

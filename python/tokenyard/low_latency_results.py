@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
-from .arrays import Arrays
-
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
+from .arrays import A, Arrays
+from .errors import InvalidArgument
 
 Hook = Callable[[], None]
 """The second half of a call: receives. To be called once, in the order of the first halves."""
@@ -54,6 +52,20 @@ class LowLatencyReceived(Generic[A]):
     _batch: Any
     _arrays: Arrays
     _weights_told: bool
+
+
+class RefusedBatch(InvalidArgument):
+    """A dispatch was refused for what this rank gave to it, and made without this rank's tokens.
+
+    Where nobody combines `received`, the others wait for this rank's experts until they mask it.
+    """
+
+    received: LowLatencyReceived[Any]
+    """The others' tokens, and none of this rank's. In another process only None of it arrives."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        restore, (kind, message, fields) = super().__reduce__()
+        return restore, (kind, message, fields | {"received": None})
 
 
 @dataclass(frozen=True, eq=False)

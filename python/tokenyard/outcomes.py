@@ -18,6 +18,7 @@ class Outcomes:
     def __init__(self, ranks: int) -> None:
         self._results: list[Any] = [None] * ranks
         self._running = set(range(ranks))
+        self._dead: dict[int, BaseException] = {}
         self.failure: BaseException | None = None
 
     @property
@@ -34,12 +35,26 @@ class Outcomes:
         self._running.discard(rank)
         if self.failure is None:
             error.add_note(f"raised by rank {rank} of {len(self._results)}")
+            for dead, why in sorted(self._dead.items()):
+                error.add_note(f"rank {dead} had died: {why}")
             self.failure = error
 
+    def died(self, rank: int, error: BaseException) -> None:
+        """Of a launch that goes on without: the error stands in the place of the result."""
+        self.returned(rank, error)
+        self._dead[rank] = error
+
+    def replaced(self, rank: int) -> None:
+        """Another process has taken the rank's place."""
+        self._dead.pop(rank, None)
+        self._running.add(rank)
+
     def results(self) -> list[Any]:
-        """By rank; raises the first failure."""
+        """By rank; raises the first failure, or a death if nobody lives."""
         if self.failure is not None:
             raise self.failure
+        if len(self._dead) == len(self._results):
+            raise self._dead[min(self._dead)]
         return self._results
 
 

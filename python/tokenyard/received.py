@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
-from .arrays import Arrays, stream_number
+from .arrays import A, Arrays, stream_number
 from .errors import invalid
 from .row_formats import RowForm
-
-A = TypeVar("A")
-"""A NumPy array, or a torch tensor: results are of the kind that came in."""
 
 
 class Route:
@@ -21,9 +18,11 @@ class Route:
     `scales` do not live on with it.
     """
 
-    def __init__(self, native: Any, arrays: Arrays) -> None:
+    def __init__(self, native: Any, arrays: Arrays, dtype: str) -> None:
         self._native = native
         self._arrays = arrays
+        self._dtype = dtype
+        """Of the rows as they travelled."""
 
     @property
     def tokens(self) -> int:
@@ -57,7 +56,7 @@ class Arrived(Generic[A]):
         """Also used on this torch stream: when the arrays have died, their memory goes to nobody
         else before what the stream holds then has ended. On the stream of the call it always is
         so."""
-        self.native.record_stream(stream_number(stream))
+        self.native.record_stream(stream_number("stream", stream))
 
 
 class ExpertRows(Arrived[A]):
@@ -129,7 +128,7 @@ class Received(Arrived[A]):
     @cached_property
     def route(self) -> Route:
         """For `combine`, and for dispatching again."""
-        return Route(self.native.route, self._arrays)
+        return Route(self.native.route, self._arrays, self._form.dtype)
 
     @cached_property
     def x(self) -> A:
@@ -152,7 +151,8 @@ class Received(Arrived[A]):
 
     @cached_property
     def topk_weights(self) -> A:
-        """[rows, topk] float32: their weights, 0 where the expert is elsewhere."""
+        """[rows, topk] float32: their weights, 0 where the expert is elsewhere; 1 where it is here
+        and none were given."""
         return self._arrays.from_native(self.native.topk_weights, "float32")
 
     @cached_property

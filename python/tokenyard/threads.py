@@ -34,10 +34,8 @@ def run_threads(
     """
     natives = _tokenyard.World.in_process(
         ranks,
-        device=settings["device"],
         hosts=hosts,
-        timeout_s=settings["timeout"],
-        arena_bytes=settings["arena_bytes"],
+        **settings,
     )
     goodbyes = [native.goodbye() for native in natives]
     worlds = [World(native, settings["device"]) for native in natives]

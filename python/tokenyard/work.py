@@ -64,6 +64,12 @@ class Work:
         """Of a receive from any rank that is done: the rank whose message it was."""
         return self._native.source()
 
+    def failed_ranks(self) -> list[int]:
+        """Returns the ranks of the group that are missing from what was done, ascending: they were
+        lost before. Empty while the operation is under way, and if it failed: then the error names
+        them."""
+        return self._native.failed_ranks()
+
     def choice(self) -> str:
         """The algorithm that was chosen, and why."""
         return self._native.choice()

@@ -13,6 +13,7 @@ import _tokenyard
 from . import rendezvous
 from .closing import Closing
 from .errors import InvalidArgument, Unsupported, invalid
+from .launched import Launched, Replacing
 from .rendezvous import Place
 from .sizes import size_of, text_of
 
@@ -38,12 +39,20 @@ class World(Closing):
     ['rank 0 of 2', 'rank 1 of 2']
     """
 
-    def __init__(self, native: Any, device: str) -> None:
+    def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
         """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
         self._native = native
         self._device = device
+        self._launched = launched
+        self._replacing: Replacing | None = None  # The survivors, once a rank is to be replaced.
         self._kept_bytes: int | None = None  # Of an arena that has been released.
         self._rebuilt: Callable[[], World | None] = lambda: None  # What came of this one.
+        # What never changes outlives the native world: a handler may log who it was.
+        self._rank: int = native.rank
+        self._size: int = native.size
+        self._device_index: int | None = native.device_index
+        self._timeout: float = native.timeout_s
+        self._topology: _tokenyard.Topology = native.topology
 
     @classmethod
     def connect(
@@ -85,6 +94,7 @@ class World(Closing):
             job=text_of("job", job),
             device=check_device(device),
             timeout_s=check_timeout(timeout),
+            rendezvous_s=0.0,
             arena_bytes=size_of("arena_bytes", arena_bytes, largest=2**63 - 1),
         )
         return cls(native, device)
@@ -160,13 +170,14 @@ class World(Closing):
 
     @property
     def rank(self) -> int:
-        """This rank's number, from 0."""
-        return self._native.rank
+        """This rank's number, from 0. Readable after the world is closed or rebuilt, too, as are
+        `size`, `device`, `device_index`, `timeout` and `topology`."""
+        return self._rank
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return self._native.size
+        return self._size
 
     @property
     def device(self) -> str:
@@ -176,17 +187,17 @@ class World(Closing):
     @property
     def device_index(self) -> int | None:
         """The CUDA ordinal of this rank's GPU, as this process counts them; None on the host."""
-        return self._native.device_index
+        return self._device_index
 
     @property
     def timeout(self) -> float:
         """Seconds that any wait may take."""
-        return self._native.timeout_s
+        return self._timeout
 
     @property
     def topology(self) -> _tokenyard.Topology:
         """How this rank reaches each of the others, and why not better; printable."""
-        return self._native.topology
+        return self._topology
 
     def all_gather(self, mine: bytes, what: str = "all_gather") -> list[bytes]:
         """Every rank's bytes, in the order of the ranks. Collective; lengths may differ.
@@ -207,6 +218,12 @@ class World(Closing):
             PeerTimeout, PeerLost: naming the rank that did not come and `what`.
         """
         self._native.barrier(what=what)
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether this process took the place of a lost rank, and has none of the state that the
+        others have: in the world that `launch(..., on_death="replace")` gives to `fn`."""
+        return self._launched is not None and self._launched.new
 
     def lost(self) -> list[int]:
         """Ranks that are known to be gone, ascending."""
@@ -237,9 +254,36 @@ class World(Closing):
         """
         gone = [size_of("without", rank, largest=self.size - 1) for rank in without]
         native = self._native.rebuild(gone, arena_bytes=self._kept_bytes or 0)
-        world = World(native, self._device)
+        launched = None if self._launched is None else self._launched.without(gone)
+        world = World(native, self._device, launched)
         self._rebuilt = weakref.ref(world)
         return world
+
+    def replace(self, lost: Sequence[int]) -> World:
+        """A new world of the same size, in which new processes take the places of lost ranks.
+        Collective among the others.
+
+        The launch ends what is left of the lost ranks' processes. The new ones call `fn` from its
+        beginning, with a world whose `is_replacement` is True. Ranks keep their numbers; memory is
+        new. This world is closed by it. After a failure, because more ranks are lost, all that are
+        left may call it again with those as well.
+
+        Raises:
+            Unsupported: the world was not made by `launch(..., on_death="replace")`.
+            InvalidArgument: the survivors name different ranks, or none.
+        """
+        gone = [size_of("lost", rank, largest=self.size - 1) for rank in lost]
+        if self._replacing is None:
+            settings = dict(
+                device=self._device,
+                timeout_s=self._timeout,
+                arena_bytes=self._kept_bytes or self._native.arena_bytes,
+            )
+            self._replacing = Replacing(
+                self._native, self.rank, self.size, self._launched, settings
+            )
+        native, launched = self._replacing.replace(gone)
+        return World(native, self._device, launched)
 
     def release_arena(self) -> None:
         """Gives the arena's memory back while nothing is exchanged: for a trainer that sleeps.

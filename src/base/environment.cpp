@@ -1,5 +1,7 @@
 #include "base/environment.hpp"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -39,6 +41,10 @@ Environment Environment::read() {
           .local_rank = number<uint32_t>("LOCAL_RANK"),
           .address = text("MASTER_ADDR"),
           .port = number<uint16_t>("MASTER_PORT")};
+}
+
+bool understands_escapes(int descriptor) {
+  return ::isatty(descriptor) != 0 && text("TERM").value_or("dumb") != "dumb";
 }
 
 }  // namespace tokenyard

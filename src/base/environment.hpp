@@ -20,4 +20,8 @@ struct Environment {
   static Environment read();
 };
 
+/// Returns whether a file descriptor is a terminal that understands escape sequences: TERM is set,
+/// and not to "dumb".
+bool understands_escapes(int descriptor);
+
 }  // namespace tokenyard

@@ -1,5 +1,6 @@
 #include "tokenyard/error.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 namespace tokenyard {
@@ -14,6 +15,23 @@ std::string sentence(const char* what, const WaitFacts& facts) {
 std::string ranks_text(const std::vector<uint32_t>& ranks) {
   if (ranks.empty()) return "no rank";
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+std::string out_of_touch(const WaitFacts& facts,
+                         const std::optional<std::chrono::system_clock::time_point>& since,
+                         double absent_s, bool left_out) {
+  const std::string others =
+      left_out
+          ? fmt::format("rank {} has rebuilt the world without this rank", facts.rank)
+          : fmt::format("its wait for rank {} failed, and the others may have gone on without it",
+                        facts.rank);
+  const std::string when =
+      since ? fmt::format(
+                  "this rank was out of touch for {:.1f} s since {:%Y-%m-%d %H:%M:%S} UTC "
+                  "(stopped, or without CPU): ",
+                  absent_s, fmt::gmtime(std::chrono::system_clock::to_time_t(*since)))
+            : "";
+  return fmt::format("{}{}, in phase \"{}\"", when, others, facts.phase);
 }
 
 std::string of_rank(const std::optional<uint32_t>& rank) {
@@ -34,6 +52,14 @@ PeerTimeout::PeerTimeout(WaitFacts facts)
     : Error(sentence("did not answer", facts)), facts(std::move(facts)) {}
 
 PeerLost::PeerLost(WaitFacts facts) : Error(sentence("is gone", facts)), facts(std::move(facts)) {}
+
+OutOfTouch::OutOfTouch(WaitFacts facts, std::optional<std::chrono::system_clock::time_point> since,
+                       std::chrono::nanoseconds absent, bool left_out)
+    : Error(out_of_touch(facts, since, std::chrono::duration<double>(absent).count(), left_out)),
+      facts(std::move(facts)),
+      since(since),
+      absent_s(std::chrono::duration<double>(absent).count()),
+      left_out(left_out) {}
 
 Cancelled::Cancelled(const std::string& phase)
     : Error(fmt::format("cancelled in phase \"{}\"", phase)), phase(phase) {}

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
+#include "collectives/control/memory_store.hpp"
 #include "collectives/group_state.hpp"
 
 namespace tokenyard {
@@ -36,6 +36,12 @@ std::unique_ptr<Collectives> Collectives::join(const CollectivesOptions& options
   return make(options, Entrance::join);
 }
 
+std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& options) {
+  CollectivesOptions unseen = options;
+  unseen.own_store = std::make_shared<collectives::MemoryStore>();
+  return make(unseen, Entrance::alone);
+}
+
 Collectives::Collectives(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Collectives::~Collectives() {
@@ -55,12 +61,9 @@ uint32_t Collectives::size() const {
 }
 
 Group Collectives::world() const {
-  return Group(
-      std::make_shared<Group::State>(Group::State{.machine = parts_->machine,
-                                                  .id = 0,
-                                                  .name = "world",
-                                                  .rank = rank(),
-                                                  .timeout = parts_->machine->options.timeout}));
+  return Group(std::make_shared<Group::State>(
+      parts_->machine, collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
+      parts_->machine->options.timeout));
 }
 
 Group Collectives::group(std::span<const uint32_t> ranks, const std::string& name,
@@ -82,18 +85,26 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   collectives::GroupIdentity identity = {.name = name,
                                          .slots = {ranks.begin(), ranks.end()},
                                          .self = static_cast<uint32_t>(self - ranks.begin())};
-  identity.id = collectives::Engine::id_of(name, identity.slots);
-  Machine& machine = *parts_->machine;
-  const bool begun_before = machine.engine().add_group(identity);
-  Group group(std::make_shared<Group::State>(
-      Group::State{.machine = parts_->machine,
-                   .id = identity.id,
-                   .name = name,
-                   .rank = identity.self,
-                   .timeout = timeout.value_or(machine.options.timeout)}));
-  // Its first operation; a newcomer to a group that works already has missed it.
-  if (!begun_before) group.barrier().wait();
-  return group;
+  const std::shared_ptr<Machine>& machine = parts_->machine;
+  const std::chrono::nanoseconds limit = timeout.value_or(machine->options.timeout);
+  collectives::Engine& engine = machine->engine();
+  const auto founding = engine.found_group(identity, limit);
+  machine->driver().launched();
+  const auto made = [&] {
+    engine.end_founding(founding);
+    identity.id = founding->id;
+  };
+  try {
+    // A newcomer to a group that works already has missed it.
+    if (founding->barrier) {
+      Work(std::make_shared<Work::State>(Work::State{machine, founding->barrier})).wait();
+    }
+  } catch (...) {
+    made();
+    throw;
+  }
+  made();
+  return Group(std::make_shared<Group::State>(machine, identity, limit));
 }
 
 std::vector<uint32_t> Collectives::active_ranks() const {
@@ -109,57 +120,48 @@ std::shared_ptr<void> Collectives::on_change(std::function<void()> call) {
 }
 
 std::vector<uint32_t> Collectives::shrink() {
-  return slots_of(parts_->machine->await_mending());
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().shrink();
+  machine.await(*call);
+  return slots_of(machine.engine().mended());
 }
 
 void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
   Machine& machine = *parts_->machine;
-  collectives::Engine& engine = machine.engine();
-  if (rank >= size()) {
-    throw InvalidArgument("rank", fmt::format("a rank of {}", size()), fmt::to_string(rank));
-  }
-  const auto known = machine.known_incarnations();
-  const auto replaced = [&] {
-    const auto member = engine.view().at(rank);
-    const auto before = known.find(rank);
-    return member && !engine.frozen() &&
-           (before == known.end() || before->second != member->incarnation);
-  };
-  if (!replaced()) machine.control().admit({rank});
-  machine.await(
-      replaced,
-      [&] { return WaitFacts{.rank = rank, .phase = fmt::format("replace: a new rank {}", rank)}; },
-      timeout.value_or(machine.options.timeout));
-  machine.make_whole(engine.came_in(rank));
+  const auto call = machine.recovery().replace(rank);
+  machine.await(*call, timeout);
 }
 
 void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
   Machine& machine = *parts_->machine;
-  collectives::Engine& engine = machine.engine();
-  const uint32_t before = machine.known_slots();
   const uint32_t most = std::max(machine.options.size, machine.options.size_max);
-  if (ranks == 0 || before + ranks > most) {
-    throw InvalidArgument("ranks", fmt::format("from 1 to {}", most - before),
-                          fmt::to_string(ranks));
+  const auto call = machine.recovery().grow(ranks, most);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::recover(bool wait_for_replacements,
+                                           std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().recover(wait_for_replacements);
+  machine.await(*call, timeout);
+  return active_ranks();
+}
+
+void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  if (rank == machine.options.rank) {
+    throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
   }
-  std::vector<uint32_t> slots(ranks);
-  std::iota(slots.begin(), slots.end(), before);
-  const auto grown = [&] {
-    const View view = engine.view();
-    return !engine.frozen() && std::all_of(slots.begin(), slots.end(), [&](uint32_t slot) {
-      return view.at(slot).has_value();
-    });
-  };
-  if (!grown()) machine.control().admit(slots);
-  machine.await(
-      grown,
-      [&] {
-        return WaitFacts{.rank = slots.front(), .phase = fmt::format("grow: {} new ranks", ranks)};
-      },
-      timeout.value_or(machine.options.timeout));
-  collectives::Epoch complete = 0;
-  for (const uint32_t slot : slots) complete = std::max(complete, engine.came_in(slot));
-  machine.make_whole(complete);
+  const auto call = machine.recovery().evict(rank);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::waiting_ranks() const {
+  std::vector<uint32_t> ranks;
+  for (const collectives::Member& member : parts_->machine->control().waiting()) {
+    if (ranks.empty() || ranks.back() != member.slot) ranks.push_back(member.slot);
+  }
+  return ranks;
 }
 
 void Collectives::leave() {

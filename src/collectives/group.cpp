@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -28,8 +29,21 @@ void check_root(const Group::State& group, const char* argument, uint32_t root) 
 template <typename List>
 void check_parts(const Group::State& group, const char* argument, const List& parts,
                  DataType type) {
-  if (parts.size() != group.size()) {
-    throw InvalidArgument(argument, fmt::format("{} arrays", group.size()),
+  collectives::Engine& engine = group.machine->engine();
+  const uint32_t size = group.size();
+  const bool kept = group.machine->options.places == Places::kept;
+  if (kept ? parts.size() != size : parts.size() > size) {
+    std::vector<uint32_t> lost;
+    const std::vector<uint32_t> active = engine.identity(group.id).active_ranks(engine.view());
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      if (std::find(active.begin(), active.end(), rank) == active.end()) lost.push_back(rank);
+    }
+    throw InvalidArgument(argument,
+                          fmt::format("{}{} arrays{}{}{}", kept ? "" : "at most ", size,
+                                      lost.empty() ? "" : " (lost: ", fmt::join(lost, ", "),
+                                      lost.empty() ? ""
+                                      : kept       ? "; their places are kept)"
+                                                   : ")"),
                           fmt::to_string(parts.size()));
   }
   for (const auto& part : parts) {
@@ -43,6 +57,15 @@ void check_parts(const Group::State& group, const char* argument, const List& pa
 void check_length(const char* argument, size_t expected, size_t seen) {
   if (expected == seen) return;
   throw InvalidArgument(argument, fmt::format("{} elements", expected), fmt::to_string(seen));
+}
+
+/// This rank's part of a list. Which one that is where only active ranks are counted, the operation
+/// finds out when it begins.
+template <typename List>
+void check_own_part(const Group::State& group, const char* argument, size_t expected,
+                    const List& parts) {
+  if (group.machine->options.places == Places::compact) return;
+  check_length(argument, expected, parts[group.rank].elements);
 }
 
 template <typename List>
@@ -62,7 +85,13 @@ uint64_t lengths_of(const List& parts) {
 }  // namespace
 
 uint32_t Group::State::size() const {
+  if (ranks != 0) return ranks;
   return static_cast<uint32_t>(machine->engine().identity(id).slots.size());
+}
+
+void Group::State::close() {
+  if (id == 0 || closed.exchange(true)) return;
+  machine->engine().close_group(id);
 }
 
 Work Group::State::start(Call call, const CallOptions& options) const {
@@ -84,10 +113,21 @@ uint32_t Group::size() const {
 const std::string& Group::name() const {
   return state_->name;
 }
+void Group::close() {
+  state_->close();
+}
+bool Group::closed() const {
+  return state_->closed;
+}
 
 std::vector<uint32_t> Group::active_ranks() const {
   collectives::Engine& engine = state_->machine->engine();
   return engine.identity(state_->id).active_ranks(engine.view());
+}
+
+uint32_t Group::parts() const {
+  if (state_->machine->options.places == Places::kept) return size();
+  return static_cast<uint32_t>(active_ranks().size());
 }
 
 Work Group::all_reduce(Array in_out, ReduceOp op, CallOptions options) {
@@ -144,7 +184,7 @@ Work Group::broadcast(Array in_out, uint32_t root, CallOptions options) {
 Work Group::all_gather(ConstArray in, std::span<const Array> out, CallOptions options) {
   check_array("in", in);
   check_parts(*state_, "out", out, in.type);
-  check_length("out[rank]", in.elements, out[state_->rank].elements);
+  check_own_part(*state_, "out[rank]", in.elements, out);
   const size_t elements = total_of(out);
   return state_->start({.signature = {.kind = OperationKind::all_gather,
                                       .type = in.type,
@@ -161,7 +201,7 @@ Work Group::gather(ConstArray in, std::span<const Array> out, uint32_t root, Cal
   check_root(*state_, "root", root);
   if (root == state_->rank) {
     check_parts(*state_, "out", out, in.type);
-    check_length("out[rank]", in.elements, out[root].elements);
+    check_own_part(*state_, "out[rank]", in.elements, out);
   }
   return state_->start({.signature = {.kind = OperationKind::gather, .type = in.type, .root = root},
                         .in = {in},
@@ -174,7 +214,7 @@ Work Group::scatter(std::span<const ConstArray> in, Array out, uint32_t root, Ca
   check_root(*state_, "root", root);
   if (root == state_->rank) {
     check_parts(*state_, "in", in, out.type);
-    check_length("in[rank]", out.elements, in[root].elements);
+    check_own_part(*state_, "in[rank]", out.elements, in);
   }
   return state_->start(
       {.signature = {.kind = OperationKind::scatter, .type = out.type, .root = root},
@@ -188,7 +228,7 @@ Work Group::reduce_scatter(std::span<const ConstArray> in, Array out, ReduceOp o
   check_array("out", out);
   collectives::check_reducible(out.type, op);
   check_parts(*state_, "in", in, out.type);
-  check_length("in[rank]", out.elements, in[state_->rank].elements);
+  check_own_part(*state_, "in[rank]", out.elements, in);
   const size_t elements = total_of(in);
   return state_->start({.signature = {.kind = OperationKind::reduce_scatter,
                                       .type = out.type,
@@ -206,7 +246,9 @@ Work Group::all_to_all(std::span<const ConstArray> in, std::span<const Array> ou
   const DataType type = in.empty() ? DataType::uint8 : in[0].type;
   check_parts(*state_, "in", in, type);
   check_parts(*state_, "out", out, type);
-  check_length("out[rank]", in[state_->rank].elements, out[state_->rank].elements);
+  if (state_->machine->options.places == Places::kept) {
+    check_length("out[rank]", in[state_->rank].elements, out[state_->rank].elements);
+  }
   return state_->start({.signature = {.kind = OperationKind::all_to_all, .type = type},
                         .in = {in.begin(), in.end()},
                         .out = {out.begin(), out.end()},

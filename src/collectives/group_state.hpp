@@ -1,6 +1,7 @@
 /// What stands behind the public handles.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,23 @@ struct Group::State {
   std::string name;
   uint32_t rank = 0;
   std::chrono::nanoseconds timeout{};
+  uint32_t ranks = 0;  ///< 0: as many as the world has
+  std::atomic<bool> closed = false;
+
+  State(std::shared_ptr<collectives::Machine> machine, const collectives::GroupIdentity& identity,
+        std::chrono::nanoseconds timeout)
+      : machine(std::move(machine)),
+        id(identity.id),
+        name(identity.name),
+        rank(identity.self),
+        timeout(timeout),
+        ranks(static_cast<uint32_t>(identity.slots.size())) {}
+  ~State() { close(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   uint32_t size() const;
+  void close();
   Work start(collectives::Call call, const CallOptions& options) const;
 };
 

@@ -41,7 +41,7 @@ ControlOptions control_options(const CollectivesOptions& options) {
 void check(const CollectivesOptions& options, Entrance entrance) {
   const uint32_t places = std::max(options.size, options.size_max);
   if (options.size == 0) throw InvalidArgument("size", "at least 1", "0");
-  if (options.rank >= (entrance == Entrance::found ? options.size : places)) {
+  if (options.rank >= (entrance == Entrance::join ? places : options.size)) {
     throw InvalidArgument("rank", fmt::format("less than {}", places),
                           fmt::to_string(options.rank));
   }
@@ -64,9 +64,12 @@ Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options
                                                   .address = control_options(options).address,
                                                   .interconnect = options.interconnect});
   engine_ = std::make_unique<Engine>(
-      transport_, EngineOptions{.self = options.rank, .on_failure = options.on_failure},
+      transport_,
+      EngineOptions{
+          .self = options.rank, .on_failure = options.on_failure, .places = options.places},
       since_start);
   engine_->use(*control_);
+  recovery_ = std::make_unique<Recovery>(*engine_, *control_);
   driver_ = std::make_unique<Driver>(*engine_, *transport_,
                                      DriverOptions{.interrupt = options.interrupt});
   driver_->on_news([this] { tell_of_changes(); });
@@ -76,14 +79,22 @@ Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options
   std::iota(world.slots.begin(), world.slots.end(), 0);
   engine_->add_group(world);
   try {
-    entrance == Entrance::found ? control_->found(*engine_, transport_->contact())
-                                : control_->join(*engine_, transport_->contact());
+    switch (entrance) {
+      case Entrance::found:
+        control_->found(*engine_, transport_->contact());
+        break;
+      case Entrance::join:
+        control_->join(*engine_, transport_->contact());
+        break;
+      case Entrance::alone:
+        control_->found_alone(*engine_, transport_->contact());
+        break;
+    }
   } catch (...) {
     close();
     throw;
   }
-  make_whole(engine_->view().epoch);
-  mended_ = engine_->mended().epoch;
+  recovery_->begin(options.rank);
 }
 
 void Machine::leave(std::chrono::nanoseconds timeout, const char* when) {
@@ -122,64 +133,23 @@ void Machine::close() {
   transport_.reset();
 }
 
-void Machine::await(const std::function<bool()>& ready, const std::function<WaitFacts()>& missing,
-                    std::chrono::nanoseconds timeout) {
+void Machine::await(Recovery::Call& call, std::optional<std::chrono::nanoseconds> timeout) {
+  const std::chrono::nanoseconds most = timeout.value_or(options.timeout);
   const Instant start = engine_->now();
-  while (!ready()) {
+  for (;;) {
     if (const std::exception_ptr ended = engine_->ended()) std::rethrow_exception(ended);
+    if (call.advance()) return;
     const Instant waited = engine_->now() - start;
-    if (waited > timeout) {
+    if (waited > most) {
       if (const auto quorum = engine_->missing_quorum()) {
         throw QuorumLost(quorum->answering, quorum->needed);
       }
-      WaitFacts facts = missing();
+      WaitFacts facts = call.missing();
       facts.waited_s = std::chrono::duration<double>(waited).count();
       throw PeerTimeout(facts);
     }
-    driver_->wait_for_news(timeout - waited);
+    driver_->wait_for_news(most - waited);
   }
-}
-
-std::map<Slot, uint64_t> Machine::known_incarnations() {
-  const std::lock_guard lock(mutex_);
-  return known_incarnations_;
-}
-
-uint32_t Machine::known_slots() {
-  const std::lock_guard lock(mutex_);
-  return known_slots_;
-}
-
-void Machine::make_whole(Epoch last) {
-  const View view = engine_->view();
-  const std::lock_guard lock(mutex_);
-  for (const Member& member : view.members) known_incarnations_[member.slot] = member.incarnation;
-  known_slots_ = view.slots;
-  engine_->repair(last);
-}
-
-View Machine::await_mending() {
-  const Epoch asked_in = engine_->view().epoch;
-  const Epoch before = [&] {
-    const std::lock_guard lock(mutex_);
-    return mended_;
-  }();
-  const bool is_mended = engine_->mended().epoch > before && !engine_->failed();
-  if (!is_mended) {
-    control_->mend();
-    const auto missing = [&]() -> WaitFacts {
-      const std::vector<Slot> late = control_->mends_late();
-      if (late.empty()) return {.rank = options.rank, .phase = "shrink: agreement of the ranks"};
-      return {.rank = late.front(), .phase = "shrink: its call of it"};
-    };
-    await([&] { return engine_->mended().epoch > asked_in; }, missing, options.timeout);
-  }
-  // By now there may be another epoch, which the other ranks have not heard of.
-  const View mended = engine_->mended();
-  make_whole(mended.epoch);
-  const std::lock_guard lock(mutex_);
-  mended_ = mended.epoch;
-  return mended;
 }
 
 std::shared_ptr<void> Machine::on_change(std::function<void()> call) {
@@ -195,7 +165,7 @@ void Machine::admit_replacements(const View& view) {
   for (Slot slot = 0; slot < view.slots; ++slot) {
     if (!view.at(slot)) missing.push_back(slot);
   }
-  if (!missing.empty()) control_->admit(missing);
+  if (!missing.empty()) control_->admit(missing, view.epoch);
 }
 
 void Machine::tell_of_changes() {

@@ -3,19 +3,19 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 
 #include "collectives/control/control.hpp"
 #include "collectives/engine/driver.hpp"
 #include "collectives/engine/engine.hpp"
+#include "collectives/engine/recovery.hpp"
 #include "collectives/wire/wire_transport.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard::collectives {
 
-enum class Entrance { found, join };
+enum class Entrance { found, join, alone };
 
 class Machine {
  public:
@@ -33,18 +33,11 @@ class Machine {
   Driver& driver() { return *driver_; }
   Control& control() { return *control_; }
 
-  /// Polls `ready` after every piece of news. Throws what ended the engine, QuorumLost or
-  /// PeerTimeout after the time (`missing` says what for), and what the interrupt throws.
-  void await(const std::function<bool()>& ready, const std::function<WaitFacts()>& missing,
-             std::chrono::nanoseconds timeout);
+  Recovery& recovery() { return *recovery_; }
 
-  /// As of the last time when groups were made whole: who is not one of these has come since.
-  std::map<Slot, uint64_t> known_incarnations();
-  uint32_t known_slots();
-  /// Groups that had failed by epoch `last` work again.
-  void make_whole(Epoch last);
-  /// Waits for an epoch that mends, and returns it. One that a newcomer has not asked for will do.
-  View await_mending();
+  /// Until the call is done; looks after every piece of news. Throws what ended the engine,
+  /// QuorumLost or PeerTimeout after the time, and what the interrupt throws.
+  void await(Recovery::Call& call, std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   std::shared_ptr<void> on_change(std::function<void()> call);
   CollectivesCounters counters() const;
@@ -58,13 +51,11 @@ class Machine {
   std::shared_ptr<WireTransport> transport_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Recovery> recovery_;
   uint64_t refused_by_wire_ = 0;
 
   mutable std::mutex mutex_;
   bool closed_ = false;
-  std::map<Slot, uint64_t> known_incarnations_;
-  uint32_t known_slots_ = 0;
-  Epoch mended_ = 0;  ///< the last epoch that `await_mending` has returned
   std::vector<std::weak_ptr<std::function<void()>>> listeners_;
   Epoch epoch_told_ = 0;
 };

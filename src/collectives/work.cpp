@@ -28,6 +28,11 @@ uint32_t Work::source() const {
   return state_->outcome->source();
 }
 
+std::vector<uint32_t> Work::failed_ranks() const {
+  const collectives::Outcome& outcome = *state_->outcome;
+  return outcome.done() && !outcome.error() ? outcome.missing_ranks() : std::vector<uint32_t>{};
+}
+
 std::string Work::choice() const {
   return state_->outcome->choice();
 }

@@ -90,6 +90,8 @@ class Accelerator {
   virtual bool done(Event event) = 0;
   virtual void free_event(Event event) = 0;
   virtual float elapsed_ms(Event begin, Event end) = 0;
+  /// Returns once all that this rank has enqueued has ended, or has failed.
+  virtual void drain() {}
 
   /// Host code's only way to wait: until `condition()` holds. False once `until` has passed. Calls
   /// the world's interrupt check now and then, which may throw.

@@ -51,8 +51,8 @@ class SharedDeadline {
   DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
   DEVICE bool failed() const { return Deadline(*this).failed(); }
   DEVICE void fail(Failure failure, const Awaited& what) const;
-  /// For wait_until. `polls`: how often the condition has been found false.
-  DEVICE bool give_up(uint32_t polls, const Awaited& what) const;
+  /// As Deadline::give_up.
+  DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
 
  private:
   const Patience& patience_;

@@ -80,7 +80,7 @@ void ExpertParallel::Parts::check_dispatch(const DispatchInput& input) const {
   const uint64_t picks = uint64_t{input.tokens} * options.topk;
   check_format(input, input.tokens);
   require_pointer(input.topk_idx, "topk_idx", picks, input.idx_is_int64 ? 8 : 4);
-  require_pointer(input.topk_weights, "topk_weights", picks, 4);
+  if (input.topk_weights != nullptr) require_pointer(input.topk_weights, "topk_weights", picks, 4);
 }
 
 /// A known route brings its tokens, experts and weights, and its places.

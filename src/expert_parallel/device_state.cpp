@@ -31,6 +31,7 @@ throughput::Plan agreed_plan(World& world, const ExpertParallelOptions& options)
 ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
     : world(world),
       options(options),
+      partition(ExpertPartition::of(options.experts, world.size())),
       plan(agreed_plan(world, options)),
       accelerator_(world.accelerator()),
       arena_(world.arena()),
@@ -47,20 +48,18 @@ ExpertParallel::Parts::Parts(World& world, const ExpertParallelOptions& options)
                                               "ExpertParallel: most blocks of a rank");
   control_ = {.ranks = world.size(),
               .blocks_max = *std::max_element(blocks.begin(), blocks.end()),
-              .local_experts = options.experts / world.size(),
+              .local_experts_max = partition.held_at_most(),
               .rows_max = world.size() * options.tokens_max};
   open_windows();
   using enum DeviceMemory::Kind;
   workspace_ = own<throughput::Workspace>(sizeof(throughput::Workspace), device);
-  statistics_ = {.totals = nullptr,
-                 .shown = nullptr,
-                 .local_experts = control_.local_experts,
-                 .ranks = world.size()};
+  statistics_ = {
+      .totals = nullptr, .shown = nullptr, .local_experts = local_experts(), .ranks = world.size()};
   const size_t totals = statistics_.count() * sizeof(uint64_t);
   statistics_.totals = own<uint64_t>(totals, device);
   statistics_.shown = own<uint64_t>(totals, shared);
   record_ = own<throughput::CountsRecord>(
-      throughput::CountsRecord::bytes(world.size(), control_.local_experts), shared);
+      throughput::CountsRecord::bytes(world.size(), local_experts()), shared);
 }
 
 throughput::Plan ExpertParallel::Parts::plan_of(uint32_t row_bytes, uint32_t sms) const {

@@ -13,6 +13,7 @@ namespace tokenyard {
 using expert_major::ByExpertParams;
 using expert_major::ByExpertTail;
 using expert_major::ExpertRowsLayout;
+using throughput::DispatchParams;
 
 void ExpertParallel::Parts::check_by_expert(const DispatchInput& input,
                                             const ExpandOptions& expand) const {
@@ -27,7 +28,7 @@ void ExpertParallel::Parts::check_by_expert(const DispatchInput& input,
 uint32_t ExpertParallel::Parts::most_rows_by_expert(uint32_t received,
                                                     const ExpandOptions& expand) const {
   if (expand.rows_max != 0) return expand.rows_max;
-  const uint64_t experts = control_.local_experts;
+  const uint64_t experts = local_experts();
   const uint64_t most =
       received * std::min<uint64_t>(options.topk, experts) + experts * (expand.alignment - 1);
   if (most > std::numeric_limits<int32_t>::max())
@@ -42,16 +43,20 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
   Dispatching call = prepare(throughput::CallKind::dispatch_by_expert, given, stream);
   Route::State& route = *call.route;
   const throughput::Plan& plan = call.plan;
-  throughput::DispatchParams& dispatch = call.params;
+  DispatchParams& dispatch = call.params;
   dispatch.shares = throughput::share_tokens_in_order(route.tokens, options.topk, plan);
   dispatch.plan = {};
+  // So that all ranks find room, or none does, and launch grids of one shape.
+  DispatchParams widest = dispatch;
+  widest.local_experts = partition.held_at_most();
   dispatch.plan =
-      rings_beside(sizeof(throughput::DispatchShared),
-                   ByExpertTail::of(dispatch, plan.warps).bytes(), dispatch.row_bytes, plan.movers);
+      rings_beside(sizeof(throughput::DispatchShared), ByExpertTail::of(widest, plan.warps).bytes(),
+                   dispatch.row_bytes, plan.movers);
+  widest.plan = dispatch.plan;
   ExpertRowsLayout layout{.rows = most_rows_by_expert(route.rows, expand),
                           .received = route.rows,
                           .topk = options.topk,
-                          .local_experts = control_.local_experts,
+                          .local_experts = local_experts(),
                           .row_bytes = dispatch.row_bytes,
                           .scale_words = call.input.format.scale_words,
                           .scale_order = expand.scale_order};
@@ -66,7 +71,7 @@ RowsByExpert ExpertParallel::Parts::dispatch_by_expert(const DispatchInput& give
     launch(accelerator_, expert_major::dispatch_by_expert_kernel,
            {.blocks = plan.blocks,
             .warps = plan.warps,
-            .extra_shared_bytes = ByExpertTail::of(dispatch, plan.warps).bytes(),
+            .extra_shared_bytes = ByExpertTail::of(widest, plan.warps).bytes(),
             .overlap_previous = true},
            stream, params);
   });

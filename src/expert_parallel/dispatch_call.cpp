@@ -16,6 +16,12 @@ uint32_t units_of(CallMemory& memory) {
   return static_cast<uint32_t>(memory.block().offset() / throughput::kOffsetUnit);
 }
 
+/// Of the last word of packed scales, where rows are cast.
+uint32_t exponents_unused(const DispatchInput& input, uint32_t hidden) {
+  if (input.cast.scales != CastToFp8::Scales::packed) return 0;
+  return 4 * input.format.scale_words - hidden / input.cast.channels;
+}
+
 }  // namespace
 
 std::shared_ptr<CallMemory> ExpertParallel::Parts::reserve(size_t bytes, Stream stream,
@@ -65,7 +71,8 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                         .topk = options.topk,
                         .row_bytes = row_bytes(input.format),
                         .experts = options.experts,
-                        .local_experts = control_.local_experts,
+                        .local_experts = local_experts(),
+                        .partition = partition,
                         .shares = throughput::share_tokens(input.tokens, options.topk, plan),
                         .movers = plan.movers,
                         .tokens_held = 0,
@@ -77,7 +84,8 @@ DispatchParams ExpertParallel::Parts::dispatch_params(CallKind kind, const Dispa
                         .readiness = {}};
   params.call.format = throughput::FormatWord::of(input.format.type, params.row_bytes);
   params.call.scales =
-      throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order);
+      throughput::ScalesWord::of(input.format.scale_words, input.format.scale_order,
+                                 input.format.scale_type, exponents_unused(input, options.hidden));
   params.call.places = route.places;
   if (kind != CallKind::dispatch_again)
     params.tokens_held = std::min(params.shares.tokens_kept, throughput::kHeldRows / world.size());
@@ -88,7 +96,7 @@ throughput::Readiness ExpertParallel::Parts::readiness(const DispatchInput& inpu
                                                        Route::State& route,
                                                        std::shared_ptr<CallMemory>& memory) {
   throughput::Readiness words{
-      .words = nullptr, .ranks = world.size(), .local_experts = control_.local_experts};
+      .words = nullptr, .ranks = world.size(), .local_experts = local_experts()};
   if (!input.watcher) return words;
   memory = reserve(words.bytes(), stream);
   keep_captured(memory, stream, route);
@@ -104,7 +112,9 @@ throughput::Readiness ExpertParallel::Parts::readiness(const DispatchInput& inpu
 
 void ExpertParallel::Parts::launch_dispatch(const DispatchParams& params,
                                             const throughput::Plan& plan, Stream stream) {
-  const uint32_t tail = throughput::DispatchTail::of(params, plan.warps).bytes();
+  DispatchParams widest = params;  // Ranks that share a GPU launch one grid: of one shape.
+  widest.local_experts = partition.held_at_most();
+  const uint32_t tail = throughput::DispatchTail::of(widest, plan.warps).bytes();
   launch(accelerator_, throughput::dispatch_kernel,
          {.blocks = plan.blocks,
           .warps = plan.warps,
@@ -162,7 +172,7 @@ void ExpertParallel::Parts::learn_counts(Dispatching& call) {
     throw_refusal();
   Route::State& route = *call.route;
   route.rows_from = told(record_->rows_from(), world.size());
-  route.tokens_per_expert = told(record_->tokens_per_expert(world.size()), control_.local_experts);
+  route.tokens_per_expert = told(record_->tokens_per_expert(world.size()), local_experts());
   route.rows = std::accumulate(route.rows_from.begin(), route.rows_from.end(), 0u);
   route.layout = call.params.received(route.rows);
   // No peer writes more than it has counted.

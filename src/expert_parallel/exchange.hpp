@@ -12,6 +12,7 @@
 #include "device/device_memory.hpp"
 #include "expert_parallel/call_memory.hpp"
 #include "expert_parallel/expert_major/expert_rows_layout.hpp"
+#include "expert_parallel/expert_partition.hpp"
 #include "expert_parallel/last_stream.hpp"
 #include "expert_parallel/throughput/place_picks.hpp"
 #include "expert_parallel/throughput/plan.hpp"
@@ -74,8 +75,12 @@ struct ExpertParallel::Parts {
   void check();
   void wait(Stream stream);
 
+  /// Of this rank.
+  uint32_t local_experts() const { return partition.held_by(world.rank()); }
+
   World& world;
   const ExpertParallelOptions options;
+  const ExpertPartition partition;
   const throughput::Plan plan;  ///< of bf16 rows, and of as many blocks as calls have by default
 
  private:
@@ -107,7 +112,7 @@ struct ExpertParallel::Parts {
   throughput::RouteTable table_of(const Route::State& route) const {
     return {.base = route.memory ? route.table() : nullptr,
             .ranks = world.size(),
-            .local_experts = control_.local_experts};
+            .local_experts = local_experts()};
   }
   std::shared_ptr<CallMemory> reserve(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower);
   /// Has the route keep what a call on it uses, if a CUDA graph is capturing the call.

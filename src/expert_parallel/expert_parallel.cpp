@@ -77,6 +77,12 @@ void ExpertParallel::wait(uint64_t stream) {
 const ExpertParallelOptions& ExpertParallel::options() const {
   return parts_->options;
 }
+uint32_t ExpertParallel::local_experts() const {
+  return parts_->local_experts();
+}
+uint32_t ExpertParallel::first_expert() const {
+  return parts_->partition.first_of(parts_->world.rank());
+}
 uint32_t ExpertParallel::sms() const {
   return parts_->plan.blocks;
 }
@@ -98,6 +104,20 @@ const char* name_of(ElementType type) {
     case ElementType::fp8_e4m3:
       return "fp8_e4m3";
     case ElementType::bytes:
+      return "bytes";
+  }
+  return "unknown";
+}
+
+const char* name_of(ScaleType type) {
+  switch (type) {
+    case ScaleType::words:
+      return "words";
+    case ScaleType::fp32:
+      return "fp32";
+    case ScaleType::int32:
+      return "int32";
+    case ScaleType::bytes:
       return "bytes";
   }
   return "unknown";

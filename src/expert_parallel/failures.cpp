@@ -27,12 +27,13 @@ std::string name_of(CallKind kind) {
   return fmt::format("call {}", static_cast<uint32_t>(kind));
 }
 
-const char* argument_of(HelloWord differing, uint32_t phase) {
+/// `of_dispatch`: else of a combine.
+const char* argument_of(HelloWord differing, bool of_dispatch) {
   switch (differing) {
     case HelloWord::route:
       return "route";
     case HelloWord::format:
-      return phase < static_cast<uint32_t>(throughput::Phase::combine_hello) ? "x" : "y";
+      return of_dispatch ? "x" : "y";
     case HelloWord::scales:
       return "scales";
     default:
@@ -52,8 +53,12 @@ std::string describe(uint64_t differing) {
     }
     case HelloWord::scales: {
       const throughput::ScalesWord scales{value};
-      return fmt::format("{} words of scales by {}", scales.words(),
-                         scales.order() == ScaleOrder::rows ? "rows" : "columns");
+      return fmt::format("{} words of {} scales by {}{}", scales.words(), name_of(scales.type()),
+                         scales.order() == ScaleOrder::rows ? "rows" : "columns",
+                         scales.unused() == 0
+                             ? ""
+                             : fmt::format(", packed exponents of {} groups of channels",
+                                           4 * scales.words() - scales.unused()));
     }
     default:
       break;
@@ -83,12 +88,16 @@ void ExpertParallel::Parts::check() {
 /// The ranks did not make the same call.
 void ExpertParallel::Parts::throw_mismatch() const {
   const WaitReport& report = health_->cell.report();
-  throw InvalidArgument(argument_of(static_cast<HelloWord>(report.expected >> 32), report.phase),
-                        fmt::format("{} as on rank {}", describe(report.expected), world.rank()),
-                        describe(report.seen), report.rank);
+  const auto word = static_cast<HelloWord>(report.expected >> 32);
+  const bool of_dispatch = report.phase < static_cast<uint32_t>(throughput::Phase::combine_hello);
+  const bool of_rows = word == HelloWord::format || word == HelloWord::scales;
+  throw InvalidArgument(
+      argument_of(word, of_dispatch),
+      fmt::format("{} as on rank {}", describe(report.expected), of_rows ? 0 : world.rank()),
+      describe(report.seen), report.rank);
 }
 
-/// A token that no rank can accept, or more rows than a rank has places for.
+/// A token that no rank can accept, more rows than a rank has places for, or rows that differ.
 void ExpertParallel::Parts::throw_refusal() const {
   const auto kind = static_cast<RefusalKind>(told(record_->refusal));
   const uint32_t rank = told(record_->rank), token = told(record_->token);
@@ -96,6 +105,15 @@ void ExpertParallel::Parts::throw_refusal() const {
     throw InvalidArgument("received_tokens_max",
                           fmt::format("places for {} rows", told(record_->id_low)),
                           std::to_string(token), rank);
+  if (kind == RefusalKind::format) {
+    const auto word = static_cast<HelloWord>(token);
+    const auto said = [&](const uint32_t& value) {
+      return describe(throughput::differing(word, told(value)));
+    };
+    throw InvalidArgument(argument_of(word, true),
+                          fmt::format("{} as on rank 0", said(record_->id_high)),
+                          said(record_->id_low), rank);
+  }
   const auto id =
       static_cast<int64_t>(uint64_t{told(record_->id_high)} << 32 | told(record_->id_low));
   if (kind == RefusalKind::twice)

@@ -37,7 +37,8 @@ RowFormat ExpertParallel::Parts::check_cast(const DispatchInput& input) const {
   return {.type = ElementType::fp8_e4m3,
           .row_bytes = 0,
           .scale_words = packed ? (groups + 3) / 4 : groups,
-          .scale_order = input.format.scale_order};
+          .scale_order = input.format.scale_order,
+          .scale_type = packed ? ScaleType::int32 : ScaleType::fp32};
 }
 
 DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const throughput::Plan& plan,
@@ -67,8 +68,9 @@ DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const thro
 }
 
 void ExpertParallel::Parts::check_grouping(const ExpandOptions& expand) const {
-  // Half of the numbers for rows, half for padding.
-  const uint32_t alignment_max = INT32_MAX / 2 / control_.local_experts;
+  // Half of the numbers for rows, half for padding. Of the rank with most experts, so that all
+  // agree.
+  const uint32_t alignment_max = INT32_MAX / 2 / partition.held_at_most();
   if (expand.alignment == 0 || expand.alignment > alignment_max)
     throw InvalidArgument("alignment", fmt::format("1 to {}", alignment_max),
                           std::to_string(expand.alignment));
@@ -101,13 +103,13 @@ ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandO
   const ExpertRowsLayout layout{.rows = rows.rows,
                                 .received = received.rows,
                                 .topk = options.topk,
-                                .local_experts = control_.local_experts,
+                                .local_experts = local_experts(),
                                 .row_bytes = bytes,
                                 .scale_words = received.format.scale_words,
                                 .scale_order = expand.scale_order};
   const throughput::Plan shape = plan_of(bytes, expand.sms);
   const auto tail_of = [&](const throughput::StagePlan& plan) {
-    return expert_major::ExpandTail::of(shape.warps, control_.local_experts, shape.movers, plan);
+    return expert_major::ExpandTail::of(shape.warps, local_experts(), shape.movers, plan);
   };
   const throughput::StagePlan rings =
       rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
@@ -168,7 +170,7 @@ throughput::StagePlan ExpertParallel::Parts::rings_beside(size_t shared_bytes, s
       row_bytes, static_cast<uint32_t>(all - std::min(taken, all)), movers, accelerator_.kind());
   if (rings.stages == 0)
     throw InvalidArgument("experts", "counters for them in a block's shared memory",
-                          fmt::format("{} on a rank", control_.local_experts));
+                          fmt::format("{} on a rank", local_experts()));
   return rings;
 }
 
@@ -233,7 +235,7 @@ ExpertParallel::Memory ExpertParallel::Parts::memory(const RowFormat& format, ui
                                     .scale_words = format.scale_words,
                                     .scale_order = format.scale_order};
   const throughput::RouteTable table{
-      .base = nullptr, .ranks = world.size(), .local_experts = control_.local_experts};
+      .base = nullptr, .ranks = world.size(), .local_experts = local_experts()};
   const auto pieces = [](size_t bytes) {
     return (std::max<size_t>(bytes, 1) + throughput::kOffsetUnit - 1) / throughput::kOffsetUnit *
            throughput::kOffsetUnit;

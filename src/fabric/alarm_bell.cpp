@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tokenyard/error.hpp"
 
@@ -15,11 +16,25 @@ void insert_sorted(std::vector<uint32_t>& ranks, uint32_t rank) {
   if (at == ranks.end() || *at != rank) ranks.insert(at, rank);
 }
 
+/// An absence that others may have taken for the end of this rank, if their timeout is `timeout`.
+/// On a busy machine a thread may well be late by less.
+std::chrono::nanoseconds long_absence(std::chrono::nanoseconds timeout) {
+  return std::max<std::chrono::nanoseconds>(timeout / 2, std::chrono::seconds(1));
+}
+
 }  // namespace
 
-AlarmBell::AlarmBell(Accelerator& accelerator)
+std::string after_goodbye(std::string phase, Failure failure) {
+  return failure == Failure::left ? std::move(phase) + " (it left the world)" : std::move(phase);
+}
+
+AlarmBell::AlarmBell(Accelerator& accelerator, uint32_t ranks, std::chrono::nanoseconds timeout,
+                     std::shared_ptr<const AbsenceWatch> absences)
     : accelerator_(accelerator),
-      word_(static_cast<Alarm*>(accelerator.allocate_shared(sizeof(Alarm)))) {}
+      ranks_(ranks),
+      timeout_(timeout),
+      absences_(std::move(absences)),
+      word_(static_cast<Alarm*>(accelerator.allocate_shared((1 + ranks) * sizeof(Alarm)))) {}
 
 AlarmBell::~AlarmBell() {
   accelerator_.free_shared(word_);
@@ -28,23 +43,31 @@ AlarmBell::~AlarmBell() {
 void AlarmBell::cancel() {
   const std::lock_guard lock(mutex_);
   cancelled_ = true;
-  ring(kCancelled);
-  for (const std::span<Alarm> words : watched_)
-    for (Alarm& word : words) accelerator_.write_flag(&word, kCancelled);
+  ring_all(kCancelled);
+}
+
+void AlarmBell::left_out(uint32_t by) {
+  const std::lock_guard lock(mutex_);
+  if (left_out_by_) return;
+  left_out_by_ = by;
+  left_out_at_ = Clock::now();
+  ring_all(kCancelled);
 }
 
 void AlarmBell::lost(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   insert_sorted(lost_, rank);
+  note_gone(rank);
   ring(alarm_for_lost(rank));
-  for (const std::span<Alarm> words : watched_) ring_one(words, rank);
+  for (const std::span<Alarm> words : watched_) ring_one(words, rank, alarm_for_lost(rank));
 }
 
 void AlarmBell::watch(std::span<Alarm> words) {
   const std::lock_guard lock(mutex_);
   watched_.push_back(words);
-  for (const uint32_t rank : lost_) ring_one(words, rank);
-  if (!cancelled_) return;
+  for (const uint32_t rank : left_) ring_one(words, rank, kLeft);
+  for (const uint32_t rank : lost_) ring_one(words, rank, alarm_for_lost(rank));
+  if (!cancelled_ && !left_out_by_) return;
   for (Alarm& word : words) accelerator_.write_flag(&word, kCancelled);
 }
 
@@ -56,6 +79,11 @@ void AlarmBell::unwatch(std::span<Alarm> words) {
 void AlarmBell::left(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   insert_sorted(left_, rank);
+  note_gone(rank);
+  // In this order: a wait that finds the first word finds that of the rank too.
+  if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
+  if (rank < ranks_ && !rung_) accelerator_.write_flag(word_, kLeft);
+  for (const std::span<Alarm> words : watched_) ring_one(words, rank, kLeft);
 }
 
 std::vector<uint32_t> AlarmBell::gone_ranks() const {
@@ -75,14 +103,66 @@ bool AlarmBell::has_left(uint32_t rank) const {
   return std::binary_search(left_.begin(), left_.end(), rank);
 }
 
+void AlarmBell::check_left_out(const WaitFacts& facts) const {
+  WaitFacts told = facts;
+  TimePoint at;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!left_out_by_) return;
+    told.rank = *left_out_by_;
+    at = left_out_at_;
+  }
+  const auto absence = absence_around(at - timeout_, at);
+  throw OutOfTouch(told, absence ? std::optional(absence->since) : std::nullopt,
+                   absence ? absence->length() : std::chrono::nanoseconds(0), true);
+}
+
+void AlarmBell::check_ended(const std::string& phase) const {
+  if (cancelled()) throw Cancelled(phase);
+  check_left_out({.phase = phase});
+}
+
+std::optional<Absence> AlarmBell::absence_around(TimePoint from, TimePoint until) const {
+  if (absences_ == nullptr) return std::nullopt;
+  const auto absence = absences_->longest(from, until);
+  return absence && absence->length() >= long_absence(timeout_) ? absence : std::nullopt;
+}
+
+void AlarmBell::check_absence(const WaitFacts& facts) const {
+  check_left_out(facts);
+  const auto now = Clock::now();
+  const auto waited = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(facts.waited_s));
+  TimePoint from = now - waited, until = now;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto gone = gone_at_.find(facts.rank); gone != gone_at_.end()) {
+      from = gone->second - timeout_;
+      until = gone->second;
+    }
+  }
+  if (const auto absence = absence_around(from, until))
+    throw OutOfTouch(facts, absence->since, absence->length(), false);
+}
+
 void AlarmBell::check(const std::string& phase) const {
   const std::lock_guard lock(mutex_);
   if (cancelled_) throw Cancelled(phase);
   if (!lost_.empty()) throw PeerLost(WaitFacts{.rank = lost_.front(), .phase = phase});
 }
 
-void AlarmBell::ring_one(std::span<Alarm> words, uint32_t rank) {
-  if (rank < words.size()) accelerator_.write_flag(&words[rank], alarm_for_lost(rank));
+void AlarmBell::ring_all(Alarm alarm) {
+  ring(alarm);
+  for (const std::span<Alarm> words : watched_)
+    for (Alarm& word : words) accelerator_.write_flag(&word, alarm);
+}
+
+void AlarmBell::ring_one(std::span<Alarm> words, uint32_t rank, Alarm alarm) {
+  if (rank < words.size()) accelerator_.write_flag(&words[rank], alarm);
+}
+
+void AlarmBell::note_gone(uint32_t rank) {
+  gone_at_.emplace(rank, Clock::now());
 }
 
 void AlarmBell::ring(Alarm alarm) {
@@ -122,19 +202,23 @@ void FailureCell::check(std::span<const std::string> phases) const {
     case Failure::refused:
       return;
     case Failure::deadline:
-      if (bell_.has_left(facts.rank)) {
-        facts.phase += " (it left the world)";
-        throw PeerLost(facts);
-      }
-      throw PeerTimeout(facts);
+      bell_.check_absence(facts);
+      if (!bell_.has_left(facts.rank)) throw PeerTimeout(facts);
+      [[fallthrough]];
+    case Failure::left:
+      bell_.check_absence(facts);
+      facts.phase = after_goodbye(facts.phase);
+      throw PeerLost(facts);
     case Failure::alarm:
       break;
   }
   if (bell_.cancelled()) throw Cancelled(facts.phase);
+  bell_.check_left_out(facts);
   // The rank that was awaited may be alive and waiting for the lost one itself.
   const std::vector<uint32_t> lost = bell_.lost_ranks();
   if (lost.empty()) throw InternalError("a kernel heard an alarm that nobody rang");
   if (!std::binary_search(lost.begin(), lost.end(), facts.rank)) facts.rank = lost.front();
+  bell_.check_absence(facts);
   throw PeerLost(facts);
 }
 

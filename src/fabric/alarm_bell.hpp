@@ -3,8 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,14 +16,23 @@
 #include "device/accelerator.hpp"
 #include "device/device_memory.hpp"
 #include "device/wait.hpp"
+#include "fabric/absence_watch.hpp"
+#include "tokenyard/error.hpp"
 
 namespace tokenyard {
 
-/// One a rank. Owns the alarm word; whoever notices that a rank is gone rings it. Any thread may
+/// What a wait was for, once its rank has said goodbye: says so.
+std::string after_goodbye(std::string phase, Failure failure = Failure::left);
+
+/// One a rank. Owns the alarm words; whoever notices that a rank is gone rings it. Any thread may
 /// ring and ask.
 class AlarmBell {
  public:
-  explicit AlarmBell(Accelerator& accelerator);
+  /// `ranks`: that may leave. `timeout`: after which they take a silent rank for gone. `absences`:
+  /// of this rank, where they are watched.
+  explicit AlarmBell(Accelerator& accelerator, uint32_t ranks = 0,
+                     std::chrono::nanoseconds timeout = {},
+                     std::shared_ptr<const AbsenceWatch> absences = nullptr);
   ~AlarmBell();
   AlarmBell(const AlarmBell&) = delete;
   AlarmBell& operator=(const AlarmBell&) = delete;
@@ -30,31 +43,51 @@ class AlarmBell {
   bool cancelled() const { return cancelled_.load(); }
   /// A rank is gone without a word. The first one stays in the word; all are listed.
   void lost(uint32_t rank);
-  /// A rank has said goodbye. Rings nothing: what it owed to a call it may well have done before.
+  /// A rank has said goodbye. Ends waits for what it alone could still send: what it has sent
+  /// before counts, and other ranks are still waited for.
   void left(uint32_t rank);
+  /// A rank rebuilds the world without this one. Ends every wait.
+  void left_out(uint32_t by);
   /// Ranks that are gone, either way, ascending.
   std::vector<uint32_t> gone_ranks() const;
   /// Those of them that went without a word.
   std::vector<uint32_t> lost_ranks() const;
   bool has_left(uint32_t rank) const;
   /// For waits that a rank's loss concerns only if it is that rank they wait for: [ranks] words,
-  /// in memory that host and kernels share. A lost rank rings its own, `cancel` all of them; what
-  /// has rung before rings at once. They must stay until `unwatch`.
+  /// in memory that host and kernels share. A lost rank rings its own, one that has left sets it to
+  /// kLeft, `cancel` rings all of them; what has rung before rings at once. They must stay until
+  /// `unwatch`.
   void watch(std::span<Alarm> words);
   void unwatch(std::span<Alarm> words);
+  /// For a wait, before it goes on: throws OutOfTouch if this rank has been left out.
+  void check_left_out(const WaitFacts& facts) const;
+  /// The same for one that has no rank, and Cancelled.
+  void check_ended(const std::string& phase) const;
+  /// For a wait that has failed after `waited`: throws OutOfTouch if this rank has not run for so
+  /// long meanwhile, or when the awaited rank went, that the others may have taken it for gone.
+  void check_absence(const WaitFacts& facts) const;
   /// Throws PeerLost or Cancelled if the bell has rung.
   void check(const std::string& phase) const;
 
  private:
   void ring(Alarm alarm);
-  void ring_one(std::span<Alarm> words, uint32_t rank);
+  void ring_one(std::span<Alarm> words, uint32_t rank, Alarm alarm);
+  void ring_all(Alarm alarm);
+  void note_gone(uint32_t rank);
+  std::optional<Absence> absence_around(TimePoint from, TimePoint until) const;
 
   Accelerator& accelerator_;
-  Alarm* word_;
+  const uint32_t ranks_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<const AbsenceWatch> absences_;
+  Alarm* word_;  ///< [1 + ranks]
   mutable std::mutex mutex_;
   std::atomic<bool> cancelled_ = false;
   bool rung_ = false;
   std::vector<uint32_t> lost_, left_;  ///< ascending
+  std::optional<uint32_t> left_out_by_;
+  TimePoint left_out_at_;
+  std::map<uint32_t, TimePoint> gone_at_;  ///< when this rank heard that they were gone
   std::vector<std::span<Alarm>> watched_;
 };
 

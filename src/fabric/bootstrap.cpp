@@ -47,14 +47,18 @@ Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelera
       membership_(std::move(membership)),
       accelerator_(accelerator),
       alarm_(alarm) {
-  watch_ = mesh_->mailbox().watch([this](uint32_t seat, PeerState state) {
-    const auto& seats = membership_.seats;
-    const auto at = std::lower_bound(seats.begin(), seats.end(), seat);
-    if (at == seats.end() || *at != seat) return;  // Not of this world.
-    const auto gone = static_cast<uint32_t>(at - seats.begin());
-    if (state == PeerState::lost) alarm_.lost(gone);
-    if (state == PeerState::left) alarm_.left(gone);
-  });
+  const auto went = [this](uint32_t seat, PeerState state) {
+    const std::optional<uint32_t> gone = rank_at(seat);
+    if (gone && state == PeerState::lost) alarm_.lost(*gone);
+    if (gone && state == PeerState::left) alarm_.left(*gone);
+  };
+  const auto rebuilds = [this](uint32_t seat, const Message& rebuild) {
+    const std::optional<uint32_t> by = rank_at(seat);
+    const std::vector<uint32_t> without = decode(rebuild.bytes);
+    if (by && rebuild.generation == generation() && std::ranges::count(without, rank()) != 0)
+      alarm_.left_out(*by);
+  };
+  watch_ = mesh_->mailbox().watch(went, rebuilds);
 }
 
 Bootstrap::~Bootstrap() {
@@ -165,6 +169,13 @@ uint64_t Bootstrap::agree_on_try(const std::vector<uint32_t>& gone, TimePoint un
   }
 }
 
+std::optional<uint32_t> Bootstrap::rank_at(uint32_t seat) const {
+  const auto& seats = membership_.seats;
+  const auto at = std::lower_bound(seats.begin(), seats.end(), seat);
+  if (at == seats.end() || *at != seat) return std::nullopt;  // Not of this world.
+  return static_cast<uint32_t>(at - seats.begin());
+}
+
 std::vector<uint32_t> Bootstrap::others() const {
   std::vector<uint32_t> peers;
   for (uint32_t peer = 0; peer < size(); ++peer) {
@@ -175,7 +186,11 @@ std::vector<uint32_t> Bootstrap::others() const {
 
 void Bootstrap::await_each(const std::string& what, TimePoint until,
                            const std::function<bool(uint32_t rank)>& arrived) {
-  await(others(), what, until, arrived);
+  await(others(), what, until, [&](uint32_t peer) {
+    if (arrived(peer)) return true;
+    alarm_.check_left_out({.rank = peer, .phase = what});
+    return false;
+  });
 }
 
 void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
@@ -203,13 +218,16 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
     for (const uint32_t peer : gone) {
       if (std::find(missing.begin(), missing.end(), peer) == missing.end()) continue;
       WaitFacts lost = facts(peer);
-      if (alarm_.has_left(peer)) lost.phase += " (it left the world)";
+      alarm_.check_absence(lost);
+      if (alarm_.has_left(peer)) lost.phase = after_goodbye(lost.phase);
       throw PeerLost(lost);
     }
     return missing.empty();
   };
   if (!everybody_came() && !accelerator_.wait_until(until, everybody_came)) {
-    throw PeerTimeout(facts(missing.front()));
+    const WaitFacts late = facts(missing.front());
+    alarm_.check_absence(late);
+    throw PeerTimeout(late);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,6 +72,7 @@ class Bootstrap {
   /// The number of the try on which all have agreed to go on without those.
   uint64_t agree_on_try(const std::vector<uint32_t>& gone, TimePoint until);
   std::vector<uint32_t> others() const;
+  std::optional<uint32_t> rank_at(uint32_t seat) const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
              const std::function<bool(uint32_t rank)>& arrived);

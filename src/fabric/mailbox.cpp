@@ -11,6 +11,8 @@ bool Mailbox::put(uint32_t from, Message message) {
   Seat& seat = seats_.at(from);
   if (message.kind == MessageKind::rebuild) {
     seat.rebuild = std::move(message);
+    for (const auto& [number, watch] : watchers_)
+      if (watch.rebuild_watcher) watch.rebuild_watcher(from, *seat.rebuild);
     return true;
   }
   if (seat.collectives.size() >= kMessagesMax) return false;
@@ -48,15 +50,16 @@ void Mailbox::mark(uint32_t seat, PeerState state) {
   const std::lock_guard lock(mutex_);
   if (seats_.at(seat).state != PeerState::present) return;
   seats_[seat].state = state;
-  for (const auto& [watch, watcher] : watchers_) watcher(seat, state);
+  for (const auto& [number, watch] : watchers_) watch.watcher(seat, state);
 }
 
-uint64_t Mailbox::watch(Watcher watcher) {
+uint64_t Mailbox::watch(Watcher watcher, RebuildWatcher rebuild_watcher) {
   const std::lock_guard lock(mutex_);
   for (uint32_t seat = 0; seat < seats_.size(); ++seat) {
     if (seats_[seat].state != PeerState::present) watcher(seat, seats_[seat].state);
+    if (rebuild_watcher && seats_[seat].rebuild) rebuild_watcher(seat, *seats_[seat].rebuild);
   }
-  watchers_.emplace(++watches_, std::move(watcher));
+  watchers_.emplace(++watches_, Watch{std::move(watcher), std::move(rebuild_watcher)});
   return watches_;
 }
 

@@ -52,7 +52,9 @@ class Mailbox {
   /// Called for every peer that is gone already, and for each that goes, by the thread that
   /// notices. Not after `unwatch` has returned.
   using Watcher = std::function<void(uint32_t seat, PeerState state)>;
-  uint64_t watch(Watcher watcher);
+  /// Likewise for every call to rebuild a world.
+  using RebuildWatcher = std::function<void(uint32_t seat, const Message& rebuild)>;
+  uint64_t watch(Watcher watcher, RebuildWatcher rebuild_watcher = {});
   void unwatch(uint64_t watch);
 
  private:
@@ -64,7 +66,11 @@ class Mailbox {
 
   mutable std::mutex mutex_;
   std::vector<Seat> seats_;
-  std::map<uint64_t, Watcher> watchers_;
+  struct Watch {
+    Watcher watcher;
+    RebuildWatcher rebuild_watcher;
+  };
+  std::map<uint64_t, Watch> watchers_;
   uint64_t watches_ = 0;
 };
 

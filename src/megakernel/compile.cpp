@@ -25,6 +25,11 @@ void append(std::vector<std::byte>& to, const T& value) {
   to.insert(to.end(), bytes, bytes + sizeof(T));
 }
 
+uint16_t remote_of(const EventTriggers& event) {
+  if (!event.remote) return 0;
+  return event.others ? WaitRecord::kSomeRanks : WaitRecord::kOneRank;
+}
+
 std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compiled& compiled) {
   const Triggers& triggers = compiled.triggers;
   const Graph::TaskNode& node = graph.tasks()[task];
@@ -62,7 +67,7 @@ std::vector<std::byte> packet_of(const Graph& graph, uint32_t task, const Compil
            WaitRecord{.event = wait.event.id,
                       .triggers = event.triggers,
                       .lag = wait.lag,
-                      .remote = event.remote,
+                      .remote = remote_of(event),
                       .rank = static_cast<uint16_t>(event.remote ? event.remote_rank : rank)});
   }
   for (uint32_t i = 0; i < node.signals.size(); ++i) {

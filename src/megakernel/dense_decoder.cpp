@@ -9,6 +9,7 @@
 #include "megakernel/tasks/dense.hpp"
 #include "megakernel/tasks/project_attention.hpp"
 #include "megakernel/tasks/send_best.hpp"
+#include "megakernel/tasks/token.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -25,6 +26,29 @@ void check_prompt(const std::vector<uint32_t>& prompt, size_t sequence, const De
           fmt::format("{} at position {} of sequence {}", prompt[position], position, sequence));
 }
 
+void check_stop_tokens(const std::vector<uint32_t>& stop_tokens, const DecoderShape& shape) {
+  if (stop_tokens.size() > kStopTokensMax)
+    throw InvalidArgument("stop_tokens", fmt::format("at most {}", kStopTokensMax),
+                          fmt::format("{}", stop_tokens.size()));
+  for (const uint32_t token : stop_tokens)
+    if (token >= shape.vocabulary)
+      throw InvalidArgument("stop_tokens",
+                            fmt::format("tokens below {}, the vocabulary", shape.vocabulary),
+                            fmt::format("{}", token));
+}
+
+void check_layers(const std::vector<DecoderWeights::Layer>& layers, uint32_t count) {
+  if (layers.size() != count)
+    throw InvalidArgument("layers", fmt::format("{}", count), fmt::format("{}", layers.size()));
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if ((layers[layer].q_norm == nullptr) != (layers[layer].k_norm == nullptr))
+      throw InvalidArgument("q_norm", "both q_norm and k_norm, or neither",
+                            fmt::format("one of them in layer {}", layer));
+    if (layers[layer].window == 0)
+      throw InvalidArgument("window", "at least 1 position", fmt::format("0 in layer {}", layer));
+  }
+}
+
 /// `shape`: of the whole model.
 const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& options) {
   const size_t sequences = options.prompts.size();
@@ -37,6 +61,7 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
                           fmt::format("{} for {}", head_blocks, sequences));
   for (size_t sequence = 0; sequence < sequences; ++sequence)
     check_prompt(options.prompts[sequence], sequence, shape);
+  check_stop_tokens(options.stop_tokens, shape);
   return shape;
 }
 
@@ -75,15 +100,14 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
       parts_(shape_.inner_parts()),
       columns_(shape_.inner / parts_),
       part_blocks_(options.blocks / parts_),
-      rows_max_(0),
-      stop_token_(options.stop_token),
+      stop_tokens_(options.stop_tokens),
       prompt_stride_(0) {
-  // The last split has the new token as well.
-  rows_max_ = kSections / splits_ * ((shape.positions_max + kSections - 1) / kSections) + 1;
-  if (rows_max_ * shape.group() > kScoresMax)
-    throw InvalidArgument("positions_max",
-                          fmt::format("at most {} a block", kScoresMax / shape.group() - 1),
-                          fmt::format("{}", rows_max_ - 1));
+  check_layers(weights_.layers, shape_.layers);
+  for (const DecoderWeights::Layer& layer : weights_.layers)
+    if (rows_max(layer) * shape.group() > kScoresMax)
+      throw InvalidArgument("positions_max",
+                            fmt::format("at most {} a block", kScoresMax / shape.group() - 1),
+                            fmt::format("{}", rows_max(layer) - 1));
   make_words(options);
   make_events();
   for (uint32_t layer = 0; layer < shape_.layers; ++layer) {
@@ -99,6 +123,11 @@ DenseDecoder::DenseDecoder(TensorMemory& memory, const DecoderShape& shape,
   sequences_ > 1 ? next_tokens() : next_token();
   graph_.loop_on(step_ended_);
   graph_.need_warps(slices_of(std::max(shape_.hidden, columns_)));
+}
+
+uint32_t DenseDecoder::rows_max(const DecoderWeights::Layer& layer) const {
+  const uint32_t positions = std::min(shape_.positions_max, layer.window);
+  return kSections / splits_ * ((positions + kSections - 1) / kSections) + 1;
 }
 
 uint32_t DenseDecoder::unit_bytes() const {

@@ -32,6 +32,11 @@ struct DecoderWeights {
     const BFloat16* mlp_norm;        ///< [hidden]
     const BFloat16* gate_up;         ///< [inner][gate, up][hidden], tiled
     const BFloat16* down;            ///< [hidden][inner], tiled
+    /// [kv heads][query heads of it, K, V][dim], or null where the model has no biases.
+    const BFloat16* qkv_bias = nullptr;
+    const BFloat16* q_norm = nullptr;  ///< [dim] of RMSNorm before RoPE, or null
+    const BFloat16* k_norm = nullptr;  ///< [dim], or null together with q_norm
+    uint32_t window = UINT32_MAX;      ///< latest positions attended to; UINT32_MAX: all
   };
   const BFloat16* embedding;  ///< [vocabulary of all ranks][hidden]
   std::vector<Layer> layers;
@@ -44,8 +49,8 @@ struct DecoderOptions {
   /// A sequence each, of at least one token: 1, 2, 4 or 8 of them, which share each weight that is
   /// read; alike on all ranks.
   std::vector<std::vector<uint32_t>> prompts;
-  uint32_t stop_token = UINT32_MAX;
-  Graph::Place place = {};  ///< among the ranks that share the model
+  std::vector<uint32_t> stop_tokens = {};  ///< any of which ends a sequence; 8 at most
+  Graph::Place place = {};                 ///< among the ranks that share the model
 };
 
 class DenseDecoder {
@@ -106,6 +111,9 @@ class DenseDecoder {
     TaskOptions options;
   };
   LastStage last_stage();
+  /// A task whose arguments say what ends a sequence.
+  template <class Type>
+  void add_last(typename Type::Args args, TaskOptions options);
   void next_token();
   void next_tokens();
 
@@ -118,6 +126,8 @@ class DenseDecoder {
   /// Where a band of a tiled matrix begins.
   static const BFloat16* band_of(const BFloat16* tiles, uint32_t band, uint32_t columns);
   uint32_t* inner_of(uint32_t layer, uint32_t part) const;
+  /// Positions of a split; the last one has the new token as well.
+  uint32_t rows_max(const DecoderWeights::Layer& layer) const;
   /// Of all ranks.
   template <class Sums>
   Sums sums_everywhere(uint32_t stage) const;
@@ -144,8 +154,9 @@ class DenseDecoder {
   uint32_t head_blocks_,
       splits_;                ///< blocks of a KV head; of them, those that attend to a sequence
   uint32_t parts_, columns_;  ///< of the feed-forward; inner elements of one
-  uint32_t part_blocks_, rows_max_;  ///< blocks of a part; positions of a split
-  uint32_t stop_token_, prompt_stride_;
+  uint32_t part_blocks_;      ///< blocks of a part
+  std::vector<uint32_t> stop_tokens_;
+  uint32_t prompt_stride_;
 
   std::vector<uint64_t*> sums_;  ///< [ranks] each [2 * layers] vectors, as VectorWords lie
   void* qkv_ = nullptr;          ///< [layers][kv heads][sequences][head_words] Stamped

@@ -1,6 +1,8 @@
 // The tasks of each stage of a DenseDecoder.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "megakernel/dense_decoder.hpp"
 #include "megakernel/tasks/layer.hpp"
 #include "megakernel/tasks/logits.hpp"
@@ -118,17 +120,18 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
   const size_t cache = (size_t{sequence} * shape_.layers * shape_.kv_heads + index) *
                        shape_.positions_max * shape_.head_dim;
   const size_t partial = size_t{of_all} * splits_ + split;
-  TaskOptions options{
-      .name = fmt::format("attention {} {}", layer, block),
-      .reads = {qkv_t_[layer].part(of_layer * head_words() * sizeof(Stamped),
-                                   (of_layer + 1) * head_words() * sizeof(Stamped)),
-                position_t_.all()},
-      .writes = {partial_t_[layer].part(of_layer * splits_ + split,
-                                        of_layer * splits_ + split + 1)},
-      .waits = {{qkv_ready_[index]}},
-      .signals = {{attended_[index]}},
-      .worker = block,
-      .ahead_bytes = shape_.head_dim * (4 * rows_max_ + static_cast<uint32_t>(sizeof(float)))};
+  const DecoderWeights::Layer& weights = weights_.layers[layer];
+  TaskOptions options{.name = fmt::format("attention {} {}", layer, block),
+                      .reads = {qkv_t_[layer].part(of_layer * head_words() * sizeof(Stamped),
+                                                   (of_layer + 1) * head_words() * sizeof(Stamped)),
+                                position_t_.all()},
+                      .writes = {partial_t_[layer].part(of_layer * splits_ + split,
+                                                        of_layer * splits_ + split + 1)},
+                      .waits = {{qkv_ready_[index]}},
+                      .signals = {{attended_[index]}},
+                      .worker = block,
+                      .ahead_bytes = shape_.head_dim * (4 * rows_max(weights) +
+                                                        static_cast<uint32_t>(sizeof(float)))};
   if (split + 1 == splits_) options.writes.push_back(cache_t_[layer].part(of_layer, of_layer + 1));
   graph_.add<AttendSplit>(
       {.qkv = static_cast<Stamped*>(qkv_) + size_t{of_all} * head_words(),
@@ -137,6 +140,9 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
        .pages = pages_,
        .position = position + sequence,
        .rotation = rotation_,
+       .bias = weights.qkv_bias == nullptr ? nullptr : weights.qkv_bias + head * head_words(),
+       .q_norm = weights.q_norm,
+       .k_norm = weights.k_norm,
        .part = static_cast<Stamped*>(partial_) + partial * group_columns(),
        .weights = static_cast<SplitWeight*>(partial_weights_) + partial * shape_.group(),
        .heads = shape_.group(),
@@ -144,8 +150,10 @@ void DenseDecoder::attend_split(uint32_t layer, uint32_t block) {
        .page_tokens = shape_.page_tokens,
        .split = split,
        .splits = splits_,
-       .rows_max = rows_max_,
-       .qkv_event = qkv_ready_[index].id},
+       .rows_max = rows_max(weights),
+       .window = weights.window,
+       .qkv_event = qkv_ready_[index].id,
+       .epsilon = shape_.epsilon},
       std::move(options));
 }
 
@@ -334,42 +342,49 @@ DenseDecoder::LastStage DenseDecoder::last_stage() {
   return last;
 }
 
+template <class Type>
+void DenseDecoder::add_last(typename Type::Args args, TaskOptions options) {
+  std::fill(std::begin(args.stop_tokens), std::end(args.stop_tokens), kNoToken);
+  std::copy(stop_tokens_.begin(), stop_tokens_.end(), args.stop_tokens);
+  graph_.add<Type>(args, std::move(options));
+}
+
 void DenseDecoder::next_token() {
   LastStage last = last_stage();
-  graph_.add<NextToken>({.parts = last.parts,
-                         .token = token,
-                         .position = position,
-                         .tokens = tokens,
-                         .prompt = prompt_,
-                         .status = status,
-                         .sums = last.sums,
-                         .broken = last.broken,
-                         .sum_count = last.sum_count,
-                         .part_count = last.part_count,
-                         .positions_max = shape_.positions_max,
-                         .prompt_tokens = prompt_stride_,
-                         .stop_token = stop_token_},
-                        std::move(last.options));
+  add_last<NextToken>({.parts = last.parts,
+                       .token = token,
+                       .position = position,
+                       .tokens = tokens,
+                       .prompt = prompt_,
+                       .status = status,
+                       .sums = last.sums,
+                       .broken = last.broken,
+                       .sum_count = last.sum_count,
+                       .part_count = last.part_count,
+                       .positions_max = shape_.positions_max,
+                       .prompt_tokens = prompt_stride_,
+                       .stop_tokens = {}},
+                      std::move(last.options));
 }
 
 void DenseDecoder::next_tokens() {
   LastStage last = last_stage();
   // Arguments are the same for any number of sequences, and of ranks.
-  graph_.add<NextTokens<Alone<>>>({.parts = last.parts,
-                                   .token = token,
-                                   .position = position,
-                                   .tokens = tokens,
-                                   .prompt = prompt_,
-                                   .prompt_tokens = prompt_tokens_,
-                                   .status = status,
-                                   .sums = last.sums,
-                                   .broken = last.broken,
-                                   .sum_count = last.sum_count,
-                                   .part_count = last.part_count,
-                                   .positions_max = shape_.positions_max,
-                                   .prompt_stride = prompt_stride_,
-                                   .stop_token = stop_token_},
-                                  std::move(last.options));
+  add_last<NextTokens<Alone<>>>({.parts = last.parts,
+                                 .token = token,
+                                 .position = position,
+                                 .tokens = tokens,
+                                 .prompt = prompt_,
+                                 .prompt_tokens = prompt_tokens_,
+                                 .status = status,
+                                 .sums = last.sums,
+                                 .broken = last.broken,
+                                 .sum_count = last.sum_count,
+                                 .part_count = last.part_count,
+                                 .positions_max = shape_.positions_max,
+                                 .prompt_stride = prompt_stride_,
+                                 .stop_tokens = {}},
+                                std::move(last.options));
 }
 
 }  // namespace tokenyard::megakernel

@@ -191,9 +191,11 @@ uint32_t Megakernel::Parts::end_run() {
   finished += least;
   if (cell.failed()) throw_failure();
   check_counts();
-  if (world.alarm().cancelled()) {  // It ended just before it would have noticed.
-    failure = std::make_exception_ptr(Cancelled("megakernel: a run"));
-    std::rethrow_exception(failure);
+  try {
+    world.alarm().check_ended("megakernel: a run");
+  } catch (const Error&) {  // It ended just before it would have noticed.
+    failure = std::current_exception();
+    throw;
   }
   return static_cast<uint32_t>(least);
 }

@@ -15,10 +15,13 @@ inline constexpr uint32_t kPacketBytes = 1024;  ///< at most
 inline constexpr uint32_t kPacketAlignment = 16;
 
 struct WaitRecord {
+  // WaitRecord::remote, where other ranks signal the event.
+  static constexpr uint16_t kOneRank = 1;  ///< one other rank, and nobody else
+  static constexpr uint16_t kSomeRanks = 2;
   uint32_t event;     ///< of this rank
   uint32_t triggers;  ///< signals that complete it, an iteration
   uint32_t lag;       ///< iterations back
-  uint16_t remote;    ///< whether other ranks signal it
+  uint16_t remote;    ///< kOneRank or kSomeRanks; 0 if only its own rank signals it
   uint16_t rank;      ///< one that does, for reports
 };
 

@@ -130,11 +130,15 @@ Triggers count_triggers(std::span<const Graph> graphs) {
         else if (graphs[signal.rank].events()[signal.event.id].dynamic_max == 0)
           throw_not_dynamic(task_name(graph, task) + " signals as often as it finds",
                             event_name(graphs, signal.rank, signal.event.id));
-        if (signal.rank == graph.place().rank) continue;
+        const uint32_t signaller = graph.place().rank;
+        event.others |=
+            signaller == signal.rank || (event.remote && event.remote_rank != signaller);
+        if (signal.rank == signaller) continue;
         event.remote = event.sys = true;
-        event.remote_rank = graph.place().rank;
+        event.remote_rank = signaller;
       }
       for (const Event& event : node.expects) {
+        all[graph.place().rank][event.id].others = true;
         users[graph.place().rank][event.id].any = true;
         users[graph.place().rank][event.id].expecting.push_back(task_name(graph, task));
       }

@@ -15,6 +15,7 @@ struct EventTriggers {
   bool remote = false;       ///< whether other ranks signal it
   bool sys = false;          ///< whether its counter is added to at sys scope
   uint32_t remote_rank = 0;  ///< one that does
+  bool others = false;       ///< whether a rank other than remote_rank signals it as well
 };
 using Triggers = std::vector<std::vector<EventTriggers>>;  ///< [rank][event]
 

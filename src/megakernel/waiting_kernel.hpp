@@ -125,7 +125,8 @@ DEVICE void await_event(const Working& working, uint32_t task, const WaitRecord&
   // An event of the iteration before the first is complete by definition: its need is 0.
   Awaited what{.phase = task,
                .rank = wait.rank,
-               .expected = uint64_t{wait.triggers} * (iteration + 1 - wait.lag)};
+               .expected = uint64_t{wait.triggers} * (iteration + 1 - wait.lag),
+               .from_rank = wait.remote == WaitRecord::kOneRank};
   if (await_counter(working.deadline(), what, params.windows.own_counter(wait.event),
                     wait.remote != 0))
     return;

@@ -22,6 +22,7 @@ struct SimulatedAccelerator::Queue {
   };
   std::deque<Entry> waiting;
   bool busy = false;
+  ReleaseRef ended;  ///< what is known once the last operation has ended
   bool idle() const { return waiting.empty() && !busy; }
 };
 
@@ -51,6 +52,7 @@ SimulatedAccelerator::Queue& SimulatedAccelerator::queue(Stream stream) {
                               queue->busy = true;
                               simulation_.memory().acquire(host, entry.ticket);
                               entry.operation(host);
+                              queue->ended = simulation_.memory().release(host);
                               queue->busy = false;
                               simulation_.memory().happened();
                             }
@@ -117,6 +119,7 @@ void SimulatedAccelerator::drain() {
       if (!queue->idle()) return false;
     return true;
   });
+  for (const auto& [stream, queue] : queues_) simulation_.memory().acquire(host_, queue->ended);
 }
 
 // ---- work ---------------------------------------------------------------------------------------

@@ -42,8 +42,7 @@ class SimulatedAccelerator final : public Accelerator {
   uint32_t read_flag(const uint32_t* flag) override;
   void write_flag(uint32_t* flag, uint32_t value) override;
 
-  /// Until everything enqueued on any stream has ended.
-  void drain();
+  void drain() override;
 
  private:
   struct Queue;

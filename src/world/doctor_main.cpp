@@ -14,5 +14,7 @@ int main(int arguments, char** argument) {
     return asked ? 0 : 2;
   }
   std::fputs(tokenyard::doctor().text().c_str(), stdout);
-  return 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  std::perror("tokenyard-doctor: standard output");
+  return 1;
 }

@@ -44,12 +44,14 @@ std::vector<std::unique_ptr<World>> join_all(
   auto ends = InProcessMesh::make(ranks);
   std::vector<std::unique_ptr<World>> worlds(ranks);
   std::vector<std::exception_ptr> failures(ranks);
+  const auto absences = std::make_shared<const AbsenceWatch>();
   {
     // Joining is collective, so each rank needs a thread of its own while it lasts.
     std::vector<std::jthread> threads;
     const auto join_one = [&](uint32_t rank) {
       try {
-        worlds[rank] = join(std::move(ends[rank]), accelerators[rank], fabric, options, run_aside);
+        worlds[rank] =
+            join(std::move(ends[rank]), accelerators[rank], fabric, options, absences, run_aside);
       } catch (...) {
         failures[rank] = std::current_exception();
       }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "device/accelerator.hpp"
+#include "fabric/absence_watch.hpp"
 #include "fabric/alarm_bell.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/fabric.hpp"
@@ -18,6 +19,7 @@ struct World::Parts {
   WorldOptions options;
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
+  std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
   std::unique_ptr<AlarmBell> alarm;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
@@ -28,9 +30,9 @@ struct World::Parts {
 
 /// One rank's end of a world. Collective over the mesh: every seat calls, each from a thread (or
 /// fiber) of its own. `run_aside` runs the card of a simulated network, where the fabric has far
-/// peers.
+/// peers. `absences`: null in the simulator, whose time stands still when the process does.
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            RunAside run_aside = {});
+                            std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside = {});
 
 }  // namespace tokenyard

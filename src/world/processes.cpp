@@ -10,6 +10,10 @@
 
 namespace tokenyard {
 
+std::chrono::nanoseconds rendezvous_timeout(const WorldOptions& options) {
+  return options.rendezvous_timeout.count() != 0 ? options.rendezvous_timeout : options.timeout;
+}
+
 std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::string& device,
                                       const WorldOptions& options) {
   if (options.hosts != 1) {
@@ -19,8 +23,10 @@ std::unique_ptr<World> World::connect(const Rendezvous& rendezvous, const std::s
   if (device == "cuda") return connect_cuda(rendezvous, options);
   if (device != "host") throw InvalidArgument("device", "'host' or 'cuda'", "'" + device + "'");
   auto accelerator = std::make_shared<simt::HostAccelerator>(options.interrupt);
-  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator, accelerator->now() + options.timeout);
-  return join(std::move(mesh), std::move(accelerator), std::make_shared<ProcessFabric>(), options);
+  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator,
+                                    accelerator->now() + rendezvous_timeout(options));
+  return join(std::move(mesh), std::move(accelerator), std::make_shared<ProcessFabric>(), options,
+              std::make_shared<const AbsenceWatch>());
 }
 
 }  // namespace tokenyard

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "device/accelerator.hpp"
 #include "fabric/host/in_process_fabric.hpp"
@@ -20,29 +21,37 @@ using simulation::SimulatedAccelerator;
 using simulation::Simulation;
 
 /// What ranks tell each other through their mesh orders them, and memory must know. A rank that
-/// looks into its mailbox is taken to know whatever lies in it.
+/// looks into its mailbox is taken to know whatever lies in it; a goodbye is heard at once.
 class SimulatedMesh final : public Mesh {
  public:
-  /// What has been sent to each seat and not been looked at.
-  using Letters = std::vector<std::vector<ReleaseRef>>;
+  struct Post {
+    explicit Post(uint32_t seats) : letters(seats), hosts(seats) {}
+    std::vector<std::vector<ReleaseRef>> letters;         ///< to each seat, not looked at yet
+    std::vector<std::optional<ModelMemory::Host>> hosts;  ///< of each seat, once it is there
+  };
 
   SimulatedMesh(std::shared_ptr<InProcessMesh> mesh, ModelMemory& memory, ModelMemory::Host host,
-                std::shared_ptr<Letters> letters)
-      : mesh_(std::move(mesh)), memory_(memory), host_(host), letters_(std::move(letters)) {}
+                std::shared_ptr<Post> post)
+      : mesh_(std::move(mesh)), memory_(memory), host_(host), post_(std::move(post)) {
+    post_->hosts[seat()] = host;
+  }
 
   void leave() override {
+    const ReleaseRef goodbye = memory_.release(host_);
+    for (uint32_t peer = 0; peer < seats(); ++peer)
+      if (peer != seat() && post_->hosts[peer]) memory_.acquire(*post_->hosts[peer], goodbye);
     mesh_->leave();
     memory_.happened();
   }
   uint32_t seat() const override { return mesh_->seat(); }
   uint32_t seats() const override { return mesh_->seats(); }
   void send(uint32_t to, const Message& message) override {
-    (*letters_)[to].push_back(memory_.release(host_));
+    post_->letters[to].push_back(memory_.release(host_));
     mesh_->send(to, message);
     memory_.happened();
   }
   Mailbox& mailbox() override {
-    std::vector<ReleaseRef>& mine = (*letters_)[seat()];
+    std::vector<ReleaseRef>& mine = post_->letters[seat()];
     for (const ReleaseRef& letter : mine) memory_.acquire(host_, letter);
     mine.clear();
     return mesh_->mailbox();
@@ -54,7 +63,7 @@ class SimulatedMesh final : public Mesh {
   std::shared_ptr<InProcessMesh> mesh_;
   ModelMemory& memory_;
   ModelMemory::Host host_;
-  std::shared_ptr<Letters> letters_;
+  std::shared_ptr<Post> post_;
 };
 
 /// A rank's network card: a kernel on a stream that nobody else waits for.
@@ -113,7 +122,7 @@ void Result::require_clean_after(const std::optional<simulation::RankStop>& stop
 Result run(simulation::SeedRun& seed, const Options& options,
            const std::function<void(World&)>& program) {
   auto ends = InProcessMesh::make(options.ranks);
-  const auto letters = std::make_shared<SimulatedMesh::Letters>(options.ranks);
+  const auto post = std::make_shared<SimulatedMesh::Post>(options.ranks);
   Simulation simulation({.ranks = options.ranks,
                          .random = seed.random.split(),
                          .trace = &seed.trace,
@@ -144,12 +153,12 @@ Result run(simulation::SeedRun& seed, const Options& options,
       try {
         const auto accelerator = std::make_shared<SimulatedAccelerator>(simulation, rank, host);
         const auto mesh =
-            std::make_shared<SimulatedMesh>(ends[rank], simulation.memory(), host, letters);
+            std::make_shared<SimulatedMesh>(ends[rank], simulation.memory(), host, post);
         const auto run_aside = [&](const LaunchShape& shape, const NicParams& params) {
           return std::make_unique<AsideStream>(simulation, rank, host, shape, params);
         };
         const std::unique_ptr<World> world =
-            join(mesh, accelerator, fabric, world_options, run_aside);
+            join(mesh, accelerator, fabric, world_options, nullptr, run_aside);
         try {
           program(*world);
         } catch (...) {

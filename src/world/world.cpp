@@ -23,13 +23,16 @@ void check(const WorldOptions& options) {
 std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mesh> mesh,
                                std::shared_ptr<Accelerator> accelerator,
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                               RunAside run_aside) {
+                               std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
   check(options);
   auto parts = std::make_unique<World::Parts>();
   parts->options = options;
   parts->accelerator = std::move(accelerator);
   parts->fabric = std::move(fabric);
-  parts->alarm = std::make_unique<AlarmBell>(*parts->accelerator);
+  parts->absences = std::move(absences);
+  parts->alarm = std::make_unique<AlarmBell>(*parts->accelerator,
+                                             static_cast<uint32_t>(membership.seats.size()),
+                                             options.timeout, parts->absences);
   parts->bootstrap =
       std::make_unique<Bootstrap>(std::move(mesh), membership, *parts->accelerator, *parts->alarm);
 
@@ -62,10 +65,10 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
 
 std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelerator> accelerator,
                             std::shared_ptr<Fabric> fabric, const WorldOptions& options,
-                            RunAside run_aside) {
+                            std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
   const Membership everybody = Membership::of(*mesh);
   return join_as(everybody, std::move(mesh), std::move(accelerator), std::move(fabric), options,
-                 std::move(run_aside));
+                 std::move(absences), std::move(run_aside));
 }
 
 World::World(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -100,7 +103,9 @@ void World::cancel() {
 std::function<void()> World::goodbye() const {
   const auto& mesh = parts_->bootstrap->mesh();
   if (!mesh->one_process()) throw Unsupported("goodbye", "a process says it when its worlds end");
-  return [mesh = std::weak_ptr(mesh)] {
+  return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(parts_->accelerator)] {
+    // What kernels still send must have come before the goodbye, which ends the waits for it.
+    if (const auto still = accelerator.lock()) still->drain();
     if (const auto still = mesh.lock()) still->leave();
   };
 }
@@ -115,7 +120,7 @@ std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size
   WorldOptions options = parts_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
   return join_as(next, parts_->bootstrap->mesh(), parts_->accelerator, parts_->fabric, options,
-                 parts_->run_aside);
+                 parts_->absences, parts_->run_aside);
 }
 
 Accelerator& World::accelerator() const {

@@ -1,6 +1,7 @@
 // Suite `collectives`: the membership's protocol and the commit of operations under every disaster
 // that a seed can think of.
 #include "collectives/simulated/disaster.hpp"
+#include "collectives/simulated/drill.hpp"
 #include "collectives/simulated/with_engine.hpp"
 #include "simulation/suite.hpp"
 
@@ -16,6 +17,11 @@ const bool engine_registered = simulation::add_suite(
     {.name = "engine",
      .what = "the same with the real engine and its algorithms over simulated channels",
      .run = [](simulation::SeedRun& run) { Disaster(run, {}, with_engine()).happen(); },
+     .seeds = 4000});
+const bool recovery_registered = simulation::add_suite(
+    {.name = "recovery",
+     .what = "survivors go on by calls of their own, late, in any order; every call must end",
+     .run = [](simulation::SeedRun& run) { Drill(run).happen(); },
      .seeds = 4000});
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {
   ASSERT_TRUE(ranks[1]->recorder.wait_for_members(2));
   Rank newcomer(options(0, 3));
   std::thread joining([&] { newcomer.join(); });
-  ranks[2]->control->admit({0});
+  ranks[2]->control->admit({0}, ranks[2]->control->view().epoch);
   joining.join();
   for (Recorder* recorder : {&newcomer.recorder, &ranks[1]->recorder, &ranks[2]->recorder}) {
     ASSERT_TRUE(recorder->wait_for_view(
@@ -117,7 +117,7 @@ TEST_F(ControlPlane, JobGrows) {
     newcomer.slots_max = 4;
     more.push_back(std::make_unique<Rank>(newcomer));
   }
-  ranks[0]->control->admit({2, 3});
+  ranks[0]->control->admit({2, 3}, ranks[0]->control->view().epoch);
   on_every_rank(2, [&](uint32_t rank) { more[rank]->join(); });
   for (auto& rank : {&ranks[0], &ranks[1], &more[0], &more[1]}) {
     EXPECT_TRUE((*rank)->recorder.wait_for_members(4))
@@ -140,7 +140,7 @@ TEST_F(ControlPlane, NewcomerThatNobodyAdmitsIsTold) {
 TEST_F(ControlPlane, ReplacementFencesWhomItReplaces) {
   const auto ranks = found(3);
   Rank newcomer(options(1, 3));
-  ranks[0]->control->admit({1});
+  ranks[0]->control->admit({1}, ranks[0]->control->view().epoch);
   newcomer.join();
   EXPECT_TRUE(ranks[1]->recorder.wait_to_be_fenced());
   EXPECT_TRUE(ranks[2]->recorder.wait_for_view(

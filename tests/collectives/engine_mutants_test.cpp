@@ -50,6 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                          {.engine = EngineMutant::successors_not_awaited}},
                     Case{"fence_ignored", {.engine = EngineMutant::fence_ignored}},
                     Case{"mending_ignored", {.engine = EngineMutant::mending_ignored}},
+                    Case{"forgotten_when_closed", {.engine = EngineMutant::forgotten_when_closed}},
+                    Case{"foundings_not_counted", {.engine = EngineMutant::foundings_not_counted}},
                     Case{"stale_bytes_accepted", {.program = ProgramMutant::stale_bytes_accepted}},
                     Case{"shrinks_alone", {.program = ProgramMutant::shrinks_alone}}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -20,13 +20,18 @@ using namespace std::chrono_literals;
 class RecordingControl final : public MembershipControl {
  public:
   void accuse(const Accusation& accusation, Epoch) override { accusations.insert(accusation); }
-  void admit(const std::vector<Slot>& slots) override {
+  void admit(const std::vector<Slot>& slots, Epoch) override {
     admitted.insert(slots.begin(), slots.end());
   }
-  void mend() override { mends = true; }
+  void withdraw(const std::vector<Slot>& slots) override {
+    for (const Slot slot : slots) admitted.erase(slot);
+  }
+  void evict(const Member& member) override { evicted.insert(member); }
+  void mend(bool wanted) override { mends = wanted; }
   void leave() override { left = true; }
   std::set<Accusation> accusations;
   std::set<Slot> admitted;
+  std::set<Member> evicted;
   bool mends = false, left = false;
 };
 
@@ -35,6 +40,8 @@ struct WorldOptions {
   size_t ring_bytes = 64 << 10;
   size_t chunk_bytes = 4 << 10;
   OnFailure on_failure = OnFailure::raise;
+  Places places = Places::kept;
+  EngineMutant mutant = EngineMutant::none;
   std::vector<uint64_t> hosts = {};  ///< of each rank; empty: one for all
 };
 
@@ -100,6 +107,7 @@ class EngineWorld {
       for (const GroupProgress& progress : engine(member.slot).freeze(epoch_ - 1)) {
         GroupProgress& known = groups.try_emplace(progress.group, progress).first->second;
         known.committed = std::max(known.committed, progress.committed);
+        known.stage = std::max(known.stage, progress.stage);
       }
     }
     for (const Member& newcomer : newcomers) {
@@ -118,11 +126,13 @@ class EngineWorld {
 
  private:
   std::unique_ptr<Engine> make_engine(Slot slot) {
-    auto engine = std::make_unique<Engine>(
-        std::make_shared<MemoryTransport>(network_, slot),
-        EngineOptions{
-            .self = slot, .on_failure = options_.on_failure, .chunk_bytes = options_.chunk_bytes},
-        [this] { return now_; });
+    auto engine = std::make_unique<Engine>(std::make_shared<MemoryTransport>(network_, slot),
+                                           EngineOptions{.self = slot,
+                                                         .on_failure = options_.on_failure,
+                                                         .places = options_.places,
+                                                         .chunk_bytes = options_.chunk_bytes,
+                                                         .mutant = options_.mutant},
+                                           [this] { return now_; });
     engine->use(controls_[slot]);
     GroupIdentity world = {.id = 0, .name = "world", .self = slot};
     for (Slot other = 0; other < options_.ranks; ++other) world.slots.push_back(other);

@@ -42,6 +42,7 @@ std::vector<Message> one_of_each() {
                                   {.slot = 3, .group = 9, .sequence = 2},
                                   {.slot = 3, .group = 9, .sequence = 3}},
                   .admits = {2, 5},
+                  .evicts = {{0, 1}, {3, 9}},
                   .waiting = {{2, 1}, {2, 2}},
                   .mends = true}},
       {7, Accept{ballot, verdict()}},

@@ -107,6 +107,8 @@ struct Name {
         return "quorum_is_enough";
       case Mutant::goodbye_not_passed_on:
         return "goodbye_not_passed_on";
+      case Mutant::wishes_never_late:
+        return "wishes_never_late";  // For recovery_mutants_test.cpp.
     }
     return "none";
   }

@@ -35,7 +35,7 @@ TEST(WireBytes, Hello) {
   ASSERT_EQ(hello.size(), Handshake::kHelloBytes);
   // A random nonce follows.
   EXPECT_EQ(hex(std::span(hello).first(48)),
-            "5459434c02000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
+            "5459434c03000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
             "efcdab8967452301d8d7d6d5d4d3d2d1");
 }
 
@@ -106,21 +106,26 @@ TEST(WireBytes, Message) {
 
 // These had changed once, and the version of the protocol had not.
 TEST(WireBytes, Promise) {
-  const Message message{
-      .epoch = 7,
-      .body = Promise{.ballot = {3, 1},
-                      .progress = {{.group = 9, .slots = {1, 3}, .committed = 4, .begun = 5}},
-                      .suspected = {2},
-                      .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
-                      .admits = {6},
-                      .waiting = {{6, 99}},
-                      .mends = true}};
+  const Message message{.epoch = 7,
+                        .body = Promise{.ballot = {3, 1},
+                                        .progress = {{.group = 9,
+                                                      .slots = {1, 3},
+                                                      .committed = 4,
+                                                      .begun = 5,
+                                                      .label = 0x1112131415161718,
+                                                      .stage = GroupStage::closing}},
+                                        .suspected = {2},
+                                        .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
+                                        .admits = {6},
+                                        .waiting = {{6, 99}},
+                                        .mends = true}};
   EXPECT_EQ(hex(encode(message)),
             "0407000000000000000300000000000000010000000001000000090000000000"
-            "0000020000000100000003000000040000000000000005000000000000000100"
-            "0000020000000200000009000000000000000500000000000000020000000100"
-            "0000030000000a00000000000000060000000000000001000000000000000100"
-            "0000060000000100000006000000630000000000000001");
+            "0000020000000100000003000000040000000000000005000000000000001817"
+            "1615141312110101000000020000000200000009000000000000000500000000"
+            "0000000200000001000000030000000a00000000000000060000000000000001"
+            "0000000000000001000000060000000000000001000000060000006300000000"
+            "00000001");
 }
 
 }  // namespace

@@ -34,6 +34,30 @@ DEVICE void wait_body(const WaitParams& params) {
   });
 }
 
+struct LeavingParams {
+  Patience patience;
+  Alarm* alarm;        ///< of the patience
+  uint32_t goodbye;    ///< the look during which the rank leaves
+  uint32_t arrives;    ///< the look at which what is awaited is there
+  uint32_t from_rank;  ///< whether that rank alone could bring it
+  uint32_t* waited;    ///< [1] whether the wait succeeded
+};
+
+/// Waits for rank 5, which leaves between two looks.
+DEVICE void leaving_body(const LeavingParams& params) {
+  if (thread::index() != 0) return;
+  const Deadline deadline = params.patience.start();
+  Awaited what{
+      .phase = 3, .rank = 5, .expected = params.arrives, .from_rank = params.from_rank != 0};
+  *params.waited = wait_until(deadline, what, [&] {
+    if (++what.seen == params.goodbye) {
+      store<Order::relaxed, Scope::sys>(params.alarm + 1 + what.rank, kLeft);
+      store<Order::release, Scope::sys>(params.alarm, kLeft);
+    }
+    return what.seen >= what.expected;
+  });
+}
+
 struct LoopParams {
   Patience patience;
   uint32_t most;    ///< turns
@@ -77,6 +101,7 @@ DEVICE void chain_body(const ChainParams& params) {
 }
 
 DEFINE_KERNEL(wait_kernel, wait_body, WaitParams, NoShared, 64)
+DEFINE_KERNEL(leaving_kernel, leaving_body, LeavingParams, NoShared, 32)
 DEFINE_KERNEL(loop_kernel, loop_body, LoopParams, NoShared, 32)
 DEFINE_KERNEL(time_kernel, time_body, TimeParams, NoShared, 32)
 DEFINE_KERNEL(chain_kernel, chain_body, ChainParams, NoShared, 32)

@@ -65,6 +65,51 @@ TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
   EXPECT_EQ(patience.report().seen, 6u);
 }
 
+/// Looks of a wait up to one at which it looks at the alarm, on a GPU too.
+constexpr uint32_t kListens = 4096;
+
+bool wait_for_leaving(Accelerator& accelerator, PatienceCell& patience, uint32_t arrives,
+                      bool from_rank = true) {
+  const DeviceArray<uint32_t> waited(accelerator, std::vector<uint32_t>{2});
+  launch(accelerator, leaving_kernel, {.blocks = 1, .warps = 1}, {},
+         {.patience = patience.patience,
+          .alarm = patience.alarm(),
+          .goodbye = kListens,
+          .arrives = arrives,
+          .from_rank = from_rank,
+          .waited = waited.data()});
+  return waited.read()[0] == 1;
+}
+
+TEST_P(WaitWords, AGoodbyeEndsAWaitForItsRank) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(600));
+  EXPECT_FALSE(wait_for_leaving(*accelerator, patience, UINT32_MAX));
+  EXPECT_EQ(patience.failure(), Failure::left);
+  const WaitReport report = patience.report();
+  EXPECT_EQ(report.failure, static_cast<uint32_t>(Failure::left));
+  EXPECT_EQ(report.rank, 5u);
+  EXPECT_EQ(report.seen, kListens + 1) << "looks: one after the goodbye was heard";
+}
+
+TEST_P(WaitWords, WhatARankStoredBeforeItsGoodbyeIsFound) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(600));
+  EXPECT_TRUE(wait_for_leaving(*accelerator, patience, kListens + 1));
+  EXPECT_EQ(patience.failure(), Failure::none);
+}
+
+TEST_P(WaitWords, AGoodbyeEndsNoWaitThatOthersCouldEnd) {
+  PatienceCell patience(*accelerator, std::chrono::seconds(600));
+  EXPECT_TRUE(wait_for_leaving(*accelerator, patience, 3 * kListens, false));
+  EXPECT_EQ(patience.failure(), Failure::none);
+}
+
+TEST_P(WaitWords, AGoodbyeOfAnotherRankEndsNoWait) {
+  PatienceCell patience(*accelerator, std::chrono::milliseconds(200));
+  patience.leave(4);
+  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
+  EXPECT_EQ(patience.failure(), Failure::deadline);
+}
+
 TEST_P(WaitWords, ALoopWithoutWaitsMayHeedTheAlarm) {
   for (const bool rings : {false, true}) {
     PatienceCell patience(*accelerator, std::chrono::seconds(600));

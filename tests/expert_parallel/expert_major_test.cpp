@@ -5,17 +5,26 @@
 namespace tokenyard::test {
 namespace {
 
+struct Choices {
+  uint32_t topk = 4, experts_a_rank = 5;
+  uint32_t more = 0;  ///< experts that ranks do not divide, fewer than ranks
+};
+
 class ExpertMajor : public OnDevice {
  protected:
-  static ExchangeCase case_of(uint32_t ranks, uint32_t topk = 4) {
+  static ExchangeCase case_of(uint32_t ranks, const Choices& choices = {}) {
     std::vector<uint32_t> tokens;
     for (uint32_t rank = 0; rank < ranks; ++rank) tokens.push_back(rank == 2 ? 0 : 23 + 9 * rank);
-    return {.shape = {.ranks = ranks, .experts = 5 * ranks, .hidden = 144, .topk = topk},
+    return {.shape = {.ranks = ranks,
+                      .experts = choices.experts_a_rank * ranks + std::min(choices.more, ranks - 1),
+                      .hidden = 144,
+                      .topk = choices.topk},
             .tokens = tokens,
             .picking = {.none = 0.25}};
   }
   template <class Group>
-  void expect_rows_by_expert(Group group, uint32_t topk = 4, bool cleared = true);
+  void expect_rows_by_expert(Group group, const Choices& choices = {}, bool cleared = true);
+  void expect_results_home(const Choices& choices);
 };
 
 /// Where a rank's received rows must lie: for each expert its rows, then padding.
@@ -27,7 +36,7 @@ struct Grouped {
 Grouped grouped(const Shape& shape, const Expected& received, uint32_t alignment) {
   Grouped expected;
   expected.slots.assign(received.ids.size(), -1);
-  for (uint32_t expert = 0; expert < shape.local_experts(); ++expert) {
+  for (uint32_t expert = 0; expert < received.tokens_per_expert.size(); ++expert) {
     for (size_t pick = 0; pick < received.ids.size(); ++pick) {
       if (received.ids[pick] != static_cast<int32_t>(expert)) continue;
       expected.slots[pick] = static_cast<int32_t>(expected.row_of.size());
@@ -72,9 +81,9 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
 
 /// What `group` makes of an input, on any number of ranks.
 template <class Group>
-void ExpertMajor::expect_rows_by_expert(Group group, uint32_t topk, bool cleared) {
+void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, bool cleared) {
   for (const uint32_t ranks : {1, 2, 4}) {
-    const ExchangeCase exchange_case = case_of(ranks, topk);
+    const ExchangeCase exchange_case = case_of(ranks, choices);
     const std::vector<Tokens> all = exchange_case.draw();
     const auto worlds_of = worlds(ranks);
     expect_none_failed(run_ranks(worlds_of, [&](World& world) {
@@ -130,8 +139,8 @@ TEST_P(ExpertMajor, PaddingThatIsNotClearedLeavesTheRestAsItIs) {
                           const ExpandOptions& how) {
     return exchange.dispatch_by_expert(input, how);
   };
-  expect_rows_by_expert(after, 4, false);
-  expect_rows_by_expert(at_once, 4, false);
+  expect_rows_by_expert(after, {}, false);
+  expect_rows_by_expert(at_once, {}, false);
 }
 
 // A block counts the picks before its rows or those from there on, whichever are fewer, four at a
@@ -144,7 +153,7 @@ TEST_P(ExpertMajor, EveryBlockOfAnyNumberFindsItsPlaces) {
           how.sms = sms;
           return RowsByExpert{received, exchange.expand(received, how)};
         },
-        3);
+        {.topk = 3});
 }
 
 TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
@@ -152,6 +161,24 @@ TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
       [](ExpertParallel& exchange, const DispatchInput& input, const ExpandOptions& how) {
         return exchange.dispatch_by_expert(input, how);
       });
+}
+
+TEST_P(ExpertMajor, MorePicksThanAWarpHasLanesAndUnequalRanksAreGroupedAlike) {
+  const auto after = [](ExpertParallel& exchange, const DispatchInput& input,
+                        const ExpandOptions& how) {
+    const Received received = exchange.dispatch(input);
+    return RowsByExpert{received, exchange.expand(received, how)};
+  };
+  const auto at_once = [](ExpertParallel& exchange, const DispatchInput& input,
+                          const ExpandOptions& how) {
+    return exchange.dispatch_by_expert(input, how);
+  };
+  for (const Choices& choices :
+       {Choices{.topk = 4, .more = 3}, Choices{.topk = 33, .experts_a_rank = 40},
+        Choices{.topk = 100, .experts_a_rank = 101, .more = 1}}) {
+    expect_rows_by_expert(after, choices);
+    expect_rows_by_expert(at_once, choices);
+  }
 }
 
 /// A rank that has no room says so; the others' rows come, and the next call works.
@@ -199,7 +226,7 @@ std::vector<uint16_t> expected_home(const Shape& shape, const Tokens& mine, uint
         for (uint32_t pick = 0; pick < shape.topk; ++pick) {
           const size_t at = size_t{token} * shape.topk + pick;
           const int64_t id = mine.ids[at];
-          if (id < 0 || id / shape.local_experts() != there) continue;
+          if (!shape.holds(there, id)) continue;
           // Of products that are exact in fp32, so that fused and separate roundings agree.
           const float value = result_of(id, {rank, token}, column);
           sum += weighted ? value * mine.weights[at] : value;
@@ -211,8 +238,8 @@ std::vector<uint16_t> expected_home(const Shape& shape, const Tokens& mine, uint
   return out;
 }
 
-TEST_P(ExpertMajor, ResultsOfARowsExpertsAreAddedUpBeforeTheyGoHome) {
-  const ExchangeCase exchange_case = case_of(4);
+void ExpertMajor::expect_results_home(const Choices& choices) {
+  const ExchangeCase exchange_case = case_of(4, choices);
   const Shape& shape = exchange_case.shape;
   std::vector<Tokens> all = exchange_case.draw();
   // Powers of two: a product with one is exact.
@@ -229,12 +256,11 @@ TEST_P(ExpertMajor, ResultsOfARowsExpertsAreAddedUpBeforeTheyGoHome) {
     ExpertRows rows = exchange.expand(received, {.alignment = 16});
     const Grouped want = grouped(shape, expected, 16);
     std::vector<uint16_t> y(size_t{rows.rows} * shape.hidden, 0x7fff);  // NaN in the padding.
-    for (uint32_t local = 0; local < shape.local_experts(); ++local)
+    for (uint32_t local = 0; local < shape.local_experts(world.rank()); ++local)
       for (int32_t place = want.offsets[local]; place < want.offsets[local + 1]; ++place)
         for (uint32_t column = 0; column < shape.hidden && want.row_of[place] >= 0; ++column)
-          y[size_t(place) * shape.hidden + column] =
-              expert_value(world.rank() * shape.local_experts() + local,
-                           expected.rows[want.row_of[place]], column);
+          y[size_t(place) * shape.hidden + column] = expert_value(
+              shape.first_expert(world.rank()) + local, expected.rows[want.row_of[place]], column);
     const DeviceArray<uint16_t> results(accelerator, y);
     DeviceArray<uint16_t> out(accelerator, mine.x.size());
     for (const bool weighted : {false, true}) {
@@ -247,6 +273,15 @@ TEST_P(ExpertMajor, ResultsOfARowsExpertsAreAddedUpBeforeTheyGoHome) {
                 "");
     }
   }));
+}
+
+TEST_P(ExpertMajor, ResultsOfARowsExpertsAreAddedUpBeforeTheyGoHome) {
+  expect_results_home({});
+}
+
+TEST_P(ExpertMajor, ResultsOfMorePicksThanAWarpHasLanesAreAddedUpToo) {
+  expect_results_home({.topk = 33, .experts_a_rank = 40, .more = 2});
+  expect_results_home({.topk = 100, .experts_a_rank = 60, .more = 3});
 }
 
 TEST_P(ExpertMajor, WrongArgumentsAreNamed) {

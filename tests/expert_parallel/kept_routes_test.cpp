@@ -154,13 +154,14 @@ TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
       rows.forget_rows();
       EXPECT_EQ(before - keeping.used(),
                 SubAllocator::rounded(size_t{rows.rows} * kCase.shape.hidden * 2));
-      const expert_major::ExpertRowsLayout layout{.rows = rows.rows,
-                                                  .received = keeping.rows,
-                                                  .topk = kCase.shape.topk,
-                                                  .local_experts = kCase.shape.local_experts(),
-                                                  .row_bytes = 0,
-                                                  .scale_words = 0,
-                                                  .scale_order = ScaleOrder::rows};
+      const expert_major::ExpertRowsLayout layout{
+          .rows = rows.rows,
+          .received = keeping.rows,
+          .topk = kCase.shape.topk,
+          .local_experts = kCase.shape.local_experts(world.rank()),
+          .row_bytes = 0,
+          .scale_words = 0,
+          .scale_order = ScaleOrder::rows};
       if (!at_once) {
         EXPECT_EQ(keeping.used(), keeping.memory.kept_by_route + layout.bytes());
       }

@@ -34,7 +34,7 @@ Drawn draw(SeedRun& run) {
   Drawn drawn;
   LowLatencyCase& of = drawn.of;
   of.shape.ranks = run.option("ranks", random.between(2, 3));
-  of.shape.experts = of.shape.ranks * run.option("local_experts", random.between(1, 2));
+  of.shape.experts = run.option("experts", random.between(of.shape.ranks, 2 * of.shape.ranks));
   of.shape.topk = run.option("topk", random.between(1, std::min(of.shape.experts, 3u)));
   of.shape.hidden = 32;
   for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
@@ -47,6 +47,10 @@ Drawn draw(SeedRun& run) {
   of.hooks = run.option("hooks", random.chance(512));
   of.early_weights = run.option("early_weights", random.below(1 << of.shape.ranks));
   of.seed = static_cast<uint32_t>(random.next());
+  if (random.chance(256)) {
+    of.mistaken = run.option("mistaken", random.below(of.shape.ranks));
+    of.picking.none = 0.25;
+  }
   drawn.late = run.option("late", random.below(of.shape.ranks));
   drawn.in_combine = run.option("in_combine", random.chance(512));
   drawn.before = run.option("before", random.below(2));
@@ -72,7 +76,7 @@ class Program {
     if (!is_late())
       for (uint32_t batch = 0; batch < drawn_.without; ++batch) whole_batch({drawn_.late});
     if (drawn_.abandons >> world_.rank() & 1) abandon_batch();
-    exchange_.wait();
+    await_calls(exchange_, of_);
     exchange_.restart(agreed_epoch(exchange_));
     world_.barrier("all have restarted");
     of_.seed = drawn_.of.seed + 100;
@@ -97,15 +101,16 @@ class Program {
   }
 
   void abandon_batch() {
-    const LowLatencyTokens tokens(world_, of_, of_.draw()[world_.rank()]);
+    const Tokens mine = of_.draw()[world_.rank()];
+    const LowLatencyTokens tokens(world_, of_, of_.given(mine, world_.rank()));
     exchange_.dispatch(tokens.input(), {.timeout = kTimeout, .sms = of_.sms, .hook = true});
-    exchange_.wait();
+    await_calls(exchange_, of_);
   }
 
   void late_batch() {
     const std::vector<Tokens> all = of_.draw();
     const Tokens& mine = all[world_.rank()];
-    const LowLatencyTokens tokens(world_, of_, mine);
+    const LowLatencyTokens tokens(world_, of_, of_.given(mine, world_.rank()));
     const std::set<uint32_t> without{drawn_.late};
     const std::set<uint32_t> absent = drawn_.in_combine ? std::set<uint32_t>{} : without;
     const LowLatencyCall call{.timeout = kTimeout, .sms = of_.sms, .hook = of_.hooks};
@@ -115,7 +120,7 @@ class Program {
     if (is_late()) give_up(false);
     const LowLatencyReceived received = exchange_.dispatch(tokens.input(), call);
     if (of_.hooks) exchange_.receive(received.handle);
-    exchange_.wait();
+    await_calls(exchange_, of_);
     // What the late rank gets, the others sent before they gave up, or not.
     if (!is_late())
       require_none(difference_after_dispatch(exchange_, of_, all, received, absent));
@@ -128,7 +133,7 @@ class Program {
     const CombineOnDevice combined(exchange_, of_, mine);
     exchange_.combine(combined.what(y, tokens), received.handle, call);
     if (of_.hooks) exchange_.receive(received.handle);
-    exchange_.wait();
+    await_calls(exchange_, of_);
     if (!is_late()) {
       require_none(difference_after_combine(exchange_, of_, mine, combined, without));
       for (const MaskedRank& masked : exchange_.masked())

@@ -112,6 +112,7 @@ void expect_one_shape(uint32_t ranks, uint32_t blocks) {
     params.tokens = tokens;
     params.tokens_max = 64;
     params.topk = 8;
+    params.experts = 288;
     params.local_experts = 288 / ranks;
     params.row = row_layout({.hidden = 7168}, LowLatencyRows::fp8);
     return std::vector<uint32_t>{dispatch.blocks,   dispatch.send_blocks,
@@ -149,7 +150,7 @@ TEST(LowLatencyPlan, ASumHasNoMorePartsThanARowHasSpans) {
     params.call.send_blocks = 66;
     params.tokens_max = 1;
     params.topk = 8;
-    params.local_experts = 36;
+    params.experts = 36 * params.call.ranks;
     params.pieces = hidden / 8;
     params.divide(span_chunks);
     return params.parts;
@@ -169,7 +170,7 @@ TEST(LowLatencyPlan, BlocksThatWriteStagingAreThoseThatHaveAPartOfASum) {
       params.call.send_blocks = blocks;
       params.tokens_max = tokens;
       params.topk = 8;
-      params.local_experts = 36;
+      params.experts = 36 * params.call.ranks;
       params.pieces = 7168 / 8;
       params.divide(kBf16SpanChunks);
       for (uint32_t block = 0; block < blocks; ++block)

@@ -80,8 +80,8 @@ struct ExpectedBatch {
 inline ExpectedBatch expected_batch(const Shape& shape, const std::vector<Tokens>& all,
                                     uint32_t rank, const std::set<uint32_t>& absent = {}) {
   ExpectedBatch expected;
-  for (uint32_t local = 0; local < shape.local_experts(); ++local) {
-    const int64_t expert = int64_t{rank} * shape.local_experts() + local;
+  for (uint32_t local = 0; local < shape.local_experts(rank); ++local) {
+    const int64_t expert = int64_t{shape.first_expert(rank)} + local;
     auto& rows = expected.rows.emplace_back();
     for (uint32_t source = 0; source < shape.ranks; ++source) {
       const size_t begin = rows.size();
@@ -115,7 +115,8 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
   for (uint32_t pick = 0; pick < shape.topk; ++pick) {
     const int64_t id = tokens.ids[size_t{token} * shape.topk + pick];
     if (id < 0) continue;
-    const auto there = static_cast<uint32_t>(id / shape.local_experts());
+    uint32_t there = 0;
+    while (!shape.holds(there, id)) ++there;
     if (without.contains(there))
       ++expected.lost;
     else if (std::find(ranks.begin(), ranks.end(), there) == ranks.end())
@@ -129,7 +130,7 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
       for (uint32_t pick = 0; pick < shape.topk; ++pick) {
         const size_t at = size_t{token} * shape.topk + pick;
         const int64_t id = tokens.ids[at];
-        if (id < 0 || id / shape.local_experts() != there) continue;
+        if (!shape.holds(there, id)) continue;
         const float y = from_bf16(expert_value(static_cast<uint32_t>(id), {rank, token}, column));
         part = std::fma(tokens.weights[at], y, part);
         weighed_here = std::fma(tokens.weights[at], y, sum);

@@ -26,7 +26,7 @@ class Replayed {
         x_(accelerator_, mine().x),
         ids_(accelerator_, mine().ids),
         weights_(accelerator_, mine().weights),
-        y_(accelerator_, size_t{of.shape.local_experts()} * of.shape.ranks *
+        y_(accelerator_, size_t{of.shape.local_experts(exchange.world().rank())} * of.shape.ranks *
                              exchange.options().tokens_max * of.shape.hidden),
         combined_(exchange, of, mine()) {}
 

@@ -27,7 +27,8 @@ Drawn draw(SeedRun& run) {
   Drawn drawn;
   LowLatencyCase& of = drawn.of;
   of.shape.ranks = run.option("ranks", random.between(3, 4));
-  of.shape.experts = 3 * of.shape.ranks;
+  of.shape.experts =
+      run.option("experts", 3 * of.shape.ranks - (random.chance(256) ? random.between(1, 2) : 0));
   of.shape.topk = run.option("topk", random.between(4, of.shape.experts - 1));
   of.shape.hidden = 32;
   for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
@@ -38,6 +39,10 @@ Drawn draw(SeedRun& run) {
   run.option("sms", fmt::format("{}", drawn.sms));
   of.rows = LowLatencyRows::bf16;
   of.seed = static_cast<uint32_t>(random.next());
+  if (random.chance(256)) {
+    of.mistaken = run.option("mistaken", random.below(of.shape.ranks));
+    of.picking.none = 0.125;
+  }
   if (random.chance(896)) drawn.absent = run.option("absent", random.below(of.shape.ranks));
   const uint32_t batches = random.between(2, 6);
   for (uint32_t batch = 0; batch < batches; ++batch)

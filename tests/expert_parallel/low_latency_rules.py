@@ -98,8 +98,34 @@ RULES = (
     Rule(
         "ids of another epoch are taken",
         "slots_kernel.hpp",
-        "return packed.epoch() == call.call.epoch();",
-        "return packed.epoch() != 0;",
+        "return packed.stamp() == awaited;",
+        "return packed.stamp().word != 0;",
+    ),
+    Rule(
+        "ids in another format are taken",
+        "slots_kernel.hpp",
+        "return packed.stamp() == awaited;",
+        "return packed.stamp().epoch() == awaited.epoch();",
+        suite="low_latency_formats",
+    ),
+    Rule(
+        "nobody looks for what came in another format",
+        "vigil_kernel.hpp",
+        "const Difference found = difference();",
+        "const Difference found{};",
+        suite="low_latency_formats",
+    ),
+    Rule(
+        "the host is told of any pick that is no expert, and not of the first",
+        "picks_kernel.hpp",
+        "fetch_max<Order::relaxed, Scope::gpu>(first, ~pick);",
+        "exchange<Order::relaxed, Scope::gpu>(first, ~pick);",
+    ),
+    Rule(
+        "what is noted while another tells the host is told by nobody",
+        "picks_kernel.hpp",
+        "noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);",
+        "exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 0);",
     ),
     Rule(
         "weights of another epoch are taken",

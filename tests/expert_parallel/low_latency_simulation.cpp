@@ -43,7 +43,10 @@ Drawn draw(SeedRun& run) {
   const bool impatient = random.chance(256);
   const uint32_t ranks = random.chance(64) ? random.between(5, 8) : random.between(1, 4);
   shape.ranks = run.option("ranks", impatient ? 2 : ranks);
-  shape.experts = run.option("experts", shape.ranks * random.between(1, 3));
+  // Mostly as many on each rank.
+  const uint32_t experts = random.chance(256) ? random.between(shape.ranks, 3 * shape.ranks)
+                                              : shape.ranks * random.between(1, 3);
+  shape.experts = run.option("experts", experts);
   const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
   // Of eight picks, ids are read in pieces.
   const uint32_t topk = shape.experts >= 8 && random.chance(200) ? 8 : random.between(1, most);
@@ -107,10 +110,10 @@ class Measures {
  public:
   Measures(World& world, const Shape& shape)
       : rank_(world.rank()),
-        rows_(world.accelerator(), std::vector<int32_t>(shape.local_experts())),
+        rows_(world.accelerator(), std::vector<int32_t>(shape.local_experts(world.rank()))),
         waited_(world.accelerator(), std::vector<uint64_t>(shape.ranks)),
         spans_(world.accelerator(), {kNever, 0, kNever, 0}),
-        expected_rows_(shape.local_experts()) {}
+        expected_rows_(shape.local_experts(world.rank())) {}
 
   /// A batch whose calls have not been made.
   void ask(SurvivorBatch& batch, const LowLatencyCase& of) {
@@ -233,14 +236,13 @@ const bool registered = simulation::add_suite(
      .run = run_suite,
      .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
-                   {simulation::Fault::acquire_made_relaxed, "send_rows_kernel.hpp:55", kOwnHost},
-                   {simulation::Fault::sys_made_gpu, "send_rows_kernel.hpp:55", kOwnHost},
-                   {simulation::Fault::release_made_relaxed, "send_rows_kernel.hpp:58", kOwnHost},
-                   {simulation::Fault::barrier_removed, "call_kernel.hpp:177", kEarlyEnd},
+                   {simulation::Fault::sys_made_gpu, "picks_kernel.hpp:60", kOwnHost},
+                   {simulation::Fault::release_made_relaxed, "picks_kernel.hpp:68", kOwnHost},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:181", kEarlyEnd},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
                    {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:34", kMorePatience},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:47", kMorePulses}},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:41", kMorePatience},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:54", kMorePulses}},
      .seeds = 2000});
 
 }  // namespace

@@ -2,6 +2,7 @@
 /// Without such a peer everything must be exact.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
@@ -20,30 +21,28 @@ class WrongBatch : public std::runtime_error {
 /// What a rank is told of ids that are no experts.
 class Complaints {
  public:
-  /// Of the dispatch that was just called, as each is: what may be said of it. Returns whether
-  /// anything may. (They are counted here, since an exchange that is asked waits for its calls.)
+  /// Of the dispatch that was just called, as each is: what is to be said of it, its first pick
+  /// that is no expert. Returns whether there is one. (They are counted here, since an exchange
+  /// that is asked waits for its calls.)
   bool expect(uint32_t topk, const Tokens& given, const Tokens& meant) {
     ++dispatches_;
-    bool any = false;
-    for (size_t pick = 0; pick < given.ids.size(); ++pick) {
-      if (given.ids[pick] == meant.ids[pick]) continue;
-      any = true;
-      possible_.insert(fmt::format("expert {} in token {} of dispatch {}", given.ids[pick],
-                                   pick / topk, dispatches_));
-    }
-    return any;
+    const auto wrong = std::mismatch(given.ids.begin(), given.ids.end(), meant.ids.begin()).first;
+    if (wrong == given.ids.end()) return false;
+    const auto pick = wrong - given.ids.begin();
+    possible_.insert(fmt::format("expert {} in token {}, pick {}, of dispatch {}", *wrong,
+                                 pick / topk, pick % topk, dispatches_));
+    return true;
   }
-  /// Makes a call, which is refused as often as it has something to say of one before.
-  template <class Call>
-  auto call_despite(Call call) {
-    while (true) {
-      try {
-        return call();
-      } catch (const InvalidArgument& error) {
-        if (error.argument != "topk_idx" || !possible_.contains(error.seen)) throw;
-        ++heard_;
-      }
+  /// Makes a call that may have something to say of dispatches before. Returns whether it has.
+  bool listen(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const InvalidArgument& error) {
+      if (error.argument != "topk_idx" || !possible_.contains(error.seen)) throw;
+      ++heard_;
+      return true;
     }
+    return false;
   }
   uint32_t heard() const { return heard_; }
 
@@ -99,10 +98,8 @@ class SurvivorBatch {
     const LowLatencyInput input = tokens_->input();
     Complaints& complaints = survivor_.complaints;
     if (before_dispatch) before_dispatch(input.x, mine_.x.size() * sizeof(uint16_t));
-    received_ = complaints.call_despite([&] {
-      heard_before_ = complaints.heard();
-      return exchange_.dispatch(input, call);
-    });
+    heard_before_ = complaints.heard();
+    received_ = exchange_.dispatch(input, call);
     is_to_be_told_ = complaints.expect(of_.shape.topk, given_, mine_);
     if (!hook) check_dispatch();
   }
@@ -115,8 +112,7 @@ class SurvivorBatch {
     run_experts(exchange_, of_, all_, y, absent_);
     if (before_combine) before_combine(y, bytes_of_experts());
     call.hook = hook;
-    survivor_.complaints.call_despite(
-        [&] { exchange_.combine(combined_->what(y, *tokens_), received_.handle, call); });
+    exchange_.combine(combined_->what(y, *tokens_), received_.handle, call);
     if (!hook) check_combine();
   }
   void receive_combine() {
@@ -133,16 +129,16 @@ class SurvivorBatch {
   Accelerator& accelerator() const { return exchange_.world().accelerator(); }
 
   size_t bytes_of_experts() const {
-    return size_t{of_.shape.experts} * exchange_.options().tokens_max * of_.shape.hidden *
-           sizeof(uint16_t);
+    return size_t{of_.shape.local_experts(rank())} * of_.shape.ranks *
+           exchange_.options().tokens_max * of_.shape.hidden * sizeof(uint16_t);
   }
 
   void receive() {
-    survivor_.complaints.call_despite([&] { exchange_.receive(received_.handle); });
+    survivor_.complaints.listen([&] { exchange_.receive(received_.handle); });
   }
   /// A dispatch says what is wrong with its ids unless another's complaint stands where it would.
   void wait() {
-    survivor_.complaints.call_despite([&] { exchange_.wait(); });
+    while (survivor_.complaints.listen([&] { exchange_.wait(); })) continue;
     if (is_to_be_told_ && survivor_.complaints.heard() == heard_before_)
       throw WrongBatch(fmt::format("rank {}: nothing was said of ids that are no experts", rank()));
     is_to_be_told_ = false;
@@ -161,7 +157,7 @@ class SurvivorBatch {
     wait();
     const bool may_lack = survivor_.stopped && survivor_.masks_the_stopped();
     if (may_lack) {
-      const size_t ranges = size_t{of_.shape.local_experts()} * of_.shape.ranks * 2;
+      const size_t ranges = size_t{of_.shape.local_experts(rank())} * of_.shape.ranks * 2;
       const std::vector<int32_t> seen = read_back(accelerator(), received_.ranges, ranges);
       if (seen != expected_batch(of_.shape, all_, rank()).ranges) absent_ = {*survivor_.stopped};
     }

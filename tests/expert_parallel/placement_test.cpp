@@ -13,17 +13,29 @@ constexpr uint32_t kExperts = 7;
 const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 12, .hidden = 40, .topk = 3},
                          .tokens = {30, 0, 21}};
 
+// 3 ranks of 38, 37 and 37 places for 60 experts, most of which have two; more choices than a warp
+// has lanes.
+const ExchangeCase kUneven{.shape = {.ranks = 3, .experts = 112, .hidden = 40, .topk = 40},
+                           .tokens = {9, 0, 14}};
+std::vector<int32_t> uneven_places() {
+  std::vector<int32_t> expert_at;
+  for (int32_t place = 0; place < 112; ++place)
+    expert_at.push_back(place % 16 == 3 ? -1 : place * 7 % 60);
+  return expert_at;
+}
+
 /// Tokens that name experts, and the same by places as place_picks.hpp says.
 struct Placed {
   std::vector<Tokens> given, by_place;
 };
 
-Placed draw() {
-  Shape as_named = kCase.shape;
-  as_named.experts = kExperts;
+Placed draw(const ExchangeCase& of = kCase, const std::vector<int32_t>& expert_at = kExpertAt,
+            uint32_t experts = kExperts) {
+  Shape as_named = of.shape;
+  as_named.experts = experts;
   std::mt19937 random(3);
   Placed placed;
-  for (const uint32_t count : kCase.tokens)
+  for (const uint32_t count : of.tokens)
     placed.given.push_back(random_tokens(as_named, count, {.none = 0.2}, random));
   placed.by_place = placed.given;
   for (uint32_t rank = 0; rank < 3; ++rank)
@@ -31,9 +43,9 @@ Placed draw() {
       int64_t& id = placed.by_place[rank].ids[i];
       if (id < 0) continue;
       std::vector<int64_t> places;
-      for (size_t place = 0; place < kExpertAt.size(); ++place)
-        if (kExpertAt[place] == id) places.push_back(static_cast<int64_t>(place));
-      id = places[(i / kCase.shape.topk + rank) % places.size()];
+      for (size_t place = 0; place < expert_at.size(); ++place)
+        if (expert_at[place] == id) places.push_back(static_cast<int64_t>(place));
+      id = places[(i / of.shape.topk + rank) % places.size()];
     }
   return placed;
 }
@@ -58,6 +70,24 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
     exchange.place({});
     const TokensOnDevice tokens(world.accelerator(), tokens_of.by_place[world.rank()], true);
     EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()), expected), "");
+  }));
+}
+
+TEST_P(Placement, PlacesThatTheRanksDoNotDivideTakeManyChoicesATokenToo) {
+  const auto all = worlds(3);
+  const std::vector<int32_t> expert_at = uneven_places();
+  const Placed tokens_of = draw(kUneven, expert_at, 60);
+  expect_none_failed(run_ranks(all, [&](World& world) {
+    ExpertParallel exchange(world, kUneven.options());
+    exchange.place(expert_at);
+    const Expected expected = expected_on(kUneven.shape, tokens_of.by_place, world.rank());
+    const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    EXPECT_EQ(difference(exchange, received, expected), "");
+    EXPECT_EQ(difference_after_combine(exchange, received, kUneven.shape,
+                                       tokens_of.by_place[world.rank()], expected,
+                                       {.in_place = true, .with_weights = true}),
+              "");
   }));
 }
 

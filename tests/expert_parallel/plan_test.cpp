@@ -190,7 +190,7 @@ TEST(Plan, GroupsOfACombineKeepAllOfAFewTokens) {
 
 /// No two words of a window overlap, and all lie within it.
 TEST(Control, WordsAreApart) {
-  const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts = 5, .rows_max = 7};
+  const ControlLayout layout{.ranks = 3, .blocks_max = 2, .local_experts_max = 5, .rows_max = 7};
   std::vector<bool> taken(layout.bytes());
   const auto take = [&](size_t at, size_t bytes) {
     ASSERT_EQ(at % (bytes % 8 == 0 ? 8 : 4), 0u);

@@ -176,7 +176,7 @@ const bool registered = simulation::add_suite(
     {.name = "readiness",
      .what = "rows may be read once a dispatch's words say that they are here",
      .run = run_suite,
-     .explained = {{simulation::Fault::sys_made_gpu, "memory.hpp",
+     .explained = {{simulation::Fault::sys_made_gpu, "wait.hpp:99",
                     "shows only where a host rings the alarm, as for the ranks that stop in suite "
                     "throughput"}},
      .seeds = 2000});

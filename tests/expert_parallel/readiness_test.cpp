@@ -43,7 +43,8 @@ struct Sums {
 
 /// What the kernel must find, from the rows as they have to be.
 Sums expected_sums_of(const Shape& shape, const Expected& expected) {
-  Sums sums{std::vector<uint32_t>(shape.ranks), std::vector<uint32_t>(shape.local_experts())};
+  Sums sums{std::vector<uint32_t>(shape.ranks),
+            std::vector<uint32_t>(expected.tokens_per_expert.size())};
   for (size_t row = 0; row < expected.rows.size(); ++row) {
     uint32_t sum = 0;
     for (size_t column = 0; column < shape.hidden; column += 2) {
@@ -62,10 +63,11 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
              const Route* route, Stream beside, std::optional<Received>& received_there) {
   World& world = exchange.world();
   Accelerator& accelerator = world.accelerator();
+  const uint32_t local_experts = shape.local_experts(world.rank());
   // Before the call: what is allocated or copied on its stream would wait for its end.
   const DeviceArray<uint32_t> first(accelerator, size_t{shape.ranks} + 1);
   const DeviceArray<uint32_t> of_sources(accelerator, shape.ranks),
-      of_experts(accelerator, shape.local_experts());
+      of_experts(accelerator, local_experts);
   const Received received =
       route == nullptr ? exchange.dispatch(input) : exchange.dispatch(input, *route);
   std::vector<uint32_t> first_rows{0};
@@ -73,14 +75,14 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
   accelerator.copy(first.data(), first_rows.data(), first_rows.size() * sizeof(uint32_t), beside);
   FailureCell failure(accelerator, world.alarm());
   launch(accelerator, watch_kernel,
-         {.blocks = shape.ranks + shape.local_experts(), .warps = 2, .cooperative = false}, beside,
+         {.blocks = shape.ranks + local_experts, .warps = 2, .cooperative = false}, beside,
          {.sources_ready = received.sources_ready,
           .experts_ready = received.experts_ready,
           .x = static_cast<const uint32_t*>(received.x),
           .topk_idx = received.topk_idx,
           .first_rows = first.data(),
           .ranks = shape.ranks,
-          .local_experts = shape.local_experts(),
+          .local_experts = local_experts,
           .row_words = shape.hidden / 2,
           .topk = shape.topk,
           .of_sources = of_sources.data(),

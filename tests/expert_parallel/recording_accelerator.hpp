@@ -9,6 +9,7 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ class RecordingAccelerator final : public Accelerator {
   void refuse_next_launch() { refuses_ = true; }
   /// Memory is given so many times, and the next time refused, once.
   void refuse_memory_after(uint32_t times) { given_before_refusal_ = times; }
+  /// The shape of each kernel's last launch, by name.
+  const std::map<std::string, LaunchShape>& shapes() const { return shapes_; }
   /// Pieces of memory that somebody has.
   size_t pieces() const { return pieces_.size(); }
   /// Events of this stream are not done, until it is let go.
@@ -48,6 +51,7 @@ class RecordingAccelerator final : public Accelerator {
               const void* params) override {
     if (std::exchange(refuses_, false))
       throw InvalidArgument("launch", "one that the test lets pass", kernel.name);
+    shapes_[kernel.name] = shape;
     const auto* const bytes = static_cast<const std::byte*>(params);
     run_or_record([=, this, held = std::vector(bytes, bytes + kernel.params_bytes)] {
       host_.launch(kernel, shape, stream, held.data());
@@ -119,6 +123,7 @@ class RecordingAccelerator final : public Accelerator {
 
   simt::HostAccelerator host_{[] {}};
   std::optional<std::vector<Work>> recorded_;
+  std::map<std::string, LaunchShape> shapes_;
   bool refuses_ = false;
   uint64_t allocated_bytes_ = 0;
   std::optional<uint32_t> given_before_refusal_;

@@ -10,7 +10,21 @@ namespace tokenyard::test {
 
 struct Shape {
   uint32_t ranks = 4, experts = 16, hidden = 64, topk = 4;
+
+  /// Where the ranks divide the experts.
   uint32_t local_experts() const { return experts / ranks; }
+  /// The first experts % ranks ranks hold one more than the others.
+  uint32_t local_experts(uint32_t rank) const {
+    return experts / ranks + (rank < experts % ranks ? 1 : 0);
+  }
+  uint32_t first_expert(uint32_t rank) const {
+    uint32_t first = 0;
+    for (uint32_t before = 0; before < rank; ++before) first += local_experts(before);
+    return first;
+  }
+  bool holds(uint32_t rank, int64_t id) const {
+    return id >= first_expert(rank) && id < int64_t{first_expert(rank)} + local_experts(rank);
+  }
 };
 
 /// What a rank puts in.
@@ -85,14 +99,14 @@ inline Tokens random_tokens(const Shape& shape, uint32_t count, const Picking& p
 inline bool goes_to(const Shape& shape, const Tokens& tokens, uint32_t token, uint32_t rank) {
   for (uint32_t pick = 0; pick < shape.topk; ++pick) {
     const int64_t id = tokens.ids[size_t{token} * shape.topk + pick];
-    if (id >= 0 && id / shape.local_experts() == rank) return true;
+    if (shape.holds(rank, id)) return true;
   }
   return false;
 }
 
 inline Expected expected_on(const Shape& shape, const std::vector<Tokens>& all, uint32_t rank) {
   Expected expected;
-  expected.tokens_per_expert.resize(shape.local_experts());
+  expected.tokens_per_expert.resize(shape.local_experts(rank));
   for (uint32_t source = 0; source < shape.ranks; ++source) {
     const Tokens& tokens = all[source];
     expected.rows_from.push_back(0);
@@ -106,8 +120,8 @@ inline Expected expected_on(const Shape& shape, const std::vector<Tokens>& all, 
       for (uint32_t pick = 0; pick < shape.topk; ++pick) {
         const size_t at = size_t{token} * shape.topk + pick;
         const int64_t id = tokens.ids[at];
-        const bool here = id >= 0 && id / shape.local_experts() == rank;
-        const auto local = static_cast<int32_t>(id - int64_t{rank} * shape.local_experts());
+        const bool here = shape.holds(rank, id);
+        const auto local = static_cast<int32_t>(id - shape.first_expert(rank));
         expected.ids.push_back(here ? local : -1);
         expected.weights.push_back(here ? tokens.weights[at] : 0.0f);
         if (here) ++expected.tokens_per_expert[local];

@@ -1,6 +1,7 @@
 /// Rows of every type, with and without scales beside them, and sums of those that can be added up.
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "device/numbers.hpp"
 #include "expert_parallel/ranks.hpp"
@@ -191,34 +192,122 @@ TEST_P(RowFormats, ACallMayNameItsMultiprocessors) {
   }));
 }
 
-/// The ranks name different rows: all of them hear of it.
+/// Rank 2 of four sends other rows: all ranks raise the same, and the next call is right.
 TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one shape";
+  const ExchangeCase exchange_case{.shape = {.hidden = 128}, .tokens = {3, 3, 3, 3}};
+  const std::vector<Tokens> all = exchange_case.draw();
+  struct Difference {
+    std::function<void(DispatchInput&)> of_all, of_rank_2;
+    std::string argument, expected, seen;
+  };
+  using Scales = CastToFp8::Scales;
+  const auto nothing = [](DispatchInput&) {};
+  const auto cast = [](Scales scales, uint32_t channels) {
+    return [=](DispatchInput& input) { input.cast = {.scales = scales, .channels = channels}; };
+  };
+  const auto scales_of = [](uint32_t words, ScaleOrder order, ScaleType type) {
+    return [=](DispatchInput& input) {
+      input.format.scale_words = words;
+      input.format.scale_order = order;
+      input.format.scale_type = type;
+    };
+  };
+  constexpr auto kRows = ScaleOrder::rows, kColumns = ScaleOrder::columns;
+  const std::vector<Difference> differences{
+      {nothing, [](DispatchInput& input) { input.format.type = ElementType::fp32; }, "x",
+       "rows of 256 bytes of bf16", "rows of 512 bytes of fp32"},
+      {nothing, [](DispatchInput& input) { input.format.type = ElementType::fp16; }, "x",
+       "rows of 256 bytes of bf16", "rows of 256 bytes of fp16"},
+      {nothing, scales_of(2, kRows, ScaleType::fp32), "scales", "0 words of words scales by rows",
+       "2 words of fp32 scales by rows"},
+      {scales_of(2, kRows, ScaleType::fp32), scales_of(2, kColumns, ScaleType::fp32), "scales",
+       "2 words of fp32 scales by rows", "2 words of fp32 scales by columns"},
+      {scales_of(2, kRows, ScaleType::fp32), scales_of(2, kRows, ScaleType::int32), "scales",
+       "2 words of fp32 scales by rows", "2 words of int32 scales by rows"},
+      {nothing, cast(Scales::fp32, 128), "x", "rows of 256 bytes of bf16",
+       "rows of 128 bytes of fp8_e4m3"},
+      // As many words, of other meaning.
+      {cast(Scales::fp32, 128), cast(Scales::packed, 32), "scales",
+       "1 words of fp32 scales by rows", "1 words of int32 scales by rows"},
+      {cast(Scales::packed, 128), cast(Scales::packed, 64), "scales",
+       "1 words of int32 scales by rows, packed exponents of 1 groups of channels",
+       "1 words of int32 scales by rows, packed exponents of 2 groups of channels"}};
+  for (const bool by_expert : {false, true}) {
+    const auto ranks = worlds(4);
+    std::vector<std::vector<InvalidArgument>> seen(4);
+    expect_none_failed(run_ranks(ranks, [&](World& world) {
+      ExpertParallel exchange(world, exchange_case.options());
+      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      const DeviceArray<uint32_t> memory(world.accelerator(), 3 * 128);
+      for (const Difference& difference_of : differences) {
+        DispatchInput input = tokens.input();
+        input.x = memory.data();
+        input.scales = memory.data();
+        difference_of.of_all(input);
+        if (world.rank() == 2) difference_of.of_rank_2(input);
+        if (by_expert && input.format.scale_order != kRows) input.format.scale_words = 3;
+        if (by_expert) input.format.scale_order = kRows;
+        try {
+          if (by_expert)
+            exchange.dispatch_by_expert(input, {});
+          else
+            exchange.dispatch(input);
+        } catch (const InvalidArgument& error) {
+          seen[world.rank()].push_back(error);
+        }
+        // The call has not been, and the next one is right.
+        EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()),
+                             expected_on(exchange_case.shape, all, world.rank())),
+                  "");
+      }
+    }));
+    for (const auto& of_rank : seen) {
+      ASSERT_EQ(of_rank.size(), differences.size());
+      for (size_t i = 0; i < differences.size(); ++i) {
+        EXPECT_EQ(of_rank[i].rank, 2u);
+        EXPECT_EQ(of_rank[i].argument, differences[i].argument);
+        EXPECT_EQ(of_rank[i].expected, differences[i].expected + " as on rank 0");
+        if (!by_expert) {
+          EXPECT_EQ(of_rank[i].seen, differences[i].seen);
+        }
+      }
+    }
+  }
+}
+
+/// Where no host waits for the counts, or nothing is counted, the object has failed; all ranks name
+/// the same.
+TEST_P(RowFormats, RowsThatDifferWhereNobodyWaitsAreNamedOnAllRanks) {
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one shape";
   const ExchangeCase exchange_case{.shape = {}, .tokens = {3, 3, 3, 3}};
   const std::vector<Tokens> all = exchange_case.draw();
-  const auto dispatch = [&](const auto& change) {
-    const auto ranks = worlds(4);
-    return run_ranks(ranks, [&](World& world) {
+  for (const bool on_a_known_route : {false, true}) {
+    const auto outcomes = run_ranks(worlds(4), [&](World& world) {
       ExpertParallel exchange(world, exchange_case.options());
       const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
-      const DeviceArray<uint32_t> memory(world.accelerator(), 3 * 64 * 2);
       DispatchInput input = tokens.input();
-      input.x = memory.data();
-      input.scales = memory.data();
-      if (world.rank() == 2) change(input);
-      exchange.dispatch(input);
+      if (on_a_known_route) {
+        const Received received = exchange.dispatch(input);
+        DispatchInput again{.x = input.x, .tokens = input.tokens};
+        if (world.rank() == 0) again.format.type = ElementType::fp16;
+        exchange.dispatch(again, *received.route);
+      } else {
+        input.received_tokens_max = 100;
+        if (world.rank() == 0) input.format.type = ElementType::fp16;
+        exchange.dispatch(input);
+      }
+      exchange.wait();
     });
-  };
-  const auto type = dispatch([](DispatchInput& input) { input.format.type = ElementType::fp32; });
-  const auto scales = dispatch([](DispatchInput& input) { input.format.scale_words = 2; });
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    const auto of_type = error_of<InvalidArgument>(type[rank]);
-    EXPECT_EQ(of_type.argument, "x");
-    EXPECT_EQ(of_type.seen, rank == 2 ? "rows of 128 bytes of bf16" : "rows of 256 bytes of fp32");
-    const auto of_scales = error_of<InvalidArgument>(scales[rank]);
-    EXPECT_EQ(of_scales.argument, "scales");
-    EXPECT_EQ(of_scales.seen,
-              rank == 2 ? "0 words of scales by rows" : "2 words of scales by rows");
+    for (const auto& outcome : outcomes) {
+      const auto error = error_of<InvalidArgument>(outcome);
+      EXPECT_EQ(error.argument, "x");
+      EXPECT_EQ(error.expected, "rows of 128 bytes of fp16 as on rank 0");
+      EXPECT_EQ(error.seen, "rows of 128 bytes of bf16");
+      if (!on_a_known_route) {
+        EXPECT_EQ(error.rank, 1u);
+      }
+    }
   }
 }
 

@@ -71,8 +71,8 @@ inline void check_throughput_replays(World& world, const ExchangeCase& exchange_
       valid.tokens_per_expert = expected.tokens_per_expert;
       EXPECT_EQ(difference(exchange, valid, expected), "") << "seed " << seed;
       std::vector<uint32_t> per_expert;
-      const auto offsets = read_back(accelerator, rows->offsets, shape.local_experts() + 1);
-      for (uint32_t expert = 0; expert < shape.local_experts(); ++expert)
+      const auto offsets = read_back(accelerator, rows->offsets, shape.local_experts(rank) + 1);
+      for (uint32_t expert = 0; expert < shape.local_experts(rank); ++expert)
         per_expert.push_back(static_cast<uint32_t>(offsets[expert + 1] - offsets[expert]));
       EXPECT_EQ(per_expert, expected.tokens_per_expert);
       std::vector<uint16_t> sums;

@@ -32,10 +32,20 @@ enum class Step : uint32_t {
   watched,
   by_expert_at_once,
   by_expert_refused,
+  other_rows,
 };
-constexpr const char* kStepNames[] = {
-    "dispatch", "dispatch_again", "combine", "combine_with_weights", "refused",          "format",
-    "places",   "by_expert",      "watched", "by_expert_at_once",    "by_expert_refused"};
+constexpr const char* kStepNames[] = {"dispatch",
+                                      "dispatch_again",
+                                      "combine",
+                                      "combine_with_weights",
+                                      "refused",
+                                      "format",
+                                      "places",
+                                      "by_expert",
+                                      "watched",
+                                      "by_expert_at_once",
+                                      "by_expert_refused",
+                                      "other_rows"};
 constexpr uint32_t kSteps = std::size(kStepNames);
 
 struct Drawn {
@@ -49,6 +59,7 @@ struct Drawn {
   ExpertParallelOptions::Tuning tuning;
   std::vector<bool> in_place;  ///< [ranks] whether results lie where peers read them
   bool ends_in_discord = false;
+  uint32_t other = 0;  ///< rank of Step::other_rows
 };
 
 RowFormat draw_format(Random& random) {
@@ -73,7 +84,22 @@ void note_used(SeedRun& run, const Drawn& drawn) {
   const bool refused = has(Step::by_expert_refused);
   if (has(Step::places) || at_once || refused) run.option("spare", drawn.spare);
   if (has(Step::by_expert) || at_once || refused) run.option("alignment", drawn.alignment);
-  if (at_once) run.option("waits", drawn.waits);
+  if (at_once || has(Step::other_rows)) run.option("waits", drawn.waits);
+  if (has(Step::other_rows)) run.option("other", drawn.other);
+}
+
+/// Experts mostly few, sometimes more than a warp has lanes; in half of the runs such that the
+/// ranks do not divide them. Of many a token may pick more than a warp has lanes.
+void draw_experts(SeedRun& run, Shape& shape) {
+  Random& random = run.random;
+  const bool many = shape.ranks <= 8 && random.chance(64);
+  uint32_t experts = shape.ranks * (many ? random.between(33, 40) : random.between(1, 3));
+  if (random.chance(512)) experts -= random.below(shape.ranks);
+  shape.experts = run.option("experts", experts);
+  const bool many_picks = many && random.chance(512) && experts > 33;
+  const uint32_t topk = many_picks ? random.between(33, std::min(experts, 70u))
+                                   : random.between(1, std::min(experts, 4u));
+  shape.topk = run.option("topk", topk);
 }
 
 /// Few tokens mostly, sometimes none; rows of one to a few pieces, sometimes of several segments.
@@ -82,17 +108,13 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   Drawn drawn;
   Shape& shape = drawn.exchange.shape;
   shape.ranks = run.option("ranks", ranks);
-  // Few mostly; sometimes more than a warp has lanes.
-  const bool many = ranks <= 8 && random.chance(64);
-  shape.experts =
-      run.option("experts", shape.ranks * (many ? random.between(33, 40) : random.between(1, 3)));
-  shape.topk = run.option("topk", random.between(1, std::min(shape.experts, 4u)));
+  draw_experts(run, shape);
   drawn.format = draw_format(random);
   // Rows of FP8 fill pieces of 16 bytes.
   const uint32_t unit = drawn.format.type == ElementType::fp8_e4m3 ? 16 : 8;
-  shape.hidden =
-      run.option("hidden", random.chance(64) ? 1200 : unit * random.between(1, 64 / unit));
-  const uint32_t most = ranks > 8 ? 2 : random.chance(128) ? 40 : 9;
+  shape.hidden = run.option(
+      "hidden", shape.topk <= 32 && random.chance(64) ? 1200 : unit * random.between(1, 64 / unit));
+  const uint32_t most = ranks > 8 ? 2 : shape.topk > 32 ? 4 : random.chance(128) ? 40 : 9;
   for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
     drawn.exchange.tokens.push_back(random.chance(128) ? 0 : random.below(most + 1));
     drawn.sms.push_back(ranks > 8 ? 1 : random.between(1, 3));
@@ -118,6 +140,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   drawn.spare = random.between(1, 9);
   drawn.alignment = 1u << random.below(5);
   drawn.waits = random.chance(512);
+  drawn.other = random.below(ranks);
   note_used(run, drawn);
   drawn.tuning.movers = run.option("movers", random.between(1, 3));
   drawn.tuning.kept_percent = run.option("kept_percent", random.between(1, 100));
@@ -222,6 +245,10 @@ void exchange_on(World& world, const Drawn& drawn) {
         break;
       case Step::refused:
         expect_refusal(exchange, exchange_case, all);
+        break;
+      case Step::other_rows:
+        require_none(difference_after_other_rows(exchange, tokens, drawn.other, drawn.waits),
+                     "rows of two types");
         break;
       case Step::format:
         ++dispatches;
@@ -331,19 +358,20 @@ const bool registered = simulation::add_suite(
                    {Fault::acquire_made_relaxed, "call_kernel.hpp:86", kNoLoadBuffering},
                    {Fault::release_made_relaxed, "memory.hpp", kReadByHostCode},
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
+                   {Fault::sys_made_gpu, "wait.hpp:99", kOwnHost},
                    {Fault::sys_made_gpu, "call_kernel.hpp:100", kOwnHost},
                    {Fault::sys_made_gpu, "report_kernel.hpp:31", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:230", kKernelEnded},
                    {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:118", kKernelEnded},
-                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:47", kKernelEnded},
+                   {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:53", kKernelEnded},
                    {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:27",
                     kFencedByMovers},
                    {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:90", kSenderAwaitedCopies},
-                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:45", kFencedLater},
+                   {Fault::barrier_removed, "begin_dispatch_kernel.hpp:51", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
-                   {Fault::store_dropped, "readiness_kernel.hpp:69", kNobodyWatches}},
+                   {Fault::store_dropped, "readiness_kernel.hpp:72", kNobodyWatches}},
      .seeds = 2000});
 
 const bool registered_wide =

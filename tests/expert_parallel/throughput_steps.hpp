@@ -72,7 +72,7 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
         float sum = 0;
         for (uint32_t pick = 0; pick < shape.topk; ++pick) {
           const int64_t id = mine.ids[size_t{token} * shape.topk + pick];
-          if (id >= 0 && id / shape.local_experts() == rank) sum += value;
+          if (shape.holds(rank, id)) sum += value;
         }
         home += from_bf16(to_bf16(sum));
       }
@@ -153,6 +153,27 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
   return difference("memory that is used again",
                     read_back(accelerator, reinterpret_cast<const uint8_t*>(reused.data()), bytes),
                     std::vector<uint8_t>(bytes));
+}
+
+/// A rank sends rows of another type: all ranks name the same one, and nothing has changed.
+inline std::string difference_after_other_rows(ExpertParallel& exchange,
+                                               const TokensOnDevice& tokens, uint32_t other,
+                                               bool by_expert) {
+  const World& world = exchange.world();
+  if (world.size() == 1) return "";
+  DispatchInput input = tokens.input();
+  if (world.rank() == other) input.format.type = ElementType::fp16;
+  try {
+    if (by_expert)
+      exchange.dispatch_by_expert(input, {});
+    else
+      exchange.dispatch(input);
+    return "they were accepted";
+  } catch (const InvalidArgument& error) {
+    // The first rank that differs from rank 0.
+    if (error.rank != std::max(other, 1u) || error.argument != "x") throw;
+  }
+  return "";
 }
 
 }  // namespace tokenyard::test

@@ -22,7 +22,7 @@ constexpr milliseconds kSoon{30'000};
 struct End {
   explicit End(std::shared_ptr<InProcessMesh> end)
       : mesh(std::move(end)),
-        alarm(std::make_unique<AlarmBell>(accelerator)),
+        alarm(std::make_unique<AlarmBell>(accelerator, mesh->seats())),
         talk(std::make_unique<Bootstrap>(mesh, Membership::of(*mesh), accelerator, *alarm)) {}
 
   TimePoint in(milliseconds time) { return accelerator.now() + time; }
@@ -133,7 +133,7 @@ TEST(Bootstrap, ARankThatVanishesIsLostAndRingsTheBell) {
   }
 }
 
-TEST(Bootstrap, ARankThatLeavesRingsNothingButIsNotWaitedFor) {
+TEST(Bootstrap, ARankThatLeavesIsNotWaitedFor) {
   const auto world = ends(2);
   // What it sent before it left still counts.
   const auto failures = run_ranks(2, [&](uint32_t rank) {
@@ -147,8 +147,22 @@ TEST(Bootstrap, ARankThatLeavesRingsNothingButIsNotWaitedFor) {
     EXPECT_EQ(error.facts.rank, 1u);
     EXPECT_EQ(error.facts.phase, "barrier one more (it left the world)");
   }));
-  EXPECT_EQ(*world[0]->alarm->word(), kNoAlarm);
+  EXPECT_EQ(world[0]->alarm->word()[0], kLeft);
+  EXPECT_EQ(world[0]->alarm->word()[1 + 0], kNoAlarm);
+  EXPECT_EQ(world[0]->alarm->word()[1 + 1], kLeft);
   EXPECT_TRUE(world[0]->alarm->has_left(1));
+}
+
+TEST(Bootstrap, ALossRingsAfterAGoodbye) {
+  const auto world = ends(3);
+  Alarm words[3]{};
+  world[1]->go();
+  world[0]->alarm->watch(words);
+  EXPECT_EQ(words[1], kLeft) << "one that left before";
+  world[2]->mesh->vanish();
+  EXPECT_EQ(*world[0]->alarm->word(), alarm_for_lost(2));
+  EXPECT_EQ(words[2], alarm_for_lost(2));
+  world[0]->alarm->unwatch(words);
 }
 
 /// Of threads: their memory stays until all have ended.

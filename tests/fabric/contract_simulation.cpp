@@ -51,7 +51,7 @@ const bool contract_registered =
                            .what = "what a world promises to kernels",
                            .run = contract,
                            .explained = {{Fault::release_made_relaxed, "memory.hpp:51", kReport},
-                                         {Fault::sys_made_gpu, "memory.hpp:39", kReport},
+                                         {Fault::sys_made_gpu, "wait.hpp:99", kReport},
                                          {Fault::sys_made_gpu, "memory.hpp:51", kReport},
                                          {Fault::store_dropped, "memory.hpp:92", kClaim}}});
 const bool network_registered =

@@ -16,6 +16,7 @@ using simulation::SeedRun;
 
 struct Drawn {
   DecoderShape shape;
+  Model::Extras extras;
   uint32_t ranks, sequences, blocks, compute_warps, ring_units, in_flight, steps, seed;
 };
 
@@ -50,6 +51,9 @@ Drawn draw(SeedRun& run) {
                     .positions_max = 4,
                     .epsilon = 1e-5f,
                     .rope_base = 10000},
+          .extras = {.biases = run.option("biases", random.chance(512)),
+                     .norms = run.option("norms", random.chance(512)),
+                     .windows = {run.option("window", random.between(1, 4))}},
           .ranks = ranks,
           .sequences = sequences,
           .blocks = heads * splits,
@@ -82,7 +86,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
 
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
-  const Model model(drawn.shape);
+  const Model model(drawn.shape, drawn.extras);
   std::vector<std::vector<uint32_t>> prompts(drawn.sequences,
                                              std::vector<uint32_t>(drawn.steps + 1));
   std::vector<Vector> expected(drawn.sequences);

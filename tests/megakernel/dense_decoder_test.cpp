@@ -17,7 +17,10 @@ class DenseDecoding : public OnDevices {
  protected:
   /// Logits of every step, all fed the same tokens, against the plain reading's.
   void compare(const DecoderShape& shape, uint32_t blocks, uint32_t steps, float tolerance) const {
-    const Model model(shape);
+    compare(Model(shape), blocks, steps, tolerance);
+  }
+  void compare(const Model& model, uint32_t blocks, uint32_t steps, float tolerance) const {
+    const DecoderShape& shape = model.shape;
     const auto world =
         alone({.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
     TensorMemory memory(*world);
@@ -55,6 +58,29 @@ TEST_P(DenseDecoding, WithPositionsSplitAmongBlocks) {
   compare(kSmall, 8, 10, 2e-2f);
 }
 
+/// Each alone, and all together: biases of Q, K and V as Qwen2 has them, norms of Q and K as Qwen3,
+/// windows as Mistral.
+const std::vector<Model::Extras> kExtras{
+    {.biases = true},
+    {.norms = true},
+    {.windows = {3, 1}},
+    {.biases = true, .norms = true, .windows = {5}},
+};
+
+TEST_P(DenseDecoding, WithBiasesNormsAndWindows) {
+  for (const Model::Extras& extras : kExtras)
+    for (const uint32_t blocks : {4, 8})
+      ASSERT_NO_FATAL_FAILURE(compare(Model(kSmall, extras), blocks, 12, 2e-2f))
+          << "biases " << extras.biases << ", norms " << extras.norms << ", windows "
+          << extras.windows.size() << ", blocks " << blocks;
+}
+
+TEST_P(DenseDecoding, OfAGpusShapeWithBiasesNormsAndWindows) {
+  if (on_host()) GTEST_SKIP() << "too much for the executor";
+  for (const Model::Extras& extras : kExtras)
+    ASSERT_NO_FATAL_FAILURE(compare(Model(kGpus, extras), 128, 8, 5e-2f));
+}
+
 TEST_P(DenseDecoding, OfAGpusShape) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
   const DecoderShape shape = kGpus;
@@ -62,9 +88,9 @@ TEST_P(DenseDecoding, OfAGpusShape) {
 }
 
 /// From the middle of a cache that was filled with random numbers, to its end.
-void compare_at(const std::string& device, const DecoderShape& shape, uint32_t blocks,
-                uint32_t position, float tolerance) {
-  const Model model(shape);
+void compare_at(const std::string& device, const Model& model, uint32_t blocks, uint32_t position,
+                float tolerance) {
+  const DecoderShape& shape = model.shape;
   const auto worlds = World::in_process(
       1, device, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
   TensorMemory memory(*worlds[0]);
@@ -109,14 +135,46 @@ TEST_P(DenseDecoding, AtTheEndOfALongContext) {
   shape.kv_heads = 2;
   shape.query_heads = 4;
   shape.positions_max = 4096;
-  compare_at(GetParam(), shape, 16, 4094, 2e-2f);
+  compare_at(GetParam(), Model(shape), 16, 4094, 2e-2f);
+}
+
+/// A window of which the earliest positions have left long ago, across pages, in more splits.
+TEST_P(DenseDecoding, WithAWindowAtTheEndOfALongContext) {
+  DecoderShape shape = kSmall;
+  shape.kv_heads = 2;
+  shape.query_heads = 4;
+  shape.positions_max = 1024;
+  for (const uint32_t blocks : {4, 16})
+    for (const uint32_t window : {1023, 501, 16})
+      ASSERT_NO_FATAL_FAILURE(
+          compare_at(GetParam(), Model(shape, {.windows = {window}}), blocks, 1020, 2e-2f))
+          << "a window of " << window << ", " << blocks << " blocks";
+}
+
+/// A split has room for its share of the window, not of the cache.
+TEST_P(DenseDecoding, AWindowMakesRoomForALongerContext) {
+  DecoderShape shape = kSmall;
+  shape.positions_max = 4096;
+  shape.layers = 1;
+  const auto world = alone({.timeout = std::chrono::seconds(20), .arena_bytes = size_t{32} << 20});
+  for (const uint32_t window : {UINT32_MAX, 512u}) {
+    TensorMemory memory(*world);
+    const Model model(shape, {.windows = {window}});
+    const auto make = [&] {
+      DenseDecoder(memory, shape, model.placed(memory), {.blocks = 4, .prompts = {{1}}});
+    };
+    if (window == 512)
+      EXPECT_NO_THROW(make());
+    else
+      EXPECT_THROW(make(), InvalidArgument);
+  }
 }
 
 TEST_P(DenseDecoding, OfAGpusShapeAtTheEndOfALongContext) {
   if (on_host()) GTEST_SKIP() << "too much for the executor";
   DecoderShape shape = kGpus;
   shape.positions_max = 4096;
-  compare_at(GetParam(), shape, 128, 4090, 5e-2f);
+  compare_at(GetParam(), Model(shape), 128, 4090, 5e-2f);
 }
 
 /// Logits of each step, of all the vocabulary, by ranks that share the model. Fed the same tokens.
@@ -173,6 +231,19 @@ TEST_P(DenseDecoding, RanksThatShareAModelFindThePlainLogits) {
         ASSERT_LT(std::abs(found[step][i] - expected[i]), 2e-2f)
             << "token " << i << " in step " << step << " by " << ranks << " ranks";
     }
+  }
+}
+
+/// Each has the biases of its own heads.
+TEST_P(DenseDecoding, RanksThatShareAModelWithBiasesNormsAndWindows) {
+  const Model model(kSmall, {.biases = true, .norms = true, .windows = {3}});
+  const auto found = logits_of_ranks(GetParam(), model, 2, 4, 8);
+  Plain plain(model);
+  for (uint32_t step = 0; step < found.size(); ++step) {
+    const Vector expected = plain.logits((step * 7 + 3) % kSmall.vocabulary);
+    for (uint32_t i = 0; i < expected.size(); ++i)
+      ASSERT_LT(std::abs(found[step][i] - expected[i]), 2e-2f)
+          << "token " << i << " in step " << step;
   }
 }
 
@@ -250,85 +321,6 @@ TEST_P(DenseDecoding, ARankThatEndsInTheMiddleOfAStepIsNamedWithWhatAwaitsIt) {
   });
 }
 
-struct Batch {
-  uint32_t sequences, blocks, ring_units;
-};
-
-/// Each sequence has a prompt of its own, and finds what it would find alone.
-void compare_batch(const std::string& device, const DecoderShape& shape, const Batch& batch,
-                   uint32_t steps, float tolerance) {
-  const Model model(shape);
-  const auto worlds = World::in_process(
-      1, device, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
-  TensorMemory memory(*worlds[0]);
-  std::vector<std::vector<uint32_t>> prompts(batch.sequences, std::vector<uint32_t>(steps + 1));
-  for (uint32_t s = 0; s < batch.sequences; ++s)
-    for (uint32_t i = 0; i <= steps; ++i) prompts[s][i] = (i * 7 + 3 + 11 * s) % shape.vocabulary;
-  const DenseDecoder decoder(memory, shape, model.placed(memory),
-                             {.blocks = batch.blocks, .prompts = prompts});
-  Megakernel kernel(*worlds[0], decoder.graph(),
-                    {.workers = batch.blocks,
-                     .unit_bytes = decoder.unit_bytes(),
-                     .ring_units = batch.ring_units});
-  std::vector<Plain> plain(batch.sequences, Plain(model));
-  Vector logits(size_t{batch.sequences} * shape.vocabulary);
-  for (uint32_t step = 0; step < steps; ++step) {
-    ASSERT_EQ(kernel.run(1), 1u);
-    memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
-    for (uint32_t s = 0; s < batch.sequences; ++s) {
-      const Vector expected = plain[s].logits(prompts[s][step]);
-      for (uint32_t i = 0; i < expected.size(); ++i)
-        ASSERT_LT(std::abs(logits[s * shape.vocabulary + i] - expected[i]), tolerance)
-            << "token " << i << " of sequence " << s << " in step " << step;
-    }
-  }
-}
-
-TEST_P(DenseDecoding, SequencesSideBySideFindTheirOwnLogits) {
-  for (const Batch& batch : {Batch{2, 8, 2}, Batch{2, 8, 4}, Batch{4, 16, 3}, Batch{8, 32, 4}})
-    ASSERT_NO_FATAL_FAILURE(compare_batch(GetParam(), kSmall, batch, 6, 2e-2f))
-        << batch.sequences << " sequences by " << batch.blocks << " blocks";
-}
-
-TEST_P(DenseDecoding, SequencesSideBySideOfAGpusShape) {
-  if (on_host()) GTEST_SKIP() << "too much for the executor";
-  const DecoderShape shape = kGpus;
-  for (const Batch& batch : {Batch{2, 128, 5}, Batch{4, 128, 4}, Batch{8, 128, 4}})
-    ASSERT_NO_FATAL_FAILURE(compare_batch(GetParam(), shape, batch, 4, 5e-2f))
-        << batch.sequences << " sequences";
-}
-
-/// The one with the stop token stands still, and the loop goes on until all have ended.
-TEST_P(DenseDecoding, ASequenceThatHasEndedWaitsForTheOthers) {
-  const auto world = alone({.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20});
-  const Model model(kSmall);
-  const auto decode = [&](uint32_t stop, std::vector<uint32_t>& status) {
-    TensorMemory memory(*world);
-    const DenseDecoder decoder(memory, kSmall, model.placed(memory),
-                               {.blocks = 8, .prompts = {{3}, {8, 9}}, .stop_token = stop});
-    Megakernel kernel(*world, decoder.graph(), {.workers = 8, .unit_bytes = decoder.unit_bytes()});
-    kernel.run(0);
-    const size_t positions = kSmall.positions_max + 1;
-    std::vector<uint32_t> tokens(2 * positions);
-    memory.read(tokens.data(), decoder.tokens, tokens.size() * sizeof(uint32_t));
-    status.resize(2);
-    memory.read(status.data(), decoder.status, 2 * sizeof(uint32_t));
-    return std::vector{std::vector(tokens.begin(), tokens.begin() + positions),
-                       std::vector(tokens.begin() + positions, tokens.end())};
-  };
-  std::vector<uint32_t> status;
-  const auto whole = decode(UINT32_MAX, status);
-  EXPECT_EQ(status, (std::vector<uint32_t>{2, 2}));  // Their caches are full.
-  const uint32_t stop = whole[0][5];
-  const auto stopped = decode(stop, status);
-  EXPECT_EQ(status[0], 1u);
-  const auto first = std::find(whole[0].begin() + 1, whole[0].end(), stop) + 1;
-  EXPECT_TRUE(std::equal(whole[0].begin(), first, stopped[0].begin()));
-  EXPECT_EQ(stopped[0][static_cast<size_t>(first - whole[0].begin())], 0u);
-  const auto other = std::find(whole[1].begin() + 2, whole[1].end(), stop);
-  EXPECT_TRUE(std::equal(whole[1].begin(), other, stopped[1].begin()));
-}
-
 TEST_P(DenseDecoding, NamesWhatItCannotDo) {
   const auto world = alone();
   TensorMemory memory(*world);
@@ -344,6 +336,35 @@ TEST_P(DenseDecoding, NamesWhatItCannotDo) {
   EXPECT_THROW(
       DenseDecoder(memory, kSmall, {}, {.blocks = 4, .prompts = {{1}}, .place = {.ranks = 3}}),
       InvalidArgument);
+}
+
+TEST_P(DenseDecoding, NamesLayersThatCannotBe) {
+  const auto world = alone();
+  TensorMemory memory(*world);
+  const DecoderWeights whole = Model(kSmall).placed(memory);
+  const auto complaint = [&](auto change) -> std::string {
+    DecoderWeights weights = whole;
+    DecoderOptions options{.blocks = 4, .prompts = {{1}}};
+    change(weights, options);
+    try {
+      DenseDecoder(memory, kSmall, weights, options);
+    } catch (const InvalidArgument& error) {
+      return error.argument + ": " + error.expected + ", got " + error.seen;
+    }
+    return "it was taken";
+  };
+  EXPECT_EQ(complaint([](auto&, auto&) {}), "it was taken");
+  EXPECT_EQ(complaint([](auto& weights, auto&) { weights.layers.pop_back(); }), "layers: 2, got 1");
+  EXPECT_EQ(complaint([](auto& weights, auto&) { weights.layers[1].window = 0; }),
+            "window: at least 1 position, got 0 in layer 1");
+  EXPECT_EQ(complaint([&](auto& weights, auto&) { weights.layers[1].q_norm = whole.final_norm; }),
+            "q_norm: both q_norm and k_norm, or neither, got one of them in layer 1");
+  EXPECT_EQ(complaint([](auto&, auto& options) {
+              options.stop_tokens = {3, 100};
+            }),
+            "stop_tokens: tokens below 100, the vocabulary, got 100");
+  EXPECT_EQ(complaint([](auto&, auto& options) { options.stop_tokens.assign(9, 1); }),
+            "stop_tokens: at most 8, got 9");
 }
 
 /// The embedding has no row for it; of ranks that share a model each has all rows.

@@ -1,6 +1,7 @@
 /// A random model, and the plainest reading of it: what decoders are compared with.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -28,12 +29,20 @@ inline uint16_t rounded(float value) {
 struct Model {
   struct Layer {
     Matrix attention_norm, qkv, out, mlp_norm, gate_up, down;
+    Matrix qkv_bias, q_norm, k_norm;  ///< empty where the model has none
+    uint32_t window;
+  };
+  /// What some models have beyond a Llama.
+  struct Extras {
+    bool biases = false, norms = false;
+    std::vector<uint32_t> windows = {};  ///< of the first layers; the others attend to all
   };
   DecoderShape shape;
   Matrix embedding, final_norm, head;
   std::vector<Layer> layers;
 
-  explicit Model(const DecoderShape& of) : shape(of) {
+  explicit Model(const DecoderShape& of) : Model(of, Extras{}) {}
+  Model(const DecoderShape& of, const Extras& extras) : shape(of) {
     std::mt19937 random(5);
     const auto matrix = [&](size_t count, uint32_t inputs, float mean = 0) {
       std::normal_distribution<float> normal(mean, 1 / std::sqrt(static_cast<float>(inputs)));
@@ -45,15 +54,19 @@ struct Model {
     embedding = matrix(size_t{shape.vocabulary} * hidden, 1);
     final_norm = matrix(hidden, 100, 1);
     head = matrix(size_t{shape.vocabulary} * hidden, hidden);
+    const size_t rows = size_t{shape.kv_heads} * (shape.group() + 2) * shape.head_dim;
     for (uint32_t layer = 0; layer < shape.layers; ++layer)
       layers.push_back(
           {.attention_norm = matrix(hidden, 100, 1),
-           .qkv = matrix(size_t{shape.kv_heads} * (shape.group() + 2) * shape.head_dim * hidden,
-                         hidden),
+           .qkv = matrix(rows * hidden, hidden),
            .out = matrix(size_t{hidden} * columns, columns),
            .mlp_norm = matrix(hidden, 100, 1),
            .gate_up = matrix(size_t{2} * shape.inner * hidden, hidden),
-           .down = matrix(size_t{hidden} * shape.inner, shape.inner)});
+           .down = matrix(size_t{hidden} * shape.inner, shape.inner),
+           .qkv_bias = extras.biases ? matrix(rows, 1) : Matrix{},
+           .q_norm = extras.norms ? matrix(shape.head_dim, 10, 1) : Matrix{},
+           .k_norm = extras.norms ? matrix(shape.head_dim, 10, 1) : Matrix{},
+           .window = layer < extras.windows.size() ? extras.windows[layer] : UINT32_MAX});
   }
 
   /// What one of the ranks that share the model has of it.
@@ -73,6 +86,14 @@ struct Model {
       }
       return place(tiled(mine, mine.size() / columns, columns));
     };
+    const auto place_part_of_vector = [&](const Matrix& vector) {
+      const auto part = static_cast<std::ptrdiff_t>(vector.size() / where.ranks);
+      const auto from = vector.begin() + where.rank * part;
+      return vector.empty() ? nullptr : place({from, from + part});
+    };
+    const auto place_norm = [&](const Matrix& norm) {
+      return norm.empty() ? nullptr : place(norm);
+    };
     const uint32_t hidden = shape.hidden, group = shape.group() * shape.head_dim;
     DecoderWeights weights{.embedding = place(embedding),
                            .layers = {},
@@ -84,7 +105,11 @@ struct Model {
                                 .out = place_part(layer.out, group),
                                 .mlp_norm = place(layer.mlp_norm),
                                 .gate_up = place_part(layer.gate_up, hidden),
-                                .down = place_part(layer.down, shape.inner / where.ranks, hidden)});
+                                .down = place_part(layer.down, shape.inner / where.ranks, hidden),
+                                .qkv_bias = place_part_of_vector(layer.qkv_bias),
+                                .q_norm = place_norm(layer.q_norm),
+                                .k_norm = place_norm(layer.k_norm),
+                                .window = layer.window});
     return weights;
   }
 };
@@ -139,6 +164,11 @@ class Plain {
     for (size_t i = 0; i < x.size(); ++i) y[i] *= number(norm[i]) * scale;
     return y;
   }
+  void normalise(float* head, const Matrix& norm) const {
+    if (norm.empty()) return;
+    const Vector y = normed({head, head + norm.size()}, norm);
+    std::copy(y.begin(), y.end(), head);
+  }
   void rotate(float* x) const {
     const uint32_t half = model_.shape.head_dim / 2;
     for (uint32_t i = 0; i < half; ++i) {
@@ -156,7 +186,13 @@ class Plain {
     const Vector in = normed(x, model_.layers[layer].attention_norm);
     for (uint32_t head = 0; head < shape.kv_heads; ++head) {
       Vector qkv = product(model_.layers[layer].qkv, in, size_t{head} * words, words);
-      for (uint32_t i = 0; i <= group; ++i) rotate(qkv.data() + i * dim);
+      const Model::Layer& weights = model_.layers[layer];
+      for (uint32_t i = 0; i < words && !weights.qkv_bias.empty(); ++i)
+        qkv[i] += number(weights.qkv_bias[size_t{head} * words + i]);
+      for (uint32_t i = 0; i <= group; ++i) {
+        normalise(qkv.data() + i * dim, i < group ? weights.q_norm : weights.k_norm);
+        rotate(qkv.data() + i * dim);
+      }
       for (uint32_t d = 0; d < dim; ++d) {
         keys_[layer].push_back(number(rounded(qkv[group * dim + d])));
         values_[layer].push_back(number(rounded(qkv[(group + 1) * dim + d])));
@@ -172,7 +208,9 @@ class Plain {
     const uint32_t dim = model_.shape.head_dim, heads = model_.shape.kv_heads;
     Vector sum(dim, 0);
     float total = 0;
+    const uint32_t window = model_.layers[layer].window;
     for (uint32_t position = 0; position <= position_; ++position) {
+      if (position_ - position >= window) continue;
       const size_t at = (size_t{position} * heads + head) * dim;
       float score = 0;
       for (uint32_t d = 0; d < dim; ++d) score += q[d] * keys_[layer][at + d];

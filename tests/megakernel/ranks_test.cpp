@@ -132,6 +132,47 @@ TEST_P(RunningRanks, ARankThatEndsInTheMiddleOfAnIterationIsNamedWithWhatAwaitsI
   });
 }
 
+/// Nobody's time is up: rank 1 says goodbye once its run has been cut off.
+TEST_P(RunningRanks, ARankThatLeavesInTheMiddleOfAnIterationEndsTheRunOfItsPeer) {
+  if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU end together";
+  auto worlds = World::in_process(2, GetParam(), quick(std::chrono::seconds(600)));
+  on_every_rank(2, [&](uint32_t rank) {
+    try {
+      pass_on_for_ever(*worlds[rank]);
+      ADD_FAILURE() << "rank " << rank << " came to an end";
+    } catch (const Cancelled& error) {
+      EXPECT_EQ(rank, 1u) << error.what();
+      worlds[1]->goodbye()();
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(rank, 0u) << error.what();
+      EXPECT_EQ(error.facts.rank, 1u);
+      EXPECT_THAT(error.facts.phase, HasSubstr("event 'back' (it left the world)"));
+    }
+  });
+}
+
+TEST_P(RunningRanks, ARankThatLeavesBeforeARunEndsIt) {
+  if (!devices_apart(2)) GTEST_SKIP() << "ranks that share a GPU begin together, or not at all";
+  auto worlds = World::in_process(2, GetParam(), quick(std::chrono::seconds(600)));
+  on_every_rank(2, [&](uint32_t rank) {
+    TensorMemory memory(*worlds[rank]);
+    Graph graph(steps(), {.rank = rank, .ranks = 2});
+    Step::Args args = adds(1);
+    args.value = static_cast<uint64_t*>(memory.local(8));
+    args.to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8)));
+    graph.add<Step>(args, {});
+    Megakernel kernel(*worlds[rank], graph, {.workers = 1});
+    if (rank == 1) return worlds[1]->goodbye()();
+    try {
+      kernel.run(1);
+      ADD_FAILURE() << "it ran alone";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.facts.rank, 1u);
+      EXPECT_THAT(error.facts.phase, HasSubstr("a rank begins the run (it left the world)"));
+    }
+  });
+}
+
 TEST(RunningProcesses, HandOnWhatTheyHave) {
   run_processes("host", 2, OnDevices::quick(), [](World& world) {
     const uint64_t sum = pass_round(world, 20);

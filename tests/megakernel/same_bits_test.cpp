@@ -51,7 +51,8 @@ std::vector<std::vector<Vector>> logits_of(const std::string& device, const Mode
 
 /// [ranks][sequences][positions] what they decide until all have ended: their caches are short.
 std::vector<Prompts> tokens_of(const std::string& device, const Model& model,
-                               const Prompts& prompts, const Spread& spread, uint32_t stop) {
+                               const Prompts& prompts, const Spread& spread,
+                               const std::vector<uint32_t>& stops) {
   DecoderShape shape = model.shape;
   shape.positions_max = 12;
   std::vector<Prompts> all(spread.ranks);
@@ -62,7 +63,7 @@ std::vector<Prompts> tokens_of(const std::string& device, const Model& model,
         TensorMemory memory(world);
         const DenseDecoder decoder(
             memory, shape, model.placed(memory, place),
-            {.blocks = spread.blocks, .prompts = prompts, .stop_token = stop, .place = place});
+            {.blocks = spread.blocks, .prompts = prompts, .stop_tokens = stops, .place = place});
         Megakernel kernel(world, decoder.graph(),
                           {.workers = spread.blocks, .unit_bytes = decoder.unit_bytes()});
         kernel.run(0);
@@ -121,15 +122,17 @@ TEST_P(SameBits, WhateverTheNumberOfBlocks) {
   shape.kv_heads = 1;
   shape.query_heads = 2;
   shape.layers = 1;
-  const Model model(shape);
   const Prompts prompts = prompts_of(2, 36, shape.vocabulary);
-  const auto alone = logits_of(GetParam(), model, {prompts[0]}, {.blocks = 1})[0];
-  for (const uint32_t blocks : {2, 4, 8})
-    expect_same_bits(logits_of(GetParam(), model, {prompts[0]}, {.blocks = blocks})[0], alone,
-                     fmt::format("{} blocks", blocks));
-  for (const uint32_t blocks : {2, 8})
-    expect_same_bits(logits_of(GetParam(), model, prompts, {.blocks = blocks})[0], alone,
-                     fmt::format("{} blocks, 2 sequences", blocks));
+  for (const Model& model :
+       {Model(shape), Model(shape, {.biases = true, .norms = true, .windows = {20}})}) {
+    const auto alone = logits_of(GetParam(), model, {prompts[0]}, {.blocks = 1})[0];
+    for (const uint32_t blocks : {2, 4, 8})
+      expect_same_bits(logits_of(GetParam(), model, {prompts[0]}, {.blocks = blocks})[0], alone,
+                       fmt::format("{} blocks", blocks));
+    for (const uint32_t blocks : {2, 8})
+      expect_same_bits(logits_of(GetParam(), model, prompts, {.blocks = blocks})[0], alone,
+                       fmt::format("{} blocks, 2 sequences", blocks));
+  }
 }
 
 /// A part of the feed-forward each for up to four ranks, as one alone has four of them.
@@ -156,14 +159,16 @@ TEST_P(SameBits, OfTokensThatRanksDecide) {
   const Model model(kSmall);
   const Prompts prompts = {{3, 4, 5}, {8}, {77, 1}, {50}};
   if (!devices_apart(2)) GTEST_SKIP() << "ranks need devices of their own";
-  const auto alone = tokens_of(GetParam(), model, prompts, {.blocks = 16}, UINT32_MAX);
-  const uint32_t stop = alone[0][1][6];
-  for (const uint32_t stops_at : {UINT32_MAX, stop}) {
+  const auto alone = tokens_of(GetParam(), model, prompts, {.blocks = 16}, {});
+  // The token of another sequence is one of several that stop.
+  const std::vector<std::vector<uint32_t>> choices{
+      {}, {alone[0][1][6]}, {alone[0][0][5], alone[0][1][6]}};
+  for (const std::vector<uint32_t>& stops_at : choices) {
     const auto one = tokens_of(GetParam(), model, prompts, {.blocks = 16}, stops_at);
     const auto two = tokens_of(GetParam(), model, prompts, {.ranks = 2, .blocks = 8}, stops_at);
     EXPECT_EQ(two[0], one[0]);
     EXPECT_EQ(two[1], one[0]);
-    EXPECT_EQ(one[0] == alone[0], stops_at == UINT32_MAX);
+    EXPECT_EQ(one[0] == alone[0], stops_at.empty());
   }
 }
 

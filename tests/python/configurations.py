@@ -7,7 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy_reference import Input
+from numpy_reference import Input, experts_of
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Configuration:
 def draw(seed: int, ranks: int) -> Configuration:
     """Sizes are small: what differs between sizes is their remainders, not their number."""
     rng = np.random.default_rng((seed, ranks))
-    experts = ranks * int(rng.integers(1, 9))
+    experts, topk = _experts(rng, ranks)
     most = int(rng.choice([1, 4, 24, 70]))
     tokens = rng.integers(0, most + 1, ranks)
     tokens[rng.random(ranks) < 0.15] = 0
@@ -73,7 +73,7 @@ def draw(seed: int, ranks: int) -> Configuration:
         ranks=ranks,
         experts=experts,
         hidden=32 * int(rng.choice([1, 1, 2, 3, 5, 8, 17])),
-        topk=int(rng.integers(1, min(experts, int(rng.choice([2, 8, 32]))) + 1)),
+        topk=topk,
         tokens=tuple(int(count) for count in tokens),
         ids=str(rng.choice(["int32", "int64"])),
         skew=str(rng.choice(["even", "even", "crowded", "one rank", "one expert"])),
@@ -84,6 +84,17 @@ def draw(seed: int, ranks: int) -> Configuration:
         again=bool(rng.random() < 0.3),
         **_rows(rng),
     )
+
+
+def _experts(rng: np.random.Generator, ranks: int) -> tuple[int, int]:
+    """How many there are, in half of the cases not a multiple of the ranks, sometimes fewer than
+    ranks; and how many a token chooses, sometimes more than a warp has lanes."""
+    many = rng.random() < 0.1
+    experts = int(rng.integers(33, 301)) if many else ranks * int(rng.integers(1, 9))
+    if rng.random() < 0.5:
+        experts = max(1, experts - int(rng.integers(ranks)))
+    most = int(rng.choice([64, 256] if many else [2, 8, 32]))
+    return experts, int(rng.integers(1, min(experts, most) + 1))
 
 
 def _rows(rng: np.random.Generator) -> dict[str, Any]:
@@ -114,8 +125,8 @@ def _choices(given: Configuration, rng: np.random.Generator, tokens: int) -> np.
     if given.skew == "one expert":
         odds[:, rng.integers(given.experts)] = 2
     elif given.skew == "one rank":
-        first = int(rng.integers(given.ranks)) * (given.experts // given.ranks)
-        odds[:, first : first + given.experts // given.ranks] += 1
+        mine = experts_of(given.experts, given.ranks)[rng.integers(given.ranks)]
+        odds[:, mine.start : mine.stop] += 1
     elif given.skew == "crowded":
         odds /= 1 + np.arange(given.experts)
     chosen = np.argsort(-odds, axis=1)[:, : given.topk]

@@ -32,23 +32,27 @@ class Expected:
     tokens_per_expert: list[int]
 
 
-def here(topk_idx: np.ndarray, rank: int, experts_per_rank: int) -> np.ndarray:
-    """[tokens, topk] which choices fall on experts of `rank`; -1 falls on nobody's."""
-    first = rank * experts_per_rank
-    return (topk_idx >= first) & (topk_idx < first + experts_per_rank)
+def experts_of(experts: int, ranks: int) -> list[range]:
+    """By rank: the first experts % ranks ranks hold one more than the others."""
+    parts = np.array_split(np.arange(experts), ranks)
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [range(end - len(part), end) for end, part in zip(ends, parts, strict=True)]
+
+
+def here(topk_idx: np.ndarray, experts: range) -> np.ndarray:
+    """[tokens, topk] which choices fall on these experts; -1 falls on nobody's."""
+    return (topk_idx >= experts.start) & (topk_idx < experts.stop)
 
 
 def dispatched(inputs: list[Input], experts: int) -> list[Expected]:
     """By receiving rank."""
-    ranks = len(inputs)
-    experts_per_rank = experts // ranks
     expected = []
-    for rank in range(ranks):
+    for mine in experts_of(experts, len(inputs)):
         parts = []
         for given in inputs:
-            mask = here(given.topk_idx, rank, experts_per_rank)
+            mask = here(given.topk_idx, mine)
             rows = np.flatnonzero(mask.any(axis=1))
-            local = np.where(mask, given.topk_idx - rank * experts_per_rank, -1)
+            local = np.where(mask, given.topk_idx - mine.start, -1)
             weights = np.where(mask, given.topk_weights, 0)
             parts.append((given.x[rows], local[rows], weights[rows], rows))
         x, topk_idx, topk_weights, source_token = map(np.concatenate, zip(*parts, strict=True))
@@ -57,7 +61,7 @@ def dispatched(inputs: list[Input], experts: int) -> list[Expected]:
             for given, (*_, rows) in zip(inputs, parts, strict=True)
             if given.scales is not None
         ]
-        named = [(topk_idx == expert).any(axis=1) for expert in range(experts_per_rank)]
+        named = [(topk_idx == expert).any(axis=1) for expert in range(len(mine))]
         expected.append(
             Expected(
                 x=x,
@@ -132,7 +136,10 @@ class Grouped:
 
 
 def grouped(expected: Expected, alignment: int) -> Grouped:
-    offsets, row_of, weights, choices = [0], [], [], []
+    offsets = [0]
+    # A rank may have no experts.
+    row_of, choices = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    weights = [np.zeros(0, np.float32)]
     for expert in range(len(expected.tokens_per_expert)):
         rows, choice = np.nonzero(expected.topk_idx == expert)
         padding = -len(rows) % alignment

@@ -32,11 +32,11 @@ def complaint_of(name: str, *arguments: str) -> str:
     ("wrong", "complaint"),
     [
         ("--topk 2 --experts 8 --ranks 3", "experts: expected a multiple of 3 ranks, got 8\n"),
-        ("--topk 99 --experts 8 --ranks 2", "topk: expected 1 to 32, got 99\n"),
         (
-            "--topk 9 --experts 8 --ranks 2",
-            "topk: expected at most the 8 experts there are, got 9\n",
+            "--topk 99 --experts 8 --ranks 2",
+            "topk: expected at most the 8 experts there are, got 99\n",
         ),
+        ("--topk 257 --experts 512 --ranks 2", "topk: expected 1 to 256, got 257\n"),
     ],
 )
 def test_a_throughput_that_cannot_be(wrong: str, complaint: str) -> None:
@@ -54,6 +54,29 @@ def test_a_throughput_that_cannot_be(wrong: str, complaint: str) -> None:
 )
 def test_a_low_latency_that_cannot_be(wrong: str, complaint: str) -> None:
     assert complaint_of("low_latency", "--smoke", *wrong.split()) == complaint
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "complaint"),
+    [
+        ("throughput", "--skew nan", "no number from 0 to 100"),
+        ("throughput", "--tokens 99999999999999999999", "no number from 0 to 1048576"),
+        ("low_latency", "--zipf nan", "no number from 0 to 100"),
+        ("low_latency", "--tokens 8,-1", "no number from 0 to 1048576"),
+        ("megakernel", "--hops 1e3", "no number from 1 to 10000"),
+        ("megakernel_decode", "--tokens 18446744073709551617", "no number from 1 to 1000"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_with_2(name: str, wrong: str, complaint: str) -> None:
+    done = bench(name, *wrong.split())
+    assert done.returncode == 2
+    assert complaint in done.stderr
+
+
+def test_results_that_cannot_be_written_are_told() -> None:
+    complaint = bench("throughput", "--smoke", "--cases", "cached", "--output", "/nowhere/x.json")
+    assert complaint.returncode == 1
+    assert complaint.stderr.endswith("--output: cannot write /nowhere/x.json\n")
 
 
 def test_cases_that_there_are_not() -> None:

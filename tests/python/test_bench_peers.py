@@ -147,9 +147,10 @@ def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
 def test_torchs_decoder_finds_the_tokens_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    from decoder.config import Config
+    from decoder.check import check
+    from decoder.config import Config, toy
     from decoder.reference import Reference
-    from decoder.weights import BF16, Layer, Weights
+    from decoder.tensors import BF16
     from torch_decoder import Decoder, Shape, random_weights
 
     config = Config()
@@ -170,35 +171,35 @@ def test_torchs_decoder_finds_the_tokens_of_numpy(monkeypatch: pytest.MonkeyPatc
     def in_numpy(tensor: Any) -> Any:
         return tensor.contiguous().view(torch.uint16).numpy().view(BF16)
 
-    def layer_in_numpy(layer: Any) -> Layer:
-        q, k, v = layer.qkv.view(-1, dim, hidden).split([heads, kv_heads, kv_heads])
+    tensors = {
+        "model.embed_tokens.weight": in_numpy(drawn.embedding),
+        "model.norm.weight": in_numpy(drawn.final_norm),
+        "lm_head.weight": in_numpy(drawn.head),
+    }
+    for index, layer in enumerate(drawn.layers):
+        q, k, v = layer.qkv.split([heads * dim, kv_heads * dim, kv_heads * dim])
         gate, up = layer.gate_up.chunk(2)
-        return Layer(
-            attention_norm=in_numpy(layer.attention_norm),
-            q=in_numpy(q),
-            k=in_numpy(k),
-            v=in_numpy(v),
-            out=in_numpy(layer.out.view(hidden, heads, dim)),
-            mlp_norm=in_numpy(layer.mlp_norm),
-            router=None,
-            gate=in_numpy(gate[None]),
-            up=in_numpy(up[None]),
-            down=in_numpy(layer.down[None]),
-        )
-
-    weights = Weights(
-        embedding=in_numpy(drawn.embedding),
-        layers=[layer_in_numpy(layer) for layer in drawn.layers],
-        final_norm=in_numpy(drawn.final_norm),
-        head=in_numpy(drawn.head),
-    )
+        named = {
+            "input_layernorm": layer.attention_norm,
+            "self_attn.q_proj": q,
+            "self_attn.k_proj": k,
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": layer.out,
+            "post_attention_layernorm": layer.mlp_norm,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": layer.down,
+        }
+        for name, tensor in named.items():
+            tensors[f"model.layers.{index}.{name}.weight"] = in_numpy(tensor)
     decoder = Decoder(shape, drawn.to(torch.float32), positions_max=32)
     decoder.rewind(first=77, position=0)
     tokens = [77]
     for _ in range(16):
         decoder.step()
         tokens.append(int(decoder.token))
-    assert tokens == Reference(config, weights).decode([77], 16)
+    verdict = check(Reference(toy(), tensors.get), [[77]], [tokens], stops=[], count=17)
+    assert str(verdict) == "NumPy finds the same"
 
 
 def test_torchs_sequences_find_side_by_side_what_each_finds_alone() -> None:

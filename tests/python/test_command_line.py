@@ -57,6 +57,18 @@ def test_who_reads_no_more_of_the_doctor_is_not_answered_by_a_traceback() -> Non
         assert doctor.wait(60) == 0
 
 
+@pytest.mark.parametrize(
+    ("redirection", "complaint"),
+    [(">/dev/full", "standard output: No space left"), (">&-", "standard output is closed")],
+)
+def test_a_doctor_that_cannot_be_heard_says_so(redirection: str, complaint: str) -> None:
+    command = ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-m", "tokenyard", "doctor"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_store_is_served_until_it_is_ended(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("known to all\n")

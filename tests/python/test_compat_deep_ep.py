@@ -53,7 +53,7 @@ def test_a_layout_of_experts_that_do_not_exist() -> None:
     assert layout.num_tokens_per_rank.tolist() == [1, 1]
     assert layout.num_tokens_per_expert.tolist() == [1, 0, 0, 1]
     with pytest.raises(tokenyard.InvalidArgument, match="num_experts"):
-        layout_of(torch.tensor([[0, 3]]), experts=1, ranks=2)
+        layout_of(torch.tensor([[0, 3]]), experts=0, ranks=2)
 
 
 def test_the_sequence_of_vllm(run: Callable[..., None]) -> None:
@@ -305,8 +305,10 @@ def test_what_cannot_be_had_says_so() -> None:
         with pytest.raises(tokenyard.Unsupported, match="call by call"):
             buffer.get_local_buffer_tensor(torch.int8, torch.Size([4]))
         per_expert = torch.zeros(EXPERTS, dtype=torch.int32)
-        with pytest.raises(tokenyard.InvalidArgument, match="topk_weights"):
-            buffer.dispatch(x, topk_idx=topk_idx, num_tokens_per_expert=per_expert)
+        with pytest.raises(tokenyard.InvalidArgument, match="topk_idx"):
+            buffer.dispatch(x, topk_weights=topk_weights, num_tokens_per_expert=per_expert)
+        with pytest.raises(tokenyard.InvalidArgument, match="timeout"):
+            deep_ep.Buffer(world, NVL_BYTES, timeout=5)
         with pytest.raises(tokenyard.InvalidArgument, match="num_tokens_per_expert"):
             buffer.dispatch(x, topk_idx=topk_idx, topk_weights=topk_weights)
         serving = serving_buffer_of(world)

@@ -188,7 +188,7 @@ def test_calls_take_what_deep_eps_take(name: str) -> None:
     named.pop("self", None)
     theirs = CALLS[name]
     assert list(named.items())[: len(theirs)] == list(theirs.items())
-    assert set(list(named)[len(theirs) :]) <= {"device"}  # Which ours have besides.
+    assert set(list(named)[len(theirs) :]) <= {"device", "timeout"}  # Which ours have besides.
 
 
 @pytest.mark.parametrize(

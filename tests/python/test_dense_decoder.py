@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,8 +24,16 @@ COUNTS = dict(
 NUMBERS = dict(epsilon=1e-5, rope_base=10000.0)
 
 
-def decoder_of(world: tokenyard.World, prompts: list[list[int]], **changed: int) -> DenseDecoder:
-    """Of weights that are all 0; `changed` are counts of the shape."""
+def decoder_of(
+    world: tokenyard.World,
+    prompts: list[list[int]],
+    stop: int | list[int] | None = None,
+    extras: dict[str, int] | None = None,
+    window: int | None = None,
+    **changed: int,
+) -> DenseDecoder:
+    """Of weights that are all 0; `extras` are the elements of biases and norms, `changed` counts of
+    the shape."""
     memory = TensorMemory(world)
 
     def matrix(*shape: int) -> Piece:
@@ -34,11 +44,13 @@ def decoder_of(world: tokenyard.World, prompts: list[list[int]], **changed: int)
 
     layer = LayerPieces(
         attention_norm=matrix(64), qkv=tiles(2 * 3 * 16, 64), out=tiles(2, 64, 16),
-        mlp_norm=matrix(64), gate_up=tiles(128, 2, 64), down=tiles(64, 128),
+        mlp_norm=matrix(64), gate_up=tiles(128, 2, 64), down=tiles(64, 128), window=window,
+        **{name: matrix(elements) for name, elements in (extras or {}).items()},
     )  # fmt: skip
     return DenseDecoder(
         memory, DecoderShape(**(COUNTS | changed), **NUMBERS), embedding=matrix(64, 64),
         final_norm=matrix(64), head=tiles(64, 64), layers=[layer], prompts=prompts,
+        stop=stop,
     )  # fmt: skip
 
 
@@ -60,6 +72,37 @@ def test_a_count_of_none_is_named(count: str) -> None:
     with pytest.raises(tokenyard.InvalidArgument, match="at least 1") as caught:
         tokenyard.launch(lambda world: decoder_of(world, [[1]], **{count: 0}), ranks=1)
     assert (caught.value.argument, caught.value.seen) == (count, "0")
+
+
+WHOLE = dict(qkv_bias=2 * 3 * 16, q_norm=16, k_norm=16)
+
+
+@pytest.mark.parametrize(
+    ("given", "argument", "seen"),
+    [
+        (dict(extras=WHOLE | {"qkv_bias": 95}), "qkv_bias", "190 bytes"),
+        (dict(extras=WHOLE | {"q_norm": 32}), "q_norm", "64 bytes"),
+        (dict(extras=WHOLE | {"k_norm": 8}), "k_norm", "16 bytes"),
+        (dict(extras={"q_norm": 16}), "q_norm", "one of them in layer 0"),
+        (dict(window=0), "window", "0"),
+        (dict(window=-1), "window", "-1"),
+        (dict(window=2**40), "window", str(2**40)),
+        (dict(stop=64), "stop_tokens", "64"),
+        (dict(stop=[1, -1]), "stop", "-1"),
+        (dict(stop=list(range(9))), "stop_tokens", "9"),
+    ],
+)
+def test_extras_that_cannot_be_are_named(given: dict[str, Any], argument: str, seen: str) -> None:
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(lambda world: decoder_of(world, [[1]], **given), ranks=1)
+    assert (caught.value.argument, caught.value.seen) == (argument, seen)
+
+
+def test_a_decoder_with_extras_is_made() -> None:
+    def blocks(world: tokenyard.World) -> int:
+        return decoder_of(world, [[63]], stop=[3, 4], extras=WHOLE, window=5).blocks
+
+    assert tokenyard.launch(blocks, ranks=1) == [4]
 
 
 def test_a_decoder_is_made() -> None:

@@ -265,6 +265,6 @@ def test_dispatch_and_combine_of_torch() -> None:
 def test_a_process_group_of_torch(tmp_path: Path) -> None:
     _, _, plain, with_options = fragments("collectives.md")
     between = "\ndist.destroy_process_group()\n"
-    check = "assert job.active_ranks() == [0, 1]" + between
+    check = "assert job.active_ranks() == [0, 1]\ndist.barrier()" + between
     done = torchrun(plain.code + between + with_options.code + check, 2, tmp_path)
     assert done.returncode == 0, done.stderr

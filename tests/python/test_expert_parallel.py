@@ -169,7 +169,8 @@ Change = Callable[[np.ndarray], Any]
         ("topk_idx", lambda a: np.asfortranarray(a), "C-contiguous"),
         ("topk_weights", lambda a: a.astype(np.float64), "float32"),
         ("topk_weights", lambda a: a[:, :1].copy(), "[6, 2]"),
-        ("topk_weights", lambda a: None, "NumPy array"),
+        ("topk_weights", lambda a: a.tolist(), "NumPy array"),
+        ("topk_idx", lambda a: None, "expert ids, or a route"),
     ],
 )
 def test_wrong_choices_are_named(argument: str, change: Change, expected: str) -> None:
@@ -190,9 +191,9 @@ def test_wrong_choices_are_named(argument: str, change: Change, expected: str) -
     [
         (dict(hidden=12), "hidden"),
         (dict(hidden=0), "hidden"),
-        (dict(experts=7), "experts"),
+        (dict(experts=0), "experts"),
         (dict(topk=0), "topk"),
-        (dict(topk=33, experts=64), "topk"),
+        (dict(topk=257, experts=512), "topk"),
         (dict(topk=-1), "topk"),
         (dict(tokens_max=0), "tokens_max"),
         (dict(tokens_max=2.5), "tokens_max"),
@@ -299,3 +300,70 @@ def test_simulated_hosts_are_refused() -> None:
         assert caught.value.why
 
     tokenyard.launch(layer, ranks=4, hosts=2)
+
+
+@pytest.mark.parametrize("by_expert", [False, True])
+def test_weights_may_be_left_out_and_are_1_then(by_expert: bool) -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        x, topk_idx, _ = inputs(world.rank)
+        ones = np.ones((TOKENS, TOPK), np.float32)
+        if by_expert:
+            received, rows = exchange.dispatch_by_expert(x, topk_idx)
+            assert (rows.weights == 1).all()
+            assert (exchange.dispatch_by_expert(x, topk_idx, ones)[1].x == rows.x).all()
+        else:
+            received = exchange.dispatch(x, topk_idx)
+        assert np.array_equal(received.topk_weights, received.topk_idx >= 0)
+
+    tokenyard.launch(layer, ranks=2)
+
+
+@pytest.mark.parametrize(("experts", "ranks"), [(8, 3), (2, 3), (7, 2)])
+def test_experts_that_the_ranks_do_not_divide(experts: int, ranks: int) -> None:
+    """8 on 3 ranks as after a loss; 2 on 3, of which the last one holds none."""
+    shares = [
+        range(part[0], part[-1] + 1) if len(part) else range(experts, experts)
+        for part in np.array_split(np.arange(experts), ranks)
+    ]
+
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world, experts=experts)
+        mine = shares[world.rank]
+        assert (exchange.first_expert, exchange.local_experts) == (mine.start, len(mine))
+        everybody = np.tile(np.arange(TOKENS)[:, None] % experts, (1, TOPK))
+        everybody[:, 1] = -1
+        x = inputs(world.rank)[0]
+        received = exchange.dispatch(x, everybody)
+        counts = np.bincount(everybody[:, 0], minlength=experts)
+        assert received.tokens_per_expert == [ranks * counts[expert] for expert in mine]
+        assert np.array_equal(exchange.combine(received.x, received.route), x)
+        rows = exchange.expand(received, alignment=4)
+        assert len(rows.offsets) == len(mine) + 1
+        home = exchange.combine(rows.x, received.route, by_expert=rows, weighted=True)
+        assert np.array_equal(home, x)
+
+    tokenyard.launch(layer, ranks=ranks)
+
+
+def test_a_token_may_choose_256_experts() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world, experts=300, topk=256, hidden=32)
+        rng = np.random.default_rng(world.rank)
+        x = rng.integers(-8, 9, (TOKENS, 32)).astype(ml_dtypes.bfloat16)
+        ids = np.ascontiguousarray(rng.random((TOKENS, 300)).argsort(axis=1)[:, :256])
+        received, rows = exchange.dispatch_by_expert(x, ids)
+        assert (received.topk_idx >= 0).sum() == len(rows.x)
+        half = np.float32(0.5) * rows.x.astype(np.float32)
+        sums = exchange.combine(
+            half, received.route, out=np.empty((TOKENS, 32), np.float32), by_expert=rows
+        )
+        assert np.array_equal(sums, 128 * x.astype(np.float32))
+        twice = ids.copy()
+        twice[3, 255] = twice[3, 0]
+        with pytest.raises(tokenyard.InvalidArgument, match="twice in token 3"):
+            exchange.dispatch(x, twice if world.rank == 0 else ids)
+        with pytest.raises(tokenyard.InvalidArgument, match="1 to 256"):
+            make(world, experts=300, topk=257)
+
+    tokenyard.launch(layer, ranks=3)

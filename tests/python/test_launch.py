@@ -102,12 +102,11 @@ def wait_for_rank_1_that_returns(world: tokenyard.World) -> float:
     with pytest.raises(tokenyard.PeerLost, match=r"rank 1 .*it left the world") as caught:
         world.barrier("for a rank that has left")
     assert caught.value.rank == 1
-    seconds = time.monotonic() - begin
     assert world.lost() == [1]
     x = np.ones((1, 64), ml_dtypes.bfloat16)
     with pytest.raises(tokenyard.PeerLost, match=r"rank 1 .*it left the world"):
         exchange.dispatch(x, np.array([[1]]), np.ones((1, 1), np.float32))
-    return seconds
+    return time.monotonic() - begin
 
 
 def leave_late_on_rank_1(world: tokenyard.World) -> None:
@@ -219,8 +218,10 @@ def test_a_rank_that_exits_is_named_before_those_it_has_left(processes: bool) ->
 
 @BOTH
 def test_a_rank_that_returns_early_is_told_to_have_left(processes: bool) -> None:
-    waited = tokenyard.launch(wait_for_rank_1_that_returns, ranks=2, processes=processes, timeout=8)
-    assert waited[0] < 4  # Not until its time is up, as a kernel waits.
+    waited = tokenyard.launch(
+        wait_for_rank_1_that_returns, ranks=2, processes=processes, timeout=600
+    )
+    assert waited[0] < 60  # Not until its time is up: neither the host's wait nor the kernel's.
 
 
 def test_a_goodbye_is_said_though_the_world_is_closed() -> None:

@@ -14,7 +14,8 @@ from tokenyard.megakernel import Megakernel
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from decoder.config import Config
 from decoder.dense import DenseGraph
-from decoder.weights import BF16, Layer, Weights
+from decoder.tensors import BF16
+from decoder.weights import Layer, Weights
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -121,7 +122,7 @@ class Reference:
 
 def logits_by_graph(world, weights, fed):
     """[steps, sequences] what the megakernel finds: this rank's part of the vocabulary."""
-    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stop=None, blocks=0)
+    model = DenseGraph(world, LLAMA_1B, in_numpy(weights), prompts=fed, stops=[], blocks=0)
     kernel = Megakernel(
         world, model.graph, workers=model.decoder.blocks, unit_bytes=model.decoder.unit_bytes
     )

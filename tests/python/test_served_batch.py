@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError:
     torch = None  # Skipped test by test: a file without any would count as a failure.
 else:
-    from tokenyard.served_batch import on_stream_of_call
+    from tokenyard.served_batch import moved, on_stream_of_call
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 
@@ -35,3 +35,13 @@ def test_a_hook_runs_on_the_stream_of_its_call(monkeypatch: pytest.MonkeyPatch) 
         hook()
         on_host()  # There are none.
     assert seen == ["of the call", "another"]
+
+
+def test_rows_move_to_where_they_lie_without_a_rank() -> None:
+    y = torch.arange(16.0).reshape(2, 8, 1)
+    before = torch.tensor([[[0, 2], [2, 3], [5, 1]], [[0, 0], [0, 4], [4, 2]]], dtype=torch.int32)
+    after = torch.tensor([[[0, 2], [2, 0], [2, 1]], [[0, 0], [0, 0], [0, 2]]], dtype=torch.int32)
+    there = moved(y, before, after)[..., 0]
+    assert there[0, :3].tolist() == [0, 1, 5]
+    assert there[1, :2].tolist() == [12, 13]
+    assert torch.equal(moved(y, before, before)[0, :6], y[0, :6])

@@ -22,8 +22,14 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ("--seeds 0", "not in range"),
-        ("--seeds many", "not in range"),
+        ("--seeds 0", "no number from 1"),
+        ("--seeds many", "no number from 1"),
+        ("--suite litmus --seed 99999999999999999999", "no number from 0"),
+        ("--suite litmus --seed -1", "no number from 0"),
+        ("--suite litmus --seed 0x10", "no number from 0"),
+        ("--suite litmus --budget nan", "no number from 0.001"),
+        ("--suite litmus --budget 0", "no number from 0.001"),
+        ("--suite litmus --budget 1e400", "no number from 0.001"),
         ("--suite litmus --seed 3 --seeds 5", "--seeds excludes --seed"),
         ("--suite litmus --seed 3 --first 2", "--first excludes --seed"),
         ("--suite memory --seed 3 --mutants", "excludes"),
@@ -49,3 +55,15 @@ def test_help_is_not_a_refusal() -> None:
     done = simulate("--help")
     assert done.returncode == 0
     assert "./run simulate" in done.stdout
+
+
+def test_a_full_disk_behind_standard_output_is_told() -> None:
+    built = Path(_tokenyard.__file__).parents[2] / "tests" / "simulate"
+    if not built.exists():
+        pytest.skip("simulate is not built")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [built, "--list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "cannot write to standard output" in done.stderr

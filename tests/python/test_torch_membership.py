@@ -195,3 +195,31 @@ def test_reconfigure_puts_a_group_together_anew(tmp_path: Path) -> None:
             assert [ranks[rank].result() for rank in (1, 2)] == [[3, 1, 13], [3, 2, 13]]
         finally:
             newcomer.end()
+
+
+def split(say: Any, rank: int, size: int, folder: Path) -> list[int]:
+    with in_job(rank, size, folder):
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert backend.supports_splitting
+        half = dist.split_group(split_ranks=[[2, 0], [1, 3]], group_desc="halves")
+        assert tokenyard.torch.collectives(half) is tokenyard.torch.collectives()
+        seen = [dist.get_rank(half), total(rank, half)]
+        assert dist.get_process_group_ranks(half) == ([2, 0] if rank in (0, 2) else [1, 3])
+        # A part of a part, by ranks of the part; the others are in none.
+        alone = dist.split_group(half, split_ranks=[[1]])
+        if rank in (0, 3):
+            assert total(rank, alone) == rank
+            dist.destroy_process_group(alone)
+        else:
+            assert alone == dist.GroupMember.NON_GROUP_MEMBER
+        dist.destroy_process_group(half)
+        again = dist.split_group(split_ranks=[[0, 1, 2]])
+        seen.append(total(1, again) if rank < 3 else 0)
+        seen.append(total(1))
+        dist.barrier()
+    return seen
+
+
+def test_a_group_splits(tmp_path: Path) -> None:
+    seen = results_of(split, 4, tmp_path)
+    assert seen == [[1, 2, 3, 4], [0, 4, 3, 4], [0, 2, 3, 4], [1, 4, 0, 4]]

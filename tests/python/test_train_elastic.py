@@ -57,12 +57,57 @@ def test_ctrl_c_ends_all_processes_without_a_word_of_theirs(tmp_path: Path) -> N
     assert "undisturbed" in program.stdout.readline()
     os.killpg(program.pid, signal.SIGINT)  # As a terminal does it: to all of them.
     _, errors = program.communicate(timeout=60)
-    assert program.returncode == 1
+    assert program.returncode == 130
     assert errors == "Interrupted.\n"
     until = time.monotonic() + 20
     while any_left(program.pid):
         assert time.monotonic() < until, "a rank is left"
         time.sleep(0.05)
+
+
+def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
+    """Stopped ones, too, of which none would end by itself."""
+    program = start_python(PROGRAM, "--out", tmp_path, start_new_session=True)
+    try:
+        until = time.monotonic() + 200
+        while sum(has_threads(rank) for rank in ranks_of(program.pid)) < 4:
+            assert time.monotonic() < until, "the ranks do not start"
+            time.sleep(0.02)
+        for rank in ranks_of(program.pid):
+            os.kill(int(rank.name), signal.SIGSTOP)
+        program.kill()
+        program.wait()
+        until = time.monotonic() + 20
+        while ranks_of(program.pid):
+            assert time.monotonic() < until, "a rank outlives its supervisor"
+            time.sleep(0.05)
+    finally:
+        program.kill()
+        program.wait()
+        for rank in ranks_of(program.pid):
+            os.kill(int(rank.name), signal.SIGKILL)
+
+
+def has_threads(rank: Path) -> bool:
+    """Whether it has joined its job, whose control plane is a thread."""
+    try:
+        return len(list((rank / "task").iterdir())) > 1
+    except OSError:  # It has just ended.
+        return False
+
+
+def ranks_of(group: int) -> list[Path]:
+    """Processes of the group that multiprocessing has spawned; its resource tracker is none."""
+
+    def is_rank(process: Path) -> bool:
+        try:
+            return os.getpgid(int(process.name)) == group and (
+                b"spawn_main" in (process / "cmdline").read_bytes()
+            )
+        except OSError:  # It has just ended.
+            return False
+
+    return [path for path in Path("/proc").iterdir() if path.name.isdecimal() and is_rank(path)]
 
 
 def any_left(group: int) -> bool:

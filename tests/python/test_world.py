@@ -93,9 +93,37 @@ def test_a_closed_world_says_so() -> None:
         world.close()  # Twice does no harm.
         assert repr(world) == "World(closed)"
         with pytest.raises(tokenyard.InvalidArgument, match="closed"):
-            _ = world.rank
+            world.barrier()
 
     tokenyard.launch(close, ranks=2)
+
+
+def facts_of(world: tokenyard.World) -> tuple[object, ...]:
+    topology = world.topology
+    return (
+        world.rank,
+        world.size,
+        world.device,
+        world.device_index,
+        world.timeout,
+        topology.hosts,
+        str(topology),
+    )
+
+
+def test_facts_that_cannot_change_stay_readable() -> None:
+    """A handler that logs who it was does not fail itself."""
+
+    def end_worlds(world: tokenyard.World) -> int:
+        before = facts_of(world)
+        smaller = world.rebuild(without=[])
+        assert facts_of(world) == before
+        of_smaller = facts_of(smaller)
+        smaller.close()
+        assert facts_of(smaller) == of_smaller
+        return world.rank
+
+    assert tokenyard.launch(end_worlds, ranks=2, timeout=20) == [0, 1]
 
 
 def test_cancel_from_another_thread_ends_a_wait() -> None:

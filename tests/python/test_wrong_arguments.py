@@ -30,10 +30,10 @@ def read_only(*shape: int, dtype: Any = BF16) -> np.ndarray:
 class Case:
     """An exchange, and what one call of it gave."""
 
-    def __init__(self, world: tokenyard.World) -> None:
+    def __init__(self, world: tokenyard.World, experts: int = EXPERTS) -> None:
         self.world = world
         self.exchange = tokenyard.ExpertParallel(
-            world, experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
+            world, experts=experts, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
         )
         self.x = np.ones((TOKENS, HIDDEN), BF16)
         self.ids = np.tile(np.array([[0, 5]]), (TOKENS, 1))
@@ -44,8 +44,10 @@ class Case:
         given = self.received.x if y is None else y
         return self.exchange.combine(given, self.received.route, **options)
 
-    def dispatch(self, **changes: Any) -> Any:
+    def dispatch(self, by_expert: bool = False, **changes: Any) -> Any:
         given = dict(x=self.x, topk_idx=self.ids, topk_weights=self.weights) | changes
+        if by_expert:
+            return self.exchange.dispatch_by_expert(**given)
         return self.exchange.dispatch(**given)
 
     def combine_over_itself(self) -> Any:
@@ -105,8 +107,66 @@ def test_results_that_differ_between_ranks_are_called_y() -> None:
         case = Case(world)
         y = case.received.x.astype(np.float32) if world.rank else case.received.x
         with pytest.raises(tokenyard.InvalidArgument) as caught:
+            case.combine(y, out=np.empty((TOKENS, HIDDEN), y.dtype))
+        assert (caught.value.argument, caught.value.rank) == ("y", 1)
+
+    tokenyard.launch(layer, ranks=2)
+
+
+DIFFERENT_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "as_fp8 and none": (dict(), dict(as_fp8=True, scale_channels=64), "x"),
+    "two casts to as many words": (
+        dict(as_fp8=True, scale_channels=64),
+        dict(as_fp8="ue8m0", scale_channels=32),
+        "scales",
+    ),
+    "two casts of other channels": (
+        dict(as_fp8="ue8m0", scale_channels=64),
+        dict(as_fp8="ue8m0", scale_channels=32),
+        "scales",
+    ),
+    "rows of another dtype": (dict(), dict(x=np.ones((TOKENS, HIDDEN), np.float16)), "x"),
+    "scales of another dtype": (
+        dict(scales=np.ones((TOKENS, 2), np.float32)),
+        dict(scales=np.ones((TOKENS, 2), np.int32)),
+        "scales",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT_ROWS)
+@pytest.mark.parametrize("by_expert", [False, True])
+def test_rows_that_differ_between_ranks_are_named_alike_and_the_exchange_goes_on(
+    name: str, by_expert: bool
+) -> None:
+    of_others, of_rank_2, argument = DIFFERENT_ROWS[name]
+
+    def layer(world: tokenyard.World) -> str:
+        case = Case(world, experts=12)
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            case.dispatch(by_expert=by_expert, **(of_rank_2 if world.rank == 2 else of_others))
+        assert (caught.value.argument, caught.value.rank) == (argument, 2)
+        assert (case.combine(case.dispatch().x) == 2).all()
+        return str(caught.value)
+
+    assert len(set(tokenyard.launch(layer, ranks=3))) == 1
+
+
+def test_results_of_another_dtype_than_the_rows_are_refused_unless_out_has_it() -> None:
+    def layer(world: tokenyard.World) -> None:
+        case = Case(world)
+        y = case.received.x.astype(np.float32)
+        with pytest.raises(tokenyard.InvalidArgument, match="bfloat16 as the rows") as caught:
             case.combine(y)
-        assert (caught.value.argument, caught.value.rank) == ("y", 1 - world.rank)
+        assert (caught.value.argument, caught.value.rank) == ("y", None)
+        out = np.empty((TOKENS, HIDDEN), np.float32)
+        assert case.combine(y, out=out) is out
+        assert (out == 2).all()
+        # Rows that nobody adds up say nothing of their results.
+        for dtype in (np.float32, np.float16, BF16):
+            received = case.dispatch(as_fp8=True, scale_channels=64)
+            y = np.ones((received.route.rows_received, HIDDEN), dtype)
+            assert case.exchange.combine(y, received.route).dtype == dtype
 
     tokenyard.launch(layer, ranks=2)
 
@@ -194,23 +254,33 @@ LOW_LATENCY_DISPATCH: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", LOW_LATENCY_DISPATCH)
 def test_of_a_low_latency_dispatch(name: str) -> None:
-    """One rank alone has it wrong, says so at once, and makes the call that the other waits for."""
+    """One rank alone has it wrong, says so at once, and takes part without tokens: the other one
+    does not wait for it. Where there is no format to take part in, it makes the call again."""
     wrong, argument = LOW_LATENCY_DISPATCH[name]
+    rows = wrong.get("rows", "bf16") if argument != "rows" else "bf16"
 
     def layer(world: tokenyard.World) -> None:
         exchange = tokenyard.LowLatency(
             world, experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS
         )
         right = dict(x=np.ones((TOKENS, HIDDEN), BF16), topk_idx=np.array([[0, 5]] * TOKENS))
+        refused = None
         if world.rank == 0:
             with pytest.raises(tokenyard.InvalidArgument) as caught:
-                exchange.dispatch(**(right | wrong))
+                exchange.dispatch(**(right | dict(rows=rows) | wrong))
             assert caught.value.argument == argument
-        rows = exchange.dispatch(**right, rows="bf16")
-        weights = np.full((TOKENS, TOPK), 0.5, np.float32)
-        home = exchange.combine(rows.x, weights, rows)
+            refused = getattr(caught.value, "received", None)
+            assert (refused is None) == (argument == "rows")
+        got = refused or exchange.dispatch(**right, rows=rows)
         exchange.wait()
+        assert (got.counts != 0).sum() == 1
+        assert got.counts.sum() == (TOKENS if argument != "rows" else 2 * TOKENS)
+        weights = None if refused else np.full((TOKENS, TOPK), 0.5, np.float32)
+        home = exchange.combine(np.ones(got.x.shape, BF16), weights, got)
+        exchange.wait()
+        assert home.x.shape == (0 if refused else TOKENS, HIDDEN)
         assert (home.x == 1).all()
+        assert not home.lost.any()
         assert exchange.masked() == []
 
     tokenyard.launch(layer, ranks=2)

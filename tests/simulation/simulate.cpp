@@ -13,6 +13,8 @@
 #include <optional>
 #include <thread>
 
+#include "base/environment.hpp"
+#include "bench/harness/command_line.hpp"
 #include "simt/source_line.hpp"
 #include "simulation/forked_jobs.hpp"
 #include "simulation/option_tally.hpp"
@@ -117,7 +119,7 @@ class Progress {
   explicit Progress(double budget) : budget_(budget) {}
   bool show(const std::string& text) {
     const double now = seconds();
-    if (::isatty(2) != 0) {
+    if (on_terminal_) {
       fmt::print(stderr, "\r\033[K{} ({:.0f} s)", text, now);
     } else if (now - shown_ > 10) {
       fmt::print(stderr, "{} ({:.0f} s)\n", text, now);
@@ -126,12 +128,13 @@ class Progress {
     return budget_ == 0 || now < budget_;
   }
   void clear() const {
-    if (::isatty(2) != 0) fmt::print(stderr, "\r\033[K");
+    if (on_terminal_) fmt::print(stderr, "\r\033[K");
   }
   double seconds() const { return duration<double>(steady_clock::now() - start_).count(); }
 
  private:
   double budget_, shown_ = 0;
+  bool on_terminal_ = understands_escapes(2);
   steady_clock::time_point start_ = steady_clock::now();
 };
 
@@ -350,15 +353,15 @@ int run(const Options& options) {
 }  // namespace tokenyard::simulation
 
 int main(int count, char** arguments) {
+  using tokenyard::bench::exit_of_parse, tokenyard::bench::exit_with, tokenyard::bench::in_range;
   tokenyard::simulation::Options options;
   CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed",
                "./run simulate");
-  // Else -1 would be the largest number there is.
-  const CLI::Range a_seed(int64_t{0}, std::numeric_limits<int64_t>::max());
+  const auto a_seed = in_range<uint64_t>(0, std::numeric_limits<int64_t>::max());
   app.add_option("--suite", options.suite, "one suite; without it, all");
   CLI::Option* const seeds = app.add_option("--seeds", options.seeds,
                                             "how many seeds; without it, as many as a suite asks")
-                                 ->check(CLI::Range(int64_t{1}, int64_t{UINT32_MAX}));
+                                 ->check(in_range<uint64_t>(1, UINT32_MAX));
   CLI::Option* const first = app.add_option("--first", options.first, "the first seed of a sweep")
                                  ->capture_default_str()
                                  ->check(a_seed);
@@ -367,13 +370,12 @@ int main(int count, char** arguments) {
           ->check(a_seed)
           ->excludes(seeds, first);
   app.add_option("--budget", options.budget, "seconds after which a sweep ends")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(in_range(0.001, 1e9));
   app.add_option("--limit", options.limit, "seconds after which a seed has failed")
       ->capture_default_str()
-      ->check(CLI::Range(1, 86400));
-  app.add_option("--jobs", options.jobs, "seeds at a time")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+      ->check(in_range(1, 86400));
+  app.add_option("--jobs", options.jobs, "seeds at a time; without it, one per core")
+      ->check(in_range(1, 4096));
   app.add_option("--trace", options.trace, "write what a replay does, as text");
   app.add_flag("--tally", options.tally, "after a sweep: how many seeds drew each option");
   CLI::Option* const mutants =
@@ -384,13 +386,9 @@ int main(int count, char** arguments) {
   app.add_flag("--list", options.list,
                "the suites there are; with --mutants, what would be broken, and whether each\n"
                "explanation is still of such a line");
+  if (const auto status = exit_of_parse(app, count, arguments)) return *status;
   try {
-    app.parse(count, arguments);
-  } catch (const CLI::ParseError& refusal) {
-    return app.exit(refusal) == 0 ? 0 : 2;  // --help is one of them.
-  }
-  try {
-    return tokenyard::simulation::run(options);
+    return exit_with(tokenyard::simulation::run(options));
   } catch (const std::exception& error) {
     fmt::print(stderr, "simulate: {}\n", error.what());
     return 2;

@@ -13,17 +13,16 @@ from tokenyard.errors import invalid
 from .config import Config
 from .handles import DispatchHandle, check_handle
 from .low_latency_calls import LowLatencyCalls
-from .meeting import meet
+from .meeting import meet, timeout_of
 from .refusal import unsupported
 from .room import advised
 from .routing import layout_of
+from .runtime import Runtime
 from .serving import Serving, arena_bytes
 from .streams import CommunicationStream
 from .throughput import Bias, Rows, Throughput
 from .utils.event import EventHandle, EventOverlap
 
-TIMEOUT_S = 100.0
-"""That any wait may take, as in DeepEP."""
 CONTROL_BYTES = 64 << 20
 """Of the arena beside what callers ask for: control words, and the rounding of sizes."""
 RECEIVED_BYTES = 2 << 30
@@ -49,6 +48,8 @@ class Buffer(LowLatencyCalls):
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: mean nothing here: every
             peer is reached by loads and stores.
         device: "cuda" or "host"; None takes GPUs where there are any.
+        timeout: seconds that any wait may take; None takes the environment's
+            TOKENYARD_DEEP_EP_TIMEOUT, or 100. A given World has its own.
     """
 
     num_sms: int = 20
@@ -67,6 +68,7 @@ class Buffer(LowLatencyCalls):
         enable_shrink: bool = False,
         comm: Any = None,
         device: str | None = None,
+        timeout: float | None = None,
     ) -> None:
         if comm is not None:
             raise unsupported("comm", "ranks meet through torch.distributed; give a group")
@@ -87,11 +89,15 @@ class Buffer(LowLatencyCalls):
         room = num_nvl_bytes
         self._owns_world = not isinstance(group, tokenyard.World)
         if isinstance(group, tokenyard.World):
+            if timeout is not None:
+                raise invalid("timeout", "None beside a World, which has its own", repr(timeout))
             self._world = group
         else:
+            seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             size = room + num_rdma_bytes + CONTROL_BYTES
-            self._world = meet(group, device, size, TIMEOUT_S)
+            self._world = meet(group, device, size, seconds)
+        self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
         self._throughput = Throughput(self._world, room)
@@ -105,6 +111,7 @@ class Buffer(LowLatencyCalls):
         """Gives everything back. Collective. No call may follow."""
         if not self.explicitly_destroy:
             raise invalid("explicitly_destroy", "True of a buffer that is destroyed", "False")
+        self.runtime.close()
         self._throughput.close()
         self._serving.close()
         if self._owns_world:
@@ -218,15 +225,16 @@ class Buffer(LowLatencyCalls):
             handle: of an earlier dispatch, whose places are used again; with no ids and weights.
             is_token_in_rank: [tokens, ranks] bool; needed where topk_idx is None.
             num_tokens_per_expert: [experts] int32; of the others only its size is used.
-            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32.
+            topk_idx, topk_weights: [tokens, topk] int64 or int32, and float32; ids may come without
+                weights.
             expert_alignment: counts of rows are rounded up to a multiple of it.
             num_worst_tokens: returned tensors have so many rows, with ids of -1 after the received
                 ones, and counts are left out.
 
         Returns:
-            x as received, ids (of this rank's experts, or -1), weights, [local experts] counts, the
-            handle and the event. Received rows lie in the buffer until their tensors die; the
-            handle keeps none.
+            x as received, ids (of this rank's experts, or -1), weights (None if none were given),
+            [local experts] counts, the handle and the event. Received rows lie in the buffer until
+            their tensors die; the handle keeps none.
         """
         chosen = config or Buffer.get_dispatch_config(self.group_size)
         with (
@@ -241,8 +249,8 @@ class Buffer(LowLatencyCalls):
             else:
                 if num_tokens_per_expert is None:
                     raise invalid("num_tokens_per_expert", "a tensor, without a handle", "None")
-                if (topk_idx is None) != (topk_weights is None):
-                    raise invalid("topk_weights", "given together with topk_idx", "one of them")
+                if topk_idx is None and topk_weights is not None:
+                    raise invalid("topk_idx", "a tensor beside topk_weights", "None")
                 done = self._throughput.dispatch(
                     x,
                     topk_idx,

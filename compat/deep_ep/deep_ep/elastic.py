@@ -341,6 +341,7 @@ class ElasticBuffer(Elsewhere):
                 y,
                 handle.route,
                 weights,
+                y.new_empty(handle.route.tokens, y.size(1)),
                 bias=beside,
                 rank_order=handle.rank_order if ordered else None,
                 by_expert=handle.rows,

@@ -53,8 +53,6 @@ class ElasticExchanges:
             )
         most = max(tokens_max, self._tokens_max)
         exchange = self._exchange(tokens.size(1), num_experts, topk, most)
-        if topk_weights is None:
-            topk_weights = torch.zeros_like(topk_idx, dtype=torch.float32)
         places = 0 if waits else tokens_max * self._world.size
         received = exchange.dispatch(
             tokens,
@@ -67,7 +65,7 @@ class ElasticExchanges:
         )
         rows = None
         if expands:
-            local = num_experts // self._world.size
+            local = exchange.local_experts
             grouped = places * min(topk, local) + (alignment - 1) * local
             rows = exchange.expand(
                 received,

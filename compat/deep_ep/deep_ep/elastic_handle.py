@@ -14,6 +14,8 @@ import torch
 import tokenyard
 from tokenyard.errors import invalid
 
+from .expert_ranks import ranks_of
+
 
 class EPHandle:
     """Of one dispatch; a dispatch that is given a handle returns the same one.
@@ -130,8 +132,7 @@ class EPHandle:
     @property
     def _rank_of_choice(self) -> torch.Tensor:
         """[tokens, topk] int64, -1 for none."""
-        local = self.num_experts // self.exchange.world.size
-        return self.topk_idx.to(torch.int64).div(local, rounding_mode="floor")
+        return ranks_of(self.topk_idx, self.num_experts, self.exchange.world.size)
 
     def weights_of_rows(self, weights: torch.Tensor) -> torch.Tensor:
         """[rows, topk] float32 of [rows by expert]: 0 for choices that are elsewhere."""

@@ -8,6 +8,8 @@ import torch
 
 from tokenyard.errors import invalid
 
+from .expert_ranks import first_experts, ranks_of
+
 
 class Layout(NamedTuple):
     """What `Buffer.get_dispatch_layout` computes of the experts that tokens were given."""
@@ -26,8 +28,8 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
     >>> layout_of(torch.tensor([[0, 3], [2, -1]]), experts=4, ranks=2)[0].tolist()
     [1, 2]
     """
-    if experts <= 0 or experts % ranks:
-        raise invalid("num_experts", f"a multiple of {ranks} ranks", str(experts))
+    if experts <= 0:
+        raise invalid("num_experts", "1 or more", str(experts))
     ids = topk_idx.to(torch.int64)
     # Those of nobody are counted for one expert more, which no rank has. So are experts that do not
     # exist, which the dispatch names: an index out of range would be the end of a GPU.
@@ -37,12 +39,13 @@ def layout_of(topk_idx: torch.Tensor, experts: int, ranks: int) -> Layout:
         0, somebody.flatten(), torch.ones_like(somebody, dtype=torch.int32).flatten()
     )
     in_rank = torch.zeros(ids.size(0), ranks + 1, dtype=torch.bool, device=ids.device)
-    in_rank.scatter_(1, somebody.div(experts // ranks, rounding_mode="floor"), True)
+    there = ranks_of(somebody, experts, ranks).masked_fill(somebody == experts, ranks)
+    in_rank.scatter_(1, there, True)
     in_rank = in_rank[:, :ranks].contiguous()
     return Layout(in_rank.sum(0, dtype=torch.int32), counts[:experts], in_rank)
 
 
-def one_expert_a_rank(is_token_in_rank: torch.Tensor, local_experts: int) -> torch.Tensor:
+def one_expert_a_rank(is_token_in_rank: torch.Tensor, experts: int) -> torch.Tensor:
     """Ids that take every token where it is to go, for a dispatch that was given none.
 
     Args:
@@ -52,6 +55,7 @@ def one_expert_a_rank(is_token_in_rank: torch.Tensor, local_experts: int) -> tor
         [tokens, ranks] int32: the first expert of each of the token's ranks, -1 for the others.
     """
     ranks = is_token_in_rank.size(1)
-    device = is_token_in_rank.device
-    first = torch.arange(ranks, dtype=torch.int32, device=device) * local_experts
+    if experts < ranks:
+        raise invalid("topk_idx", "given where some ranks hold no expert", "None")
+    first = first_experts(experts, ranks, is_token_in_rank.device)[:-1]
     return torch.where(is_token_in_rank, first, -1).contiguous()

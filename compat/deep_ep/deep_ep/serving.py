@@ -56,8 +56,6 @@ class Serving:
         self._exchanges: dict[tuple[int, int, int, int], tokenyard.LowLatency] = {}
         self._left_out: set[int] = set()
         """Masked by hand: also in exchanges that are still to be made."""
-        self._hooks_left = 0
-        """Handed out and not called yet, of all exchanges."""
 
     def dispatch(
         self,
@@ -103,7 +101,7 @@ class Serving:
             x = handle.buffer
         self.begin_again(handle)
         combined = handle.exchange.combine(
-            x,
+            handle.results(x),
             topk_weights,
             handle.received,
             out=out,
@@ -112,6 +110,8 @@ class Serving:
             return_recv_hook=return_recv_hook,
         )
         handle.combined, handle.buffer = True, None
+        if combined.hook is None:
+            handle.exchange.check()  # The batch is over: nobody waits for who is told now.
         return combined, self._hook(combined.hook)
 
     def begin_again(self, handle: LowLatencyHandle) -> None:
@@ -196,19 +196,12 @@ class Serving:
     def _hook(self, hook: Callable[[], None] | None) -> Callable[[], None] | None:
         if hook is None:
             return None
-        receive_there = on_stream_of_call(hook, self._world.device_index)
-        self._hooks_left += 1
-
-        def receive() -> None:
-            receive_there()
-            self._hooks_left -= 1
-
-        return receive
+        return on_stream_of_call(hook, self._world.device_index)
 
     def _refuse_hooks_left(self) -> None:
         """An exchange refuses to unmask before its hooks are called. Asked one by one, those before
         it would have ended their batches by then."""
-        if self._hooks_left:
+        if any(exchange.hooks_left for exchange in self._exchanges.values()):
             raise invalid("hook", "called before ranks are unmasked", "not called")
 
     def _require_masks(self) -> None:
@@ -222,6 +215,8 @@ class Serving:
             return
         for exchange in self._exchanges.values():
             for masked in exchange.masked():
+                if masked.why == "differs":
+                    raise invalid("call", "the same on all ranks", str(masked), rank=masked.rank)
                 raise tokenyard.PeerTimeout(
                     f"{masked}; with enable_shrink=True the others would go on without it",
                     rank=masked.rank,

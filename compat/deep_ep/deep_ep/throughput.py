@@ -11,6 +11,7 @@ import tokenyard
 from tokenyard.errors import invalid
 
 from .config import Config, tokens_max
+from .expert_ranks import first_experts
 from .handles import DispatchHandle
 from .routing import one_expert_a_rank
 
@@ -59,18 +60,17 @@ class Throughput:
         config: Config,
     ) -> Dispatched:
         experts = num_tokens_per_expert.size(0)
-        picks, weights = topk_idx, topk_weights
+        picks = topk_idx
         if picks is None:
             if is_token_in_rank is None:
                 raise invalid("is_token_in_rank", "a tensor, where topk_idx is None", "None")
-            picks = one_expert_a_rank(is_token_in_rank, experts // self._world.size)
-            weights = torch.ones_like(picks, dtype=torch.float32)
+            picks = one_expert_a_rank(is_token_in_rank, experts)
         tokens, scales = _parts(x)
         exchange = self._exchange(tokens.size(1), experts, picks.size(1))
         received = exchange.dispatch(
             tokens,
             picks,
-            weights,
+            topk_weights,
             scales=scales,
             received_tokens_max=num_worst_tokens,
             sms=_sms(config),
@@ -83,7 +83,7 @@ class Throughput:
         return Dispatched(
             rows,
             received.topk_idx.to(topk_idx.dtype),
-            received.topk_weights,
+            None if topk_weights is None else received.topk_weights,
             _aligned(received.tokens_per_expert, expert_alignment),
             handle,
         )
@@ -144,7 +144,8 @@ class Throughput:
         mine = num_tokens_per_expert.to("cpu", torch.int32).numpy()
         everybody = self._world.all_gather(mine.tobytes(), "rows of each expert")
         counts = sum(np.frombuffer(theirs, np.int32) for theirs in everybody)
-        return counts.reshape(self._world.size, -1)[self._world.rank].tolist()
+        first = first_experts(len(counts), self._world.size).tolist()
+        return counts[first[self._world.rank] : first[self._world.rank + 1]].tolist()
 
 
 def _aligned(counts: list[int], alignment: int) -> list[int]:

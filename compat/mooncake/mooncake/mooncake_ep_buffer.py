@@ -203,10 +203,18 @@ class Buffer:
             x = handle.buffer
         handle.begin_again(**how)
         combined = exchange.combine(
-            x, topk_weights, handle.received, out=out, return_recv_hook=return_recv_hook, **how
+            handle.results(x),
+            topk_weights,
+            handle.received,
+            out=out,
+            return_recv_hook=return_recv_hook,
+            **how,
         )
         handle.combined, handle.buffer = True, None
-        return combined.x, EventOverlap(), self._told(exchange, active_ranks, combined.hook)
+        hook = self._told(exchange, active_ranks, combined.hook)
+        if hook is None:
+            exchange.check()  # The batch is over: nobody waits for who is told now.
+        return combined.x, EventOverlap(), hook
 
     def get_next_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """[local experts, ranks * tokens, hidden] bfloat16 for results that no copy is made of."""

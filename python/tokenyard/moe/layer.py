@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..errors import invalid
 from ..expert_parallel import ExpertParallel
 from .exchange import Dispatched, Exchange
 
@@ -14,6 +15,9 @@ class MoE(nn.Module):
 
     Every rank has the whole gate, and the experts that are its own. Their parameters are the same
     for every number of ranks: each expert is drawn from the seed and its number.
+
+    Under `torch.autocast` tokens travel and experts compute in autocast's dtype, which the result
+    has as well, as with torch's own layers; the gate computes in float32 always.
 
     Args:
         expert_parallel: says how many experts there are, how wide a token is, and how many experts
@@ -36,26 +40,41 @@ class MoE(nn.Module):
         hidden, experts = expert_parallel.hidden, expert_parallel.experts
         self.topk = expert_parallel.topk
         self.exchange = Exchange(expert_parallel)
-        world = expert_parallel.world
-        self.local_experts = experts // world.size
-        first = world.rank * self.local_experts
+        self.local_experts = expert_parallel.local_experts
+        first = expert_parallel.first_expert
         mine = range(first, first + self.local_experts)
         self.gate = nn.Parameter(_drawn((hidden, experts), seed).to(device, dtype))
-        self.up = nn.Parameter(
-            torch.stack([_drawn((hidden, inner), seed + 2 * e + 1) for e in mine]).to(device, dtype)
-        )
-        self.down = nn.Parameter(
-            torch.stack([_drawn((inner, hidden), seed + 2 * e + 2) for e in mine]).to(device, dtype)
-        )
+        up = _drawn_each((hidden, inner), [seed + 2 * e + 1 for e in mine])
+        down = _drawn_each((inner, hidden), [seed + 2 * e + 2 for e in mine])
+        self.up = nn.Parameter(up.to(device, dtype))
+        self.down = nn.Parameter(down.to(device, dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> the same shape. Collective."""
-        tokens = x.reshape(-1, x.size(-1))
-        odds = (tokens.float() @ self.gate.float()).softmax(-1)
-        weights, picks = odds.topk(self.topk, sorted=False)
-        weights = weights / weights.sum(-1, keepdim=True)
-        there = self.exchange.dispatch(tokens, picks, weights)
-        return self.exchange.combine(self._experts(there), there).view_as(x)
+        """[..., hidden] -> the same shape. Collective.
+
+        Raises:
+            InvalidArgument: x has another dtype than the parameters, and autocast is off.
+        """
+        device = x.device.type
+        dtype = self._compute_dtype(x)
+        with torch.autocast(device, enabled=False):
+            tokens = x.reshape(-1, x.size(-1))
+            odds = (tokens.float() @ self.gate.float()).softmax(-1)
+            weights, picks = odds.topk(self.topk, sorted=False)
+            weights = weights / weights.sum(-1, keepdim=True)
+            there = self.exchange.dispatch(tokens.to(dtype), picks, weights)
+            return self.exchange.combine(self._experts(there), there).view_as(x)
+
+    def _compute_dtype(self, x: Tensor) -> torch.dtype:
+        """Returns the dtype in which tokens travel and experts compute."""
+        if torch.is_autocast_enabled(x.device.type):
+            return torch.get_autocast_dtype(x.device.type)
+        parameters = self.up.dtype
+        if x.dtype != parameters:
+            expected = f"{parameters}, the dtype of the layer's parameters"
+            how = f"cast one with .to(), or use torch.autocast({x.device.type!r})"
+            raise invalid("x", f"{expected} ({how})", str(x.dtype))
+        return parameters
 
     def expert_parameters(self) -> list[nn.Parameter]:
         """Those that no other rank has. Their gradients are whole; those of the others are this
@@ -65,11 +84,12 @@ class MoE(nn.Module):
     def _experts(self, there: Dispatched) -> Tensor:
         """For every row the weighted sum over its experts of this rank."""
         sums = torch.zeros_like(there.x)
+        up, down = self.up.to(sums.dtype), self.down.to(sums.dtype)
         for expert in range(self.local_experts):
             rows, picks = (there.topk_idx == expert).nonzero(as_tuple=True)
-            inner = nn.functional.gelu(there.x[rows] @ self.up[expert])
+            inner = nn.functional.gelu(there.x[rows] @ up[expert])
             weights = there.topk_weights[rows, picks, None].to(sums.dtype)
-            sums = sums.index_add(0, rows, inner @ self.down[expert] * weights)
+            sums = sums.index_add(0, rows, inner @ down[expert] * weights)
         return sums
 
 
@@ -79,3 +99,10 @@ def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
     return (
         torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32) / shape[0] ** 0.5
     )
+
+
+def _drawn_each(shape: tuple[int, int], seeds: list[int]) -> Tensor:
+    """[seeds, *shape]; a rank may have no experts."""
+    if not seeds:
+        return torch.empty(0, *shape, device="cpu", dtype=torch.float32)
+    return torch.stack([_drawn(shape, seed) for seed in seeds])

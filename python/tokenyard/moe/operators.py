@@ -8,17 +8,22 @@ what combine computes; a sum has each of its rows as an addend, so every row get
 the sum, which is what a dispatch on the same route brings. Weights travel beside the rows, and
 their gradients home the same way.
 
-All ranks of an exchange run the same operators in the same order, in the backward pass too.
+All ranks of an exchange run the same operators in the same order, in the backward pass too. A rank
+whose tensors require no gradient runs no backward pass, and the others wait for it in vain: their
+errors say so. Gradients have no gradients of their own: a double backward is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from ..errors import PeerLost, PeerTimeout, Unsupported
 from ..expert_parallel import Combined
 from . import routes
 
@@ -55,7 +60,8 @@ def _(
 def dispatch_again(x: Tensor, ticket: Tensor, rows: int) -> Tensor:
     """Other rows of the same tokens, on the route of a ticket."""
     exchange, route = routes.route_of(ticket)
-    return exchange.dispatch(x, route=route).x
+    with _backward_of("combine", ticket):
+        return exchange.dispatch(x, route=route).x
 
 
 @dispatch_again.register_fake
@@ -81,13 +87,29 @@ def combine_with_weights(
 ) -> tuple[Tensor, Tensor]:
     """The same, and the sums of the rows' weights."""
     exchange, route = routes.route_of(ticket)
-    home: Combined[Tensor] = exchange.combine(y, route, weights)
+    with _backward_of("dispatch", ticket):
+        home: Combined[Tensor] = exchange.combine(y, route, weights)
     return home.x, home.topk_weights
 
 
 @combine_with_weights.register_fake
 def _(y: Tensor, weights: Tensor, ticket: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     return y.new_empty(tokens, y.size(1)), weights.new_empty(tokens, weights.size(1))
+
+
+@contextmanager
+def _backward_of(call: str, ticket: Tensor) -> Iterator[None]:
+    """Names the call whose backward pass a rank did not come to."""
+    try:
+        yield
+    except (PeerLost, PeerTimeout) as error:
+        number = routes.call_of(ticket)
+        told = (
+            f"{error}; this is the backward pass of {call} {number} of this exchange, which every "
+            f"rank has to run: on rank {error.rank}, too, make x or topk_weights require a "
+            "gradient and call backward()"
+        )
+        raise type(error)(told, **vars(error)) from error
 
 
 def _keep_for_dispatch(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -116,5 +138,16 @@ def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dispatch_again(grad.contiguous(), ticket, ctx.rows), None, None
 
 
+def _refuse_double_backward(ctx: Any, *gradients: Any) -> NoReturn:
+    raise Unsupported(
+        "double backward: the gradients of dispatch and combine have no gradients of their own; "
+        "call backward() or grad() without create_graph=True",
+        asked="double backward",
+        why="the gradients of dispatch and combine have no gradients of their own",
+    )
+
+
 dispatch.register_autograd(_dispatch_backward, setup_context=_keep_for_dispatch)
 combine.register_autograd(_combine_backward, setup_context=_keep_for_combine)
+dispatch_again.register_autograd(_refuse_double_backward)
+combine_with_weights.register_autograd(_refuse_double_backward)

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..expert_parallel import ExpertParallel, Route
 
+
+class Kept(NamedTuple):
+    """What a ticket stands for."""
+
+    exchange: ExpertParallel
+    route: Route
+    call: int
+    """Number of the dispatch that made the route, among those of its exchange, from 1."""
+
+
 _numbers = itertools.count(1)
 _exchanges: weakref.WeakValueDictionary[int, ExpertParallel] = weakref.WeakValueDictionary()
-_routes: dict[int, tuple[ExpertParallel, Route]] = {}
+_calls: weakref.WeakKeyDictionary[ExpertParallel, int] = weakref.WeakKeyDictionary()
+_routes: dict[int, Kept] = {}
 """Of this process: torch's operators have nowhere else to look them up."""
 
 
@@ -35,11 +47,18 @@ def exchange_of(number: int) -> ExpertParallel:
 def ticket_of(exchange: ExpertParallel, route: Route) -> torch.Tensor:
     """[1] int64 on the CPU, which keeps the route and its exchange alive."""
     number = next(_numbers)
-    _routes[number] = (exchange, route)
+    _calls[exchange] = call = _calls.get(exchange, 0) + 1
+    _routes[number] = Kept(exchange, route, call)
     memory = np.array([number])
     weakref.finalize(memory, _routes.pop, number)
     return torch.from_numpy(memory)
 
 
 def route_of(ticket: torch.Tensor) -> tuple[ExpertParallel, Route]:
-    return _routes[int(ticket)]
+    kept = _routes[int(ticket)]
+    return kept.exchange, kept.route
+
+
+def call_of(ticket: torch.Tensor) -> int:
+    """The number of the dispatch that made a ticket, the same on all ranks."""
+    return _routes[int(ticket)].call

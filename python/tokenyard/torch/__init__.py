@@ -8,7 +8,8 @@
 Importing this registers the backend. At its first use on a machine it is compiled against the torch
 that is installed, which takes a C++20 compiler and about half a minute, and is kept in
 XDG_CACHE_HOME (else ~/.cache). When ranks are lost, operations raise tokenyard.OperationAborted, or
-do as `Options.on_failure` says; `collectives` is the way to `shrink`, `replace` and `grow`.
+do as `Options.on_failure` says; `collectives` is the way to `recover`, `shrink`, `replace` and
+`grow`.
 
 The layers of `tokenyard.moe` are here too; imported from there they need no compiler.
 """
@@ -21,8 +22,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ..collectives import Collectives
+from ..errors import invalid
 from ..moe import Dispatched, Exchange, MoE
 from . import build
+from .elastic import PeerState, evict, grow, join_group, peer_states
+from .objects import give_none_for_lost_ranks
 from .options import Options
 from .seat import create, job_of
 from .training import average_hook
@@ -32,9 +36,15 @@ __all__ = [
     "Exchange",
     "MoE",
     "Options",
+    "PeerState",
     "average_hook",
     "collectives",
+    "evict",
+    "failed_ranks",
+    "grow",
+    "join_group",
     "monitored_barrier",
+    "peer_states",
 ]
 
 
@@ -44,6 +54,23 @@ def collectives(group: dist.ProcessGroup | None = None) -> Collectives:
     Ranks are those of the process's first such group, usually the default group.
     """
     return job_of(group).collectives
+
+
+def failed_ranks(work: dist.Work) -> list[int]:
+    """Returns the ranks of its group that are missing from what an operation has done, ascending.
+
+    They were lost before; their places in gathered outputs hold zeros. Empty while the operation is
+    under way, and if it failed: then the error names them.
+
+    >>> work = dist.all_gather(outputs, tensor, async_op=True)
+    >>> work.wait()
+    >>> tokenyard.torch.failed_ranks(work)
+    [1]
+    """
+    ranks = build.load().failed_ranks(work)
+    if ranks is None:
+        raise invalid("work", "an operation of backend tokenyard", repr(work))
+    return sorted(ranks)
 
 
 def monitored_barrier(
@@ -61,3 +88,4 @@ def monitored_barrier(
 if "tokenyard" not in dist.Backend.backend_list:
     dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu"])
 build.load()
+give_none_for_lost_ranks()

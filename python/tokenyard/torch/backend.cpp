@@ -3,49 +3,8 @@
 #include "tensors.hpp"
 
 namespace tokenyard::torch_backend {
-namespace {
 
 using c10d::OpType;
-
-core::Reduction reduction_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return core::Reduction::sum;
-    case c10d::ReduceOp::AVG:
-      return core::Reduction::average;
-    case c10d::ReduceOp::PRODUCT:
-      return core::Reduction::product;
-    case c10d::ReduceOp::MIN:
-      return core::Reduction::min;
-    case c10d::ReduceOp::MAX:
-      return core::Reduction::max;
-    case c10d::ReduceOp::BAND:
-      return core::Reduction::bit_and;
-    case c10d::ReduceOp::BOR:
-      return core::Reduction::bit_or;
-    case c10d::ReduceOp::BXOR:
-      return core::Reduction::bit_xor;
-    default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "backend tokenyard has no PREMUL_SUM");
-  }
-}
-
-template <class Item>
-Item& only(std::vector<Item>& items) {
-  TORCH_CHECK_VALUE(items.size() == 1, "requires a single tensor or list of them, not ",
-                    items.size());
-  return items.front();
-}
-
-/// What belongs to this rank alone, if it is the root; on other ranks nothing, or an empty list.
-std::vector<at::Tensor> list_on_root(std::vector<std::vector<at::Tensor>>& lists, bool root) {
-  if (root) return only(lists);
-  TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists.front().empty()),
-                    "requires no list of tensors on ranks other than the root");
-  return {};
-}
-
-}  // namespace
 
 TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                                    std::string group_name, std::vector<int64_t> global_ranks,
@@ -80,33 +39,42 @@ TokenyardBackend::Place TokenyardBackend::place() const {
   return place_;
 }
 
+int TokenyardBackend::parts() const {
+  const SharedGroup group = place().group;
+  return group ? static_cast<int>(table->parts(group.get())) : size_;
+}
+
 TokenyardBackend::TorchWorkPtr TokenyardBackend::work(OpType type, const char* title,
                                                       Tensors inputs, Tensors outputs) const {
   return c10::make_intrusive<TorchWork>(rank_, type, title, std::move(inputs), std::move(outputs),
                                         place().aborted);
 }
 
-void TokenyardBackend::submit(TorchWork& work, const Call& call) {
-  const bool told = call.timeout.count() > 0;
+void TokenyardBackend::submit(TorchWork& work, OperandsPtr operands, const Call& call) {
+  const bool told = call.timeout != c10d::kUnsetTimeout;
+  constexpr int64_t kPeerMax = std::numeric_limits<uint32_t>::max();  // The core knows how many.
   const core::Operation operation{
       .kind = call.kind,
       .reduction = call.reduction,
       .algorithm = 0,
       .from_anybody = call.from_anybody,
-      .peer = static_cast<uint32_t>(call.peer),
-      .tag = static_cast<uint64_t>(call.tag),
-      .timeout_ns = std::chrono::nanoseconds(told ? call.timeout : options_->timeout).count(),
+      .peer = static_cast<uint32_t>(in_range({call.peer_argument}, call.peer, 0, kPeerMax)),
+      .tag = static_cast<uint64_t>(
+          in_range({"tag"}, call.tag, 0, std::numeric_limits<int64_t>::max())),
+      .timeout_ns = nanoseconds_of(told ? call.timeout : options_->timeout).count(),
       .in = call.in.data(),
       .ins = call.in.size(),
       .out = call.out.data(),
       .outs = call.out.size(),
   };
   const SharedGroup group = place().group;
-  if (!group) throw_cancelled(work.title());
+  if (!group) refuse(work.title());
   core::Failure* failed = nullptr;
   core::Work* begun = table->submit(group.get(), &operation, &failed);
   if (begun == nullptr) throw_python(CoreFailure(failed));
-  work.add(CoreWork(begun));
+  work.add(CoreWork(begun), std::move(operands));
+  const bool message = call.kind == core::Kind::send || call.kind == core::Kind::receive;
+  if (message && !call.from_anybody) work.set_peer(call.peer);
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::begun(TorchWorkPtr work) {
@@ -117,8 +85,14 @@ TokenyardBackend::WorkPtr TokenyardBackend::begun(TorchWorkPtr work) {
   return work;
 }
 
-TokenyardBackend::WorkPtr TokenyardBackend::begin(TorchWorkPtr work, const Call& call) {
-  submit(*work, call);
+TokenyardBackend::WorkPtr TokenyardBackend::begin(TorchWorkPtr work, OperandsPtr operands,
+                                                  const Call& call) {
+  submit(*work, std::move(operands), call);
+  return begun(std::move(work));
+}
+
+TokenyardBackend::WorkPtr TokenyardBackend::begin(TorchWorkPtr work, Calls calls) {
+  for (auto& [operands, call] : calls) submit(*work, std::move(operands), call);
   return begun(std::move(work));
 }
 
@@ -137,18 +111,21 @@ TokenyardBackend::WorkPtr TokenyardBackend::endCoalescing() {
 TokenyardBackend::WorkPtr TokenyardBackend::allreduce(Tensors& tensors,
                                                       const c10d::AllreduceOptions& options) {
   const at::Tensor& tensor = only(tensors);
-  return begin(work(OpType::ALLREDUCE, "tokenyard:all_reduce", tensors, tensors),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::ALLREDUCE, "tokenyard:all_reduce", tensors, tensors), operands,
                {.kind = core::Kind::all_reduce,
-                .out = {reduced(tensor)},
+                .out = {operands->written({"tensor"}, tensor, reduced)},
                 .timeout = options.timeout,
                 .reduction = reduction_of(options.reduceOp)});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const auto operands = std::make_shared<Operands>();
   return begin(work(OpType::ALLREDUCE_COALESCED, "tokenyard:all_reduce", tensors, tensors),
+               operands,
                {.kind = core::Kind::all_reduce,
-                .out = each<reduced>(tensors),
+                .out = operands->written("tensors", tensors, reduced),
                 .timeout = options.timeout,
                 .reduction = reduction_of(options.reduceOp)});
 }
@@ -156,9 +133,13 @@ TokenyardBackend::WorkPtr TokenyardBackend::allreduce_coalesced(
 TokenyardBackend::WorkPtr TokenyardBackend::reduce(Tensors& tensors,
                                                    const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only(tensors);
-  return begin(work(OpType::REDUCE, "tokenyard:reduce", tensors, tensors),
+  in_range({"rootTensor"}, options.rootTensor, 0, 0);
+  const auto operands = std::make_shared<Operands>();
+  const Argument argument{"tensor"};
+  return begin(work(OpType::REDUCE, "tokenyard:reduce", tensors, tensors), operands,
                {.kind = core::Kind::reduce,
-                .out = {reduced(tensor)},
+                .out = {rank_ == options.rootRank ? operands->written(argument, tensor, reduced)
+                                                  : operands->read(argument, tensor, reduced)},
                 .timeout = options.timeout,
                 .reduction = reduction_of(options.reduceOp),
                 .peer = options.rootRank});
@@ -167,9 +148,13 @@ TokenyardBackend::WorkPtr TokenyardBackend::reduce(Tensors& tensors,
 TokenyardBackend::WorkPtr TokenyardBackend::broadcast(Tensors& tensors,
                                                       const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only(tensors);
-  return begin(work(OpType::BROADCAST, "tokenyard:broadcast", tensors, tensors),
+  in_range({"rootTensor"}, options.rootTensor, 0, 0);
+  const auto operands = std::make_shared<Operands>();
+  const Argument argument{"tensor"};
+  return begin(work(OpType::BROADCAST, "tokenyard:broadcast", tensors, tensors), operands,
                {.kind = core::Kind::broadcast,
-                .out = {moved(tensor)},
+                .out = {rank_ == options.rootRank ? operands->read(argument, tensor)
+                                                  : operands->written(argument, tensor)},
                 .timeout = options.timeout,
                 .peer = options.rootRank});
 }
@@ -177,17 +162,18 @@ TokenyardBackend::WorkPtr TokenyardBackend::broadcast(Tensors& tensors,
 TokenyardBackend::WorkPtr TokenyardBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                                       const c10d::AllgatherOptions& options) {
   const Tensors& list = only(outputs);
-  return begin(work(OpType::ALLGATHER, "tokenyard:all_gather", inputs, list),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::ALLGATHER, "tokenyard:all_gather", inputs, list), operands,
                {.kind = core::Kind::all_gather,
-                .in = {moved(only(inputs))},
-                .out = each<moved>(list),
+                .in = {operands->read({"tensor"}, only(inputs))},
+                .out = operands->written("tensor_list", list),
                 .timeout = options.timeout});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   // outputs[r][i] is rank r's inputs[i].
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(parts()),
                     "output lists should be equal to world size");
   Tensors flat;
   for (const Tensors& list : outputs) {
@@ -195,59 +181,91 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
                       inputs.size(), " inputs");
     flat.insert(flat.end(), list.begin(), list.end());
   }
-  const auto result =
-      work(OpType::ALLGATHER_COALESCED, "tokenyard:all_gather", inputs, std::move(flat));
+  check_apart("output_tensor_lists", flat);
+  const auto result = work(OpType::ALLGATHER_COALESCED, "tokenyard:all_gather", inputs, flat);
+  Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
+    const auto operands = std::make_shared<Operands>();
     Call call{.kind = core::Kind::all_gather,
-              .in = {moved(inputs[item])},
+              .in = {operands->read({"input_tensor_list", item}, inputs[item])},
               .out = {},
               .timeout = options.timeout};
-    for (const Tensors& list : outputs) call.out.push_back(moved(list[item]));
-    submit(*result, call);
+    for (size_t from = 0; from < outputs.size(); ++from)
+      call.out.push_back(operands->written({"output_tensor_lists", from}, outputs[from][item]));
+    calls.emplace_back(operands, std::move(call));
   }
-  return begun(result);
+  return begin(result, std::move(calls));
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                             const c10d::AllgatherOptions& options) {
-  return begin(work(OpType::_ALLGATHER_BASE, "tokenyard:_all_gather_base", {input}, {output}),
-               {.kind = core::Kind::all_gather,
-                .in = {divided(input)},
-                .out = cut_equally(output, size_),
-                .timeout = options.timeout});
+  const auto operands = std::make_shared<Operands>();
+  return begin(
+      work(OpType::_ALLGATHER_BASE, "tokenyard:_all_gather_base", {input}, {output}), operands,
+      into_one(*operands, {"output_tensor"}, output, {"input_tensor"}, input, options.timeout));
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
-  const auto result =
-      work(OpType::COALESCED, "tokenyard:all_gather_into_tensor_coalesced", inputs, outputs);
+  check_apart("outputs", outputs);
+  Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
-    submit(*result, {.kind = core::Kind::all_gather,
-                     .in = {divided(inputs[item])},
-                     .out = cut_equally(outputs[item], size_),
-                     .timeout = options.timeout});
+    const auto operands = std::make_shared<Operands>();
+    calls.emplace_back(operands, into_one(*operands, {"outputs", item}, outputs[item],
+                                          {"inputs", item}, inputs[item], options.timeout));
   }
-  return begun(result);
+  return begin(
+      work(OpType::COALESCED, "tokenyard:all_gather_into_tensor_coalesced", inputs, outputs),
+      std::move(calls));
+}
+
+TokenyardBackend::Call TokenyardBackend::into_one(Operands& operands, const Argument& whole,
+                                                  const at::Tensor& output, const Argument& part,
+                                                  const at::Tensor& input,
+                                                  Milliseconds timeout) const {
+  return {.kind = core::Kind::all_gather,
+          .in = {operands.read(part, input)},
+          .out = cut_into_parts(whole, output, operands.written(whole, output), input, parts()),
+          .timeout = timeout};
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::gather(TensorLists& outputs, Tensors& inputs,
                                                    const c10d::GatherOptions& options) {
   const Tensors list = list_on_root(outputs, rank_ == options.rootRank);
-  return begin(work(OpType::GATHER, "tokenyard:gather", inputs, list), {.kind = core::Kind::gather,
-                                                                        .in = {moved(only(inputs))},
-                                                                        .out = each<moved>(list),
-                                                                        .timeout = options.timeout,
-                                                                        .peer = options.rootRank});
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::GATHER, "tokenyard:gather", inputs, list), operands,
+               {.kind = core::Kind::gather,
+                .in = {operands->read({"tensor"}, only(inputs))},
+                .out = operands->written("gather_list", list),
+                .timeout = options.timeout,
+                .peer = options.rootRank});
+}
+
+TokenyardBackend::WorkPtr TokenyardBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                                          const c10d::GatherOptions& options) {
+  const bool root = rank_ == options.rootRank;
+  const auto operands = std::make_shared<Operands>();
+  Call call{.kind = core::Kind::gather,
+            .in = {operands->read({"tensor"}, input)},
+            .out = {},
+            .timeout = options.timeout,
+            .peer = options.rootRank};
+  const Argument whole{"gather_tensor"};
+  if (root) call.out = cut_equally(whole, output, operands->written(whole, output), size_);
+  return begin(
+      work(OpType::GATHER, "tokenyard:gather", {input}, root ? Tensors{output} : Tensors{}),
+      operands, call);
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                                     const c10d::ScatterOptions& options) {
   const Tensors list = list_on_root(inputs, rank_ == options.rootRank);
-  return begin(work(OpType::SCATTER, "tokenyard:scatter", list, outputs),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::SCATTER, "tokenyard:scatter", list, outputs), operands,
                {.kind = core::Kind::scatter,
-                .in = each<moved>(list),
-                .out = {moved(only(outputs))},
+                .in = operands->read("scatter_list", list),
+                .out = {operands->written({"tensor"}, only(outputs))},
                 .timeout = options.timeout,
                 .peer = options.rootRank});
 }
@@ -255,10 +273,11 @@ TokenyardBackend::WorkPtr TokenyardBackend::scatter(Tensors& outputs, TensorList
 TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   const Tensors& list = only(inputs);
-  return begin(work(OpType::REDUCE_SCATTER, "tokenyard:reduce_scatter", list, outputs),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::REDUCE_SCATTER, "tokenyard:reduce_scatter", list, outputs), operands,
                {.kind = core::Kind::reduce_scatter,
-                .in = each<reduced>(list),
-                .out = {reduced(only(outputs))},
+                .in = operands->read("input_list", list, reduced),
+                .out = {operands->written({"output"}, only(outputs), reduced)},
                 .timeout = options.timeout,
                 .reduction = reduction_of(options.reduceOp)});
 }
@@ -272,25 +291,33 @@ TokenyardBackend::WorkPtr TokenyardBackend::_reduce_scatter_base(
 TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
-  const auto result =
-      work(OpType::_REDUCE_SCATTER_BASE, "tokenyard:_reduce_scatter_base", inputs, outputs);
+  check_apart("outputs", outputs);
+  const bool one = outputs.size() == 1;
+  Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
-    reduced(inputs[item]);  // Refuses what can only be moved.
-    submit(*result, {.kind = core::Kind::reduce_scatter,
-                     .in = cut_equally(inputs[item], size_),
-                     .out = {reduced(outputs[item])},
-                     .timeout = options.timeout,
-                     .reduction = reduction_of(options.reduceOp)});
+    const auto operands = std::make_shared<Operands>();
+    const Argument whole = one ? Argument{"input"} : Argument{"inputs", item};
+    const Argument part = one ? Argument{"output"} : Argument{"outputs", item};
+    const core::Array input = operands->read(whole, inputs[item], reduced);
+    calls.emplace_back(
+        operands, Call{.kind = core::Kind::reduce_scatter,
+                       .in = cut_into_parts(whole, inputs[item], input, outputs[item], parts()),
+                       .out = {operands->written(part, outputs[item], reduced)},
+                       .timeout = options.timeout,
+                       .reduction = reduction_of(options.reduceOp)});
   }
-  return begun(result);
+  return begin(
+      work(OpType::_REDUCE_SCATTER_BASE, "tokenyard:_reduce_scatter_base", inputs, outputs),
+      std::move(calls));
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                      const c10d::AllToAllOptions& options) {
-  return begin(work(OpType::ALLTOALL, "tokenyard:all_to_all", inputs, outputs),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::ALLTOALL, "tokenyard:all_to_all", inputs, outputs), operands,
                {.kind = core::Kind::all_to_all,
-                .in = each<moved>(inputs),
-                .out = each<moved>(outputs),
+                .in = operands->read("input_tensor_list", inputs),
+                .out = operands->written("output_tensor_list", outputs),
                 .timeout = options.timeout});
 }
 
@@ -300,45 +327,57 @@ TokenyardBackend::WorkPtr TokenyardBackend::alltoall_base(at::Tensor& output, at
                                                           const c10d::AllToAllOptions& options) {
   TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(),
                     "Tensors are not equal in data type");
-  return begin(work(OpType::ALLTOALL_BASE, "tokenyard:all_to_all", {input}, {output}),
-               {.kind = core::Kind::all_to_all,
-                .in = cut_rows(input, input_splits, size_),
-                .out = cut_rows(output, output_splits, size_),
-                .timeout = options.timeout});
+  const auto operands = std::make_shared<Operands>();
+  const core::Array from = operands->read({"input"}, input);
+  const core::Array into = operands->written({"output"}, output);
+  return begin(
+      work(OpType::ALLTOALL_BASE, "tokenyard:all_to_all", {input}, {output}), operands,
+      {.kind = core::Kind::all_to_all,
+       .in = cut_rows({"input"}, input, from, "input_split_sizes", input_splits, parts()),
+       .out = cut_rows({"output"}, output, into, "output_split_sizes", output_splits, parts()),
+       .timeout = options.timeout});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::barrier(const c10d::BarrierOptions& options) {
-  return begin(work(OpType::BARRIER, "tokenyard:barrier", {}, {}),
+  return begin(work(OpType::BARRIER, "tokenyard:barrier", {}, {}), std::make_shared<Operands>(),
                {.kind = core::Kind::barrier, .in = {}, .out = {}, .timeout = options.timeout});
 }
 
 void TokenyardBackend::monitoredBarrier(const c10d::BarrierOptions& options,
                                         bool /*wait_all_ranks: it always names them all*/) {
-  begin(work(OpType::BARRIER, "tokenyard:monitored_barrier", {}, {}),
+  begin(work(OpType::BARRIER, "tokenyard:monitored_barrier", {}, {}), std::make_shared<Operands>(),
         {.kind = core::Kind::monitored_barrier, .in = {}, .out = {}, .timeout = options.timeout})
       ->wait();
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::send(Tensors& tensors, int to, int tag) {
-  return begin(
-      work(OpType::SEND, "tokenyard:send", tensors, {}),
-      {.kind = core::Kind::send, .in = {moved(only(tensors))}, .out = {}, .peer = to, .tag = tag});
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::SEND, "tokenyard:send", tensors, {}), operands,
+               {.kind = core::Kind::send,
+                .in = {operands->read({"tensor"}, only(tensors))},
+                .out = {},
+                .peer = to,
+                .peer_argument = "dst",
+                .tag = tag});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recv(Tensors& tensors, int from, int tag) {
-  return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::RECV, "tokenyard:recv", tensors, tensors), operands,
                {.kind = core::Kind::receive,
                 .in = {},
-                .out = {moved(only(tensors))},
+                .out = {operands->written({"tensor"}, only(tensors))},
                 .peer = from,
+                .peer_argument = "src",
                 .tag = tag});
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::recvAnysource(Tensors& tensors, int tag) {
-  return begin(work(OpType::RECVANYSOURCE, "tokenyard:recvAnySource", tensors, tensors),
+  const auto operands = std::make_shared<Operands>();
+  return begin(work(OpType::RECVANYSOURCE, "tokenyard:recvAnySource", tensors, tensors), operands,
                {.kind = core::Kind::receive,
                 .in = {},
-                .out = {moved(only(tensors))},
+                .out = {operands->written({"tensor"}, only(tensors))},
                 .tag = tag,
                 .from_anybody = true});
 }

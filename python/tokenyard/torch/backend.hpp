@@ -7,10 +7,12 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core_table.hpp"
@@ -41,12 +43,25 @@ class TokenyardBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 
   const pybind11::object& seat() const { return seat_; }
+  /// The seat is in another group of the core from now on.
+  void move_to(core::Group* group) { take_place(group); }
+  /// Another backend has taken this one's place: every call raises InvalidArgument, which says so.
+  void retire(const std::string& instead);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  /// Older torches keep a group's size as it was made.
+  void resize(int size) { size_ = size; }
+#endif
   c10d::ErrorType getError() override;
   void shutdown() override;
   void abort() override;
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& options) override;
+  bool supportsSplitting() const override { return true; }
+  /// A group of the same job; null on ranks that are not in it.
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) override;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
@@ -70,6 +85,8 @@ class TokenyardBackend final : public c10d::Backend {
                                           const c10d::AllgatherOptions& options) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs,
                  const c10d::GatherOptions& options) override;
+  /// Overrides what newer torches have, also as gather_into_tensor.
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options);
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
                   const c10d::ScatterOptions& options) override;
 
@@ -100,15 +117,25 @@ class TokenyardBackend final : public c10d::Backend {
     Milliseconds timeout = c10d::kUnsetTimeout;
     core::Reduction reduction = core::Reduction::sum;
     int64_t peer = 0;
-    int tag = 0;
+    const char* peer_argument = "root";
+    int64_t tag = 0;
     bool from_anybody = false;
   };
+  using OperandsPtr = std::shared_ptr<Operands>;
+  using Calls = std::vector<std::pair<OperandsPtr, Call>>;
   using TorchWorkPtr = c10::intrusive_ptr<TorchWork>;
 
   TorchWorkPtr work(c10d::OpType type, const char* title, Tensors inputs, Tensors outputs) const;
-  void submit(TorchWork& work, const Call& call);
+  void submit(TorchWork& work, OperandsPtr operands, const Call& call);
   WorkPtr begun(TorchWorkPtr work);
-  WorkPtr begin(TorchWorkPtr work, const Call& call);
+  WorkPtr begin(TorchWorkPtr work, OperandsPtr operands, const Call& call);
+  /// Several in one: all have been checked before the first begins.
+  WorkPtr begin(TorchWorkPtr work, Calls calls);
+  /// An all_gather whose output is one tensor.
+  Call into_one(Operands& operands, const Argument& whole, const at::Tensor& output,
+                const Argument& part, const at::Tensor& input, Milliseconds timeout) const;
+  /// There is no group of the core: it has ended, or this backend is retired.
+  [[noreturn]] void refuse(const char* title) const;
   /// Another, or none; whoever waits in the one before waits no more.
   void take_place(core::Group* group);
 
@@ -118,9 +145,12 @@ class TokenyardBackend final : public c10d::Backend {
     std::shared_ptr<AbortFlag> aborted;
   };
   Place place() const;
+  /// How many parts lists have now.
+  int parts() const;
 
   mutable std::mutex place_mutex_;
   Place place_;
+  std::string instead_;  // what to use, once retired
   const c10::intrusive_ptr<Options> options_;
   pybind11::object seat_;
   std::atomic<uint64_t> calls_ = 0;

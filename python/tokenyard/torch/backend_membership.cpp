@@ -1,6 +1,8 @@
 /// What torch asks of a backend about who belongs to a group: Python knows, in seat.py.
 #include "backend.hpp"
 
+#include <algorithm>
+
 namespace tokenyard::torch_backend {
 
 namespace py = pybind11;
@@ -10,6 +12,28 @@ c10d::ErrorType TokenyardBackend::getError() {
   const auto state = seat_.attr("state")().cast<std::string>();
   if (state == "whole") return c10d::ErrorType::SUCCESS;
   return state == "ranks lost" ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
+}
+
+void TokenyardBackend::retire(const std::string& instead) {
+  {
+    const std::lock_guard lock(place_mutex_);
+    instead_ = instead;
+  }
+  take_place(nullptr);
+}
+
+void TokenyardBackend::refuse(const char* title) const {
+  std::string instead;
+  {
+    const std::lock_guard lock(place_mutex_);
+    instead = instead_;
+  }
+  if (instead.empty()) throw_cancelled(title);
+  const py::gil_scoped_acquire locked;
+  const py::object error = py::module_::import("tokenyard.errors")
+                               .attr("invalid")("group", instead, "the one before it");
+  PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+  throw py::error_already_set();
 }
 
 void TokenyardBackend::shutdown() {
@@ -31,6 +55,16 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
   if (flags & kAbortFirst) take_place(nullptr);
   const py::gil_scoped_acquire locked;
   return seat_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
+      .cast<c10::intrusive_ptr<Backend>>();
+}
+
+c10::intrusive_ptr<c10d::Backend> TokenyardBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& /*store: they have met*/, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  const double timeout_s = std::chrono::duration<double>(options->timeout).count();
+  const py::gil_scoped_acquire locked;
+  return seat_.attr("split")(ranks, options->group_name, timeout_s)
       .cast<c10::intrusive_ptr<Backend>>();
 }
 

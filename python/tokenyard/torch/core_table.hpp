@@ -11,7 +11,7 @@
 namespace tokenyard::core {
 
 /// Goes up with every change of this file; both sides compare.
-inline constexpr uint32_t kTableVersion = 1;
+inline constexpr uint32_t kTableVersion = 2;
 inline constexpr char kTableCapsule[] = "tokenyard.core_table";
 inline constexpr char kGroupCapsule[] = "tokenyard.group";
 inline constexpr char kStoreCapsule[] = "tokenyard.store";
@@ -97,6 +97,10 @@ struct Table {
   /// Calls once, when done, from any thread.
   void (*when_done)(Work* work, void (*call)(void* context), void* context);
   uint32_t (*source)(Work* work);
+  /// How many parts lists have now.
+  uint32_t (*parts)(Group* group);
+  /// Calls `take` with each rank that is missing from what was done.
+  void (*failed_ranks)(Work* work, void (*take)(void* taker, uint32_t rank), void* taker);
 
   /// Sets Python's error, of the package's own class. Needs the interpreter lock.
   void (*set_python_error)(const Failure* failure);

@@ -8,19 +8,39 @@ nothing.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 from ..collectives import Collectives
+from ..errors import invalid
 from ..group import Group
+
+
+class TorchCollectives(Collectives):
+    """Those of a job of torch's, whose groups follow when it grows."""
+
+    before_growth: Callable[[], None] | None = None
+    after_growth: Callable[[], None] | None = None
+
+    def grow(self, ranks: int, *, timeout: float | None = None) -> None:
+        if self.before_growth is not None:
+            self.before_growth()
+        super().grow(ranks, timeout=timeout)
+        if self.after_growth is not None:
+            self.after_growth()
 
 
 class Job:
     """A Collectives and torch's groups in it; it ends with the last of them."""
 
-    def __init__(self, collectives: Collectives, global_ranks: list[int]) -> None:
+    def __init__(self, collectives: TorchCollectives, global_ranks: list[int]) -> None:
         self.collectives = collectives
+        self.seats: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Of torch's groups in it."""
         self._global_ranks = global_ranks
-        self._names: Counter[str] = Counter()
+        collectives.before_growth = self._require_default_numbers
+        collectives.after_growth = self.follow
         self._groups = 0
         self._lock = threading.Lock()
         _jobs.append(self)
@@ -28,20 +48,27 @@ class Job:
     def holds(self, global_ranks: list[int]) -> bool:
         return set(global_ranks) <= set(self._global_ranks)
 
+    def follow(self) -> None:
+        """Counts the ranks that have come by growth, and lets torch do so."""
+        self._global_ranks = list(range(self.collectives.size))
+        for seat in list(self.seats):
+            seat.follow(self._global_ranks)
+
+    def _require_default_numbers(self) -> None:
+        if self._global_ranks != list(range(len(self._global_ranks))):
+            seen = f"a group of ranks {self._global_ranks}"
+            raise invalid("group", "the job of a default group, for a job that grows", seen)
+
     def group(self, global_ranks: list[int], name: str, timeout: float) -> Group:
         """A group of the job, collective among its ranks; the first is the job's world."""
         with self._lock:
             self._groups += 1
             first = self._groups == 1
-            # torch uses a name again once its group is destroyed, on all ranks alike. One that has
-            # failed is used up, too: the job may know it already.
-            self._names[name] += 1
-            use = self._names[name]
         try:
             if first:
                 return self.collectives.world()
             ranks = [self._global_ranks.index(rank) for rank in global_ranks]
-            return self.collectives.group(ranks, f"{name}/{use}", timeout=timeout)
+            return self.collectives.group(ranks, name, timeout=timeout)
         except BaseException:
             if self._is_last():
                 self.abandon()
@@ -79,3 +106,8 @@ _jobs: list[Job] = []
 
 def job_that_holds(global_ranks: list[int]) -> Job | None:
     return next((job for job in _jobs if job.holds(global_ranks)), None)
+
+
+def abandon_all() -> None:
+    for job in list(_jobs):
+        job.abandon()

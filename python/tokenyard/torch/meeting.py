@@ -9,14 +9,14 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from ..collectives import Collectives
 from . import build
+from .jobs import TorchCollectives
 from .options import Options
 
 
 def meet(
     store: Any, rank: int, size: int, options: Options, timeout: float, purpose: str = ""
-) -> Collectives:
+) -> TorchCollectives:
     """Begins a job with the other ranks that come for the same purpose. Or, with `options.join`,
     takes a lost rank's place in it."""
     folder = f"tokenyard/{purpose}"
@@ -28,7 +28,7 @@ def meet(
             store.set(f"{folder}secret/{meeting}", secrets.token_hex(16))
             store.set(f"{folder}meetings", str(meeting))
     secret = store.get(f"{folder}secret/{meeting}").decode()
-    begin = Collectives.join if options.join else Collectives.connect
+    begin = TorchCollectives.join if options.join else TorchCollectives.connect
     return begin(
         "",
         own_store=build.load().lend_store(store),
@@ -36,12 +36,25 @@ def meet(
         rank=rank,
         size=size,
         job=f"torch/{purpose}{meeting}",
-        size_max=options.size_max,
         timeout=timeout,
-        silence=options.silence,
-        on_failure=options.on_failure,
-        witness=options.witness,
-        address=options.address,
-        host=options.host,
-        interconnect=options.interconnect,
+        **_chosen(options),
     )
+
+
+def stay_alone(rank: int, size: int, options: Options, timeout: float) -> TorchCollectives:
+    """A job of which every other place is empty."""
+    return TorchCollectives.alone(rank=rank, size=size, timeout=timeout, **_chosen(options))
+
+
+def _chosen(options: Options) -> dict[str, Any]:
+    names = (
+        "size_max",
+        "silence",
+        "on_failure",
+        "places",
+        "witness",
+        "address",
+        "host",
+        "interconnect",
+    )
+    return {name: getattr(options, name) for name in names}

@@ -30,6 +30,34 @@ py::object seat_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   return ours != nullptr ? ours->seat() : py::none();
 }
 
+/// Nothing for another's work.
+std::optional<std::set<uint32_t>> failed_ranks(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto* ours = dynamic_cast<const TorchWork*>(work.get());
+  if (ours == nullptr) return std::nullopt;
+  const py::gil_scoped_release unlocked;
+  return ours->failed_ranks();
+}
+
+TokenyardBackend& ours(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto* const found = dynamic_cast<TokenyardBackend*>(backend.get());
+  TORCH_CHECK_VALUE(found != nullptr, "not a backend of tokenyard's");
+  return *found;
+}
+
+void move_to(const c10::intrusive_ptr<c10d::Backend>& backend, const py::capsule& group) {
+  ours(backend).move_to(group_in(group));
+}
+
+void retire(const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& instead) {
+  ours(backend).retire(instead);
+}
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+void resize(const c10::intrusive_ptr<c10d::Backend>& backend, int size) {
+  ours(backend).resize(size);
+}
+#endif
+
 py::capsule lend(const c10::intrusive_ptr<c10d::Store>& store) {
   return py::capsule(
       new core::Store(TorchStore::functions(store)), core::kStoreCapsule, [](PyObject* capsule) {
@@ -48,5 +76,11 @@ PYBIND11_MODULE(tokenyard_backend, m) {
         py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"),
         py::arg("global_ranks"), py::arg("seat"));
   m.def("seat_of", &backend::seat_of, py::arg("backend"));
+  m.def("failed_ranks", &backend::failed_ranks, py::arg("work"));
+  m.def("move_to", &backend::move_to, py::arg("backend"), py::arg("group"));
+  m.def("retire", &backend::retire, py::arg("backend"), py::arg("instead"));
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  m.def("resize", &backend::resize, py::arg("backend"), py::arg("size"));
+#endif
   m.def("lend_store", &backend::lend, py::arg("store"));
 }

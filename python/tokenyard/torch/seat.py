@@ -8,8 +8,10 @@ seated -- shutdown, abort --> empty
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +22,14 @@ import _tokenyard
 
 from ..errors import invalid
 from ..group import Group
+from ..sizes import size_of
 from . import build
-from .jobs import Job, job_that_holds
-from .meeting import meet
+from .growth import follow_growth, move_backend
+from .jobs import Job, abandon_all, job_that_holds
+from .meeting import meet, stay_alone
 from .options import Options
+
+_seats: weakref.WeakSet[Seat] = weakref.WeakSet()
 
 
 class Seat:
@@ -48,16 +54,47 @@ class Seat:
         self._job: Job | None = None
         self._group: Group | None = None
         self._founder = False
+        self._alone = False
         self._handle = f"{rank:06}-{secrets.token_hex(8)}"
         self._configurations: set[int] = set()
+        _seats.add(self)
 
     def enter(self) -> None:
         """Into the job that holds the group's ranks, or a new one."""
         job = job_that_holds(self.global_ranks)
-        if job is None:
+        if job is None and self._options.join and self._options.alone_first:
+            size = len(self.global_ranks)
+            collectives = stay_alone(self.rank, size, self._options, self._timeout)
+            self._sit(Job(collectives, self.global_ranks), founder=True)
+            self._alone = True
+        elif job is None:
             self._found("", self._timeout)
         else:
             self._sit(job, founder=False)
+
+    def join(self) -> None:
+        """From a job in which it is alone into the one that others run, with all its groups."""
+        if not self._alone:
+            raise invalid("group", "a group made with Options(alone_first=True)", "another one")
+        job, _ = self._rise()
+        if job is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        others = [seat for seat in job.seats if seat is not self]
+        for seat in others:
+            seat._rise()
+        job.abandon()
+        self._alone = False
+        self._found("", self._timeout)
+        for seat in sorted(others, key=lambda seat: seat._name):
+            seat._sit(self.job, founder=False)
+        for seat in (self, *others):
+            move_backend(seat)
+
+    def follow(self, ranks: list[int]) -> None:
+        """The job has grown: its world has these ranks, other groups stay as they are."""
+        if self._founder and len(ranks) > len(self.global_ranks):
+            self.global_ranks = ranks
+            follow_growth(self)
 
     def backend(self) -> Any:
         """torch's object for this group."""
@@ -87,7 +124,7 @@ class Seat:
         return "whole" if len(group.active_ranks()) == group.size else "ranks lost"
 
     def shutdown(self) -> None:
-        job, _ = self._rise()
+        job, _ = self._rise()  # Which closes the group.
         if job is not None:
             job.without_one_group()
 
@@ -103,7 +140,9 @@ class Seat:
     def shrink(self, excluded: list[int], abort: bool) -> Any:
         """The backend of those who are left, all of whom call it. Their job is their own: it owes
         nothing to the excluded, who may be dead or go on for a while."""
-        left = [rank for rank in range(len(self.global_ranks)) if rank not in excluded]
+        largest = len(self.global_ranks) - 1
+        gone = {size_of("ranks_to_exclude", rank, largest=largest) for rank in excluded}
+        left = [rank for rank in range(len(self.global_ranks)) if rank not in gone]
         if self.rank not in left:
             raise invalid("ranks_to_exclude", "other ranks than this one", repr(excluded))
         # torch numbers the ranks of a default group anew; those of others keep their numbers.
@@ -112,10 +151,23 @@ class Seat:
             numbers = list(range(len(left)))
         if abort:
             self.abort()
-        without = "-".join(map(str, sorted(excluded)))
+        without = "-".join(map(str, sorted(gone)))
         name = f"{self._name}/without/{without}"
         seat = Seat(self._store, name, left.index(self.rank), numbers, self._options, self._timeout)
         seat._found(f"without/{without}/", self._timeout)
+        return seat.backend()
+
+    def split(self, ranks: list[int], name: str, timeout: float) -> Any:
+        """The backend of a group of some of this one's ranks, which all call it, of the same job.
+
+        `ranks` lists this rank's group only; torch calls no backend of ranks that are in none.
+        """
+        largest = len(self.global_ranks) - 1
+        numbers = [
+            self.global_ranks[size_of("split_ranks", rank, largest=largest)] for rank in ranks
+        ]
+        seat = Seat(self._store, name, ranks.index(self.rank), numbers, self._options, timeout)
+        seat._sit(self.job, founder=False)
         return seat.backend()
 
     def handle(self) -> str:
@@ -143,6 +195,8 @@ class Seat:
     def _found(self, purpose: str, timeout: float) -> None:
         size = len(self.global_ranks)
         collectives = meet(self._store, self.rank, size, self._options, timeout, purpose)
+        if self._options.join and self.global_ranks == list(range(size)):
+            self.global_ranks = list(range(max(size, collectives.size)))  # It may have grown.
         self._options = replace(self._options, join=False)  # Into one job, not into the next.
         self._sit(Job(collectives, self.global_ranks), founder=True)
 
@@ -150,12 +204,18 @@ class Seat:
         group = job.group(self.global_ranks, self._name, self._timeout)
         with self._lock:
             self._job, self._group, self._founder = job, group, founder
+        job.seats.add(self)
 
     def _rise(self) -> tuple[Job | None, bool]:
         """torch shuts a group down, or aborts it, as often as its user says so."""
         with self._lock:
-            job, self._job, self._group = self._job, None, None
-            return job, self._founder
+            job, self._job = self._job, None
+            group, self._group = self._group, None
+        if job is not None:
+            job.seats.discard(self)
+        if group is not None:
+            group.close()
+        return job, self._founder
 
     def _capsule(self) -> Any:
         return None if self._group is None else _tokenyard.group_capsule(self._group._native)
@@ -186,6 +246,11 @@ def seat_of(group: dist.ProcessGroup | None) -> Seat | None:
 
 def job_of(group: dist.ProcessGroup | None) -> Job:
     """Raises InvalidArgument for a group of another backend."""
+    return seat_with_job(group).job
+
+
+def seat_with_job(group: dist.ProcessGroup | None) -> Seat:
+    """Of the default group, if none is given. Raises InvalidArgument for another backend's."""
     chosen = group or dist.group.WORLD
     if chosen is None:
         raise invalid("group", "a process group", "none: init_process_group was not called")
@@ -193,4 +258,13 @@ def job_of(group: dist.ProcessGroup | None) -> Job:
     if seat is None:
         backend = chosen._get_backend(torch.device("cpu")).name()
         raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
-    return seat.job
+    return seat
+
+
+@atexit.register
+def _rise_all() -> None:
+    """Empties all seats: torch keeps groups that a program has not destroyed for longer than the
+    interpreter lives, and each keeps its seat."""
+    for seat in list(_seats):
+        seat._rise()
+    abandon_all()

@@ -1,12 +1,15 @@
-/// Tensors as the core takes them.
+/// Tensors, and what is done with them, as the core takes them.
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include <numeric>
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "core_table.hpp"
 
 namespace tokenyard::torch_backend {
@@ -49,49 +52,110 @@ inline std::optional<core::Type> type_of(at::ScalarType type) {
   }
 }
 
-inline void check(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(),
-                    "backend tokenyard moves CPU tensors; this one is on ", tensor.device());
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "Tensors must be dense; this one is ",
-                    tensor.layout());
-  TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), "Tensors must be contiguous");
-  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(),
-                    "Tensors must be resolved: resolve_conj(), resolve_neg()");
+/// The operation's name in the core.
+inline core::Reduction reduction_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return core::Reduction::sum;
+    case c10d::ReduceOp::AVG:
+      return core::Reduction::average;
+    case c10d::ReduceOp::PRODUCT:
+      return core::Reduction::product;
+    case c10d::ReduceOp::MIN:
+      return core::Reduction::min;
+    case c10d::ReduceOp::MAX:
+      return core::Reduction::max;
+    case c10d::ReduceOp::BAND:
+      return core::Reduction::bit_and;
+    case c10d::ReduceOp::BOR:
+      return core::Reduction::bit_or;
+    case c10d::ReduceOp::BXOR:
+      return core::Reduction::bit_xor;
+    default:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "backend tokenyard has no PREMUL_SUM");
+  }
 }
 
-/// To be reduced. Elements in the order in which they lie: dense layouts other than the usual one
-/// are as good, if all ranks have the same, which torch leaves to its users.
-inline core::Array reduced(const at::Tensor& tensor) {
-  check(tensor);
+/// Throws InvalidArgument for a tensor whose elements the core cannot reach.
+inline void check(const Argument& argument, const at::Tensor& tensor) {
+  if (!tensor.defined()) refuse(argument, "a tensor", "none");
+  if (!tensor.device().is_cpu())
+    refuse(argument, "a tensor on the CPU", c10::str("one on ", tensor.device()));
+  if (tensor.layout() != at::kStrided || tensor.is_nested())
+    refuse(argument, "a dense tensor",
+           tensor.is_nested() ? "a nested one" : c10::str("one of layout ", tensor.layout()));
+  if (tensor.is_quantized())
+    refuse(argument, "a tensor of plain numbers, such as its int_repr() and its scales",
+           c10::str("one of ", tensor.scalar_type()));
+}
+
+/// Whether it is certain that no two elements share memory.
+inline bool elements_are_apart(const at::Tensor& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return true;
+  std::vector<std::pair<int64_t, int64_t>>
+      dimensions;  // Stride and size, of those that have steps.
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) == 0) return true;
+    if (tensor.size(dim) > 1) dimensions.emplace_back(tensor.stride(dim), tensor.size(dim));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t reached = 0;  // By all steps of the dimensions before.
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= reached) return false;
+    reached += stride * (size - 1);
+  }
+  return true;
+}
+
+/// Throws InvalidArgument where what is written to one element would be seen in another.
+inline void check_writable(const Argument& argument, const at::Tensor& tensor) {
+  if (!elements_are_apart(tensor))
+    refuse(argument, "a tensor to write whose elements do not share memory",
+           c10::str("one of sizes ", tensor.sizes(), " and strides ", tensor.strides()));
+}
+
+/// The same for two tensors of a list. Those that lie within one another's gaps may be apart.
+inline void check_apart(const char* argument, const std::vector<at::Tensor>& tensors) {
+  struct Place {
+    const std::byte* begin;
+    const std::byte* end;  ///< of memory that is its own throughout: at least the first element
+    size_t index;
+  };
+  std::vector<Place> places;
+  for (size_t index = 0; index < tensors.size(); ++index) {
+    const at::Tensor& tensor = tensors[index];
+    if (tensor.numel() == 0) continue;
+    const auto* begin = static_cast<const std::byte*>(tensor.data_ptr());
+    const bool dense = tensor.is_non_overlapping_and_dense();
+    places.push_back({begin, begin + (dense ? tensor.nbytes() : tensor.itemsize()), index});
+  }
+  std::sort(places.begin(), places.end(),
+            [](const Place& one, const Place& other) { return one.begin < other.begin; });
+  for (size_t next = 1; next < places.size(); ++next) {
+    const Place &before = places[next - 1], &place = places[next];
+    if (place.begin >= before.end) continue;
+    const auto [first, second] = std::minmax(before.index, place.index);
+    refuse({argument, second}, "memory of its own",
+           "memory that it shares with " + Argument{argument, first}.text());
+  }
+}
+
+/// What an operation does with elements.
+using Describe = core::Array (*)(const Argument&, const at::Tensor&);
+
+/// To be reduced. Of a contiguous tensor, as the rest below.
+inline core::Array reduced(const Argument& argument, const at::Tensor& tensor) {
   const std::optional<core::Type> type = type_of(tensor.scalar_type());
-  TORCH_CHECK_TYPE(type, "backend tokenyard does not reduce ", tensor.scalar_type());
+  TORCH_CHECK_TYPE(type, argument.text(), ": backend tokenyard does not reduce ",
+                   tensor.scalar_type());
   return {tensor.data_ptr(), static_cast<uint64_t>(tensor.numel()), *type};
 }
 
 /// To be moved only: any type at all.
-inline core::Array moved(const at::Tensor& tensor) {
-  check(tensor);
+inline core::Array moved(const Argument&, const at::Tensor& tensor) {
   if (const std::optional<core::Type> type = type_of(tensor.scalar_type()))
     return {tensor.data_ptr(), static_cast<uint64_t>(tensor.numel()), *type};
   return {tensor.data_ptr(), tensor.nbytes(), core::Type::uint8};
-}
-
-template <core::Array (*describe)(const at::Tensor&)>
-std::vector<core::Array> each(const std::vector<at::Tensor>& tensors) {
-  std::vector<core::Array> arrays;
-  arrays.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) arrays.push_back(describe(tensor));
-  return arrays;
-}
-
-/// Whose parts are somebody else's: the usual order only.
-inline core::Array divided(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), "Tensors must be contiguous");
-  return moved(tensor);
-}
-
-inline size_t item_bytes(const at::Tensor& tensor, const core::Array& array) {
-  return array.elements == 0 ? 0 : tensor.nbytes() / array.elements;
 }
 
 /// Cuts an array into parts of so many elements each, in order.
@@ -107,32 +171,55 @@ inline std::vector<core::Array> cut(const core::Array& whole, size_t item_bytes,
   return parts;
 }
 
-/// As many equal parts as there are ranks.
-inline std::vector<core::Array> cut_equally(const at::Tensor& tensor, int ranks) {
-  TORCH_CHECK_VALUE(tensor.numel() % ranks == 0, "A tensor of ", tensor.numel(),
-                    " elements cannot be cut into ", ranks, " equal parts");
-  const core::Array whole = divided(tensor);
+inline size_t item_bytes(const at::Tensor& tensor, const core::Array& array) {
+  return array.elements == 0 ? 0 : tensor.nbytes() / array.elements;
+}
+
+/// As many equal parts as there are ranks. `whole`: the tensor's array.
+inline std::vector<core::Array> cut_equally(const Argument& argument, const at::Tensor& tensor,
+                                            const core::Array& whole, int ranks) {
+  if (tensor.numel() % ranks != 0)
+    refuse(argument, c10::str("a number of elements that ", ranks, " ranks divide equally"),
+           c10::str(tensor.numel()));
   return cut(whole, item_bytes(tensor, whole),
              std::vector<uint64_t>(ranks, whole.elements / ranks));
 }
 
+/// Parts as long as `part`, however many that are: the core compares them with the ranks there are,
+/// and names those that are lost. Where that cannot be told, as many as there are ranks.
+inline std::vector<core::Array> cut_into_parts(const Argument& argument, const at::Tensor& tensor,
+                                               const core::Array& whole, const at::Tensor& part,
+                                               int ranks) {
+  const int64_t all = tensor.numel(), one = part.numel();
+  const bool fit = all > 0 && one > 0 && all % one == 0;
+  return cut_equally(argument, tensor, whole, fit ? static_cast<int>(all / one) : ranks);
+}
+
 /// Parts along the first dimension, of `splits` rows each; of equal size if there are no splits.
-inline std::vector<core::Array> cut_rows(const at::Tensor& tensor,
+inline std::vector<core::Array> cut_rows(const Argument& argument, const at::Tensor& tensor,
+                                         const core::Array& whole, const char* splits_argument,
                                          const std::vector<int64_t>& splits, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
   if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % ranks == 0,
-                      "Tensor's dim 0 does not divide equally across group size");
-    return cut_equally(tensor, ranks);
+    if (rows % ranks != 0)
+      refuse(argument, c10::str("a first dimension that ", ranks, " ranks divide equally"),
+             c10::str(rows));
+    return cut_equally(argument, tensor, whole, ranks);
   }
-  TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(ranks),
-                    "Number of tensor splits not equal to group size");
-  TORCH_CHECK_VALUE(std::accumulate(splits.begin(), splits.end(), int64_t{0}) == rows,
-                    "Split sizes doesn't match total dim 0 size");
-  const core::Array whole = divided(tensor);
+  if (splits.size() != static_cast<size_t>(ranks))
+    refuse({splits_argument}, c10::str(ranks, " numbers of rows"), c10::str(splits.size()));
   const uint64_t row = rows == 0 ? 0 : whole.elements / rows;
   std::vector<uint64_t> elements;
-  for (const int64_t split : splits) elements.push_back(split * row);
+  int64_t left = rows;
+  for (size_t index = 0; index < splits.size(); ++index) {
+    const int64_t split = in_range({splits_argument, index}, splits[index], 0, rows);
+    left =
+        std::max<int64_t>(left - split, -1);  // Of splits that are too large, only that they are.
+    elements.push_back(static_cast<uint64_t>(split) * row);
+  }
+  if (left != 0)
+    refuse({splits_argument}, c10::str("numbers of rows that add up to the tensor's ", rows),
+           c10::str(c10::IntArrayRef(splits)));
   return cut(whole, item_bytes(tensor, whole), elements);
 }
 

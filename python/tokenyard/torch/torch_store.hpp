@@ -1,13 +1,18 @@
 /// torch's store, lent to the core: where ranks find one another, and the witness's memory.
 #pragma once
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core_table.hpp"
+#include "reachable.hpp"
 
 namespace tokenyard::torch_backend {
 
@@ -15,8 +20,9 @@ namespace tokenyard::torch_backend {
 class TorchStore {
  public:
   /// A connection of its own: whoever waits in the program's must not keep the control thread.
-  explicit TorchStore(const c10::intrusive_ptr<c10d::Store>& store) : store_(store->clone()) {
-    store_->setTimeout(std::chrono::seconds(5));
+  explicit TorchStore(const c10::intrusive_ptr<c10d::Store>& store)
+      : store_(store->clone()), server_(server_of(store_)) {
+    store_->setTimeout(kPatience);
   }
 
   static core::Store functions(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -57,12 +63,36 @@ class TorchStore {
   template <class Call>
   static int guarded(void* context, Take take, void* taker, Call&& call) {
     try {
-      return call(*static_cast<TorchStore*>(context)->store_);
+      auto* self = static_cast<TorchStore*>(context);
+      self->check_server();
+      const int result = call(*self->store_);
+      self->answered_ = Clock::now();
+      return result;
     } catch (const std::exception& error) {
       const std::string sentence = error.what();
       take(taker, sentence.data(), sentence.size());
       return -1;
     }
+  }
+
+  /// torch's client of a server that is gone prints a stack trace before it throws, and never
+  /// connects again; so it is not asked then. A server that has just answered is not probed:
+  /// connections that say nothing, one per call of a rendezvous, made torch's server answer others
+  /// late, by its whole timeout.
+  void check_server() {
+    if (server_ == nullptr || Clock::now() - answered_.load() < kFresh) return;
+    if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kPatience);
+    if (gone_)
+      throw std::runtime_error(c10::str("nobody serves torch's store at ", server_->getHost(), ":",
+                                        server_->getPort(), " any more"));
+  }
+
+  static c10::intrusive_ptr<c10d::TCPStore> server_of(
+      const c10::intrusive_ptr<c10d::Store>& store) {
+    c10::intrusive_ptr<c10d::Store> inner = store;
+    while (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(inner))
+      inner = prefixed->getUnderlyingStore();
+    return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(inner);
   }
 
   static std::string name_of(Bytes key) {
@@ -81,7 +111,14 @@ class TorchStore {
     take(taker, value.data() + mark, value.size() - mark);
   }
 
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::chrono::milliseconds kFresh{100};  ///< how long an answer is news
+
   const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::TCPStore> server_;  // Null if the store is none that is served.
+  std::atomic<bool> gone_ = false;
+  std::atomic<Clock::time_point> answered_ = Clock::now();  // The clone has just connected.
 };
 
 }  // namespace tokenyard::torch_backend

@@ -4,13 +4,18 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core_table.hpp"
+#include "operands.hpp"
 
 namespace tokenyard::torch_backend {
 
@@ -67,31 +72,96 @@ using AbortFlag = std::atomic<bool>;
   throw pybind11::error_already_set();
 }
 
+/// tokenyard.PeerTimeout, of an operation that goes on. `awaited`: the other rank, where one is
+/// known.
+[[noreturn]] inline void throw_late(const char* phase, std::optional<int64_t> awaited, int rank,
+                                    std::chrono::duration<double> waited) {
+  const pybind11::gil_scoped_acquire locked;
+  const pybind11::object kind = pybind11::module_::import("tokenyard.errors").attr("PeerTimeout");
+  const std::string whom = awaited ? c10::str(" by rank ", *awaited) : "";
+  const pybind11::object error =
+      kind(c10::str(phase, " timed out: not done", whom, " after ", waited.count(),
+                    " s; it goes on until its own deadline"),
+           pybind11::arg("rank") = awaited.value_or(rank), pybind11::arg("phase") = phase,
+           pybind11::arg("expected") = 1, pybind11::arg("seen") = 0,
+           pybind11::arg("waited_s") = waited.count());
+  PyErr_SetObject(kind.ptr(), error.ptr());
+  throw pybind11::error_already_set();
+}
+
+/// An operation of the core and its tensors, which live until it has ended.
+class Part {
+ public:
+  /// Copies results back as soon as it is done, though nobody waits.
+  Part(CoreWork work, std::shared_ptr<Operands> operands)
+      : work_(std::move(work)), operands_(std::move(operands)) {
+    if (!operands_->copy_back_is_due()) return;
+    when_done(
+        [](void* context) {
+          const std::unique_ptr<Part> part(static_cast<Part*>(context));
+          part->settle();
+        },
+        new Part(share()));
+  }
+  Part(Part&&) = default;
+
+  /// The same operation.
+  Part share() const { return Part(Shared{}, CoreWork(table->share_work(work_.get())), operands_); }
+  core::Work* work() const { return work_.get(); }
+  const std::shared_ptr<Operands>& operands() const { return operands_; }
+  bool done() const { return table->done(work()) && !operands_->copy_back_is_due(); }
+  /// Of an operation that is done: whoever comes first copies its results back.
+  void settle() const {
+    if (operands_->copy_back_is_due())
+      operands_->settle(CoreFailure(table->failure_of(work())) == nullptr);
+  }
+  bool failed() const {
+    return CoreFailure(table->failure_of(work())) != nullptr || operands_->error() != nullptr;
+  }
+  /// Null while it is under way, and if all went well.
+  std::exception_ptr exception() const {
+    if (core::Failure* failed = table->failure_of(work())) return exception_of(CoreFailure(failed));
+    return operands_->error();
+  }
+  void when_done(void (*call)(void* context), void* context) const {
+    table->when_done(work(), call, context);
+  }
+
+ private:
+  struct Shared {};
+  Part(Shared, CoreWork work, std::shared_ptr<Operands> operands)
+      : work_(std::move(work)), operands_(std::move(operands)) {}
+
+  CoreWork work_;
+  std::shared_ptr<Operands> operands_;
+};
+
 /// One call of torch's: an operation of the core, or several that were coalesced.
 class TorchWork : public c10d::Work {
  public:
-  TorchWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> inputs,
+  TorchWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
             std::vector<at::Tensor> outputs, std::shared_ptr<const AbortFlag> aborted)
       : Work(rank, type, title, inputs),
         title_(title),
-        inputs_(std::move(inputs)),
         outputs_(std::move(outputs)),
         aborted_(std::move(aborted)) {}
 
   ~TorchWork() override {
     // Nobody will wait any more, but the core still reads and writes the tensors.
-    for (const CoreWork& part : parts_) {
-      if (table->done(part.get())) continue;
-      auto* held = new std::vector<at::Tensor>(inputs_);
-      held->insert(held->end(), outputs_.begin(), outputs_.end());
-      table->when_done(
-          part.get(), [](void* tensors) { delete static_cast<std::vector<at::Tensor>*>(tensors); },
-          held);
+    for (const Part& part : parts_) {
+      if (table->done(part.work())) continue;
+      using Held = std::shared_ptr<Operands>;
+      part.when_done([](void* held) { delete static_cast<Held*>(held); },
+                     new Held(part.operands()));
     }
   }
 
   const char* title() const { return title_; }
-  void add(CoreWork part) { parts_.push_back(std::move(part)); }
+  /// Of a message.
+  void set_peer(int64_t rank) { peer_ = rank; }
+  void add(CoreWork work, std::shared_ptr<Operands> operands) {
+    parts_.emplace_back(std::move(work), std::move(operands));
+  }
 
   /// Called once all parts are there.
   void begun() {
@@ -101,27 +171,38 @@ class TorchWork : public c10d::Work {
 
   /// Another's operations, too: what `endCoalescing` returns.
   void include(const TorchWork& other) {
-    for (const CoreWork& part : other.parts_) parts_.emplace_back(table->share_work(part.get()));
-    inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());
+    for (const Part& part : other.parts_) parts_.push_back(part.share());
     outputs_.insert(outputs_.end(), other.outputs_.begin(), other.outputs_.end());
   }
 
   bool isCompleted() override {
-    for (const CoreWork& part : parts_) {
-      if (!table->done(part.get())) return false;
-    }
-    return true;
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.done(); });
   }
 
-  bool isSuccess() const override { return failure() == nullptr; }
+  bool isSuccess() const override {
+    return std::none_of(parts_.begin(), parts_.end(),
+                        [](const Part& part) { return part.failed(); });
+  }
 
   std::exception_ptr exception() const override {
-    CoreFailure failed = failure();
-    return failed ? exception_of(std::move(failed)) : nullptr;
+    for (const Part& part : parts_) {
+      if (std::exception_ptr thrown = part.exception()) return thrown;
+    }
+    return nullptr;
   }
 
   int sourceRank() const override {
-    return parts_.empty() ? -1 : static_cast<int>(table->source(parts_.front().get()));
+    return parts_.empty() ? -1 : static_cast<int>(table->source(parts_.front().work()));
+  }
+
+  /// Ranks of the group that are missing from the results of any of its operations.
+  std::set<uint32_t> failed_ranks() const {
+    std::set<uint32_t> ranks;
+    const auto take = [](void* taker, uint32_t rank) {
+      static_cast<std::set<uint32_t>*>(taker)->insert(rank);
+    };
+    for (const Part& part : parts_) table->failed_ranks(part.work(), take, &ranks);
+    return ranks;
   }
 
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -129,11 +210,15 @@ class TorchWork : public c10d::Work {
 
   /// Runs the operation here, if it has not been run yet: small ones need no other thread.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
+    in_range({"timeout"}, timeout.count(), 0, std::numeric_limits<int64_t>::max());
+    const Clock::time_point begin = Clock::now();
     const Clock::time_point end =
-        timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
-    for (const CoreWork& part : parts_) {
-      TORCH_CHECK(done_by(part, end), "tokenyard: ", c10d::opTypeToString(opType_),
-                  " timed out: not done after ", timeout.count(), " ms");
+        timeout == kNoTimeout ? Clock::time_point::max() : begin + std::min(timeout, kTimeoutMax);
+    for (const Part& part : parts_) {
+      if (!done_by(part, end)) throw_late(title_, peer_, rank_, Clock::now() - begin);
+      part.settle();
+      if (const std::exception_ptr thrown = part.operands()->error())
+        std::rethrow_exception(thrown);
     }
     return true;
   }
@@ -162,11 +247,11 @@ class TorchWork : public c10d::Work {
   /// How soon one who waits notices that his group was aborted.
   static constexpr std::chrono::nanoseconds kAbortNoticed = std::chrono::milliseconds(100);
 
-  bool done_by(const CoreWork& part, Clock::time_point end) const {
+  bool done_by(const Part& part, Clock::time_point end) const {
     for (;;) {
       const std::chrono::nanoseconds left = std::max(end - Clock::now(), Clock::duration(0));
       core::Failure* failed = nullptr;
-      const int done = table->wait(part.get(), std::min(left, kAbortNoticed).count(), &failed);
+      const int done = table->wait(part.work(), std::min(left, kAbortNoticed).count(), &failed);
       if (done < 0) throw_python(CoreFailure(failed));
       if (done > 0) return true;
       if (*aborted_) throw_cancelled(title_);
@@ -174,38 +259,40 @@ class TorchWork : public c10d::Work {
     }
   }
 
-  CoreFailure failure() const {
-    for (const CoreWork& part : parts_) {
-      if (core::Failure* failed = table->failure_of(part.get())) return CoreFailure(failed);
-    }
-    return nullptr;
-  }
-
-  /// Calls once the last of the parts is done, on whatever thread that is.
+  /// Calls once the last of the parts is done and its results are in their place, on whatever
+  /// thread that is.
   void on_last_part(std::function<void()> call) {
     struct Countdown {
-      std::atomic<size_t> parts;
+      std::atomic<size_t> left;
+      std::vector<Part> parts;
       std::function<void()> call;
       static void one_less(void* context) {
         auto* self = static_cast<Countdown*>(context);
         // Acquires what the other parts' threads wrote before they counted.
-        if (self->parts.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+        if (self->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+        for (const Part& part : self->parts) part.settle();
         self->call();
         delete self;
       }
     };
     if (parts_.empty()) return call();
-    auto* countdown = new Countdown{parts_.size(), std::move(call)};
+    auto* countdown = new Countdown{parts_.size(), shares(), std::move(call)};
     // The last call may end this object.
-    std::vector<CoreWork> parts;
-    for (const CoreWork& part : parts_) parts.emplace_back(table->share_work(part.get()));
-    for (const CoreWork& part : parts) table->when_done(part.get(), Countdown::one_less, countdown);
+    const std::vector<Part> parts = shares();
+    for (const Part& part : parts) part.when_done(Countdown::one_less, countdown);
+  }
+
+  std::vector<Part> shares() const {
+    std::vector<Part> parts;
+    for (const Part& part : parts_) parts.push_back(part.share());
+    return parts;
   }
 
   const char* const title_;
-  std::vector<at::Tensor> inputs_, outputs_;
+  std::vector<at::Tensor> outputs_;
   const std::shared_ptr<const AbortFlag> aborted_;
-  std::vector<CoreWork> parts_;
+  std::optional<int64_t> peer_;
+  std::vector<Part> parts_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -102,6 +102,7 @@ Choice choose(OperationKind kind, DataType type, size_t bytes, const Shape& shap
     case OperationKind::gather:
     case OperationKind::scatter:
     case OperationKind::all_to_all:
+    case OperationKind::close:
       break;
   }
   if (wanted == Algorithm::automatic || choice.algorithm == wanted) return choice;

@@ -176,7 +176,18 @@ void Control::begin(Rendezvous& rendezvous, const View& first) {
     if (store) loop.set_witness(store, key);
     loop.begin(first, cards);
   });
-  // The control thread answers within moments, or says what went wrong.
+  await_first_view();
+}
+
+void Control::found_alone(Participant& participant, Contact contact) {
+  start(participant, std::move(contact), Purpose::member);
+  post([first = View{.epoch = 1, .slots = options_.slots, .members = {own_.member}}](
+           ControlLoop& loop) { loop.begin(first, {}); });
+  await_first_view();
+}
+
+/// The control thread answers within moments, or says what went wrong.
+void Control::await_first_view() {
   for (;;) {
     const Standing standing = bulletin_.read();
     if (standing.over) throw tokenyard::Fenced(1, *standing.over);
@@ -288,12 +299,20 @@ void Control::accuse(const Accusation& accusation, Epoch seen_in) {
   post([=](ControlLoop& loop) { loop.accuse(accusation, seen_in); });
 }
 
-void Control::admit(const std::vector<Slot>& slots) {
-  post([=](ControlLoop& loop) { loop.admit(slots); });
+void Control::admit(const std::vector<Slot>& slots, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.admit(slots, seen_in); });
 }
 
-void Control::mend() {
-  post([](ControlLoop& loop) { loop.mend(); });
+void Control::withdraw(const std::vector<Slot>& slots) {
+  post([=](ControlLoop& loop) { loop.withdraw(slots); });
+}
+
+void Control::evict(const Member& member) {
+  post([=](ControlLoop& loop) { loop.evict(member); });
+}
+
+void Control::mend(bool wanted) {
+  post([=](ControlLoop& loop) { loop.mend(wanted); });
 }
 
 void Control::drain() {

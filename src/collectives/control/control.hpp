@@ -49,19 +49,22 @@ class Control final : public MembershipControl {
   /// not come, InvalidArgument if ranks were told different sizes or two the same rank, OsError if
   /// the store cannot be reached.
   void found(Participant& participant, Contact contact);
+  /// Begins epoch 1 with every other slot empty, and meets nobody: no store is asked.
+  void found_alone(Participant& participant, Contact contact);
   /// Asks to be admitted into its slot, and waits until it has been: until the members have called
   /// `admit` for it, and agreed. Throws PeerTimeout, Fenced, OsError.
   void join(Participant& participant, Contact contact);
 
   // Any thread, after `found` or `join`.
   void accuse(const Accusation& accusation, Epoch seen_in) override;
-  void admit(const std::vector<Slot>& slots) override;
-  void mend() override;
+  void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
+  void withdraw(const std::vector<Slot>& slots) override;
+  void evict(const Member& member) override;
+  void mend(bool wanted = true) override;
   void drain() override;
   void leave() override;
   View view() const;
-  /// Members that have not asked for an epoch that mends. Empty if this process has not.
-  std::vector<Slot> mends_late() const;
+  std::vector<Slot> mends_late() const override;
   /// Newcomers that would like to be admitted.
   std::vector<Member> waiting() const;
   /// Connections that were turned away, and messages that were none.
@@ -96,6 +99,7 @@ class Control final : public MembershipControl {
   /// The founders, if one of every slot is linked with this process.
   std::optional<View> complete(const Rendezvous& rendezvous) const;
   void begin(Rendezvous& rendezvous, const View& first);
+  void await_first_view();
   /// Takes note of the cards in the store of those it is not linked with.
   void look_around(const Rendezvous& rendezvous, uint32_t slots);
   bool joined(Rendezvous& rendezvous);

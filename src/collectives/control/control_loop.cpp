@@ -73,15 +73,25 @@ void ControlLoop::accuse(const Accusation& accusation, Epoch seen_in) {
   pump();
 }
 
-void ControlLoop::admit(const std::vector<Slot>& slots) {
+void ControlLoop::admit(const std::vector<Slot>& slots, Epoch seen_in) {
   if (!working()) return;
-  membership_->admit(slots, now());
+  membership_->admit(slots, seen_in, now());
   pump();
 }
 
-void ControlLoop::mend() {
+void ControlLoop::withdraw(const std::vector<Slot>& slots) {
+  if (working()) membership_->withdraw(slots);
+}
+
+void ControlLoop::evict(const Member& member) {
   if (!working()) return;
-  membership_->mend(now());
+  membership_->evict(member, now());
+  pump();
+}
+
+void ControlLoop::mend(bool wanted) {
+  if (!working()) return;
+  membership_->mend(wanted, now());
   pump();
 }
 

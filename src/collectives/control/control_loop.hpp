@@ -43,8 +43,10 @@ class ControlLoop final : private LinkListener {
   /// The witness has its memory under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
   void accuse(const Accusation& accusation, Epoch seen_in);
-  void admit(const std::vector<Slot>& slots);
-  void mend();
+  void admit(const std::vector<Slot>& slots, Epoch seen_in);
+  void withdraw(const std::vector<Slot>& slots);
+  void evict(const Member& member);
+  void mend(bool wanted);
   void drain();
   void leave();
   void hang_up();

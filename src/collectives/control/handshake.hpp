@@ -28,7 +28,8 @@ namespace tokenyard::collectives {
 inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
 /// Of all that is said over these connections, by the membership and the store, too. A job of two
 /// versions is refused where it begins; else what one cannot read would be dropped when it matters.
-inline constexpr uint16_t kControlVersion = 2;  // 2: accusations, by operation
+// 3: promises name whom to evict, and groups have labels and stages.
+inline constexpr uint16_t kControlVersion = 3;
 
 /// What a connection is for.
 enum class Purpose : uint16_t {

@@ -1,6 +1,7 @@
 #include "collectives/engine/call.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "collectives/algorithms/all_reduce.hpp"
 #include "collectives/algorithms/bytes.hpp"
@@ -138,21 +139,16 @@ Task broadcast(Attempt& attempt, const Call& call, Choice choice) {
 bool overlap(const ConstArray& one, const Array& other) {
   const auto* a = static_cast<const std::byte*>(one.data);
   const auto* b = static_cast<const std::byte*>(other.data);
-  return a < b + other.bytes() && b < a + one.bytes();
+  const bool empty = one.bytes() == 0 || other.bytes() == 0;
+  return !empty && a < b + other.bytes() && b < a + one.bytes();
 }
 
 Task reduce_scatter(Attempt& attempt, const Call& call, Choice choice) {
-  Array out = call.out[0];
-  const bool inside = std::any_of(call.in.begin(), call.in.end(),
-                                  [&](const ConstArray& in) { return overlap(in, out); });
-  if (inside) {
-    std::byte* result = attempt.undo.scratch(out.bytes());
-    attempt.undo.stage(out.data, result, out.bytes());
-    out.data = result;
-  }
   const bool around = choice.algorithm == Algorithm::ring && attempt.team.size() > 1;
-  return around ? reduce_scatter_ring(attempt, attempt.team, call.in, out, call.signature.op)
-                : reduce_scatter_direct(attempt, attempt.team, call.in, out, call.signature.op);
+  return around
+             ? reduce_scatter_ring(attempt, attempt.team, call.in, call.out[0], call.signature.op)
+             : reduce_scatter_direct(attempt, attempt.team, call.in, call.out[0],
+                                     call.signature.op);
 }
 
 Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
@@ -168,6 +164,51 @@ Task all_gather(Attempt& attempt, const Call& call, Choice choice) {
 
 Task nothing() {
   co_return;
+}
+
+Task move_parts(Attempt& attempt, const Call& call, Choice choice) {
+  switch (call.signature.kind) {
+    case OperationKind::all_gather:
+      return all_gather(attempt, call, choice);
+    case OperationKind::gather:
+      return gather_direct(attempt, attempt.team, call.in[0], call.out, call.signature.root);
+    case OperationKind::scatter:
+      return scatter_direct(attempt, attempt.team, call.in, call.out[0], call.signature.root);
+    case OperationKind::reduce_scatter:
+      return reduce_scatter(attempt, call, choice);
+    case OperationKind::all_to_all:
+      return all_to_all_direct(attempt, attempt.team, call.in, call.out);
+    default:
+      throw InternalError("an operation that moves no parts");
+  }
+}
+
+/// What a gather has in place already is no change of its input.
+bool in_place(const Attempt& attempt, const Call& call, const ConstArray& in, const Array& out) {
+  const bool gathers = call.signature.kind == OperationKind::all_gather ||
+                       call.signature.kind == OperationKind::gather;
+  return gathers && &out == &call.out[attempt.talk.self()] && in.data == out.data;
+}
+
+bool changes_an_input(const Attempt& attempt, const Call& call, const Array& out) {
+  return std::any_of(call.in.begin(), call.in.end(), [&](const ConstArray& in) {
+    return overlap(in, out) && !in_place(attempt, call, in, out);
+  });
+}
+
+/// Outputs that share memory with inputs lie elsewhere until the operation commits: inputs are read
+/// to the end, and are as they were if it is aborted. `call`: a copy, changed and kept here.
+Task move_apart(Attempt& attempt, Call call, Choice choice) {
+  std::vector<Array> out = call.out;
+  for (size_t part = 0; part < out.size(); ++part) {
+    if (!changes_an_input(attempt, call, call.out[part])) continue;
+    std::byte* result = attempt.undo.scratch(out[part].bytes());
+    attempt.undo.stage(out[part].data, result, out[part].bytes());
+    out[part].data = result;
+  }
+  call.out = std::move(out);
+  Task moved = move_parts(attempt, call, choice);
+  co_await moved;
 }
 
 }  // namespace
@@ -192,6 +233,55 @@ size_t Call::bytes_written() const {
   return bytes;
 }
 
+void Call::clear_places(uint32_t self, const std::vector<uint32_t>& ranks) const {
+  const OperationKind kind = signature.kind;
+  const bool gathers = kind == OperationKind::all_gather || kind == OperationKind::all_to_all ||
+                       (kind == OperationKind::gather && signature.root == self);
+  if (!gathers) return;
+  for (const uint32_t rank : ranks) {
+    if (rank < out.size() && out[rank].bytes() > 0) {
+      std::memset(out[rank].data, 0, out[rank].bytes());
+    }
+  }
+}
+
+namespace {
+
+bool lists_inputs(OperationKind kind) {
+  return kind == OperationKind::scatter || kind == OperationKind::reduce_scatter ||
+         kind == OperationKind::all_to_all;
+}
+bool lists_results(OperationKind kind) {
+  return kind == OperationKind::gather || kind == OperationKind::all_gather ||
+         kind == OperationKind::all_to_all;
+}
+/// A list with a part for each of `size` ranks; empty ones but for `ranks`.
+template <typename List>
+List spread_list(const List& parts, const std::vector<uint32_t>& ranks, size_t size) {
+  List places(size);
+  for (size_t place = 0; place < ranks.size(); ++place) places[ranks[place]] = parts[place];
+  return places;
+}
+
+}  // namespace
+
+bool Call::has_parts_for(size_t ranks) const {
+  return (!lists_inputs(signature.kind) || in.size() == ranks) &&
+         (!lists_results(signature.kind) || out.size() == ranks);
+}
+
+bool Call::own_part_fits(uint32_t self) const {
+  const size_t given = in[lists_inputs(signature.kind) ? self : 0].elements;
+  return out[lists_results(signature.kind) ? self : 0].elements == given;
+}
+
+Call Call::spread(const std::vector<uint32_t>& ranks, size_t size) const {
+  Call call = *this;
+  if (lists_inputs(signature.kind)) call.in = spread_list(in, ranks, size);
+  if (lists_results(signature.kind)) call.out = spread_list(out, ranks, size);
+  return call;
+}
+
 Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
   switch (call.signature.kind) {
     case OperationKind::barrier:
@@ -204,15 +294,17 @@ Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
     case OperationKind::broadcast:
       return broadcast(attempt, call, choice);
     case OperationKind::all_gather:
-      return all_gather(attempt, call, choice);
     case OperationKind::gather:
-      return gather_direct(attempt, attempt.team, call.in[0], call.out, call.signature.root);
     case OperationKind::scatter:
-      return scatter_direct(attempt, attempt.team, call.in, call.out[0], call.signature.root);
     case OperationKind::reduce_scatter:
-      return reduce_scatter(attempt, call, choice);
-    case OperationKind::all_to_all:
-      return all_to_all_direct(attempt, attempt.team, call.in, call.out);
+    case OperationKind::all_to_all: {
+      const bool apart = std::none_of(call.out.begin(), call.out.end(), [&](const Array& out) {
+        return changes_an_input(attempt, call, out);
+      });
+      return apart ? move_parts(attempt, call, choice) : move_apart(attempt, call, choice);
+    }
+    case OperationKind::close:
+      break;  // A queue's own; see engine/parting.cpp.
   }
   throw InternalError("an operation of no kind");
 }

@@ -21,6 +21,15 @@ struct Call {
   size_t parts() const { return in.size() > out.size() ? in.size() : out.size(); }
   /// Of its results, on this rank.
   size_t bytes_written() const;
+  /// Fills the places of `ranks` in its results with zeros, on this rank.
+  void clear_places(uint32_t self, const std::vector<uint32_t>& ranks) const;
+  /// Whether each of its lists, on this rank, has so many parts.
+  bool has_parts_for(size_t ranks) const;
+  /// Whether this rank's part of its results is as long as what goes there.
+  bool own_part_fits(uint32_t self) const;
+  /// Returns the same call with a part for each of the group's `size` ranks, made from one with a
+  /// part for each of `ranks`; the other ranks' parts are empty.
+  Call spread(const std::vector<uint32_t>& ranks, size_t size) const;
 };
 
 /// All data of the operation, without the commit round. The call outlives it.

@@ -179,6 +179,9 @@ void Driver::run() {
       lock.lock();
       continue;
     }
+    lock.unlock();
+    const bool closing = engine_.closing();
+    lock.lock();
     if (quiet_naps < watch_naps) {
       for_thread_.wait_for(lock, watch_nap);
       const uint64_t launches = launches_.load();
@@ -194,10 +197,21 @@ void Driver::run() {
       drive_unattended();
     } else {
       thread_asleep_ = true;  // ordered before the look at what was started
-      for_thread_.wait(lock,
-                       [&] { return stop_ || news_told_ != news_ || launches_.load() != seen; });
+      const auto awake = [&] { return stop_ || news_told_ != news_ || launches_.load() != seen; };
+      bool woken = true;
+      if (closing) {
+        woken = for_thread_.wait_for(lock, nap_max, awake);
+      } else {
+        for_thread_.wait(lock, awake);
+      }
       thread_asleep_ = false;
-      quiet_naps = 0;
+      if (woken) {
+        quiet_naps = 0;
+      } else if (!driven_) {
+        // Nobody waits for the end of a group, nor rings for it.
+        const Wheel wheel(*this, lock);
+        while (engine_.poll(true)) continue;
+      }
     }
     if (!lock.owns_lock()) lock.lock();
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collectives/engine/engine_turn.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -19,30 +20,12 @@ constexpr Instant asked_again_for = std::chrono::seconds(2);
 
 }  // namespace
 
-/// Holds the lock; tells of what has ended once it has let go.
-class Engine::Turn {
- public:
-  explicit Turn(Engine& engine, bool patiently = false) : engine_(engine) {
-    patiently ? engine.mutex_.lock_patiently() : engine.mutex_.lock();
-  }
-  ~Turn() {
-    std::vector<std::shared_ptr<Outcome>> finished;
-    finished.swap(engine_.around_.finished);
-    engine_.mutex_.unlock();
-    for (const std::shared_ptr<Outcome>& outcome : finished) outcome->announce();
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
- private:
-  Engine& engine_;
-};
-
 Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock)
     : clock_(std::move(clock)), transport_(std::move(transport)) {
   around_.transport = transport_.get();
   around_.self = options.self;
   around_.on_failure = options.on_failure;
+  around_.places = options.places;
   around_.chunk_bytes = options.chunk_bytes;
   around_.mutant = options.mutant;
 }
@@ -50,34 +33,6 @@ Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Cloc
 void Engine::use(MembershipControl& control) {
   const std::lock_guard lock(mutex_);
   around_.control = &control;
-}
-
-GroupId Engine::id_of(const std::string& name, const std::vector<Slot>& slots) {
-  std::vector<uint64_t> parts(name.begin(), name.end());
-  parts.push_back(~uint64_t{0});
-  parts.insert(parts.end(), slots.begin(), slots.end());
-  return fingerprint(parts);
-}
-
-bool Engine::add_group(const GroupIdentity& identity) {
-  const std::lock_guard lock(mutex_);
-  const auto before = committed_before_.find(identity.id);
-  const Sequence committed = before != committed_before_.end() ? before->second : 0;
-  const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
-  if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
-  messages_.try_emplace(identity.id, around_, identity);
-  if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
-    queue(identity.id).fail(why);
-    messages_.at(identity.id).fail(why);
-  }
-  return committed > 0;
-}
-
-OperationQueue& Engine::queue(GroupId group) {
-  return queues_.at(group);
-}
-const OperationQueue& Engine::queue(GroupId group) const {
-  return queues_.at(group);
 }
 
 GroupIdentity Engine::identity(GroupId group) const {
@@ -98,6 +53,7 @@ std::shared_ptr<Operation> Engine::start(GroupId group, Call call,
 std::shared_ptr<Outcome> Engine::send(GroupId group, ConstArray array, uint32_t to, uint64_t tag,
                                       std::chrono::nanoseconds timeout) {
   const Turn turn(*this, true);
+  queue(group);
   return messages_.at(group).send(array, to, tag, clock_(), timeout);
 }
 
@@ -105,6 +61,7 @@ std::shared_ptr<Outcome> Engine::receive(GroupId group, Array array, std::option
                                          uint64_t tag, std::chrono::nanoseconds timeout) {
   const Instant now = clock_();
   const Turn turn(*this, true);
+  queue(group);
   PointToPoint& messages = messages_.at(group);
   auto outcome = messages.receive(array, from, tag, now, timeout);
   messages.poll(now, PointToPoint::Attention::nobody);
@@ -127,6 +84,7 @@ bool Engine::poll_queues() {
     if (attended != PointToPoint::Attention::nobody || !messages.idle())
       moved = messages.poll(now, attended) || moved;
   }
+  if (!closing_.empty()) forget_groups();
   look_at_farewell();
   return moved;
 }
@@ -145,10 +103,12 @@ bool Engine::prepare_to_sleep() {
 
 bool Engine::busy() const {
   const std::lock_guard lock(mutex_);
-  const auto works = [](const auto& entry) { return !entry.second.idle(); };
+  const Instant now = clock_();
   return attention() != PointToPoint::Attention::nobody ||
-         std::any_of(queues_.begin(), queues_.end(), works) ||
-         std::any_of(messages_.begin(), messages_.end(), works);
+         std::any_of(queues_.begin(), queues_.end(),
+                     [&](const auto& entry) { return !entry.second.idle(now); }) ||
+         std::any_of(messages_.begin(), messages_.end(),
+                     [](const auto& entry) { return !entry.second.idle(); });
 }
 
 std::optional<Instant> Engine::next_deadline() const {
@@ -177,10 +137,39 @@ void Engine::repair(Epoch last) {
   for (auto& [id, queue] : queues_) queue.repair(last);
 }
 
+void Engine::repair_loss(Slot slot) {
+  const Epoch came = came_in(slot);
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, queue] : queues_) queue.repair_loss(slot, came);
+}
+
+// Nobody minds the failure of a group that is closed.
 bool Engine::failed() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& entry) { return entry.second.broken(); });
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+    return entry.second.broken() && entry.second.stage() == GroupStage::open;
+  });
+}
+
+bool Engine::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+    return entry.second.stopped() && entry.second.stage() == GroupStage::open;
+  });
+}
+
+bool Engine::refilled(Slot slot) const {
+  const std::lock_guard lock(mutex_);
+  return !around_.frozen && lost_before_.contains(slot) && around_.view.at(slot).has_value();
+}
+
+bool Engine::was_filled(Slot slot) const {
+  return came_in(slot) > 0;
+}
+
+uint32_t Engine::slots_found() const {
+  const std::lock_guard lock(mutex_);
+  return slots_found_;
 }
 
 View Engine::mended() const {
@@ -205,6 +194,7 @@ void Engine::cancel(const std::exception_ptr& why) {
     ended_ = why;
     for (auto& [id, queue] : queues_) queue.fail(why);
     for (auto& [id, messages] : messages_) messages.fail(why);
+    forget_groups();
     look_at_farewell();
   }
   on_news_();
@@ -300,7 +290,9 @@ std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
     progress.push_back({.group = id,
                         .slots = std::move(slots),
                         .committed = queue.committed(),
-                        .begun = queue.begun()});
+                        .begun = queue.begun(),
+                        .label = queue.identity().label,
+                        .stage = queue.stage()});
   }
   return progress;
 }
@@ -309,23 +301,23 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   {
     const std::lock_guard lock(mutex_);
     const Instant now = clock_();
-    for (const Member& member : verdict.next.members) {
-      if (!around_.view.contains(member)) came_in_[member.slot] = verdict.next.epoch;
-    }
+    note_places(verdict);
     around_.view = verdict.next;
     if (verdict.mends) mended_ = verdict.next;
     around_.quorum_missing.reset();
     ++around_.counters.epochs;
     if (!transport_) return;
     transport_->begin_epoch(verdict.next, contacts);
-    for (const GroupProgress& group : verdict.groups)
-      committed_before_[group.group] = group.committed;
+    told_.clear();
+    for (const GroupProgress& group : verdict.groups) told_[group.group] = group;
+    around_.founded.clear();
+    rename_foundings();
     for (auto& [id, queue] : queues_) {
-      const auto said = committed_before_.find(id);
-      const Sequence committed = said != committed_before_.end() ? said->second : queue.committed();
+      const auto said = told_.find(id);
       if (id == 0) queue.extend(verdict.next.slots);
-      queue.install(verdict, committed, now);
+      queue.install(verdict, said != told_.end() ? &said->second : nullptr, now);
     }
+    around_.founded.clear();  // What this verdict has ended was founded in the epoch before.
     around_.frozen = false;
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);
@@ -336,8 +328,32 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
   on_news_();
 }
 
+void Engine::note_places(const Verdict& verdict) {
+  const View& next = verdict.next;
+  if (around_.view.epoch == 0) {
+    // What was lost before this process came it has not seen: to it, whoever is there has come.
+    const bool founder = next.epoch == 1;
+    for (Slot slot = 0; slot < next.slots && !founder; ++slot) lost_before_.insert(slot);
+    slots_found_ = founder ? next.slots : around_.self + 1;
+    for (const GroupProgress& group : verdict.groups) {
+      if (group.group != 0) continue;
+      slots_found_ = std::max(slots_found_, static_cast<uint32_t>(group.slots.size()));
+    }
+  }
+  lost_before_.insert(verdict.lost.begin(), verdict.lost.end());
+  for (const Member& member : next.members) {
+    if (!around_.view.contains(member)) came_in_[member.slot] = next.epoch;
+  }
+}
+
 void Engine::fenced(Epoch epoch, const std::string& why) {
   if (around_.mutant == EngineMutant::fence_ignored) return;
+  {
+    // Who belongs to the job now this process cannot know; it does not.
+    const std::lock_guard lock(mutex_);
+    around_.view.epoch = std::max(around_.view.epoch, epoch);
+    around_.view.members.clear();
+  }
   cancel(std::make_exception_ptr(tokenyard::Fenced(epoch, why)));
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,17 @@ namespace tokenyard::collectives {
 struct EngineOptions {
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
+  Places places = Places::kept;
   size_t chunk_bytes = size_t{128} << 10;
   EngineMutant mutant = EngineMutant::none;
+};
+
+/// A group in the making: done when all its ranks are there.
+struct Founding {
+  /// Null if the others made the group before this process came.
+  std::shared_ptr<Operation> barrier;
+  GroupId id = 0;        ///< under the engine's lock until the barrier is done
+  bool awaited = false;  ///< somebody waits for it
 };
 
 class Engine final : public Participant {
@@ -34,12 +44,23 @@ class Engine final : public Participant {
   /// something to `announce`. The control plane's thread runs no caller's code.
   void on_news(std::function<void()> call) { on_news_ = std::move(call); }
 
-  /// What all ranks of a group call it by; world: 0.
-  static GroupId id_of(const std::string& name, const std::vector<Slot>& slots);
-  /// Throws InvalidArgument if there is one of this name. True: operations of it have been done
-  /// already, before this process came.
+  /// Adds a group whose number its ranks know. Throws InvalidArgument if there is one of it. True:
+  /// operations of it have been done already, before this process came.
   bool add_group(const GroupIdentity& identity);
   GroupIdentity identity(GroupId group) const;
+
+  /// Makes a group of a name and slots together with its other ranks, or enters one that they have
+  /// made before this process came (engine_groups.cpp). Throws InvalidArgument if one of this name
+  /// and slots is open here. Ends with `end_founding`, whatever became of it.
+  std::shared_ptr<Founding> found_group(GroupIdentity identity, std::chrono::nanoseconds timeout);
+  void end_founding(const std::shared_ptr<Founding>& founding);
+  /// No more calls of this group. What is under way goes on; once all its ranks have closed it, it
+  /// is forgotten, and what it used given back.
+  void close_group(GroupId group);
+  /// Some group is closed here and not yet by all its ranks.
+  bool closing() const;
+  /// How many groups there are, those included that are being closed.
+  size_t groups() const;
 
   std::shared_ptr<Operation> start(GroupId group, Call call, std::chrono::nanoseconds timeout);
 
@@ -60,12 +81,22 @@ class Engine final : public Participant {
   bool frozen() const;
   /// Groups that have failed work again, if that was known in epoch `last` or before.
   void repair(Epoch last);
+  /// Forgets the loss of the slot's former processes, of which the present one has taken the place.
+  void repair_loss(Slot slot);
   /// Some group has failed and not been repaired.
   bool failed() const;
+  /// Some group has failed in a way that not all its ranks may know of.
+  bool stopped() const;
   /// The last epoch that has mended all groups; epoch 0: none.
   View mended() const;
+  /// A process holds the slot, and another one has lost it since this one came; nothing is frozen.
+  bool refilled(Slot slot) const;
+  /// Some process has held the slot.
+  bool was_filled(Slot slot) const;
   /// The epoch in which the slot's last process came.
   Epoch came_in(Slot slot) const;
+  /// How many slots there were before this process came, its own counted.
+  uint32_t slots_found() const;
   void cancel(const std::exception_ptr& why);
   /// Tells of operations that the control plane has ended.
   void announce();
@@ -92,10 +123,16 @@ class Engine final : public Participant {
  private:
   class Turn;
   bool poll_queues();
+  void note_places(const Verdict& verdict);
   PointToPoint::Attention attention() const;
   void look_at_farewell();
+  /// Throws InvalidArgument if it is closed.
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
+  void insert_group(const GroupIdentity& identity, Sequence committed);
+  GroupId founding_id(uint64_t label) const;
+  void rename_foundings();
+  void forget_groups();
 
   const Clock clock_;
   std::shared_ptr<Transport> transport_;  // null once closed
@@ -105,9 +142,13 @@ class Engine final : public Participant {
   Surroundings around_;
   std::map<GroupId, OperationQueue> queues_;
   std::map<GroupId, PointToPoint> messages_;
-  std::map<GroupId, Sequence> committed_before_;  // of groups that this process has not called yet
+  std::map<GroupId, GroupProgress> told_;                    // by the last verdict
+  std::map<uint64_t, std::shared_ptr<Founding>> foundings_;  // by label
+  std::set<GroupId> closing_;
   View mended_;
   std::map<Slot, Epoch> came_in_;
+  std::set<Slot> lost_before_;  // slots that a process has lost since this one came
+  uint32_t slots_found_ = 0;
   Instant attentive_until_{}, asked_again_until_{};
   std::exception_ptr leaving_;
   std::shared_ptr<Outcome> farewell_;  // not done until all messages have been received

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "collectives/engine/operation_queue.hpp"
+#include "collectives/engine/stopped.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -15,6 +16,10 @@ namespace {
 
 /// How long after its deadline an operation waits for the others to agree on what has happened.
 constexpr Instant patience = std::chrono::seconds(2);
+
+/// After a failure that not every rank may know of.
+constexpr std::string_view continued_by =
+    "Collectives.recover or shrink, on every rank, continues it";
 
 /// What an operation has at least in a new epoch: another rank's deadline may have begun it, whose
 /// word is still on its way.
@@ -32,6 +37,7 @@ void OperationQueue::refuse(const Refusal& refusal) {
   // Nobody has committed: each rank that has called what this one has not is among those who must
   // enter the round, and its frames are refused by whoever hears them first.
   run_.stop();
+  parting_.reset();
   refusal_ = refusal;
   phase_ = Phase::refusing;
   talk_->refuse(attempt_->team.ranks, refusal);
@@ -52,11 +58,28 @@ void OperationQueue::finish_refusal() {
   // Nothing of the operation is under way any more: its arrays are the caller's again.
   undo_.restore();
   ++committed_;  // done for good, though nothing was
+  if (queue_.empty()) {
+    phase_ = Phase::idle;  // Others have called something of a group that this rank has closed.
+    return;
+  }
+  if (refusal_.one == refusal_.other) {
+    return finish_head(std::make_exception_ptr(
+        InvalidArgument(what, unplaced_parts(),
+                        fmt::format("{} on rank {} with {} parts", describe(refusal_.one_called),
+                                    refusal_.one, refusal_.one_bytes),
+                        refusal_.one)));
+  }
   finish_head(std::make_exception_ptr(
       InvalidArgument(what, mine_is_other ? other : one, mine_is_other ? one : other, with)));
 }
 
-void OperationQueue::fail_locally(std::exception_ptr error) {
+void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
+  if (queue_.empty()) {  // It was parting.
+    open_conversation();
+    take_back();
+    unusable_ = true;
+    return;
+  }
   const bool quiet = talk_->push();
   take_back();
   if (quiet) {
@@ -69,29 +92,94 @@ void OperationQueue::fail_locally(std::exception_ptr error) {
     open_conversation();  // frames are half said, of memory that goes back to the caller
   }
   unusable_ = true;
-  break_with(error);
+  break_with(error, title(*queue_.front()) + " went wrong on this rank", now);
 }
 
-void OperationQueue::break_with(const std::exception_ptr& error) {
-  failure_ = {.known_in = around_.view.epoch, .error = error};
-  while (!queue_.empty()) finish_head(error);
+void OperationQueue::break_by_peer(const WaitFacts& facts, Instant now) {
+  take_back();
+  unusable_ = true;
+  std::exception_ptr error = std::make_exception_ptr(PeerTimeout(facts));
+  std::string why = why_expired(facts);
+  if (facts.rank == identity_.self) {
+    // The others have waited for this very rank, which would not know itself in their words.
+    why = fmt::format("this rank came too late to {}, for which the others waited {:.3f} s",
+                      title(*queue_.front()), facts.waited_s);
+    error = with_sentence(error, fmt::format("{} has not happened: {}. {}", title(*queue_.front()),
+                                             why, continued_by));
+  }
+  break_with(error, std::move(why), now);
+}
+
+std::string OperationQueue::why_expired(const WaitFacts& facts) const {
+  const bool known = facts.rank != identity_.self;
+  return fmt::format("{} was not done within {:.3f} s{}", title(*queue_.front()), facts.waited_s,
+                     known ? fmt::format(", for want of rank {}", facts.rank) : "");
+}
+
+void OperationQueue::break_with(const std::exception_ptr& error, std::string why, Instant now) {
+  failure_ = {
+      .known_in = around_.view.epoch, .error = error, .lost = {}, .at = now, .why = std::move(why)};
+  if (!queue_.empty()) finish_head(error);
+  for (Sequence sequence = committed_ + 2; !queue_.empty(); ++sequence) {
+    finish_head(refused(*queue_.front(), sequence));
+  }
 }
 
 std::exception_ptr OperationQueue::aborted(const Operation& operation, Sequence sequence) const {
+  std::vector<uint32_t> lost;
+  for (const auto& [rank, known_in] : failure_->lost) lost.push_back(rank);
   // They were lost in the epoch before.
   return std::make_exception_ptr(OperationAborted(name_of(operation.call.signature.kind), sequence,
-                                                  failure_->known_in - 1, failure_->lost));
+                                                  failure_->known_in - 1, std::move(lost)));
 }
 
-void OperationQueue::break_for(std::vector<uint32_t> lost) {
-  failure_ = {.known_in = around_.view.epoch, .error = nullptr, .lost = std::move(lost)};
+std::exception_ptr OperationQueue::refused(const Operation& operation, Sequence sequence) const {
+  const double ago = std::chrono::duration<double>(operation.called - failure_->at).count();
+  const auto sentence = [&](std::string_view why, std::string_view continued) {
+    return fmt::format("{} was not begun: the group stopped in epoch {}, {:.3f} s before: {}. {}",
+                       title(operation, sequence), failure_->known_in, std::max(ago, 0.0), why,
+                       continued);
+  };
+  if (failure_->error) return with_sentence(failure_->error, sentence(failure_->why, continued_by));
+  std::vector<uint32_t> lost;
+  for (const auto& [rank, known_in] : failure_->lost) lost.push_back(rank);
+  return with_sentence(
+      aborted(operation, sequence),
+      sentence(fmt::format("rank{} {} {} lost", lost.size() == 1 ? "" : "s", fmt::join(lost, ", "),
+                           lost.size() == 1 ? "was" : "were"),
+               "Collectives.recover, replace or shrink continues it"));
+}
+
+void OperationQueue::break_for(const std::vector<uint32_t>& lost, Instant now) {
+  std::map<uint32_t, Epoch> all;
+  if (failure_ && !failure_->error) all = std::move(failure_->lost);
+  for (const uint32_t rank : lost) all[rank] = around_.view.epoch;
+  failure_ = {.known_in = around_.view.epoch,
+              .error = nullptr,
+              .lost = std::move(all),
+              .at = now,
+              .why = {}};
   for (Sequence sequence = committed_ + 1; !queue_.empty(); ++sequence) {
     finish_head(aborted(*queue_.front(), sequence));
   }
 }
 
+void OperationQueue::repair(Epoch last) {
+  if (failure_ && failure_->known_in <= last) failure_.reset();
+}
+
+void OperationQueue::repair_loss(Slot slot, Epoch came_in) {
+  if (!failure_) return;
+  if (failure_->error) return repair(came_in);
+  std::erase_if(failure_->lost, [&](const auto& entry) {
+    return identity_.slots[entry.first] == slot && entry.second <= came_in;
+  });
+  if (failure_->lost.empty()) failure_.reset();
+}
+
 void OperationQueue::fail(const std::exception_ptr& why) {
   failed_ = why;
+  over_ = stage_ != GroupStage::open;
   open_conversation();
   unusable_ = true;
   if (phase_ != Phase::idle) take_back();
@@ -137,6 +225,8 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
 }
 
 void OperationQueue::accuse(uint32_t rank) const {
+  // The others may have closed a group that this process has entered, and used nothing of it yet.
+  if (identity_.label != 0 && committed_ > 0 && last_committed_.empty()) return;
   around_.control->accuse(
       {.slot = identity_.slots[rank], .group = identity_.id, .sequence = committed_ + 1},
       around_.view.epoch);
@@ -149,23 +239,25 @@ void OperationQueue::expire(Instant now) {
     give_up(now);
 }
 
-void OperationQueue::give_up(Instant) {
+void OperationQueue::give_up(Instant now) {
   const WaitFacts facts = *expired_;
   open_conversation();
   if (phase_ != Phase::idle) take_back();
   unusable_ = true;
   if (around_.quorum_missing) {
-    break_with(std::make_exception_ptr(
-        QuorumLost(around_.quorum_missing->answering, around_.quorum_missing->needed)));
+    const QuorumFacts& quorum = *around_.quorum_missing;
+    break_with(std::make_exception_ptr(QuorumLost(quorum.answering, quorum.needed)),
+               "too few ranks answered", now);
   } else {
-    break_with(std::make_exception_ptr(PeerTimeout(facts)));
+    break_with(std::make_exception_ptr(PeerTimeout(facts)), why_expired(facts), now);
   }
 }
 
-void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant now) {
+void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, Instant now) {
   open_conversation();
   attempt_.reset();
   if (failed_) return;
+  const Sequence committed = told != nullptr ? told->committed : committed_;
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 
   if (committed > committed_) {
@@ -176,11 +268,13 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
       finish_refusal();
     } else if (phase_ == Phase::idle && queue_.empty()) {
       committed_ = committed;  // a newcomer, or one that gave up before the others agreed
+      last_committed_ = team_members_;
     } else {
       throw InternalError(fmt::format("operation {} of group \"{}\" is said to be done", committed,
                                       identity_.name));
     }
   }
+  if (end_parting(told)) return;
   const bool under_way = phase_ != Phase::idle && phase_ != Phase::awaiting_ranks;
   if (under_way && phase_ == Phase::refusing) {
     finish_refusal();  // whoever does not know of it is told by what it then hears
@@ -204,7 +298,7 @@ void OperationQueue::install(const Verdict& verdict, Sequence committed, Instant
       facts.phase = title(*queue_.front()) + have_not_begun(late);
     }
     tell_of_failure(facts);
-    break_with(std::make_exception_ptr(PeerTimeout(facts)));
+    break_with(std::make_exception_ptr(PeerTimeout(facts)), why_expired(facts), now);
   } else if (phase_ == Phase::awaiting_ranks &&
              identity_.active_ranks(verdict.next).size() == identity_.slots.size()) {
     run_again(now);
@@ -228,7 +322,7 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
   expired_.reset();
   switch (around_.on_failure) {
     case OnFailure::raise:
-      break_for(lost);
+      break_for(lost, now);
       break;
     case OnFailure::exclude:
       if (!queue_.empty()) run_again(now);

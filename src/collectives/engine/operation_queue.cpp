@@ -57,15 +57,18 @@ uint64_t OperationQueue::bytes_sent() const {
 }
 
 std::string OperationQueue::title(const Operation& operation) const {
-  return fmt::format("{} {} of group \"{}\"", name_of(operation.call.signature.kind),
-                     committed_ + 1, identity_.name);
+  return title(operation, committed_ + 1);
+}
+
+std::string OperationQueue::title(const Operation& operation, Sequence sequence) const {
+  return fmt::format("{} {} of group \"{}\"", name_of(operation.call.signature.kind), sequence,
+                     identity_.name);
 }
 
 void OperationQueue::add(std::shared_ptr<Operation> operation) {
   ++around_.counters.operations;
   if (failed_ || broken()) {
-    const std::exception_ptr error = failed_ ? failed_ : failure_->error;
-    around_.finish(operation, error ? error : aborted(*operation, committed_ + 1));
+    around_.finish(operation, failed_ ? failed_ : refused(*operation, committed_ + 1));
     return;
   }
   queue_.push_back(std::move(operation));
@@ -73,28 +76,29 @@ void OperationQueue::add(std::shared_ptr<Operation> operation) {
 
 bool OperationQueue::poll(Instant now) {
   if (failed_) return false;
-  if (queue_.empty()) {
+  if (queue_.empty() && stage_ == GroupStage::open) {
     if (talk_) talk_->push();  // the last word of the operation before
     return false;
   }
   bool moved = false;
   if (!around_.frozen && !unusable_) {
     try {
-      if (phase_ == Phase::idle) begin(now);
+      if (phase_ == Phase::idle) queue_.empty() ? begin_parting(now) : begin(now);
       const Sequence before = committed_;
       advance();
       moved = run_.take_progress() || committed_ != before;
       moved = talk_->take_moved() || moved;
       const bool waits = phase_ == Phase::running || phase_ == Phase::committing;
-      if (!moved && waits && now > began_ + unusual) talk_->look_around(attempt_->team.ranks);
+      const bool parts = phase_ == Phase::parting && !over_;
+      if (!moved && ((waits && now > began_ + unusual) || (parts && now > began_ + slow))) {
+        talk_->look_around(attempt_->team.ranks);
+      }
     } catch (const CallsDiffer& differ) {
       refuse(differ.refusal);
     } catch (const BrokenByPeer& broken) {
-      take_back();
-      unusable_ = true;
-      break_with(std::make_exception_ptr(PeerTimeout(broken.breakage.facts())));
+      break_by_peer(broken.breakage.facts(), now);
     } catch (...) {
-      fail_locally(std::current_exception());
+      fail_locally(std::current_exception(), now);
     }
   }
   if (!queue_.empty()) look_at_the_clock(now);
@@ -109,7 +113,8 @@ void OperationQueue::begin(Instant now) {
   // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
   const Call& call = operation.call;
   const size_t ranks_now = identity_.slots.size();
-  if (call.has_parts(identity_.self) && call.parts() < ranks_now) {
+  if (around_.places == Places::kept && call.has_parts(identity_.self) &&
+      call.parts() < ranks_now) {
     return finish_head(std::make_exception_ptr(
         OperationAborted(name_of(call.signature.kind), committed_ + 1, around_.view.epoch, {})));
   }
@@ -128,6 +133,10 @@ void OperationQueue::begin(Instant now) {
     finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
                                                          around_.lost_in(), {signature.root})));
     return;
+  }
+  if (around_.places == Places::compact && call.has_parts(identity_.self)) {
+    place_parts(operation);
+    if (phase_ == Phase::refusing) return;
   }
   operation.shape = shape_of(attempt_->team, attempt_->host_of);
   operation.chosen = choose(signature.kind, signature.type, operation.call.bytes, operation.shape,
@@ -163,6 +172,10 @@ void OperationQueue::prepare_attempt() {
                            .host_of = std::move(host_of),
                            .chunk_bytes = around_.chunk_bytes,
                            .large = false});
+  team_members_.clear();
+  for (const uint32_t rank : attempt_->team.ranks) {
+    team_members_.push_back(*around_.view.at(identity_.slots[rank]));
+  }
 }
 
 std::string OperationQueue::choice(OperationKind kind, size_t bytes) const {
@@ -180,7 +193,7 @@ void OperationQueue::extend(uint32_t slots) {
 
 Task OperationQueue::operate() {
   const Operation& operation = *queue_.front();
-  Task data = perform(*attempt_, operation.call, operation.chosen);
+  Task data = perform(*attempt_, operation.placed_call(), operation.chosen);
   co_await data;
   if (around_.mutant == EngineMutant::round_skipped) co_return;
   phase_ = Phase::committing;
@@ -193,15 +206,22 @@ void OperationQueue::advance() {
     if (talk_->refused(attempt_->team.ranks)) finish_refusal();
     return;
   }
-  if (phase_ != Phase::running && phase_ != Phase::committing) return;
+  if (phase_ != Phase::running && phase_ != Phase::committing && phase_ != Phase::parting) return;
   talk_->push();
-  if (run_.poll()) commit();
+  if (over_ || !run_.poll()) return;
+  if (phase_ == Phase::parting) {
+    over_ = true;
+  } else {
+    commit();
+  }
 }
 
 void OperationQueue::commit() {
   undo_.commit();
+  settle_results(*queue_.front());
   ++committed_;
   ++around_.counters.committed;
+  if (committed_ == 1 && identity_.label != 0) ++around_.founded[identity_.label];
   finish_head(nullptr);
 }
 

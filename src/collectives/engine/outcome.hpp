@@ -47,6 +47,7 @@ class Outcome {
   /// See Work.
   virtual uint32_t source() const { return 0; }
   virtual std::string choice() const { return {}; }
+  virtual std::vector<uint32_t> missing_ranks() const { return {}; }
 
  private:
   std::atomic<bool> done_ = false;

@@ -71,6 +71,7 @@ class PointToPoint {
   std::optional<Slot> unreceived_by() const;
   std::optional<Instant> next_deadline() const;
   void extend(uint32_t slots);
+  void rename(GroupId id) { identity_.id = id; }
   void install(const Verdict& verdict, Instant now);
   void fail(const std::exception_ptr& why);
   uint64_t bytes_sent() const;

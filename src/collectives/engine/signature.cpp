@@ -28,6 +28,8 @@ std::string name_of(OperationKind kind) {
       return "reduce_scatter";
     case OperationKind::all_to_all:
       return "all_to_all";
+    case OperationKind::close:
+      return "close";
   }
   return fmt::format("OperationKind({})", static_cast<int>(kind));
 }
@@ -39,7 +41,8 @@ bool is_rooted(OperationKind kind) {
 
 std::string describe(const Signature& signature) {
   const OperationKind kind = signature.kind;
-  if (kind == OperationKind::barrier || kind == OperationKind::monitored_barrier) {
+  if (kind == OperationKind::barrier || kind == OperationKind::monitored_barrier ||
+      kind == OperationKind::close) {
     return name_of(kind);
   }
   std::string text = name_of(kind) + "(";

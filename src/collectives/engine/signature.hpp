@@ -21,6 +21,7 @@ enum class OperationKind : uint8_t {
   scatter,
   reduce_scatter,
   all_to_all,
+  close,  ///< the end of the group
 };
 std::string name_of(OperationKind kind);
 bool is_rooted(OperationKind kind);

@@ -1,6 +1,7 @@
 /// What the groups of a process share: all of it under the engine's lock.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +23,7 @@ struct Surroundings {
   MembershipControl* control = nullptr;
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
+  Places places = Places::kept;
   size_t chunk_bytes = 0;
   EngineMutant mutant = EngineMutant::none;
 
@@ -29,6 +31,8 @@ struct Surroundings {
   bool frozen = true;  ///< no operation may commit, none makes progress
   std::optional<QuorumFacts> quorum_missing;
   MemoryPool pool{size_t{256} << 20};
+  /// Groups founded in this epoch, by label: the same on all their ranks.
+  std::map<uint64_t, uint64_t> founded;
 
   CollectivesCounters counters;
   /// To be announced by whoever lets go of the lock.
@@ -50,6 +54,7 @@ struct GroupIdentity {
   std::string name;
   std::vector<Slot> slots = {};  ///< by rank
   uint32_t self = 0;             ///< this process's rank
+  uint64_t label = 0;            ///< of its name and slots; 0: a group that is never closed
 
   std::vector<uint32_t> active_ranks(const View& view) const {
     std::vector<uint32_t> active;

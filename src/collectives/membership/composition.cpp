@@ -188,6 +188,17 @@ std::map<Slot, Member> admitted(const Evidence& evidence) {
   return members;
 }
 
+/// Members that somebody wants out.
+std::set<Slot> evicted(const Evidence& evidence) {
+  std::set<Slot> slots;
+  for (const auto& [slot, promise] : evidence.promises) {
+    for (const Member& member : promise.evicts) {
+      if (evidence.view.contains(member)) slots.insert(member.slot);
+    }
+  }
+  return slots;
+}
+
 /// The world's group grows with the job, and not everybody may know yet.
 std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>& others) {
   std::vector<Slot> slots;
@@ -210,6 +221,7 @@ std::vector<GroupProgress> merged(const Evidence& evidence) {
       GroupProgress& group = found->second;
       if (group.slots != progress.slots) group.slots = united(group.slots, progress.slots);
       group.begun = 0;
+      group.stage = std::max(group.stage, progress.stage);
       group.committed = evidence.mutant == Mutant::committed_is_least
                             ? std::min(group.committed, progress.committed)
                             : std::max(group.committed, progress.committed);
@@ -267,6 +279,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   std::vector<GroupProgress> ended = merged(evidence);
   const std::set<Slot> blamed = stalled(evidence.promises, ended, evidence.mutant);
   if (evidence.evict_stalled) part_with(blamed);
+  for (const Slot slot : evicted(evidence)) part_with({slot});
   std::map<Slot, Member> newcomers = admitted(evidence);
   for (const auto& [slot, newcomer] : newcomers) part_with({slot});
   kept = in_touch(kept);

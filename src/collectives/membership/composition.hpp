@@ -25,7 +25,7 @@ struct Evidence {
 
 /// The next view holds
 /// - members that have promised, since only those have frozen;
-/// - without those that leave or, if so wished, have stalled;
+/// - without those that leave, that somebody wants out or, if so wished, that have stalled;
 /// - with newcomers, for slots that somebody wants filled. A slot's old process makes way;
 /// - and of all the rest those that hear one another: who lacks most of the others' signs of life
 /// is

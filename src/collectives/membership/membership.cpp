@@ -24,8 +24,10 @@ void merge_commits(std::vector<GroupProgress>& into, const std::vector<GroupProg
         [](const GroupProgress& a, const GroupProgress& b) { return a.group < b.group; });
     if (place == into.end() || place->group != told.group)
       into.insert(place, told)->begun = 0;
-    else
+    else {
       place->committed = std::max(place->committed, told.committed);
+      place->stage = std::max(place->stage, told.stage);
+    }
   }
 }
 
@@ -210,6 +212,7 @@ void Membership::give_promise() {
   promise.suspected = roster_.suspected();
   promise.accusations.assign(accusations_.begin(), accusations_.end());
   promise.admits.assign(admits_.begin(), admits_.end());
+  promise.evicts.assign(evicts_.begin(), evicts_.end());
   promise.waiting = waiting_room_.all();
   promise.mends = mends();
   const Slot leader = acceptor_.promised.leader;
@@ -249,6 +252,7 @@ void Membership::install(const Verdict& verdict, Instant now) {
                 options_.mutant == Mutant::unpromised_members_kept,
             "who goes on has promised, and so has frozen");
   for (const Member& member : verdict.next.members) admits_.erase(member.slot);
+  evicts_.clear();
   waiting_room_.install(view_, verdict.next);
   view_ = verdict.next;
   last_ = verdict;
@@ -306,13 +310,28 @@ void Membership::accuse(const Accusation& accusation, Epoch seen_in, Instant now
   settle(now);
 }
 
-void Membership::admit(const std::vector<Slot>& slots, Instant now) {
-  admits_.insert(slots.begin(), slots.end());
+void Membership::admit(const std::vector<Slot>& slots, Epoch seen_in, Instant now) {
+  for (const Slot slot : slots) {
+    const Peer* const peer = roster_.at(slot);
+    const bool filled = peer != nullptr && peer->since > seen_in;
+    if (filled && options_.mutant != Mutant::wishes_never_late) continue;
+    if (peer == nullptr || may_spare_one()) admits_.insert(slot);
+  }
   settle(now);
 }
 
-void Membership::mend(Instant now) {
-  mending_ = true;
+void Membership::withdraw(const std::vector<Slot>& slots) {
+  for (const Slot slot : slots) admits_.erase(slot);
+}
+
+void Membership::evict(const Member& member, Instant now) {
+  if (member == self_ || !view_.contains(member) || !may_spare_one()) return;
+  evicts_.insert(member);
+  settle(now);
+}
+
+void Membership::mend(bool wanted, Instant now) {
+  mending_ = wanted;
   if (standing_ == Standing::member) beat(now);
   settle(now);
 }

@@ -25,6 +25,9 @@
 /// failures behind them (`mend`), and once all have, an epoch begins that mends: what failed before
 /// it cannot be told to anybody in it, so no operation that is called in it fails for that.
 /// Newcomers have nothing behind them, and are not asked, until ranks are lost or an epoch mends.
+/// Invariant: a wish names what its caller has seen: a slot to be filled says since which epoch, a
+/// process to be evicted says which one. So a wish that comes late does not touch the process that
+/// has come meanwhile.
 /// Invariant: a member is at most one epoch behind, since it must promise to be in the next but
 /// one. Invariant: nothing of an older epoch is accepted; who speaks in one is told how it ended,
 /// or that it is fenced.
@@ -113,12 +116,17 @@ class Membership {
   /// A newcomer has knocked, here or at another member.
   void knock(const Member& newcomer, Instant now);
   /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
-  /// beyond its end. A process that still holds one of them makes way, unless too few would remain;
-  /// that wish lasts until the epoch ends, others until they come true.
-  void admit(const std::vector<Slot>& slots, Instant now);
+  /// beyond its end. A slot that was filled after epoch `seen_in` is as wished already. A process
+  /// that still holds one of them makes way, unless too few would remain; that wish lasts until the
+  /// epoch ends, others until they come true or are withdrawn.
+  void admit(const std::vector<Slot>& slots, Epoch seen_in, Instant now);
+  void withdraw(const std::vector<Slot>& slots);
+  /// Puts this process out, unless too few would remain. Lasts until the epoch ends.
+  void evict(const Member& member, Instant now);
   /// Puts behind this member all that has failed, together with all the others: the first epoch
-  /// that begins after every member has said this mends. Until then it is said on and on.
-  void mend(Instant now);
+  /// that begins after every member has said this mends. Until then it is said on and on, or until
+  /// `wanted` is false.
+  void mend(bool wanted, Instant now);
   /// Members that have not said `mend` in this epoch. Empty if this one has not.
   std::vector<Slot> mends_late() const;
   /// Tells the others, on and on, that it will leave when its messages have been received.
@@ -163,6 +171,7 @@ class Membership {
   bool wants_change() const;
   bool is_admission_due() const;
   bool is_mending_due() const;
+  bool may_spare_one() const;
   bool mends() const { return mending_ || nothing_behind_; }
   uint32_t answering() const;
   bool can_lead() const;
@@ -196,6 +205,7 @@ class Membership {
   Roster roster_;
   WaitingRoom waiting_room_;
   std::set<Slot> admits_;
+  std::set<Member> evicts_;
   bool draining_ = false, leaving_ = false;
   bool mending_ = false;         ///< until an epoch mends
   bool nothing_behind_ = false;  ///< a newcomer that nothing has happened to

@@ -30,6 +30,13 @@ bool Membership::is_admission_due() const {
                      [&](Slot slot) { return waiting_room_.anybody_for(slot); });
 }
 
+/// A wish that cannot come true would end one epoch after the other. The witness is not asked where
+/// the members are enough without it.
+bool Membership::may_spare_one() const {
+  const Quorum quorum(view_, options_.witness, options_.mutant);
+  return view_.members.size() > quorum.needed;
+}
+
 bool Membership::is_mending_due() const {
   const auto& peers = roster_.peers();
   return mending_ && std::all_of(peers.begin(), peers.end(),
@@ -39,10 +46,10 @@ bool Membership::is_mending_due() const {
 /// This member's own: who says it because others do would keep all of them saying it.
 bool Membership::has_reason() const {
   const auto& peers = roster_.peers();
-  return leaving_ || highest_.round > 0 || !accusations_.empty() || is_admission_due() ||
-         is_mending_due() || std::any_of(peers.begin(), peers.end(), [](const Peer& peer) {
-           return !peer.is_heard() || peer.leaving;
-         });
+  return leaving_ || highest_.round > 0 || !accusations_.empty() || !evicts_.empty() ||
+         is_admission_due() || is_mending_due() ||
+         std::any_of(peers.begin(), peers.end(),
+                     [](const Peer& peer) { return !peer.is_heard() || peer.leaving; });
 }
 
 bool Membership::wants_change() const {

@@ -42,6 +42,7 @@ struct Promise {
   std::vector<Slot> suspected = {};          ///< whom the sender does not hear
   std::vector<Accusation> accusations = {};  ///< the sender's, ascending
   std::vector<Slot> admits = {};             ///< slots that may be filled
+  std::vector<Member> evicts = {};           ///< members to be put out
   std::vector<Member> waiting = {};          ///< newcomers that the sender knows of
   bool mends = false;                        ///< as in heartbeats
 };

@@ -9,7 +9,7 @@ namespace tokenyard::collectives {
 namespace {
 
 constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
-constexpr size_t kGroupBytes = 8 + 4 + 8 + 8;             // At least: without slots.
+constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 8 + 1;     // At least: without slots.
 constexpr size_t kAccusedBytes = 8 + 8 + 4 + kSlotBytes;  // At least: with one slot.
 
 void write(ByteWriter& to, Slot slot) {
@@ -33,6 +33,8 @@ void write(ByteWriter& to, const GroupProgress& group) {
   write(to, group.slots);
   to.number(group.committed);
   to.number(group.begun);
+  to.number(group.label);
+  to.number(static_cast<uint8_t>(group.stage));
 }
 /// Whoever is accused in one operation: a rank may have to name all the others in each group.
 struct AccusedIn {
@@ -131,6 +133,10 @@ GroupProgress read_group(ByteReader& from) {
   group.slots = read_slots(from);
   group.committed = from.number<Sequence>();
   group.begun = from.number<Sequence>();
+  group.label = from.number<uint64_t>();
+  const auto stage = from.number<uint8_t>();
+  from.require(stage <= static_cast<uint8_t>(GroupStage::closed));
+  group.stage = static_cast<GroupStage>(stage);
   return group;
 }
 std::vector<GroupProgress> read_groups(ByteReader& from) {
@@ -202,6 +208,7 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.suspected);
   write_accusations(to, body.accusations);
   write(to, body.admits);
+  write(to, body.evicts);
   write(to, body.waiting);
   to.flag(body.mends);
 }
@@ -212,6 +219,7 @@ void read_body(ByteReader& from, Promise& body) {
   body.suspected = read_slots(from);
   body.accusations = read_accusations(from);
   body.admits = read_slots(from);
+  body.evicts = read_newcomers(from);
   body.waiting = read_newcomers(from);
   body.mends = from.flag();
 }

@@ -26,6 +26,7 @@ enum class Mutant : uint8_t {
   leaders_never_replaced,    ///< one who has promised waits for that leader for ever
   quorum_is_enough,          ///< a leader goes on without those that have not promised yet
   goodbye_not_passed_on,     ///< what it says is forgotten if it comes after a promise
+  wishes_never_late,         ///< one for a slot that was filled meanwhile fills it once more
 };
 
 }  // namespace tokenyard::collectives

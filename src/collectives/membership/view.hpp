@@ -28,12 +28,22 @@ struct Member {
   auto operator<=>(const Member&) const = default;
 };
 
+/// How far the end of a group is. Its ranks close it one by one; once all of them have, and all
+/// know it, they forget it.
+enum class GroupStage : uint8_t {
+  open,
+  closing,  ///< a rank has closed it
+  closed,   ///< all ranks have closed it, as one of them knows
+};
+
 /// What a group has done, as one of its ranks knows. Also tells a newcomer which groups there are.
 struct GroupProgress {
   GroupId group = 0;
   std::vector<Slot> slots = {};  ///< ascending; all, whether their ranks live or not
   Sequence committed = 0;        ///< last operation that is done for good
   Sequence begun = 0;            ///< last one that this rank has begun; not in a verdict
+  uint64_t label = 0;            ///< of its name and ranks, alike on all processes; 0: the world
+  GroupStage stage = GroupStage::open;
   bool operator==(const GroupProgress&) const = default;
 };
 

@@ -64,6 +64,9 @@ class Transport {
   virtual void begin_epoch(const View& view, const Contacts& contacts) = 0;
 
   virtual std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) = 0;
+  /// Ends the channels of a group that all its ranks have closed, and gives back their memory and
+  /// sockets; what was sent still arrives. Nobody asks for channels of this group again.
+  virtual void release(GroupId) {}
   /// Whether the peer shares memory with this rank: what algorithms choose by.
   virtual bool same_host(Slot peer) const = 0;
   /// A number of the host that a member is on, this rank too, alike on all ranks. A transport that

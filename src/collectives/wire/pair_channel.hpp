@@ -44,13 +44,13 @@ class PairChannel final : public Channel {
     interconnected_ = body.get();
     body_ = std::move(body);
   }
-  /// For ever.
-  void end() {
+  /// For ever. Returns what there was, for whoever lets it go.
+  std::unique_ptr<Channel> end() {
     sent_ = bytes_sent();
     shared_ = nullptr;
     tcp_ = nullptr;
     interconnected_ = nullptr;
-    body_.reset();
+    return std::move(body_);
   }
   SharedChannel* shared() const { return shared_; }
   /// Over which it goes, or over which its ends meet.

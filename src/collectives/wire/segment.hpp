@@ -24,6 +24,7 @@ struct SegmentHeader {
     alignas(kLineBytes) std::atomic<uint32_t> word = 0;
   };
   std::array<Line, 2> asleep;              ///< [End] 1: ring my bell when you move a position
+  std::array<Line, 2> closed;              ///< [End] 1: this end has closed its channel
   std::array<RingPositions, 2> positions;  ///< [End] of the ring this end writes
   std::array<LoanWords, 2> loans;          ///< [End] of what this end lends
 };

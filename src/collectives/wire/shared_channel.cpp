@@ -40,6 +40,14 @@ SharedChannel::SharedChannel(Segment segment, End end, const Letterbox& letterbo
   }
 }
 
+SharedChannel::~SharedChannel() {
+  header_.closed[static_cast<size_t>(end_)].word.store(1);
+}
+
+bool SharedChannel::is_closed_by_peer() const {
+  return header_.closed[static_cast<size_t>(other(end_))].word.load() != 0;
+}
+
 size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
   if (!taken()) return 0;
   size_t sent = 0;

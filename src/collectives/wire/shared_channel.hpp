@@ -24,6 +24,7 @@ class SharedChannel final : public Channel {
   /// Rings with `letterbox`, which must outlive this. `lends`: what is sent may be lent.
   SharedChannel(Segment segment, End end, const Letterbox& letterbox, LetterboxAddress peer,
                 bool lends);
+  ~SharedChannel() override;
 
   size_t send_some(std::span<const std::byte> bytes) override;
   size_t receive_some(std::span<std::byte> into) override;
@@ -35,6 +36,8 @@ class SharedChannel final : public Channel {
   /// Whether both ends have the segment.
   bool taken() const { return taken_ || (taken_ = header_.taken.load() != 0); }
   void set_asleep(bool asleep);
+  /// Whether the other end has closed its channel.
+  bool is_closed_by_peer() const;
 
  private:
   void ring_if_asleep();

@@ -1,8 +1,10 @@
 #include "collectives/wire/tcp_channel.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -34,6 +36,32 @@ TcpChannel::~TcpChannel() {
   for (const FileDescriptor& socket : sockets_) {
     if (socket) (void)::shutdown(socket.native(), SHUT_RDWR);
   }
+}
+
+void TcpChannel::finish_sending() {
+  sends_ = false;
+  for (const FileDescriptor& socket : sockets_) {
+    if (socket) (void)::shutdown(socket.native(), SHUT_WR);
+  }
+}
+
+bool TcpChannel::discard_to_end() {
+  std::array<std::byte, kSmallBytes> waste;
+  bool end = true;
+  for (FileDescriptor& socket : sockets_) {
+    while (socket) {
+      const Moved moved = receive_now(socket, waste);
+      if (moved.over) socket.close();
+      if (moved.bytes == 0) break;
+    }
+    end = end && !socket;
+  }
+  return end;
+}
+
+bool TcpChannel::is_closed_by_peer() const {
+  pollfd first{.fd = sockets_.front().native(), .events = POLLRDHUP, .revents = 0};
+  return sockets_.front() && ::poll(&first, 1, 0) > 0;
 }
 
 void TcpChannel::add(uint32_t stripe, FileDescriptor socket) {

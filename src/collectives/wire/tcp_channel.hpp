@@ -29,6 +29,12 @@ class TcpChannel final : public Channel {
   void add(uint32_t stripe, FileDescriptor socket);
   /// Whether so much has moved that more than the first stripe will be wanted soon.
   bool is_busy() const { return sent_ + received_ > turn_bytes_ / 4; }
+  /// Sends nothing more; what has been sent still arrives.
+  void finish_sending();
+  /// Throws away what arrives. True once nothing can arrive any more.
+  bool discard_to_end();
+  /// Whether the other end sends nothing more, though what it has sent may not have been received.
+  bool is_closed_by_peer() const;
   /// Why something does not move any more; 0 if all is well.
   int error() const { return error_; }
 

@@ -60,6 +60,7 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
   }
   pairs_.clear();
   dials_.clear();
+  lingering_.clear();
   if (plugin_) {
     // A new one, so that nothing of the old epoch is under way any more.
     interconnect_.reset();
@@ -90,7 +91,46 @@ std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot p
     throw InvalidArgument("peer", fmt::format("another member of epoch {}", gate_.epoch()),
                           fmt::format("rank {}", peer));
   }
-  return find_or_make(group, lane, peer).channel;
+  Pair& pair = find_or_make(group, lane, peer);
+  pair.asked_for = true;
+  return pair.channel;
+}
+
+void WireTransport::release(GroupId group) {
+  std::erase_if(dials_, [&](const Dial& dial) { return dial.invitation().channel.group == group; });
+  std::erase_if(pairs_, [&](const auto& entry) {
+    const bool of_it = std::get<GroupId>(entry.first) == group;
+    if (of_it) let_go(entry.second);
+    return of_it;
+  });
+}
+
+void WireTransport::let_go(const Pair& pair) {
+  TcpChannel* const tcp = pair.channel->tcp();
+  std::unique_ptr<Channel> channel = pair.channel->end();
+  bytes_of_past_epochs_ += pair.channel->bytes_sent();
+  if (tcp == nullptr) return;
+  tcp->finish_sending();
+  lingering_.push_back({std::move(channel), tcp});
+}
+
+void WireTransport::let_go_of_strays() {
+  const auto is_known = [&](GroupId group) {
+    const auto first = pairs_.lower_bound(Line{group, Lane::collective, 0});
+    return std::any_of(first, pairs_.end(), [&](const auto& entry) {
+      return std::get<GroupId>(entry.first) == group && entry.second.asked_for;
+    });
+  };
+  std::erase_if(pairs_, [&](const auto& entry) {
+    const Pair& pair = entry.second;
+    if (pair.asked_for || pair.name.taker != gate_.self()) return false;
+    const PairChannel& channel = *pair.channel;
+    const bool closed = (channel.shared() != nullptr && channel.shared()->is_closed_by_peer()) ||
+                        (channel.tcp() != nullptr && channel.tcp()->is_closed_by_peer());
+    if (!closed || is_known(std::get<GroupId>(entry.first))) return false;
+    let_go(pair);
+    return true;
+  });
 }
 
 WireTransport::Pair& WireTransport::find_or_make(GroupId group, Lane lane, Slot peer) {
@@ -194,6 +234,8 @@ void WireTransport::look() {
   look_at_guests(now);
   dial_busy_pairs();
   look_at_dials(now);
+  let_go_of_strays();
+  std::erase_if(lingering_, [](Lingering& one) { return one.tcp->discard_to_end(); });
   unsettled_ = std::any_of(pairs_.begin(), pairs_.end(),
                            [&](const auto& entry) { return !is_settled(entry.second); });
 }
@@ -210,6 +252,10 @@ bool WireTransport::is_settled(const Pair& pair) const {
 
 void WireTransport::look_at_letters() {
   for (SharedNews& news : shared_.poll()) {
+    if (news.channel.maker == gate_.self() &&
+        !pairs_.contains({news.channel.group, news.channel.lane, news.channel.taker.slot})) {
+      continue;  // A refusal of what has been let go.
+    }
     Pair& pair = pair_of(news.channel);
     Peer& peer = peer_of(pair);
     if (news.channel.maker == gate_.self()) {
@@ -276,7 +322,7 @@ void WireTransport::prepare_to_sleep() {
   }
   if (interconnect_ && !interconnect_->prepare_to_sleep()) sleeper_.wake();
   const bool waiting =
-      shared_.is_waiting() || door_.is_short() ||
+      shared_.is_waiting() || door_.is_short() || !lingering_.empty() ||
       std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });
   nap_max_ns_ = waiting ? kNapWhileWaitingNs : kNapForeverNs;
 }

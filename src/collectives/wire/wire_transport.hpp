@@ -5,6 +5,12 @@
 /// posts a segment, or connects. The other one takes whatever comes, and may ask for TCP instead of
 /// a segment. So both always mean the same, and an engine that asks for a channel on one side only
 /// waits for nobody.
+///
+/// When a group is released both ends let go of its channels, each when it is told. Memory is
+/// unmapped at once, for what the other end has not read lies in its own mapping, too. A connection
+/// stays until both have said that they send nothing more: one that is closed with something unread
+/// in it would take along what is on its way. An invitation that comes after that makes a channel
+/// that nobody asks for; it goes when its maker lets go.
 #pragma once
 
 #include <atomic>
@@ -38,6 +44,7 @@ class WireTransport final : public Transport {
   void begin_epoch(const View& view, const Contacts& contacts) override;
   /// Throws InvalidArgument if the peer is no other member of the epoch.
   std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
+  void release(GroupId group) override;
   bool same_host(Slot peer) const override;
   uint64_t host_of(Slot slot) const override;
 
@@ -65,7 +72,13 @@ class WireTransport final : public Transport {
   struct Pair {
     ChannelName name;
     std::shared_ptr<PairChannel> channel;
-    uint32_t dialled = 0;  ///< stripes that this rank has begun to connect
+    uint32_t dialled = 0;    ///< stripes that this rank has begun to connect
+    bool asked_for = false;  ///< by the engine, and not only by the other end
+  };
+  /// Its other end may still receive.
+  struct Lingering {
+    std::unique_ptr<Channel> channel;
+    TcpChannel* tcp;
   };
 
   Peer& peer_of(const Pair& pair);
@@ -83,6 +96,8 @@ class WireTransport final : public Transport {
   void look_at_dials(WireTime now);
   void dial_busy_pairs();
   bool is_settled(const Pair& pair) const;
+  void let_go(const Pair& pair);
+  void let_go_of_strays();
 
   const WireOptions options_;
   const std::string host_;
@@ -98,6 +113,7 @@ class WireTransport final : public Transport {
   std::map<Slot, Peer> peers_;
   std::map<Line, Pair> pairs_;
   std::vector<Dial> dials_;
+  std::vector<Lingering> lingering_;
   uint64_t bytes_of_past_epochs_ = 0;
 
   bool unsettled_ = false;  ///< a channel waits for its other end: look often

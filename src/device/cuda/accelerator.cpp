@@ -74,6 +74,12 @@ void CudaAccelerator::free(void* memory) {
   cudaFree(memory);
 }
 
+// A GPU that failed says so in every later call that may throw.
+void CudaAccelerator::drain() {
+  const OnDevice on_device(device_);
+  cudaDeviceSynchronize();
+}
+
 void* CudaAccelerator::allocate_shared(size_t bytes) {
   const OnDevice on_device(device_);
   const std::lock_guard lock(pinned_mutex_);

@@ -38,6 +38,7 @@ class CudaAccelerator : public Accelerator {
 
   void* allocate(size_t bytes) override;
   void free(void* memory) override;
+  void drain() override;
   void* allocate_shared(size_t bytes) override;
   void free_shared(void* memory) override;
 

@@ -31,25 +31,30 @@ DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure fail
                        uint32_t rank, uint64_t expected, uint64_t seen) {
   Deadline(*patience, start_ns).fail(failure, {phase, rank, expected, seen});
 }
+/// No count of polls.
+inline constexpr uint32_t kGivenUp = UINT32_MAX;
+// Both return the count of polls to go on with, or kGivenUp.
 // As Deadline::give_up, but the alarm is listened to by count alone: whoever waits in these loops
 // seldom sleeps, and time is counted from the start of a call of many waits.
-DEVICE_APART bool give_up_listening_by_count(const Patience* patience, uint64_t start_ns,
-                                             uint32_t polls, uint32_t phase, uint32_t rank,
-                                             uint64_t expected, uint64_t seen) {
+DEVICE_APART uint32_t give_up_listening_by_count(const Patience* patience, uint64_t start_ns,
+                                                 uint32_t polls, uint32_t phase, uint32_t rank,
+                                                 uint64_t expected, uint64_t seen, bool from_rank) {
   const Deadline deadline(*patience, start_ns);
-  if (deadline.failed()) return true;
-  const bool late = now_ns() - start_ns >= patience->timeout_ns;
-  // Relaxed: the host says only that it wants the call to end.
-  if (!late &&
-      (polls % kListenEvery != 0 || load<Order::relaxed, Scope::sys>(patience->alarm) == kNoAlarm))
-    return false;
-  deadline.fail(late ? Failure::deadline : Failure::alarm, {phase, rank, expected, seen});
-  return true;
+  const Awaited what{phase, rank, expected, seen, from_rank};
+  if (deadline.failed()) return kGivenUp;
+  if (now_ns() - start_ns >= patience->timeout_ns) {
+    deadline.fail(Failure::deadline, what);
+    return kGivenUp;
+  }
+  if (polls < kPollsMax && polls % kListenEvery != 0) return polls;
+  return deadline.heed_host(polls, what) ? kGivenUp : polls;
 }
 // As Deadline::give_up.
-DEVICE_APART bool give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
-                          uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
-  return Deadline(*patience, start_ns).give_up(polls, {phase, rank, expected, seen});
+DEVICE_APART uint32_t give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
+                              uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
+                              bool from_rank) {
+  const Awaited what{phase, rank, expected, seen, from_rank};
+  return Deadline(*patience, start_ns).give_up(polls, what) ? kGivenUp : polls;
 }
 }  // namespace cuda_body
 
@@ -59,12 +64,14 @@ DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what
 }
 
 template <Listening listening>
-DEVICE bool SharedDeadline<listening>::give_up(uint32_t polls, const Awaited& what) const {
+DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) [[likely]]
     return false;
   constexpr auto give_up =
       listening == Listening::by_count ? cuda_body::give_up_listening_by_count : cuda_body::give_up;
-  return give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected, what.seen);
+  polls = give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected, what.seen,
+                  what.from_rank);
+  return polls == cuda_body::kGivenUp;
 }
 
 template <Listening listening, class Condition>

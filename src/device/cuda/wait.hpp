@@ -16,6 +16,7 @@ inline constexpr uint32_t kLookEvery = 64;      // some 50 us of polling L2
 inline constexpr uint32_t kListenEvery = 4096;  // some 3 ms
 static_assert(kListenEvery % kLookEvery == 0);
 inline constexpr uint64_t kSlowPollNs = 4000;
+static_assert(last_look_for(0) % kLookEvery == 0 && last_look_for(1) % kLookEvery == 0);
 }  // namespace cuda_body
 
 DEVICE Deadline Patience::start() const {
@@ -43,25 +44,23 @@ DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
 }
 
-DEVICE bool Deadline::give_up(uint32_t polls, const Awaited& what) const {
+DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
   const uint64_t waited_ns = now_ns() - start_ns_;
-  const bool late = waited_ns >= patience_.timeout_ns;
-  if (!late) {
-    if (polls % cuda_body::kListenEvery != 0 && waited_ns < polls * cuda_body::kSlowPollNs)
-      return false;
-    // Relaxed: the host says only that it wants the call to end.
-    if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
+  if (waited_ns >= patience_.timeout_ns) {
+    fail(Failure::deadline, what);
+    return true;
   }
-  fail(late ? Failure::deadline : Failure::alarm, what);
-  return true;
+  if (polls < kPollsMax && polls % cuda_body::kListenEvery != 0 &&
+      waited_ns < polls * cuda_body::kSlowPollNs)
+    return false;
+  return heed_host(polls, what);
 }
 
 DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
   if (failed()) return true;
-  // Relaxed: the host says only that it wants the call to end.
-  if (load<Order::relaxed, Scope::sys>(patience_.alarm) == kNoAlarm) return false;
+  if (host_asks(patience_, what) != Failure::alarm) return false;
   fail(Failure::alarm, what);
   return true;
 }

@@ -23,7 +23,7 @@ DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what
 }
 
 template <Listening listening>
-DEVICE bool SharedDeadline<listening>::give_up(uint32_t polls, const Awaited& what) const {
+DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& what) const {
   return Deadline(*this).give_up(polls, what);
 }
 

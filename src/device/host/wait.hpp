@@ -39,11 +39,6 @@ namespace host_body {
   store<Order::release, Scope::sys>(&report.failure, static_cast<uint32_t>(failure));
 }
 
-[[gnu::noinline]] inline bool alarm_rings(const Patience& patience) {
-  // Relaxed: the host says only that it wants the call to end.
-  return load<Order::relaxed, Scope::sys>(patience.alarm) != kNoAlarm;
-}
-
 }  // namespace host_body
 
 DEVICE bool Deadline::failed() const {
@@ -56,24 +51,25 @@ DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
 
 DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
   if (failed()) return true;
-  if (!host_body::alarm_rings(patience_)) return false;
+  if (host_asks(patience_, what) != Failure::alarm) return false;
   fail(Failure::alarm, what);
   return true;
 }
 
-DEVICE bool Deadline::give_up(uint32_t, const Awaited& what) const {
+DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (failed()) return true;
   if (now_ns() - start_ns_ >= patience_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }
-  return heed_alarm(what);
+  return heed_host(polls, what);
 }
 
 template <class Condition>
 DEVICE bool wait_until(const Deadline& deadline, Awaited& what, Condition condition) {
   for (uint32_t polls = 1; !condition(); ++polls) {
     if (deadline.give_up(polls, what)) return false;
+    if (polls >= kPollsMax) continue;  // It has its last look, whether or not anything happens.
     host_body::machine().spin(what.phase, what.rank, what.expected, what.seen, host_body::here());
   }
   return true;

@@ -1,5 +1,6 @@
 /// Copying rows to their experts: a mover loads each of its rows once into a stage of its ring and
-/// stores it from there to all its places, a lane a pick.
+/// stores it from there to all its places, a lane a pick; of more picks than a warp has lanes, 32
+/// after 32.
 #pragma once
 
 #include "device/apart.hpp"
@@ -89,28 +90,40 @@ class RowSpreader {
     Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_load),
                  .rank = 0,
                  .expected = storing_.lap + 1,
-                 .seen = storing_.lap};
+                 .seen = storing_.lap,
+                 .from_rank = false};  // From this rank's own memory.
     return warp::all(wait_until(
         deadline_, what, [&] { return ring_.full[storing_.stage].done(storing_.parity()); }));
   }
 
-  /// Where this lane's pick of the next row to be stored is wanted, or -1.
+  /// Where this lane's pick of the next row to be stored, of the first 32, is wanted, or -1.
   DEVICE int32_t place_of_lane() const {
     const uint32_t row = warp::shuffle(held_row_, storing_.stage);
-    if (loaded_ == 0 || warp::lane() >= rows_.topk) return -1;
-    return rows_.at<const int32_t>(
-        rows_.layout.slots_at())[size_t{row} * rows_.topk + warp::lane()];
+    return loaded_ == 0 ? -1 : place_of(row, warp::lane());
+  }
+
+  DEVICE int32_t place_of(uint32_t row, uint32_t pick) const {
+    if (pick >= rows_.topk) return -1;
+    return rows_.at<const int32_t>(rows_.layout.slots_at())[size_t{row} * rows_.topk + pick];
   }
 
   DEVICE void store_unit(int32_t place) {
     const throughput::StagePlan& plan = ring_.plan;
     const uint32_t row_bytes = rows_.layout.row_bytes;
     const uint32_t segment = warp::shuffle(held_segment_, storing_.stage);
-    if (place >= 0)
-      bulk::store(rows_.at<std::byte>(rows_.layout.x_at()) + size_t(place) * row_bytes +
+    const auto store_to = [&](int32_t to) {
+      if (to < 0) return;
+      bulk::store(rows_.at<std::byte>(rows_.layout.x_at()) + size_t(to) * row_bytes +
                       segment * plan.segment_bytes,
                   ring_.stages + storing_.stage * plan.stage_bytes,
                   plan.bytes_of(segment, row_bytes));
+    };
+    store_to(place);
+    if (rows_.topk > kWarpLanes) {
+      const uint32_t row = warp::shuffle(held_row_, storing_.stage);
+      for (uint32_t pick = kWarpLanes + warp::lane(); pick < rows_.topk; pick += kWarpLanes)
+        store_to(place_of(row, pick));
+    }
     bulk::commit();
     storing_.advance(1, plan.stages);
   }

@@ -29,7 +29,7 @@ DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick,
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
   const bool picks = pick.expert >= 0;
   const uint32_t rank =
-      picks ? call.params.by.local_experts.quotient(static_cast<uint32_t>(pick.expert)) : self;
+      picks ? call.params.by.homes.rank_of(static_cast<uint32_t>(pick.expert)) : self;
   const bool here = pick.row.slot >= 0, there = rank != self;
   // Lanes that have no share must match with nobody.
   const uint32_t same = warp::match(there ? rank : kRanksMax + lane);

@@ -34,10 +34,8 @@ void LowLatency::Parts::check_input(const LowLatencyInput& input) const {
   if (input.tokens > options.tokens_max)
     throw InvalidArgument("tokens", fmt::format("at most tokens_max = {}", options.tokens_max),
                           std::to_string(input.tokens));
-  if (input.rows == LowLatencyRows::bf16) {
-    if (!options.bf16_rows) throw InvalidArgument("rows", "FP8, since bf16_rows is off", "BF16");
-    if (input.scales != nullptr) throw InvalidArgument("scales", "none with BF16 rows", "some");
-  }
+  if (input.rows == LowLatencyRows::bf16 && input.scales != nullptr)
+    throw InvalidArgument("scales", "none with BF16 rows", "some");
   const low_latency::RowLayout row = low_latency::row_layout(options, input.rows);
   require_pointer(input.x, "x", uint64_t{input.tokens} * options.hidden, kPieceAlignment);
   if (input.scales != nullptr)
@@ -48,9 +46,15 @@ void LowLatency::Parts::check_input(const LowLatencyInput& input) const {
     require_pointer(input.weights, "weights", uint64_t{input.tokens} * options.topk, 4);
 }
 
+/// In another format nothing could be received.
+void LowLatency::Parts::require_format(LowLatencyRows rows) const {
+  if (rows == LowLatencyRows::bf16 && !options.bf16_rows)
+    throw InvalidArgument("rows", "FP8, since bf16_rows is off", "BF16");
+}
+
 void LowLatency::Parts::check_combine(const LowLatencyCombine& what,
                                       const LowLatencyHandle& handle) const {
-  const uint64_t rows = uint64_t{options.experts} * options.tokens_max;
+  const uint64_t rows = uint64_t{local_experts()} * world.size() * options.tokens_max;
   require_pointer(what.y, "y", rows * options.hidden, kPieceAlignment);
   if (handle.weights_told && what.weights != nullptr)
     throw InvalidArgument("weights", "none, since the dispatch had them", "some");
@@ -90,7 +94,7 @@ uint32_t LowLatency::Parts::check_call(const LowLatencyCall& call) const {
 
 void LowLatency::Parts::check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const {
   if (call.rows_total != nullptr)
-    require_pointer(call.rows_total, "rows_total", options.experts / world.size(), 4);
+    require_pointer(call.rows_total, "rows_total", local_experts(), 4);
   if (call.sms == 0) return;  // As many blocks as the object was made for.
   // Of two parts the second receives on all its blocks, or on fewer that have the memory, too.
   const low_latency::Part part = call.hook ? low_latency::Part::receive : low_latency::Part::both;

@@ -24,7 +24,7 @@ class Pieces {
 };
 
 DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t ranks) {
-  const uint64_t local_experts = options.experts / ranks;
+  const uint64_t local_experts = ExpertHomes::of(options.experts, ranks).held_at_most();
   const uint64_t slots = uint64_t{ranks} * options.tokens_max;
   const RowLayout fp8 = row_layout(options, LowLatencyRows::fp8);
   DispatchOut out{};
@@ -49,15 +49,16 @@ uint64_t Batch::bytes(const LowLatencyOptions& options, uint32_t ranks) {
   return pieces.bytes();
 }
 
-uint64_t Batch::combine_bytes(const LowLatencyOptions& options) {
-  return uint64_t{options.experts} * options.tokens_max * options.hidden * 2;
+uint64_t Batch::combine_bytes(const LowLatencyOptions& options, uint32_t ranks) {
+  const uint64_t local_experts = ExpertHomes::of(options.experts, ranks).held_at_most();
+  return local_experts * ranks * options.tokens_max * options.hidden * 2;
 }
 
 Batch::Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
              uint32_t number)
     : accelerator_(accelerator),
       number_(number),
-      combine_bytes_(combine_bytes(options)),
+      combine_bytes_(combine_bytes(options, ranks)),
       memory_(accelerator, bytes(options, ranks), DeviceMemory::Kind::device) {
   Pieces pieces(memory_.as<std::byte>());
   out_ = lay_out(pieces, options, ranks);

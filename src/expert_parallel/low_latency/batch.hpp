@@ -21,8 +21,9 @@ class Batch {
   Batch(Accelerator& accelerator, const LowLatencyOptions& options, uint32_t ranks,
         uint32_t number);
 
+  // On the ranks that hold most experts; the others take as much.
   static uint64_t bytes(const LowLatencyOptions& options, uint32_t ranks);
-  static uint64_t combine_bytes(const LowLatencyOptions& options);
+  static uint64_t combine_bytes(const LowLatencyOptions& options, uint32_t ranks);
 
   const DispatchOut& out() const { return out_; }
   uint32_t number() const { return number_; }

@@ -31,7 +31,10 @@ struct Workspace {
   /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
   /// dispatch for the next.
   uint32_t verdicts[2][kRanksMax];
-  uint32_t complaining;  ///< 1 while a thread writes the complaint that its host reads
+  /// [parity of a dispatch] ~pick of the first of this rank's picks that is no expert, or 0. Each
+  /// dispatch readies that of the next.
+  uint32_t first_mistake[2];
+  uint32_t mistakes;  ///< noted by threads of which one is telling the host
 };
 
 /// Whether a source took part in a dispatch, as the first block that knew has decided.

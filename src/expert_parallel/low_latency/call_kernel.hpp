@@ -123,6 +123,10 @@ struct Look {
   Drained drained{};  ///< by it, of this rank's
 
   DEVICE bool masked() const { return failure != static_cast<uint32_t>(Failure::none); }
+  /// Of who sends: a rank may be told what shows it that it differs.
+  DEVICE bool closed_to_sends(const Call& call) const {
+    return masked() && failure != call.differs_since_now();
+  }
   DEVICE static Look at(const Call& call, uint32_t rank, bool sending) {
     Look look;
     look.failure = failure_of(call.params, rank);
@@ -147,7 +151,7 @@ DEVICE bool find_open(const Call& call, const Look& first, bool sending, uint32_
     const Look look = rank == thread_from_last() ? first : Look::at(call, rank, sending);
     const bool active = params.active.contains(rank);
     if (!active && speaks()) leave_out(call, rank);
-    bool open = active && !look.masked();
+    bool open = active && !(sending ? look.closed_to_sends(call) : look.masked());
     if (open && other) {
       // First of all: two ranks that both wait for room here are told by one another.
       if (sends(params.part) && speaks()) say_drained(call, rank);

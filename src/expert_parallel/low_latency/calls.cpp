@@ -67,13 +67,16 @@ void LowLatency::Parts::launch_dispatch(DispatchParams params, Part part, uint32
   params.tell_blocks = roles.tell_blocks;
   const uint32_t warps = plan_.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps, plan_.words_summed);
+  // Ranks that share a GPU launch one grid: of one shape.
+  low_latency::DispatchTail widest = params.tail;
+  widest.local_experts = homes_.held_at_most();
   last_stream_.begin_call(stream);
   // Not cooperative: senders come first and wait for no receiver of their own rank.
   launch(accelerator_, low_latency::dispatch_kernel,
          {.blocks = split.blocks,
           .warps = warps,
           .extra_shared_bytes =
-              low_latency::receives(part) ? static_cast<uint32_t>(params.tail.bytes()) : 0,
+              low_latency::receives(part) ? static_cast<uint32_t>(widest.bytes()) : 0,
           .cooperative = false,
           .overlap_previous = true},
          stream, params);
@@ -85,6 +88,8 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
   params.call.part = part;
   params.call.send_blocks = split.send_blocks;
   params.call.whole_gpu = blocks >= plan_.multiprocessors;
+  params.call.windows.layout = layout_.with_partials_from(sums_.first(logfmt));
+  params.only_in_other = sums_.only_in_other(logfmt);
   params.divide(logfmt ? low_latency::kLogFmtSpanChunks : low_latency::kBf16SpanChunks);
   last_stream_.begin_call(stream);
   launch(accelerator_, logfmt ? low_latency::combine_logfmt_kernel : low_latency::combine_kernel,
@@ -97,10 +102,24 @@ void LowLatency::Parts::launch_combine(CombineParams params, bool logfmt, Part p
 
 LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                                                const LowLatencyCall& call) {
-  check();
-  check_input(input);
+  require_calls();
+  require_format(input.rows);
+  if (!call.hook && !dispatches_left_.empty())
+    throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
+  LowLatencyCall usable{.hook = call.hook, .stream = call.stream};
+  try {
+    check_dispatch_call(call, check_call(call));
+    usable = call;
+    check_input(input);
+  } catch (const InvalidArgument& error) {
+    throw RefusedBatch(error, send_batch({.rows = input.rows}, usable));
+  }
+  return send_batch(input, call);
+}
+
+LowLatencyReceived LowLatency::Parts::send_batch(const LowLatencyInput& input,
+                                                 const LowLatencyCall& call) {
   const uint32_t blocks = check_call(call);
-  check_dispatch_call(call, blocks);
   const Handle handle = take_batch();
   const low_latency::Batch& batch = *handle->batch;
   handle->tokens = input.tokens;
@@ -114,7 +133,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .tokens_max = options.tokens_max,
                         .topk = options.topk,
                         .experts = options.experts,
-                        .local_experts = options.experts / world.size(),
+                        .local_experts = local_experts(),
                         .row = low_latency::row_layout(options, input.rows),
                         .out = batch.out(),
                         .complaint = complaint_.as<low_latency::Complaint>(),
@@ -129,8 +148,6 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
                         .batch = batch.number()};
   params.out.rows_total = call.rows_total;
   params.out.waited = call.waited_cycles;
-  if (!call.hook && !dispatches_left_.empty())
-    throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
   launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
   if (call.hook) {
     handle->dispatch_left = params;
@@ -150,7 +167,7 @@ LowLatencyReceived LowLatency::Parts::dispatch(const LowLatencyInput& input,
 
 void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& handle,
                                 const LowLatencyCall& call) {
-  check();
+  require_calls();
   check_handle(handle, Stage::dispatched);
   check_combine(what, *handle);
   const uint32_t blocks = check_call(call);
@@ -166,7 +183,7 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .tokens = handle->tokens,
                              .tokens_max = options.tokens_max,
                              .topk = options.topk,
-                             .local_experts = options.experts / world.size(),
+                             .experts = options.experts,
                              .pieces = options.hidden / 8,
                              .by = {},
                              .streams = 0,
@@ -174,7 +191,8 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
                              .spans = 0,
                              .told = handle->weights_told,
                              .batch = handle->batch->number(),
-                             .dispatched = batch.epoch};
+                             .dispatched = batch.epoch,
+                             .only_in_other = 0};
   if (!call.hook && !combines_left_.empty())
     throw InvalidArgument("hook", "that of the combine before, called first", "not called");
   launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks,
@@ -191,7 +209,7 @@ void LowLatency::Parts::combine(const LowLatencyCombine& what, const Handle& han
 }
 
 void LowLatency::Parts::receive(const Handle& handle, Stream stream) {
-  check();
+  require_calls();
   const bool combines = handle && handle->stage == Stage::combine_sent;
   check_handle(handle, combines ? Stage::combine_sent : Stage::dispatch_sent);
   std::deque<Handle>& left = combines ? combines_left_ : dispatches_left_;
@@ -217,15 +235,8 @@ void* LowLatency::Parts::combine_buffer(const Handle& handle) {
 }
 
 void LowLatency::Parts::check() {
-  require_open();
-  if (world.alarm().cancelled()) throw Cancelled("low latency");
-  auto* const complaint = complaint_.as<low_latency::Complaint>();
-  if (accelerator_.read_flag(&complaint->epoch) == 0) return;
-  const uint32_t epoch = complaint->epoch, token = complaint->token;
-  const int64_t id = complaint->id;
-  accelerator_.write_flag(&complaint->epoch, 0);
-  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", options.experts - 1),
-                        fmt::format("expert {} in token {} of dispatch {}", id, token, epoch));
+  require_calls();
+  raise_findings();
 }
 
 }  // namespace tokenyard

@@ -27,6 +27,7 @@
 #include "device/kernel.hpp"
 #include "expert_parallel/low_latency/call.hpp"
 #include "expert_parallel/low_latency/divisor.hpp"
+#include "expert_parallel/low_latency/expert_homes.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -39,7 +40,8 @@ inline constexpr uint32_t kBf16SpanChunks = 2, kLogFmtSpanChunks = 1;
 /// By what a combine divides.
 struct CombineDivisors {
   Divisor others;  ///< ranks but for this one
-  Divisor topk, local_experts;
+  Divisor topk;
+  ExpertHomes homes;
   Divisor streams;
 };
 
@@ -52,7 +54,7 @@ struct CombineParams {
   std::byte* out;           ///< [tokens, hidden] BF16
   int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
   uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
-  uint32_t tokens, tokens_max, topk, local_experts;
+  uint32_t tokens, tokens_max, topk, experts;
   uint32_t pieces;  ///< of a row: hidden / 8
   // By divide().
   CombineDivisors by;
@@ -66,6 +68,7 @@ struct CombineParams {
   bool told;                   ///< the weights, to the others already, by the dispatch
   uint32_t batch;              ///< this rank's number for the batch, 0 or 1
   const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
+  int32_t only_in_other;       ///< see SumsLayout
 
   /// On the host, when all the rest is known.
   void divide(uint32_t span_chunks) {
@@ -79,7 +82,7 @@ struct CombineParams {
     call.staging_blocks = streams * parts;
     by = {.others = Divisor::of(others),
           .topk = Divisor::of(topk),
-          .local_experts = Divisor::of(local_experts),
+          .homes = ExpertHomes::of(experts, call.ranks),
           .streams = Divisor::of(streams)};
   }
 

@@ -26,6 +26,8 @@ LowLatency::Parts::Parts(World& world, const LowLatencyOptions& options)
       arena_(world.arena()),
       plan_(agreed_plan(world, options)),
       layout_(low_latency::window_layout(options, world.size())),
+      sums_(low_latency::SumsLayout::of(options.hidden)),
+      homes_(low_latency::ExpertHomes::of(options.experts, world.size())),
       // Before batches, which may not fit the machine where this does not fit the arena.
       window_(arena_.allocate(layout_.bytes(), Stream{})),
       workspace_(accelerator_, sizeof(low_latency::Workspace), DeviceMemory::Kind::device),
@@ -88,6 +90,11 @@ void LowLatency::Parts::require_open() const {
   if (closed_) throw InvalidArgument("exchange", "an open LowLatency", "a closed one");
 }
 
+void LowLatency::Parts::require_calls() const {
+  require_open();
+  world.alarm().check_ended("low latency");
+}
+
 /// The barrier comes after every rank's last kernel, so nothing of this object is on its way. Who
 /// does not come to it may store here yet, and the window is kept; that is news only of a rank that
 /// is not masked.
@@ -111,7 +118,7 @@ LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t
   return {.arena_bytes = low_latency::window_layout(options, ranks).bytes(),
           .device_bytes =
               2 * low_latency::Batch::bytes(options, ranks) + sizeof(low_latency::Workspace),
-          .combine_buffer_bytes = low_latency::Batch::combine_bytes(options)};
+          .combine_buffer_bytes = low_latency::Batch::combine_bytes(options, ranks)};
 }
 
 }  // namespace tokenyard

@@ -20,6 +20,7 @@
 #include "device/kernel.hpp"
 #include "expert_parallel/low_latency/call.hpp"
 #include "expert_parallel/low_latency/divisor.hpp"
+#include "expert_parallel/low_latency/expert_homes.hpp"
 #include "expert_parallel/low_latency/row_layout.hpp"
 
 namespace tokenyard::low_latency {
@@ -33,12 +34,20 @@ struct RowRange {
   int32_t begin, count;
 };
 
-/// A token that cannot be sent as it is asked for; in memory that the host sees. The device writes
-/// it while `epoch` is 0, and the host sets that to 0 when it has read the rest.
+/// The first pick of a dispatch whose id is no expert, in memory that the host sees. A dispatch
+/// finds the first one bit by bit, so what it has told may change until it has ended. The host has
+/// read a record of version v if it still finds version v afterwards: that of v + 1 lies beside it.
 struct Complaint {
-  uint32_t epoch;  ///< of the first dispatch with one, stored last; 0 for none
-  uint32_t token;
-  int64_t id;
+  struct Record {
+    uint32_t epoch;  ///< of the dispatch
+    uint32_t pick;   ///< token * topk + pick
+    int64_t id;
+  };
+  uint32_t version;  ///< of the last record, which is stored first; 0: there is none
+  uint32_t heard;    ///< the last version that the host has read, which it stores
+  Record records[2];
+
+  HOST_DEVICE static uint32_t place(uint32_t version) { return version & 1; }
 };
 
 /// What a dispatch leaves on its rank. slots = ranks * tokens_max.
@@ -90,7 +99,9 @@ struct DispatchTail {
 
 /// By what a dispatch divides.
 struct DispatchDivisors {
-  Divisor ranks, slots, topk, local_experts, receive_blocks;
+  Divisor ranks, slots, topk;
+  ExpertHomes homes;
+  Divisor receive_blocks;
   Divisor ids_a_source;  ///< words that tell of a rank's tokens
   Divisor jobs_a_row;    ///< of a receiving block
   Divisor send_team;     ///< warps of a sending block that move one token
@@ -103,7 +114,7 @@ struct DispatchParams {
   const void* topk_idx;
   bool idx_is_int64;
   uint32_t tokens, tokens_max, topk;
-  uint32_t experts, local_experts;
+  uint32_t experts, local_experts;  ///< in all, and of this rank
   RowLayout row;
   DispatchOut out;
   Complaint* complaint;
@@ -126,7 +137,7 @@ struct DispatchParams {
     by = {.ranks = Divisor::of(call.ranks),
           .slots = Divisor::of(slots()),
           .topk = Divisor::of(topk),
-          .local_experts = Divisor::of(local_experts),
+          .homes = ExpertHomes::of(experts, call.ranks),
           .receive_blocks = Divisor::of(blocks),
           .ids_a_source = Divisor::of(tokens_max * packed_ids_of(topk)),
           .jobs_a_row = Divisor::of(row.units() + 1),

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "expert_parallel/last_stream.hpp"
 #include "expert_parallel/low_latency/batch.hpp"
 #include "expert_parallel/low_latency/rank_masks.hpp"
+#include "expert_parallel/low_latency/sums_layout.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard {
@@ -25,7 +27,7 @@ struct LowLatency::Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  // Calls (calls.cpp).
+  // Calls (calls.cpp, findings.cpp).
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call);
   void combine(const LowLatencyCombine& what, const Handle& handle, const LowLatencyCall& call);
   void receive(const Handle& handle, Stream stream);
@@ -42,6 +44,9 @@ struct LowLatency::Parts {
   void restart(uint32_t epoch);
   void close();
 
+  uint32_t local_experts() const { return homes_.held_by(world.rank()); }
+  uint32_t first_expert() const { return homes_.first_of(world.rank()); }
+
   World& world;
   const LowLatencyOptions options;
 
@@ -52,18 +57,26 @@ struct LowLatency::Parts {
   void check_handle(const Handle& handle, LowLatencyHandle::Stage stage) const;
   uint32_t check_call(const LowLatencyCall& call) const;  ///< its blocks
   void check_dispatch_call(const LowLatencyCall& call, uint32_t blocks) const;
+  void require_format(LowLatencyRows rows) const;
 
   void open_windows();
   void await_stream(Stream stream, const std::string& what);
   void require_open() const;
+  /// A call may be made: the object is open, and nobody has cancelled.
+  void require_calls() const;
   void require_nothing_left(const char* asked) const;
 
+  LowLatencyReceived send_batch(const LowLatencyInput& input, const LowLatencyCall& call);
   low_latency::CallParams call_params(const LowLatencyCall& call);
   void launch_dispatch(low_latency::DispatchParams params, low_latency::Part part, uint32_t blocks,
                        Stream stream);
   void launch_combine(low_latency::CombineParams params, bool logfmt, low_latency::Part part,
                       uint32_t blocks, Stream stream);
   Handle take_batch();
+  /// What calls have found wrong, as far as the host can see: throws the first of it, once.
+  void raise_findings();
+  void raise_difference();
+  void raise_mistake();
   /// Those under way: their handles are refused from now on, and so are hooks that were not called.
   void end_batches();
 
@@ -78,6 +91,8 @@ struct LowLatency::Parts {
   Arena& arena_;
   const low_latency::Plan plan_;
   const low_latency::WindowLayout layout_;
+  const low_latency::SumsLayout sums_;
+  const low_latency::ExpertHomes homes_;
   ArenaBlock window_;
   low_latency::Windows windows_{};            ///< everybody's window_
   std::optional<DeviceMemory> window_table_;  ///< of those that are not at hand
@@ -88,6 +103,8 @@ struct LowLatency::Parts {
   std::deque<Handle> dispatches_left_, combines_left_;  ///< sent, in order; receive is to come
   LastStream last_stream_;
   std::chrono::nanoseconds longest_timeout_{};  ///< of a call so far, as its kernel took it
+  std::mutex findings_mutex_;  ///< any thread may ask what was found, whoever makes a call
+  low_latency::RankSet differences_raised_{};  ///< ranks that are masked for one
   bool closed_ = false;
 };
 

@@ -52,6 +52,13 @@ void LowLatency::close() {
   parts_->close();
 }
 
+uint32_t LowLatency::local_experts() const {
+  return parts_->local_experts();
+}
+uint32_t LowLatency::first_expert() const {
+  return parts_->first_expert();
+}
+
 const LowLatencyOptions& LowLatency::options() const {
   return parts_->options;
 }

@@ -39,9 +39,10 @@ void require_default_blocks(const Plan& plan, uint32_t rank) {
 
 void check_options(const LowLatencyOptions& options, uint32_t ranks) {
   require(ranks > 0 && ranks <= kRanksMax, "ranks", fmt::format("1 to {}", kRanksMax), ranks);
-  require(options.experts > 0 && options.experts % ranks == 0, "experts",
-          fmt::format("a multiple of {} ranks", ranks), options.experts);
-  require(options.experts / ranks <= kLocalExpertsMax, "experts",
+  require(options.experts >= ranks, "experts",
+          fmt::format("at least one on each of {} ranks", ranks), options.experts);
+  const uint64_t held_at_most = ExpertHomes::of(options.experts, ranks).held_at_most();
+  require(held_at_most <= kLocalExpertsMax, "experts",
           fmt::format("at most {} on {} ranks", kLocalExpertsMax * ranks, ranks), options.experts);
   require(options.hidden > 0 && options.hidden % 32 == 0 && options.hidden <= kHiddenMax, "hidden",
           fmt::format("a multiple of 32 from 32 to {}", kHiddenMax), options.hidden);
@@ -50,8 +51,10 @@ void check_options(const LowLatencyOptions& options, uint32_t ranks) {
   require(options.topk <= options.experts, "topk",
           fmt::format("at most the {} experts there are", options.experts), options.topk);
   require(options.tokens_max > 0, "tokens_max", "at least 1", options.tokens_max);
-  require(uint64_t{options.tokens_max} * options.experts <= kSlotsMax, "tokens_max",
-          fmt::format("at most {} for {} experts", kSlotsMax / options.experts, options.experts),
+  const uint64_t rows_a_token = held_at_most * ranks;
+  require(options.tokens_max * rows_a_token <= kSlotsMax, "tokens_max",
+          fmt::format("at most {} for {} experts on {} ranks", kSlotsMax / rows_a_token,
+                      options.experts, ranks),
           options.tokens_max);
 }
 

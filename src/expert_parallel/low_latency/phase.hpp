@@ -15,7 +15,15 @@ enum class Phase : uint32_t {
   combine_room,      ///< as dispatch_room
   combine_weights,   ///< the weights of a source's token
   combine_partials,  ///< sixteen bytes of a row of sums
+  rows_format,       ///< no wait: the rank's rows came in another format
+  sums_format,       ///< no wait: its rows of sums did
 };
+
+/// Whether what is awaited lets this rank send, and not receive.
+inline constexpr bool is_to_send(Phase phase) {
+  return phase == Phase::dispatch_room || phase == Phase::combine_room ||
+         phase == Phase::combine_weights;
+}
 
 /// "low latency dispatch: ids", ... in the order of Phase.
 std::span<const std::string> phase_names();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "expert_parallel/low_latency/logfmt.hpp"
+#include "expert_parallel/low_latency/sums_layout.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -103,10 +103,6 @@ uint32_t sum_blocks_that_fill_links(uint32_t hidden) {
 
 uint32_t round_up(uint32_t value, uint32_t unit) {
   return quotient_up(value, unit) * unit;
-}
-
-uint32_t round_up_to_line(uint32_t pieces) {
-  return round_up(pieces, 8);
 }
 
 }  // namespace
@@ -224,7 +220,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
             .others = ranks - 1,
             .tokens_max = options.tokens_max,
             .topk = options.topk,
-            .local_experts = options.experts / ranks,
+            .local_experts = ExpertHomes::of(options.experts, ranks).held_at_most(),
             .one_grid = capacity.one_grid,
             // Tests on hosts have few blocks anyway, and want them all.
             .dispatch_most = gpu ? most_of_dispatch(options, ranks) : kAnySplit,
@@ -244,9 +240,7 @@ WindowLayout window_layout(const LowLatencyOptions& options, uint32_t ranks) {
                        .tokens_max = options.tokens_max,
                        .topk = options.topk,
                        .row_pieces = options.bf16_rows ? std::max(fp8, bf16) : fp8,
-                       .partial_pieces = std::max(
-                           round_up_to_line(options.hidden / 8),
-                           round_up_to_line(chunks_of(options.hidden) * kLogFmtPiecesAChunk))});
+                       .partial_pieces = SumsLayout::of(options.hidden).staged_pieces()});
 }
 
 uint32_t timeout_units(std::chrono::nanoseconds timeout) {

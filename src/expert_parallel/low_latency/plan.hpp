@@ -45,7 +45,8 @@ struct Plan {
   uint32_t sum_blocks_alone_max;   ///< that sum, of a combine that only sends
   uint32_t sum_blocks_that_fill;   ///< the links among more than two ranks, if they sum
   uint32_t others;                 ///< ranks
-  uint32_t tokens_max, topk, local_experts;
+  uint32_t tokens_max, topk;
+  uint32_t local_experts;             ///< of the ranks that hold most
   bool one_grid;                      ///< see Capacity
   Split dispatch_most, combine_most;  ///< senders, and blocks that only receive, that find work
   uint32_t receivers_min;             ///< dispatch_blocks_min of a part that only receives

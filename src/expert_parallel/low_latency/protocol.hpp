@@ -14,7 +14,8 @@
 ///    0xffffffff (`canonical` sees to it). Whoever has read sixteen bytes puts 0xff back. No flag
 ///    and no fence follows the data.
 /// 2. **Everything else is stamped.** Ids and weights carry their dispatch's epoch in the same
-///    atomic word; nobody clears them, and those of another epoch are never taken. Weights belong
+///    atomic word; nobody clears them, and those of another epoch are never taken. Ids carry the
+///    format of their dispatch's rows as well, see 8. Weights belong
 ///    to a batch and not to a call: each rank tells its own in the dispatch or in the combine, as
 ///    it likes. They lie by the source's own number for the batch, 0 or 1, whose place the source
 ///    uses again when it has combined that batch. By then all who go by weights there have sent it
@@ -42,6 +43,12 @@
 ///    compare-and-exchange a source. A row of sums counts whole or not at all: if some warp of the
 ///    block that finishes a token lacks a part of it, the token is added anew without it. Until no
 ///    warp can, places of the token's rows are emptied only by who has in hand what lay there.
+/// 8. **Ranks that differ in a format never take each other's data.** A stamp of ids in another
+///    format is not the stamp awaited, so such a source is absent. Rows of sums in either format
+///    have a piece where the other format has none, so that a row in the wrong one is never
+///    complete. A wait that lasts looks for such a difference; it masks the rank and names it.
+/// 9. **An id that is no expert counts as -1** wherever ids are read, on its own rank, so that no
+///    other rank hears of it. The host is told of the first such pick of a dispatch.
 #pragma once
 
 #include <cstddef>
@@ -116,16 +123,33 @@ struct RankSet {
   }
 };
 
-/// Eight picks of a token as the destination's local experts, twelve bits each, with their epoch:
+/// What a word of ids belongs to: the epoch of its dispatch, less multiples of 2^30, and the format
+/// of that dispatch's rows.
+struct IdsStamp {
+  static constexpr uint32_t kFormatBits = 2, kFormats = 1u << kFormatBits;
+  uint32_t word;
+
+  HOST_DEVICE static IdsStamp of(uint32_t epoch, uint32_t format) {
+    return {epoch << kFormatBits | format};
+  }
+  HOST_DEVICE uint32_t epoch() const { return word >> kFormatBits; }
+  HOST_DEVICE uint32_t format() const { return word & (kFormats - 1); }
+  HOST_DEVICE bool operator==(const IdsStamp& other) const { return word == other.word; }
+  HOST_DEVICE bool differs_in_format(const IdsStamp& other) const {
+    return word != other.word && epoch() == other.epoch();
+  }
+};
+
+/// Eight picks of a token as the destination's local experts, twelve bits each, with their stamp:
 /// one atomic word.
 struct PackedIds {
   static constexpr uint32_t kIds = 8, kBits = 12;
   static constexpr uint32_t kNone = (1u << kBits) - 1;
-  static constexpr uint32_t kEpochWord = 3;
+  static constexpr uint32_t kStampWord = 3;
   Bytes16 piece;
 
-  HOST_DEVICE static PackedIds of_epoch(uint32_t epoch) { return {{{0, 0, 0, epoch}}}; }
-  HOST_DEVICE uint32_t epoch() const { return piece.word[kEpochWord]; }
+  HOST_DEVICE static PackedIds of_stamp(IdsStamp stamp) { return {{{0, 0, 0, stamp.word}}}; }
+  HOST_DEVICE IdsStamp stamp() const { return {piece.word[kStampWord]}; }
   /// Each place is set once. With a constant `place` it needs no memory.
   HOST_DEVICE void set(uint32_t place, uint32_t id) {
     const uint32_t bit = place * kBits, word = bit / 32, shift = bit % 32;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -13,6 +15,11 @@ std::string MaskedRank::text() const {
       return PeerTimeout(facts).what();
     case Why::lost:
       return PeerLost(facts).what();
+    case Why::differs: {
+      const auto [argument, here, there] = low_latency::difference_of(*this);
+      return fmt::format("rank {} differs in {}: expected {}, seen {}", rank, argument, here,
+                         there);
+    }
     case Why::left_out:
       break;
   }
@@ -23,11 +30,13 @@ namespace low_latency {
 
 namespace {
 
-MaskedRank::Why why(Failure failure) {
+MaskedRank::Why why(Failure failure, Phase phase) {
+  if (phase == Phase::rows_format || phase == Phase::sums_format) return MaskedRank::Why::differs;
   switch (failure) {
     case Failure::refused:
       return MaskedRank::Why::left_out;
     case Failure::alarm:
+    case Failure::left:
       return MaskedRank::Why::lost;
     case Failure::none:
     case Failure::deadline:
@@ -36,7 +45,22 @@ MaskedRank::Why why(Failure failure) {
   return MaskedRank::Why::timeout;
 }
 
+/// Of what a wait was for, a stamp of ids is shown as its epoch.
+uint64_t shown(Phase phase, uint64_t awaited) {
+  const IdsStamp stamp{static_cast<uint32_t>(awaited)};
+  return phase == Phase::dispatch_ids ? stamp.epoch() : awaited;
+}
+
 }  // namespace
+
+FormatDifference difference_of(const MaskedRank& masked) {
+  constexpr std::array rows{"bf16", "fp8", "fp8_rounded", "fp8_ue8m0"};
+  static_assert(rows.size() == IdsStamp::kFormats);
+  constexpr std::array logfmt{"False", "True"};
+  const bool of_rows = masked.phase == phase_names()[static_cast<uint32_t>(Phase::rows_format)];
+  const auto name = [&](uint64_t format) { return of_rows ? rows.at(format) : logfmt.at(format); };
+  return {of_rows ? "rows" : "use_logfmt", name(masked.expected), name(masked.seen)};
+}
 
 RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
     : accelerator_(accelerator),
@@ -73,12 +97,14 @@ std::vector<MaskedRank> RankMasks::list() const {
       continue;
     }
     const WaitReport& report = masks().reports[rank];
-    list.push_back({.rank = rank,
-                    .why = why(static_cast<Failure>(report.failure)),
-                    .phase = phase_names()[report.phase],
-                    .expected = report.expected,
-                    .seen = report.seen,
-                    .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
+    const auto phase = static_cast<Phase>(report.phase);
+    list.push_back(
+        {.rank = rank,
+         .why = why(static_cast<Failure>(report.failure), phase),
+         .phase = after_goodbye(phase_names()[report.phase], static_cast<Failure>(report.failure)),
+         .expected = shown(phase, report.expected),
+         .seen = shown(phase, report.seen),
+         .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
   }
   return list;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device_memory.hpp"
@@ -10,6 +11,12 @@
 #include "tokenyard/low_latency.hpp"
 
 namespace tokenyard::low_latency {
+
+/// In what a rank that is masked for it differs from this one.
+struct FormatDifference {
+  std::string argument, expected, seen;
+};
+FormatDifference difference_of(const MaskedRank& masked);
 
 class RankMasks {
  public:

@@ -83,6 +83,8 @@ void LowLatency::Parts::readmit(const RankSet& ranks, Drained drained) {
     accelerator_.copy(window + layout_.drained(rank), &drained, sizeof(drained),
                       last_stream_.get());
     masks_.clear(rank, last_stream_.get());
+    const std::lock_guard lock(findings_mutex_);
+    differences_raised_.erase(rank);
   }
   await_stream(last_stream_.get(), "refilled staging");
 }

@@ -5,6 +5,7 @@
 
 #include "device/identity.hpp"
 #include "device/memory.hpp"
+#include "expert_parallel/low_latency/protocol.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -15,6 +16,7 @@ enum class RowFormat : uint32_t {
   fp8_rounded,  ///< the same with scales rounded up to powers of two
   fp8_ue8m0,    ///< those scales as exponents, four to a word
 };
+static_assert(static_cast<uint32_t>(RowFormat::fp8_ue8m0) < IdsStamp::kFormats);
 
 inline constexpr uint32_t kScaleChannels = 128;
 

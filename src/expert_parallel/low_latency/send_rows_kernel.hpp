@@ -1,64 +1,10 @@
 /// The sending blocks of a dispatch: ids to everybody, a row to each rank that wants it.
 #pragma once
 
-#include "expert_parallel/low_latency/call_kernel.hpp"
 #include "expert_parallel/low_latency/cast_kernel.hpp"
+#include "expert_parallel/low_latency/picks_kernel.hpp"
 
 namespace tokenyard::low_latency {
-
-struct DispatchShared {
-  CallShared call;
-  uint32_t lacks[kRanksMax];   ///< sources some of whose ids did not come to this block
-  uint32_t absent[kRanksMax];  ///< sources that take no part in this dispatch
-  uint64_t waited[kRanksMax];  ///< cycles until a source's ids were in
-};
-
-struct Dispatch {
-  const DispatchParams& params;
-  DispatchShared& shared;
-  const DispatchTail tail;  ///< of a receiving block
-  const Call& call;
-};
-
-/// An id on its way here, of either width. Who makes one number of both at once waits for it: what
-/// is loaded is not asked for until it is needed.
-struct LoadedId {
-  int64_t wide = -1;
-  int32_t narrow = -1;
-
-  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t pick) {
-    const size_t index = size_t{token} * params.topk + pick;
-    LoadedId id;
-    if (params.idx_is_int64)
-      id.wide = load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
-    else
-      id.narrow = load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
-    return id;
-  }
-  DEVICE int64_t value(const DispatchParams& params) const {
-    return params.idx_is_int64 ? wide : narrow;
-  }
-};
-
-DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
-  return static_cast<uint64_t>(id) < params.experts;
-}
-
-/// The host learns of the first id that is no expert; such a pick counts as none. Atomic operations
-/// on the host's memory are not promised to work, so who may write there is decided in this GPU's:
-/// by the claim, and by `epoch` as it is under the claim, since another call's winner may just have
-/// stored it.
-DEVICE void complain(const Dispatch& call, uint32_t token, int64_t id) {
-  Complaint& complaint = *call.params.complaint;
-  uint32_t& claim = call.params.call.workspace->complaining;
-  if (compare_exchange<Order::acquire, Scope::gpu>(&claim, 0, 1) != 0) return;
-  if (load<Order::acquire, Scope::sys>(&complaint.epoch) == 0) {
-    complaint.token = token;
-    complaint.id = id;
-    store<Order::release, Scope::sys>(&complaint.epoch, call.call.epoch());
-  }
-  store<Order::release, Scope::gpu>(&claim, 0);
-}
 
 /// Eight lanes tell everybody of eight picks of a token, what one atomic word of ids holds: each
 /// loads a pick, and each packs all of them for a rank of its own.
@@ -93,20 +39,20 @@ DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t exper
   if (pick >= params.topk) return;
   params.out.picks[size_t{token} * params.topk + pick] = expert >= 0 ? expert : -1;
   if (expert == AskedIds::kNoExpert) [[unlikely]]
-    complain(call, token, asked.id.value(params));
+    complain(call, token * params.topk + pick);
 }
 
 /// By one lane: what a rank must know of eight picks.
 DEVICE PackedIds pack_ids(const Dispatch& call, uint32_t destination,
                           const int32_t (&experts)[PackedIds::kIds]) {
   const DispatchParams& params = call.params;
-  const uint32_t first = destination * params.local_experts;
-  PackedIds packed = PackedIds::of_epoch(call.call.epoch());
+  const uint32_t first = params.by.homes.first_of(destination);
+  const uint32_t count = params.by.homes.held_by(destination);
+  PackedIds packed = PackedIds::of_stamp(stamp_of(call));
   UNROLL for (uint32_t place = 0; place < PackedIds::kIds; ++place) {
     // Of an expert of a rank before, it becomes more than any is here.
     const uint32_t local = static_cast<uint32_t>(experts[place]) - first;
-    packed.set(place,
-               experts[place] >= 0 && local < params.local_experts ? local : PackedIds::kNone);
+    packed.set(place, experts[place] >= 0 && local < count ? local : PackedIds::kNone);
   }
   return packed;
 }
@@ -152,7 +98,7 @@ class LeavingIds {
     const auto [token, first] = IdsPlace::of(asked_.index, params.topk);
     const uint32_t at = token * params.topk + first + AskedIds::lane();
     const float weight = load_cached(params.weights + at);
-    const uint32_t rank = params.by.local_experts.quotient(static_cast<uint32_t>(expert_));
+    const uint32_t rank = params.by.homes.rank_of(static_cast<uint32_t>(expert_));
     params.out.weights[at] = weight;
     if (rank != common.rank && call_.call.open(rank))
       tell_weight(common.windows.weights(rank, params.batch, common.rank) + at, call_.call.epoch(),
@@ -223,8 +169,7 @@ struct Destinations {
   /// By all lanes. `id` is this lane's pick.
   DEVICE static Destinations of(const DispatchParams& params, int64_t id) {
     Destinations made{kRanksMax, 0};
-    if (is_expert(params, id))
-      made.rank = params.by.local_experts.quotient(static_cast<uint32_t>(id));
+    if (is_expert(params, id)) made.rank = params.by.homes.rank_of(static_cast<uint32_t>(id));
     made.first = made.some(0);
     return made;
   }
@@ -312,7 +257,10 @@ struct LoadedUnit {
 
 /// By all warps of a sending block, last of all.
 DEVICE void end_sending(const Dispatch& call) {
-  if (block::index() == 0 && thread::index() == 0) *call.params.out.epoch = call.call.epoch();
+  if (block::index() == 0 && thread::index() == 0) {
+    *call.params.out.epoch = call.call.epoch();
+    call.params.call.workspace->first_mistake[call.call.parity() ^ 1] = 0;
+  }
   advance_epoch(call.call);
   close_call(call.call);
 }

@@ -49,14 +49,14 @@ class LeavingWeights {
     const CombineParams& params = call.params;
     const uint32_t destination = rank_after(params.call, 1 + turn);
     const uint32_t count = params.tokens * params.topk;
-    const bool masked = is_masked(params.call, destination);
+    const Look look = Look::at(call.call, destination, false);
     const bool open = params.call.active.contains(destination);
     KEEP_ROLLED for (uint32_t first = thread::index(); first < count;
                      first += kHeld * block::threads()) {
       float held[kHeld];
       UNROLL for (uint32_t i = 0; i < kHeld; ++i) held[i] =
           load_weight(params, first + i * block::threads());
-      if (masked || !open) break;
+      if (look.closed_to_sends(call.call) || !open) break;
       UNROLL for (uint32_t i = 0; i < kHeld; ++i) {
         const uint32_t at = first + i * block::threads();
         if (at < count) tell_weight(to + at, call.dispatched, held[i]);

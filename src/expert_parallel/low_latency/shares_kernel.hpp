@@ -68,6 +68,7 @@ class Shares {
           between();
           return rank;
         },
+        [&] { return difference(); },
         [&](uint32_t) {
           lost |= 1u << (first_ + first_missing());
           drop(lost);
@@ -137,6 +138,18 @@ class Shares {
     UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) {
       UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] = look(i, c);
     }
+  }
+
+  /// Whether the rank that is awaited has sent its row in the other format.
+  DEVICE Difference difference() const {
+    const uint32_t i = first_missing();
+    if (i == kSharesHeld) return {};
+    const Peer<Bytes16> other = plan_->share[first_ + i].staged + call_.params.only_in_other;
+    // Relaxed: sixteen bytes are their own flag.
+    return {.found = has_come(load<Order::relaxed, Scope::sys>(other)),
+            .phase = Phase::sums_format,
+            .expected = Codec::kIsLogFmt,
+            .seen = !Codec::kIsLogFmt};
   }
 
   /// What did not come counts as nothing. Word by word and without a branch: a compiler that sees

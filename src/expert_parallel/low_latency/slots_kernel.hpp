@@ -83,19 +83,28 @@ DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
   const auto begin = static_cast<uint32_t>(cycles());
   const Divisor& ids_a_source = params.by.ids_a_source;
   const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
+  const IdsStamp awaited = stamp_of(call);
   const uint32_t shift = params.ids_shift, shares = common.ranks * ids_a_source.divisor << shift;
   bool lacking = false;
   KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
     const uint32_t i = at >> shift, source = ids_a_source.quotient(i);
     if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
     PackedIds packed;
-    const bool come = call.call.await(Phase::dispatch_ids, again ? common.rank : source,
-                                      call.call.epoch(), [&](uint64_t& seen) {
-                                        // Relaxed: the word itself is all there is to see.
-                                        packed.piece = load<Order::relaxed, Scope::sys>(all + i);
-                                        seen = packed.epoch();
-                                        return packed.epoch() == call.call.epoch();
-                                      });
+    const bool come = call.call.await(
+        Phase::dispatch_ids, again ? common.rank : source, awaited.word,
+        [&](uint64_t& seen) {
+          // Relaxed: the word itself is all there is to see.
+          packed.piece = load<Order::relaxed, Scope::sys>(all + i);
+          seen = packed.stamp().word;
+          return packed.stamp() == awaited;
+        },
+        [&](uint64_t seen) {
+          const IdsStamp stamp{static_cast<uint32_t>(seen)};
+          return Difference{.found = awaited.differs_in_format(stamp),
+                            .phase = Phase::rows_format,
+                            .expected = awaited.format(),
+                            .seen = stamp.format()};
+        });
     const auto [token, first] = IdsPlace::of(ids_a_source.remainder(i, source), params.topk);
     if (come)
       note_ids(call, own, {source, token}, first, packed, at - (i << shift));

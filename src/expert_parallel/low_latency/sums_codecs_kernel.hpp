@@ -1,6 +1,7 @@
 /// How a row of sums travels: a chunk of it, 256 channels, is a warp's, eight channels a lane. What
 /// a lane sends need not be what it holds. A warp has some chunks in hand at once, a span.
 ///
+///     kIsLogFmt            which of the two formats
 ///     kSpanChunks          so many: each instruction that is not about channels serves all of them
 ///     kRowsAtOnce          rows of y that a lane of a sending block has in hand
 ///     kPiecesAChunk        sixteen-byte pieces of a chunk
@@ -19,6 +20,7 @@ namespace tokenyard::low_latency {
 
 /// Rounded to BF16, where it lies.
 struct Bf16Codec {
+  static constexpr bool kIsLogFmt = false;
   static constexpr uint32_t kSpanChunks = kBf16SpanChunks;
   static constexpr uint32_t kRowsAtOnce = 4;
   static constexpr uint32_t kPiecesAChunk = kWarpLanes;
@@ -39,6 +41,7 @@ struct Bf16Codec {
 /// thirds of what BF16 takes, at a relative error of up to 2.2 % (see LogScale). Of a chunk, the
 /// codes of eight lanes fill five pieces, and one piece holds the two scales.
 struct LogFmtCodec {
+  static constexpr bool kIsLogFmt = true;
   static constexpr uint32_t kSpanChunks = kLogFmtSpanChunks;  ///< much is about channels
   static constexpr uint32_t kRowsAtOnce = 2;  ///< an encoding stands in the code for each
   static constexpr uint32_t kPiecesAChunk = kLogFmtPiecesAChunk;

@@ -21,6 +21,13 @@ DEVICE bool is_masked(const CallParams& params, uint32_t rank) {
   return failure_of(params, rank) != static_cast<uint32_t>(Failure::none);
 }
 
+/// The failure word of a rank that differs from this one, and since which call.
+inline constexpr uint32_t kDiffers = 7;
+static_assert(kDiffers > static_cast<uint32_t>(Failure::left));
+DEVICE uint32_t differs_since(Kind kind, uint32_t epoch) {
+  return kDiffers | static_cast<uint32_t>(kind) << 3 | epoch << 4;
+}
+
 // Relaxed, all of a pulse's way: nothing else is read on its strength.
 
 /// Listens for a rank, and says when it was heard last. Looks at the clock itself: who has waited
@@ -63,25 +70,35 @@ inline constexpr uint32_t kNobody = UINT32_MAX;
 
 /// What look_around says of a wait that is over.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
+/// What it says of a wait for a rank that has said goodbye, and may have stored what is awaited
+/// before: the next look is the last.
+DEVICE constexpr uint32_t last_look_at(uint32_t rank) {
+  return kGivenUp - 1 - rank;
+}
 
 /// By a thread that has waited for a while; `next_look` is what this said last, at first 0. When
-/// to look again, in kTimeUnitNs since the start, or kGivenUp: the rank is masked, now or before.
+/// to look again, in kTimeUnitNs since the start, or last_look_at(rank), or kGivenUp: the rank is
+/// masked, now or before, unless for what is `tolerated`.
 COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint32_t phase,
-                          uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_look) {
+                          uint32_t rank, uint32_t expected, uint32_t seen, uint32_t next_look,
+                          uint32_t tolerated) {
   // Settled, so that nothing of what is only needed here is worked out before the wait.
   const CallParams& params = *settled(&call_params);
-  if (is_masked(params, rank)) return kGivenUp;
+  const uint32_t failure = failure_of(params, rank);
+  if (failure != static_cast<uint32_t>(Failure::none) && failure != tolerated) return kGivenUp;
   const uint64_t time_ns = now_ns();
   const auto now = static_cast<uint32_t>((time_ns - start_ns) / kTimeUnitNs);
-  if (now < next_look) return next_look;
+  const bool last = next_look >= last_look_at(kRanksMax);
+  if (now < next_look && !last) return next_look;
   const uint32_t interval = std::clamp(params.timeout / kPulses, 1u, uint32_t{kLookUnitsMax});
   if (next_look == 0) return now + interval;
   const Patience patience = params.masks.patience(rank);
   const Deadline deadline(patience, start_ns);
   const Awaited what{.phase = phase, .rank = rank, .expected = expected, .seen = seen};
-  // Relaxed: the host says only that it wants the wait to end.
-  if (load<Order::relaxed, Scope::sys>(patience.alarm) != kNoAlarm) {
-    deadline.fail(Failure::alarm, what);
+  // Acquire: the last look finds what the rank stored before it said goodbye.
+  if (const Alarm alarm = load<Order::acquire, Scope::sys>(patience.alarm); alarm != kNoAlarm) {
+    if (alarm == kLeft && next_look != last_look_at(rank)) return last_look_at(rank);
+    deadline.fail(alarm == kLeft ? Failure::left : Failure::alarm, what);
     return kGivenUp;
   }
   const auto clock = static_cast<uint32_t>(time_ns / kTimeUnitNs);
@@ -94,26 +111,25 @@ COLD uint32_t look_around(const CallParams& call_params, uint64_t start_ns, uint
   return kGivenUp;
 }
 
-/// Of a thread that waits: looks around once in so many polls.
-class Lookout {
- public:
-  DEVICE Lookout(const CallParams& params, uint64_t start_ns)
-      : params_(&params), start_ns_(start_ns), polls_left_(params.polls_a_look) {}
+/// How what a rank has sent differs from what is awaited, if it does.
+struct Difference {
+  bool found = false;
+  Phase phase = Phase::left_out;
+  uint32_t expected = 0, seen = 0;  ///< formats
+};
 
-  /// After each poll in vain. False: the rank is masked, now or before.
-  DEVICE bool goes_on(Phase phase, uint32_t rank, uint32_t expected, uint32_t seen) {
-    if (--polls_left_ != 0) [[likely]]
-      return true;
-    polls_left_ = params_->polls_a_look;
-    next_look_ = look_around(*params_, start_ns_, static_cast<uint32_t>(phase), rank, expected,
-                             seen, next_look_);
-    return next_look_ != kGivenUp;
+/// Of a thread that waits: when it looks around.
+struct Lookout {
+  uint32_t polls_left, next_look = 0;
+
+  DEVICE explicit Lookout(const CallParams& params) : polls_left(params.polls_a_look) {}
+  /// After each poll in vain: once in so many of them.
+  DEVICE bool is_due(const CallParams& params) {
+    if (--polls_left != 0) [[likely]]
+      return false;
+    polls_left = params.polls_a_look;
+    return true;
   }
-
- private:
-  const CallParams* params_;
-  uint64_t start_ns_;
-  uint32_t polls_left_, next_look_ = 0;
 };
 
 /// In the block's shared memory.
@@ -134,25 +150,40 @@ struct Call {
   DEVICE uint32_t parity() const { return parity_of(epoch()); }
   DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
+  /// The failure word of a rank that is masked since this call for a difference. It is to find out
+  /// as well, so what this call sends it is sent all the same.
+  DEVICE uint32_t differs_since_now() const { return differs_since(kind, epoch()); }
+
   /// Waits for something of `rank`'s; `condition(seen)` says whether it is there. False: the rank
   /// is masked, now or before.
   template <class Condition>
   DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition) const {
+    return await(phase, rank, expected, condition, [](uint64_t) { return Difference{}; });
+  }
+  /// The same where what `condition` has seen may show that the rank differs from this one.
+  template <class Condition, class FindDifference>
+  DEVICE bool await(Phase phase, uint32_t rank, uint32_t expected, Condition condition,
+                    FindDifference difference) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = rank, .expected = expected};
-    Lookout lookout(params, start_ns);
+    Lookout lookout(params);
     return wait_until(
         what, [&] { return condition(what.seen); },
-        [&] { return lookout.goes_on(phase, rank, expected, static_cast<uint32_t>(what.seen)); });
+        [&] {
+          return goes_on(lookout, phase, rank, expected, static_cast<uint32_t>(what.seen),
+                         [&] { return difference(what.seen); });
+        });
   }
 
   /// Waits for several ranks at once: who waits for one after the other looks for the second only
   /// when the first has come, and each look takes as long as memory does. `awaited()` looks again,
   /// for all that is missing, and says of a rank that is still waited for, or kNobody;
-  /// `lose(rank)`: it is masked, now or before, and is to be waited for no more.
-  template <class WhoIsAwaited, class Lose>
-  DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited, Lose lose) const {
+  /// `difference()`: what that rank has sent, if it is not what is awaited; `lose(rank)`: it is
+  /// masked, now or before, and is to be waited for no more.
+  template <class WhoIsAwaited, class FindDifference, class Lose>
+  DEVICE void await_ranks(Phase phase, uint32_t expected, WhoIsAwaited awaited,
+                          FindDifference difference, Lose lose) const {
     Awaited what{.phase = static_cast<uint32_t>(phase), .expected = expected};
-    Lookout lookout(params, start_ns);
+    Lookout lookout(params);
     uint32_t rank = kNobody;
     wait_until(
         what,
@@ -161,12 +192,39 @@ struct Call {
           return rank == kNobody;
         },
         [&] {
-          if (!lookout.goes_on(phase, rank, expected, 0)) {
+          if (!goes_on(lookout, phase, rank, expected, 0, difference)) {
             lose(rank);
-            lookout = Lookout(params, start_ns);
+            lookout = Lookout(params);
           }
           return true;
         });
+  }
+
+ private:
+  /// After each poll in vain. False: the rank is masked, now or before. `difference()` is asked
+  /// now and then; a rank of which there is one is masked for it.
+  template <class FindDifference>
+  DEVICE bool goes_on(Lookout& lookout, Phase phase, uint32_t rank, uint32_t expected,
+                      uint32_t seen, FindDifference difference) const {
+    if (!lookout.is_due(params)) [[likely]]
+      return true;
+    const uint32_t before = lookout.next_look;
+    lookout.next_look = look_around(params, start_ns, static_cast<uint32_t>(phase), rank, expected,
+                                    seen, before, is_to_send(phase) ? differs_since_now() : 0);
+    if (lookout.next_look == before || lookout.next_look == kGivenUp)
+      return lookout.next_look != kGivenUp;
+    const Difference found = difference();
+    if (found.found) refuse(rank, found);
+    return !found.found;
+  }
+  DEVICE void refuse(uint32_t rank, const Difference& found) const {
+    const Patience patience = params.masks.patience(rank);
+    Deadline(patience, start_ns)
+        .fail(static_cast<Failure>(differs_since_now()),
+              Awaited{.phase = static_cast<uint32_t>(found.phase),
+                      .rank = rank,
+                      .expected = found.expected,
+                      .seen = found.seen});
   }
 };
 

@@ -53,6 +53,13 @@ class WindowLayout {
   HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
   HOST_DEVICE size_t pulse(uint32_t source) const { return pulses_ + source * sizeof(uint32_t); }
 
+  /// The same layout to who sends and awaits rows of sums so many pieces on in their places.
+  WindowLayout with_partials_from(uint32_t piece) const {
+    WindowLayout layout = *this;
+    layout.partials_ += piece * sizeof(Bytes16);
+    return layout;
+  }
+
   size_t staging_bytes() const { return ids_; }
   size_t bytes() const { return bytes_; }
   /// Of one source and parity the tokens are contiguous: what a refill covers.

@@ -20,9 +20,11 @@ DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& sh
   shared.refused_token = kNothingRefused;
   shared.refusing_block = kNothingRefused;
   shared.full_rank = kNothingRefused;
+  shared.differing_rank = kNothingRefused;
 }
 
-/// By the first warp: hears that every rank makes the same call. False if the call has failed.
+/// By the first warp: hears that every rank makes the same call. Rows that differ refuse a call
+/// that counts, as a bad token does; on a known route the call fails. False if the call has failed.
 DEVICE bool hear_from_all(const Dispatch& call) {
   const CallParams& params = call.params.call;
   const Crew lanes = Crew::of_warp();
@@ -31,7 +33,11 @@ DEVICE bool hear_from_all(const Dispatch& call) {
     return false;
   warp::sync();
   return compare_calls(params, call.hellos(), call.deadline, call.route_epoch,
-                       Phase::dispatch_hello, lanes);
+                       Phase::dispatch_hello, lanes, [&](uint32_t rank) {
+                         if (params.kind == CallKind::dispatch_again) return false;
+                         fetch_min<Order::relaxed, Scope::block>(&call.shared.differing_rank, rank);
+                         return true;
+                       });
 }
 
 /// By each mover, while the other warps count. False if the call has failed.

@@ -145,12 +145,25 @@ DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_e
   }
 }
 
+/// The first word in which a rank's rows or scales are others than rank 0's; HelloWord::call where
+/// they are the same.
+DEVICE HelloWord differing_word(const Hellos& hellos, uint32_t rank) {
+  if (hellos.of(HelloWord::format, rank) != hellos.of(HelloWord::format, 0))
+    return HelloWord::format;
+  if (hellos.of(HelloWord::scales, rank) != hellos.of(HelloWord::scales, 0))
+    return HelloWord::scales;
+  return HelloWord::call;
+}
+
 /// By a crew that has met after hear_hellos: refuses the call if another rank has made a different
 /// one. That rank finds the same, and so does everybody else, since every rank compares itself with
-/// every other. Whether this thread has found nothing to refuse.
+/// every other. `differs(rank)` is told of each rank whose rows or scales are others than rank 0's,
+/// and may take it upon itself to refuse the call. Whether the call has not failed, as far as this
+/// thread knows.
+template <class Differs>
 DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos,
                           const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
-                          Crew crew) {
+                          Crew crew, Differs differs) {
   const CallWord mine = call_word(params);
   bool same = true;
   const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
@@ -163,14 +176,11 @@ DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos,
   for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size) {
     if (!mine.agrees_with(hellos.call(rank))) {
       refuse(rank, HelloWord::call, mine.bits);
-      continue;
+    } else if (hellos.of(HelloWord::route, rank) != route_epoch) {
+      refuse(rank, HelloWord::route, route_epoch);
+    } else if (const HelloWord word = differing_word(hellos, rank); word != HelloWord::call) {
+      if (!differs(rank)) refuse(rank, word, hellos.of(word, 0));
     }
-    for (const HelloWord word : {HelloWord::route, HelloWord::format, HelloWord::scales})
-      if (const uint32_t mine_is = hello_value(params, word, route_epoch);
-          hellos.of(word, rank) != mine_is) {
-        refuse(rank, word, mine_is);
-        break;
-      }
   }
   return same;
 }
@@ -205,7 +215,9 @@ DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const W
   const Crew threads = Crew::of_block();
   if (block::any(!hear_hellos(params, hellos, waits, deadline, epoch, phase, threads)))
     return false;
-  return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads));
+  // Nobody counts in this call, so nothing but a failure can tell of rows that differ.
+  return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads,
+                                    [](uint32_t) { return false; }));
 }
 
 /// By some threads of a block, which know that all that it stores for other ranks is complete and

@@ -80,10 +80,16 @@ struct FormatWord {
 /// HelloWord::scales: what travels beside a row, which must agree.
 struct ScalesWord {
   uint32_t bits;
-  HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order) {
-    return {words << 1 | static_cast<uint32_t>(order)};
+  /// `unused`: exponents of the last word that no channel has, where they are packed; so that ranks
+  /// hear of it which cast with other groups of channels to as many words.
+  HOST_DEVICE static ScalesWord of(uint32_t words, ScaleOrder order, ScaleType type,
+                                   uint32_t unused = 0) {
+    return {words << 5 | unused << 3 | static_cast<uint32_t>(type) << 1 |
+            static_cast<uint32_t>(order)};
   }
-  HOST_DEVICE uint32_t words() const { return bits >> 1; }
+  HOST_DEVICE uint32_t words() const { return bits >> 5; }
+  HOST_DEVICE uint32_t unused() const { return bits >> 3 & 3; }
+  HOST_DEVICE ScaleType type() const { return static_cast<ScaleType>(bits >> 1 & 3); }
   HOST_DEVICE ScaleOrder order() const { return static_cast<ScaleOrder>(bits & 1); }
 };
 inline constexpr uint32_t kScaleWordsMax = 1u << 24;
@@ -95,8 +101,9 @@ inline constexpr uint32_t kOffsetUnit = 256;
 /// A count that says: no rows, this block has found a token that it refuses.
 inline constexpr uint32_t kRefused = 0xffffffff;
 
-/// `overflow` is no token's: more rows would come to a rank than it has places for.
-enum class RefusalKind : uint32_t { none, out_of_range, twice, overflow };
+/// `overflow` and `format` are no token's: more rows would come to a rank than it has places for; a
+/// rank sends other rows or scales than rank 0.
+enum class RefusalKind : uint32_t { none, out_of_range, twice, overflow, format };
 
 /// Why a block refuses the call: the first of its tokens with an impossible expert id. Three
 /// stamped words, so that nothing hangs on the order in which they arrive.
@@ -107,8 +114,9 @@ struct Refusal {
 
 /// Where each word lies in a window. Host and kernels use this one type.
 struct ControlLayout {
-  uint32_t ranks, blocks_max, local_experts;
-  uint32_t rows_max = 0;  ///< that a rank may receive in a call
+  uint32_t ranks, blocks_max;
+  uint32_t local_experts_max;  ///< of a rank: words lie alike in all windows
+  uint32_t rows_max = 0;       ///< that a rank may receive in a call
 
   HOST_DEVICE size_t hello(uint32_t source, HelloWord word) const {
     return (size_t{source} * kHelloWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
@@ -117,7 +125,8 @@ struct ControlLayout {
     return counts_at() + (slot(source, block) * ranks + destination) * sizeof(Stamped);
   }
   HOST_DEVICE size_t expert(uint32_t source, uint32_t block, uint32_t local_expert) const {
-    return experts_at() + (slot(source, block) * local_experts + local_expert) * sizeof(Stamped);
+    return experts_at() +
+           (slot(source, block) * local_experts_max + local_expert) * sizeof(Stamped);
   }
   HOST_DEVICE size_t refusal(uint32_t source, uint32_t block) const {
     return refusals_at() + slot(source, block) * sizeof(Refusal);
@@ -141,7 +150,7 @@ struct ControlLayout {
   HOST_DEVICE size_t counts_at() const { return size_t{ranks} * kHelloWords * sizeof(Stamped); }
   HOST_DEVICE size_t experts_at() const { return counts_at() + slots() * ranks * sizeof(Stamped); }
   HOST_DEVICE size_t refusals_at() const {
-    return experts_at() + slots() * local_experts * sizeof(Stamped);
+    return experts_at() + slots() * local_experts_max * sizeof(Stamped);
   }
   HOST_DEVICE size_t finished_at() const { return refusals_at() + slots() * sizeof(Refusal); }
 };

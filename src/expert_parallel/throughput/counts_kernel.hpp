@@ -38,13 +38,14 @@ DEVICE void count_picks(const Dispatch& call, uint32_t token, const PicksHeld& p
 }
 
 /// Of 32 ranks from `first_rank` on, those that a pick's expert lives on.
-DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const HomeRank& home,
-                               const PicksHeld& picks, uint32_t first_rank) {
+DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& picks,
+                               uint32_t first_rank) {
   uint32_t ranks = 0;
   UNROLL
   for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
     if (!picks.valid(params, i)) continue;
-    const uint32_t place = home.of(static_cast<uint32_t>(picks.ids[i])) - first_rank;
+    const auto expert = static_cast<uint32_t>(picks.ids[i]);
+    const uint32_t place = params.partition.rank_of(expert) - first_rank;
     if (place < kWarpLanes) ranks |= 1u << place;
   }
   return ranks;
@@ -57,7 +58,6 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
   const uint32_t ranks = params.call.ranks;
-  const HomeRank home(params);
   tokens.each([&](uint32_t token, bool present, auto each_picks) {
     each_picks([&](const PicksHeld& picks, uint32_t first) {
       if (present) count_picks(call, token, picks, first);
@@ -66,7 +66,7 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
     for (uint32_t first_rank = 0; first_rank < ranks; first_rank += kWarpLanes) {
       uint32_t goes_to = 0;
       each_picks([&](const PicksHeld& picks, uint32_t) {
-        goes_to |= ranks_of_picks(params, home, picks, first_rank);
+        goes_to |= ranks_of_picks(params, picks, first_rank);
       });
       const uint32_t mine = first_rank + warp::lane();
       uint32_t count = mine < ranks ? rows[mine] : 0;
@@ -141,11 +141,13 @@ DEVICE void publish_counts(const Dispatch& call) {
     if (warp::index() == call.first_other()) publish_refusal(call);
     return;
   }
-  const uint32_t local_experts = call.params.local_experts;
-  for (uint32_t expert = crew.index; expert < call.params.experts; expert += crew.size)
-    store<Order::relaxed, Scope::sys>(params.control.expert(expert / local_experts, params.rank,
-                                                            block::index(), expert % local_experts),
-                                      Stamped{call.epoch, call.tail.expert_tokens()[expert]});
+  const ExpertPartition& partition = call.params.partition;
+  for (uint32_t expert = crew.index; expert < call.params.experts; expert += crew.size) {
+    const uint32_t rank = partition.rank_of(expert), local = expert - partition.first_of(rank);
+    store<Order::relaxed, Scope::sys>(
+        params.control.expert(rank, params.rank, block::index(), local),
+        Stamped{call.epoch, call.tail.expert_tokens()[expert]});
+  }
 }
 
 /// A block's count of rows for a rank, once it is here; or nothing (of an older epoch), if that
@@ -216,6 +218,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew 
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
+  const uint32_t words_a_slot = params.control.layout.local_experts_max;
   // Threads beside one another read words beside one another, in as many lines as there are.
   if (share.first >= local_experts) return true;
   const uint32_t experts = (local_experts - share.first - 1) / share.stride + 1;
@@ -250,7 +253,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew 
           if ((asked.exist >> i & 1) == 0) continue;
           // Relaxed: nothing but the word is read because of it.
           seen[i] = load<Order::relaxed, Scope::sys>(
-              asked.words + static_cast<std::ptrdiff_t>(asked.slot + i * lines) * local_experts);
+              asked.words + static_cast<std::ptrdiff_t>(asked.slot + i * lines) * words_a_slot);
         }
         UNROLL
         for (uint32_t i = 0; i < kAtOnce; ++i) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "device/kernel.hpp"
+#include "expert_parallel/expert_partition.hpp"
 #include "expert_parallel/throughput/call.hpp"
 #include "expert_parallel/throughput/readiness.hpp"
 #include "expert_parallel/throughput/received_layout.hpp"
@@ -31,7 +32,7 @@ namespace tokenyard::throughput {
 /// since the links serve blocks very unequally (one ends in half the time of another).
 struct Shares {
   uint32_t tokens_a_block;
-  uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk
+  uint32_t tokens_a_step;  ///< a warp looks at these at once, a lane an expert: 32 / topk, or 1
   uint32_t tokens_kept;
   uint32_t claims;  ///< of kTokensAClaim tokens, in all
   bool in_order;    ///< nothing is kept, and claims take the rank's tokens one after the other
@@ -53,10 +54,11 @@ struct DispatchParams {
   const std::byte* x;         ///< [tokens, row_bytes]
   const std::byte* scales;    ///< [tokens, scale words], or null
   const void* topk_idx;       ///< [tokens, topk] int64 or int32
-  const float* topk_weights;  ///< [tokens, topk]
+  const float* topk_weights;  ///< [tokens, topk], or null: every weight is 1
   bool idx_is_int64;
   uint32_t tokens, topk, row_bytes;
-  uint32_t experts, local_experts;
+  uint32_t experts, local_experts;  ///< local: of this rank
+  ExpertPartition partition;        ///< of the experts among the ranks
   Shares shares;
   uint32_t movers;
   uint32_t tokens_held;  ///< of each block: those of kHeldRows; none on a known route

@@ -25,6 +25,7 @@ struct DispatchShared {
   uint32_t refused_token;   ///< token << 2 | RefusalKind of this block's first bad token
   uint32_t refusing_block;  ///< the first of all ranks' blocks that refuses, as source and block
   uint32_t full_rank;       ///< the first that more rows would come to than it has places for
+  uint32_t differing_rank;  ///< the first that sends other rows or scales than rank 0
 };
 
 struct Dispatch {
@@ -46,7 +47,8 @@ struct Dispatch {
     return {thread::index() - movers, block::threads() - movers};
   }
   DEVICE bool refused() const {
-    return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused;
+    return shared.refusing_block != kNothingRefused || shared.full_rank != kNothingRefused ||
+           shared.differing_rank != kNothingRefused;
   }
 
   /// The row of a token of this block's, or of any token, on a rank: null if it is not held.

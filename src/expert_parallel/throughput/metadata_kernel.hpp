@@ -31,25 +31,27 @@ DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
   return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
 }
 
-/// By one warp that moves no rows. Rank after rank, since the rows of neighbouring tokens on one
-/// rank are neighbours: a warp's stores fill whole lines.
-DEVICE void send_metadata(const Dispatch& call) {
+/// By one warp, of 32 picks of each token. Rank after rank, since the rows of neighbouring tokens
+/// on one rank are neighbours: a warp's stores fill whole lines.
+DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_pick) {
   const DispatchParams& params = call.params;
-  const uint32_t ranks = params.call.ranks, local_experts = params.local_experts;
-  PickSteps steps(params, tokens_of_warp(params));
+  const uint32_t ranks = params.call.ranks;
+  PickSteps steps(params, tokens_of_warp(params), first_pick);
   const PickLane& lane = steps.lane();
   steps.each([&](const Pick& pick) {
     if (!pick.present) return;
     const bool valid = pick.valid(params.experts);
     const uint32_t id = static_cast<uint32_t>(pick.id);
-    const uint32_t home = valid ? id / local_experts : ranks;
+    const uint32_t home = valid ? params.partition.rank_of(id) : ranks;
+    const auto local = static_cast<int32_t>(id - params.partition.first_of(home));
     const float weight =
-        load_cached(params.topk_weights + size_t{pick.token} * params.topk + lane.pick);
+        params.topk_weights == nullptr
+            ? 1.0f
+            : load_cached(params.topk_weights + size_t{pick.token} * params.topk + lane.pick);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       const int32_t row = params.route[size_t{pick.token} * ranks + rank];
       if (row < 0) continue;
       const auto at = static_cast<std::ptrdiff_t>(size_t(row) * params.topk + lane.pick);
-      const int32_t local = static_cast<int32_t>(id - rank * local_experts);
       // Weak: `finished` says that they have arrived.
       store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::ids, rank) + at,
                                      home == rank ? local : -1);
@@ -60,6 +62,12 @@ DEVICE void send_metadata(const Dispatch& call) {
                                        static_cast<int32_t>(pick.token));
     }
   });
+}
+
+/// By one warp that moves no rows.
+DEVICE void send_metadata(const Dispatch& call) {
+  for (uint32_t first = 0; first < call.params.topk; first += kWarpLanes)
+    send_metadata_of(call, first);
 }
 
 /// By all warps that move no rows: marks this rank's places that no row comes to, a block a share.

@@ -1,5 +1,6 @@
 /// How a warp goes through tokens of which it tells something for each pick: several a step, a lane
-/// for each expert that a token has picked. So what it reads and stores is whole lines.
+/// for each expert that a token has picked. So what it reads and stores is whole lines. Of a token
+/// that has more picks than a warp has lanes, a way takes 32.
 #pragma once
 
 #include <algorithm>
@@ -36,16 +37,17 @@ DEVICE TokenRange tokens_of_warp(const DispatchParams& params) {
                  block::threads() / kWarpLanes - params.movers);
 }
 
-/// A lane's place in every step.
+/// A lane's place in every step of a way that begins at `first_pick` of each token.
 struct PickLane {
   uint32_t token;  ///< of the step's
   uint32_t pick;   ///< of the token's
   bool used;       ///< lanes left over when 32 is no multiple of topk
 
-  DEVICE static PickLane mine(const DispatchParams& params) {
+  DEVICE static PickLane mine(const DispatchParams& params, uint32_t first_pick) {
     const uint32_t lane = warp::lane(), topk = params.topk;
-    const uint32_t token = lane / topk;
-    return {token, lane - token * topk, token < params.shares.tokens_a_step};
+    const uint32_t token = topk <= kWarpLanes ? lane / topk : 0;
+    const uint32_t pick = first_pick + lane - token * topk;
+    return {token, pick, token < params.shares.tokens_a_step && pick < topk};
   }
 };
 
@@ -71,8 +73,8 @@ DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t pi
 /// when this is made, so that the way to memory and back is spent on something else.
 class PickSteps {
  public:
-  DEVICE PickSteps(const DispatchParams& params, TokenRange tokens)
-      : params_(params), tokens_(tokens), lane_(PickLane::mine(params)) {
+  DEVICE PickSteps(const DispatchParams& params, TokenRange tokens, uint32_t first_pick)
+      : params_(params), tokens_(tokens), lane_(PickLane::mine(params, first_pick)) {
     load_from(tokens.begin);
   }
 

@@ -186,7 +186,7 @@ Plan make_plan(const PlanInput& input, AcceleratorKind kind, const Capacity& cap
   const DispatchTail dispatch_tail{.warps = plan.warps,
                                    .ranks = ranks,
                                    .experts = input.experts,
-                                   .local_experts = input.experts / ranks,
+                                   .local_experts = ceil_divide(input.experts, ranks),
                                    .stages_bytes = 0};
   const uint32_t for_dispatch = shared_bytes_left(
       capacity, round_up(sizeof(DispatchShared), kStageAlignment) + dispatch_tail.bytes());
@@ -236,7 +236,7 @@ uint32_t share_of_pulls(uint32_t tokens, uint32_t groups, const Plan& plan) {
 Shares share_tokens(uint32_t tokens, uint32_t topk, const Plan& plan) {
   Shares shares{};
   shares.tokens_a_block = ceil_divide(tokens, plan.blocks);
-  shares.tokens_a_step = kWarpLanes / topk;
+  shares.tokens_a_step = std::max(kWarpLanes / topk, 1u);
   shares.tokens_kept = shares.tokens_a_block <= plan.kept_tokens
                            ? shares.tokens_a_block
                            : ceil_divide(shares.tokens_a_block * plan.kept_percent, 100);

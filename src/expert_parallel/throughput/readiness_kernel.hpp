@@ -49,8 +49,11 @@ class Watched {
 
  private:
   DEVICE bool await(uint32_t source) const {
-    Awaited what{
-        .phase = static_cast<uint32_t>(Phase::dispatch_arrivals), .rank = source, .expected = 1};
+    // Another block of this rank passes on what comes from the source.
+    Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_arrivals),
+                 .rank = source,
+                 .expected = 1,
+                 .from_rank = false};
     return wait_until(deadline_, what, [&] {
       what.seen = load<Order::acquire, Scope::gpu>(&readiness_.source(source));
       return what.seen == 1;

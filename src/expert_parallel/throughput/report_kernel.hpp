@@ -87,6 +87,19 @@ DEVICE void report_overflow(const Dispatch& call) {
   tell(record.id_high, 0);
 }
 
+/// By one thread of block 0: a rank sends other rows or scales than rank 0.
+DEVICE void report_format(const Dispatch& call) {
+  CountsRecord& record = *call.params.record;
+  const Hellos hellos = call.hellos();
+  const uint32_t rank = call.shared.differing_rank;
+  const HelloWord word = differing_word(hellos, rank);
+  tell(record.refusal, static_cast<uint32_t>(RefusalKind::format));
+  tell(record.rank, rank);
+  tell(record.token, static_cast<uint32_t>(word));
+  tell(record.id_low, hellos.of(word, rank));
+  tell(record.id_high, hellos.of(word, 0));
+}
+
 /// By one thread of block 0: a block has found a token that nobody can accept.
 DEVICE void report_bad_token(const Dispatch& call) {
   const Control& control = call.params.call.control;
@@ -109,7 +122,9 @@ DEVICE void report_bad_token(const Dispatch& call) {
 /// By one thread of block 0: why there will be no rows. Where no host awaits the counts, the object
 /// fails: nobody could stop the calls that were enqueued after this one.
 DEVICE void report_refusal(const Dispatch& call) {
-  if (call.shared.refusing_block != kNothingRefused)
+  if (call.shared.differing_rank != kNothingRefused)
+    report_format(call);
+  else if (call.shared.refusing_block != kNothingRefused)
     report_bad_token(call);
   else
     report_overflow(call);

@@ -72,18 +72,4 @@ class TokenPicks {
   PicksHeld first_;
 };
 
-/// Which rank an expert lives on, without a division for each: exact below 2^16 experts, and no
-/// block's shared memory could count that many.
-class HomeRank {
- public:
-  DEVICE explicit HomeRank(const DispatchParams& params)
-      : inverse_(uint64_t{0xffffffffu / params.local_experts} + 1) {}
-  DEVICE uint32_t of(uint32_t expert) const {
-    return static_cast<uint32_t>(expert * inverse_ >> 32);
-  }
-
- private:
-  uint64_t inverse_;
-};
-
 }  // namespace tokenyard::throughput

@@ -7,9 +7,24 @@
 namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kHeadDimMax = 128, kGroupMax = 16;
+inline constexpr uint32_t kNoWindow = UINT32_MAX;
 
-/// One KV head and the query heads that share it: rotates the new q and k (RoPE, halves), appends k
-/// and v to the cache at the token's position, and attends to all positions up to it.
+/// The earliest position that a token attends to.
+DEVICE uint32_t window_begin(uint32_t position, uint32_t window) {
+  return position >= window ? position - window + 1 : 0;
+}
+
+/// By a warp: by what RMSNorm scales a head.
+DEVICE float norm_scale(const float* x, uint32_t dim, float epsilon) {
+  float squares = 0;
+  KEEP_ROLLED
+  for (uint32_t d = warp::lane(); d < dim; d += kWarpLanes) squares += x[d] * x[d];
+  return reciprocal_square_root(warp_sum(squares) / static_cast<float>(dim) + epsilon);
+}
+
+/// One KV head and the query heads that share it: normalises the new q and k (RMSNorm) if they have
+/// norms, rotates them (RoPE, halves), appends k and v to the cache at the token's position, and
+/// attends to the `window` latest positions up to it.
 struct Attention {
   static constexpr const char* kName = "attention";
   struct Args {
@@ -23,6 +38,10 @@ struct Attention {
     float* out;                ///< [group][dim]
     uint32_t group, dim, page_tokens;
     const float* frequencies;  ///< [dim / 2] by which angles pairs of elements turn a position
+    const BFloat16* q_norm;    ///< [dim] weights, or null: q and k as they are
+    const BFloat16* k_norm;    ///< [dim], or null together with q_norm
+    uint32_t window;           ///< positions attended to, this one included; kNoWindow: all
+    float epsilon;             ///< of both norms
   };
   static constexpr ArgField kFields[] = {
       TOKENYARD_FIELD(pointer, q),        TOKENYARD_FIELD(pointer, k),
@@ -30,13 +49,22 @@ struct Attention {
       TOKENYARD_FIELD(pointer, v_cache),  TOKENYARD_FIELD(pointer, pages),
       TOKENYARD_FIELD(pointer, position), TOKENYARD_FIELD(pointer, out),
       TOKENYARD_FIELD(u32, group),        TOKENYARD_FIELD(u32, dim),
-      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(pointer, frequencies)};
+      TOKENYARD_FIELD(u32, page_tokens),  TOKENYARD_FIELD(pointer, frequencies),
+      TOKENYARD_FIELD(pointer, q_norm),   TOKENYARD_FIELD(pointer, k_norm),
+      TOKENYARD_FIELD(u32, window),       TOKENYARD_FIELD(f32, epsilon)};
   static void touches(Touches& touches, const Args& args) {
     touches.require(args.group > 0 && args.group <= kGroupMax, "group", "1 to 16 query heads",
                     args.group);
     touches.require(args.dim > 0 && args.dim % 2 == 0 && args.dim <= kHeadDimMax, "dim",
                     "an even number from 2 to 128", args.dim);
     touches.require(args.page_tokens > 0, "page_tokens", "at least 1", args.page_tokens);
+    touches.require((args.q_norm == nullptr) == (args.k_norm == nullptr), "q_norm",
+                    "both norms or neither", args.q_norm != nullptr);
+    touches.require(args.window > 0, "window", "at least 1", args.window);
+    if (args.q_norm != nullptr) {
+      touches.reads("q_norm", args.q_norm, args.dim);
+      touches.reads("k_norm", args.k_norm, args.dim);
+    }
     const Extent page = Extent(args.page_tokens) * args.dim;
     touches.reads("q", args.q, Extent(args.group) * args.dim);
     touches.reads("k", args.k, args.dim);
@@ -52,6 +80,7 @@ struct Attention {
   }
   struct Shared {
     float q[kGroupMax][kHeadDimMax];
+    float scales[kGroupMax + 1];  ///< of each query head and of the key, where there are norms
   };
 
   static DEVICE size_t row_of(const Args& args, uint32_t position) {
@@ -59,8 +88,18 @@ struct Attention {
     return (page * args.page_tokens + position % args.page_tokens) * args.dim;
   }
 
+  /// A head's q or k, normalised as it is read.
+  struct Head {
+    const float* x;        ///< [dim]
+    const BFloat16* norm;  ///< [dim], or null
+    float scale;
+    DEVICE float operator[](uint32_t d) const {
+      return norm == nullptr ? x[d] : x[d] * scale * to_float(norm[d]);
+    }
+  };
+
   /// Element d of a rotated vector.
-  static DEVICE float rotated(const Args& args, const float* x, uint32_t d, uint32_t position) {
+  static DEVICE float rotated(const Args& args, const Head& x, uint32_t d, uint32_t position) {
     const uint32_t half = args.dim / 2, i = d % half;
     const float angle = static_cast<float>(position) * args.frequencies[i];
     const float other = d < half ? -x[d + half] : x[d - half];
@@ -70,13 +109,17 @@ struct Attention {
   static DEVICE void run(Context& context, const Args& args) {
     Shared& shared = context.shared<Shared>();
     const uint32_t position = *args.position;
+    if (args.q_norm != nullptr) find_scales(context, args, shared);
     const float scale = reciprocal_square_root(static_cast<float>(args.dim));
-    for (uint32_t i = context.thread(); i < args.group * args.dim; i += context.threads())
-      shared.q[i / args.dim][i % args.dim] =
-          rotated(args, args.q + i / args.dim * args.dim, i % args.dim, position) * scale;
+    for (uint32_t i = context.thread(); i < args.group * args.dim; i += context.threads()) {
+      const uint32_t head = i / args.dim, d = i % args.dim;
+      const Head q{args.q + head * args.dim, args.q_norm, shared.scales[head]};
+      shared.q[head][d] = rotated(args, q, d, position) * scale;
+    }
+    const Head key{args.k, args.k_norm, shared.scales[args.group]};
     const size_t row = row_of(args, position);
     for (uint32_t d = context.thread(); d < args.dim; d += context.threads()) {
-      args.k_cache[row + d] = to_bfloat16(rotated(args, args.k, d, position));
+      args.k_cache[row + d] = to_bfloat16(rotated(args, key, d, position));
       args.v_cache[row + d] = to_bfloat16(args.v[d]);
     }
     context.sync();
@@ -85,6 +128,16 @@ struct Attention {
   }
 
  private:
+  /// By all threads, a head a warp.
+  static DEVICE void find_scales(Context& context, const Args& args, Shared& shared) {
+    for (uint32_t head = context.warp(); head <= args.group; head += context.warps()) {
+      const float* const x = head < args.group ? args.q + head * args.dim : args.k;
+      const float scale = norm_scale(x, args.dim, args.epsilon);
+      if (warp::lane() == 0) shared.scales[head] = scale;
+    }
+    context.sync();
+  }
+
   static DEVICE float score(const Args& args, const float* q, uint32_t position) {
     const BFloat16* const k = args.k_cache + row_of(args, position);
     float sum = 0;
@@ -105,7 +158,8 @@ struct Attention {
     constexpr uint32_t kShare = kHeadDimMax / kWarpLanes;
     float sums[kShare] = {};
     float highest = -1e30f, total = 0;
-    for (uint32_t first = 0; first < count; first += kWarpLanes) {
+    for (uint32_t first = window_begin(count - 1, args.window); first < count;
+         first += kWarpLanes) {
       const uint32_t position = first + warp::lane();
       const float mine = position < count ? score(args, q, position) : -1e30f;
       const float now = warp_max(mine);

@@ -9,7 +9,8 @@ namespace tokenyard::megakernel {
 
 inline constexpr uint32_t kTopkMax = 8;
 
-/// The topk experts with the highest scores, and the softmax of those scores. Of equals the first.
+/// The topk experts with the highest scores, and the softmax of those scores, or their part of the
+/// softmax of all scores. Of equals the first.
 struct RouteToken {
   static constexpr const char* kName = "route_token";
   struct Args {
@@ -17,10 +18,12 @@ struct RouteToken {
     uint32_t* picks;      ///< [topk]
     float* weights;       ///< [topk]
     uint32_t experts, topk;
+    uint32_t normalised;  ///< 1: weights add up to 1; 0: with those of the experts not picked
   };
   static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, scores), TOKENYARD_FIELD(pointer, picks),
-      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(u32, experts), TOKENYARD_FIELD(u32, topk)};
+      TOKENYARD_FIELD(pointer, scores),  TOKENYARD_FIELD(pointer, picks),
+      TOKENYARD_FIELD(pointer, weights), TOKENYARD_FIELD(u32, experts),
+      TOKENYARD_FIELD(u32, topk),        TOKENYARD_FIELD(u32, normalised)};
   static void touches(Touches& touches, const Args& args) {
     touches.require(args.topk > 0 && args.topk <= kTopkMax && args.topk <= args.experts, "topk",
                     "1 to 8, and at most as many as there are experts", args.topk);
@@ -45,7 +48,8 @@ struct RouteToken {
       }
     }
     float total = 0;
-    for (uint32_t n = 0; n < args.topk; ++n) total += exponential(values[n] - values[0]);
+    for (uint32_t n = 0; n < (args.normalised != 0 ? args.topk : args.experts); ++n)
+      total += exponential((args.normalised != 0 ? values[n] : args.scores[n]) - values[0]);
     for (uint32_t n = 0; n < args.topk; ++n) {
       args.picks[n] = picks[n];
       args.weights[n] = exponential(values[n] - values[0]) / total;

@@ -24,7 +24,7 @@ struct NextTokens {
     uint64_t* sums;                 ///< [sum_count] to be cleared, or null
     const uint32_t* broken;         ///< 1 if a value could not be added to sums; or null
     uint32_t sum_count, part_count, positions_max, prompt_stride;
-    uint32_t stop_token;  ///< kNoToken: none
+    uint32_t stop_tokens[kStopTokensMax];  ///< each kNoToken: none
   };
   struct Shared {
     bool goes_on[Kind::kSequences], no_number[Kind::kSequences];

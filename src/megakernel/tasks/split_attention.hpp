@@ -42,11 +42,16 @@ struct AttendSplit {
     const uint32_t* pages;     ///< which page holds positions page_tokens * i on
     const uint32_t* position;  ///< of the token
     const float* rotation;     ///< [positions][cosines, sines][dim / 2]
+    const BFloat16* bias;      ///< [(heads + 2) * dim] of this KV head, or null: none
+    const BFloat16* q_norm;    ///< [dim] weights of RMSNorm, or null: q and k as they are
+    const BFloat16* k_norm;    ///< [dim], or null together with q_norm
     Stamped* part;             ///< [heads * dim] of this split, flagged
     SplitWeight* weights;      ///< [heads] of this split
     uint32_t heads, dim, page_tokens, split, splits;  ///< splits: a power of two up to kSections
     uint32_t rows_max;                                ///< positions that a split may have
+    uint32_t window;  ///< positions attended to, the new one included; kNoWindow: all
     uint32_t qkv_event;
+    float epsilon;  ///< of both norms
   };
   struct Shared {
     float raw[kGroupColumnsMax + 2 * kHeadDimMax];
@@ -54,8 +59,8 @@ struct AttendSplit {
     float scores[kScoresMax];                     ///< [heads][rows_max]; then weights
   };
 
-  /// Positions of earlier tokens that belong to a split. The new one belongs to the last section of
-  /// the last.
+  /// Positions of earlier tokens, those within the window, that belong to a split. The new one
+  /// belongs to the last section of the last.
   struct Rows {
     uint32_t first, old, count;  ///< count: with the new one, if it is there
     uint32_t of_section, sections;
@@ -66,11 +71,12 @@ struct AttendSplit {
     }
   };
   static DEVICE Rows rows_of(const Args& args, uint32_t position) {
-    const uint32_t of_section = (position + kSections - 1) / kSections;
+    const uint32_t begin = window_begin(position, args.window), earlier = position - begin;
+    const uint32_t of_section = (earlier + kSections - 1) / kSections;
     const uint32_t sections = kSections / args.splits, each = of_section * sections;
-    const uint32_t first = each * args.split < position ? each * args.split : position;
-    const uint32_t old = each < position - first ? each : position - first;
-    return {first, old, old, of_section, sections};
+    const uint32_t before = each * args.split < earlier ? each * args.split : earlier;
+    const uint32_t old = each < earlier - before ? each : earlier - before;
+    return {begin + before, old, old, of_section, sections};
   }
   static DEVICE size_t place_of(const Args& args, uint32_t position) {
     const size_t page = args.pages[position / args.page_tokens];
@@ -103,6 +109,10 @@ struct AttendSplit {
     const Element first = element_of(context.thread(), args.dim);
     read_qkv(context, args, shared);
     context.sync();
+    if (args.q_norm != nullptr) {
+      normalise(context, args, shared);
+      context.sync();
+    }
     auto* const keys = reinterpret_cast<BFloat16*>(context.loaded_ahead());
     // Else the run has failed, and any result will do; but lanes must go the same way.
     const bool come = warp::all(keys != nullptr);
@@ -156,14 +166,32 @@ struct AttendSplit {
     KEEP_ROLLED
     for (uint32_t i = context.thread(); i < words; i += 2 * step) {
       const uint32_t next = i + step < words ? i + step : i;
+      // On their way while words are awaited.
+      const float bias = bias_of(args, i), next_bias = bias_of(args, next);
       Stamped word{}, next_word{};
       context.await_carried(Event{args.qkv_event}, [&] {
         word = load_flagged(args.qkv + i);
         next_word = load_flagged(args.qkv + next);
         return word.epoch == epoch && next_word.epoch == epoch;
       });
-      shared.raw[i] = std::bit_cast<float>(word.value);
-      shared.raw[next] = std::bit_cast<float>(next_word.value);
+      shared.raw[i] = std::bit_cast<float>(word.value) + bias;
+      shared.raw[next] = std::bit_cast<float>(next_word.value) + next_bias;
+    }
+  }
+  static DEVICE float bias_of(const Args& args, uint32_t word) {
+    return args.bias == nullptr ? 0 : to_float(args.bias[word]);
+  }
+
+  /// RMSNorm of each query head and of the key, a head a warp.
+  static DEVICE void normalise(Context& context, const Args& args, Shared& shared) {
+    KEEP_ROLLED
+    for (uint32_t head = context.warp(); head <= args.heads; head += context.warps()) {
+      float* const x = shared.raw + head * args.dim;
+      const BFloat16* const norm = head < args.heads ? args.q_norm : args.k_norm;
+      const float scale = norm_scale(x, args.dim, args.epsilon);
+      KEEP_ROLLED
+      for (uint32_t d = warp::lane(); d < args.dim; d += kWarpLanes)
+        x[d] *= scale * to_float(norm[d]);
     }
   }
 

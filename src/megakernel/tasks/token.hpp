@@ -37,6 +37,7 @@ struct Best {
   uint32_t token;  ///< kNoToken if one of the logits was no number
 };
 inline constexpr uint32_t kNoToken = UINT32_MAX;
+inline constexpr uint32_t kStopTokensMax = 8;
 inline constexpr uint32_t kNoRow = UINT32_MAX - 1;  ///< no logit at all
 
 DEVICE Best of_logit(float value, uint32_t token) {
@@ -133,7 +134,10 @@ DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool told
   // Relaxed: written before the events that the task has awaited.
   const bool broken = args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
   if (best.token == kNoToken || broken) return SequenceStatus::not_a_number;
-  if (!told && token == args.stop_token) return SequenceStatus::stopped;
+  bool stops = false;
+  UNROLL
+  for (const uint32_t stop : args.stop_tokens) stops |= token == stop;
+  if (!told && stops) return SequenceStatus::stopped;
   return position >= args.positions_max ? SequenceStatus::cache_full : SequenceStatus::goes_on;
 }
 
@@ -154,16 +158,19 @@ struct NextToken {
     const uint32_t* broken;  ///< 1 if a value could not be added to sums; or null
     uint32_t sum_count;
     uint32_t part_count, positions_max, prompt_tokens;
-    uint32_t stop_token;  ///< kNoToken: none
+    uint32_t stop_tokens[kStopTokensMax];  ///< each kNoToken: none
   };
   static constexpr ArgField kFields[] = {
-      TOKENYARD_FIELD(pointer, parts),     TOKENYARD_FIELD(pointer, token),
-      TOKENYARD_FIELD(pointer, position),  TOKENYARD_FIELD(pointer, tokens),
-      TOKENYARD_FIELD(pointer, prompt),    TOKENYARD_FIELD(pointer, status),
-      TOKENYARD_FIELD(pointer, sums),      TOKENYARD_FIELD(pointer, broken),
-      TOKENYARD_FIELD(u32, sum_count),     TOKENYARD_FIELD(u32, part_count),
-      TOKENYARD_FIELD(u32, positions_max), TOKENYARD_FIELD(u32, prompt_tokens),
-      TOKENYARD_FIELD(u32, stop_token)};
+      TOKENYARD_FIELD(pointer, parts),      TOKENYARD_FIELD(pointer, token),
+      TOKENYARD_FIELD(pointer, position),   TOKENYARD_FIELD(pointer, tokens),
+      TOKENYARD_FIELD(pointer, prompt),     TOKENYARD_FIELD(pointer, status),
+      TOKENYARD_FIELD(pointer, sums),       TOKENYARD_FIELD(pointer, broken),
+      TOKENYARD_FIELD(u32, sum_count),      TOKENYARD_FIELD(u32, part_count),
+      TOKENYARD_FIELD(u32, positions_max),  TOKENYARD_FIELD(u32, prompt_tokens),
+      TOKENYARD_FIELD(u32, stop_tokens[0]), TOKENYARD_FIELD(u32, stop_tokens[1]),
+      TOKENYARD_FIELD(u32, stop_tokens[2]), TOKENYARD_FIELD(u32, stop_tokens[3]),
+      TOKENYARD_FIELD(u32, stop_tokens[4]), TOKENYARD_FIELD(u32, stop_tokens[5]),
+      TOKENYARD_FIELD(u32, stop_tokens[6]), TOKENYARD_FIELD(u32, stop_tokens[7])};
   static void touches(Touches& touches, const Args& args) {
     touches.reads("parts", args.parts, args.part_count);
     touches.reads("position", args.position, 1);

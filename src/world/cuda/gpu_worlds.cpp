@@ -51,9 +51,10 @@ std::unique_ptr<World> connect_cuda(const Rendezvous& rendezvous, const WorldOpt
   }
   auto accelerator =
       std::make_shared<cuda::CudaAccelerator>(static_cast<int>(device), options.interrupt);
-  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator, accelerator->now() + options.timeout);
+  auto mesh = tcp::TcpMesh::connect(rendezvous, *accelerator,
+                                    accelerator->now() + rendezvous_timeout(options));
   return join(std::move(mesh), std::move(accelerator), std::make_shared<nvlink::NvlinkFabric>(),
-              options);
+              options, std::make_shared<const AbsenceWatch>());
 }
 
 }  // namespace tokenyard

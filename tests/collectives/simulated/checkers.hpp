@@ -263,7 +263,8 @@ class BlameChecker {
 /// have led. Else it has left, made way for a newcomer, or stalled where that is a reason.
 class InnocenceChecker {
  public:
-  explicit InnocenceChecker(bool stalled_may_go) : stalled_may_go_(stalled_may_go) {}
+  InnocenceChecker(bool stalled_may_go, bool may_make_way)
+      : stalled_may_go_(stalled_may_go), may_make_way_(may_make_way) {}
 
   /// Once touched, always touched: what a fault does may show much later.
   void touched(const Member& member) { touched_.insert(member); }
@@ -273,7 +274,7 @@ class InnocenceChecker {
     for (const Member& member : before.members) {
       const Slot slot = member.slot;
       if (verdict.next.contains(member) || touched_.contains(member)) continue;
-      if (leaving_.contains(member) || verdict.next.at(slot)) continue;
+      if (leaving_.contains(member) || (may_make_way_ && verdict.next.at(slot))) continue;
       if (stalled_may_go_ && among(verdict.stalled, slot)) continue;
       const bool out_of_touch =
           std::any_of(before.members.begin(), before.members.end(), [&](const Member& other) {
@@ -291,7 +292,7 @@ class InnocenceChecker {
   static bool among(const std::vector<Slot>& slots, Slot slot) {
     return std::find(slots.begin(), slots.end(), slot) != slots.end();
   }
-  const bool stalled_may_go_;
+  const bool stalled_may_go_, may_make_way_;
   std::set<Member> touched_, leaving_;
   std::set<std::pair<Member, Member>> parted_;
 };

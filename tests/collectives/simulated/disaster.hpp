@@ -130,6 +130,7 @@ class Disaster {
     options.through_codec = random_.chance(200);
     // Of chances of their own, so that the others are drawn alike with and without.
     options.letters = run_.option("letters", Random(run_.seed ^ 0x1e77e25).chance(400));
+    options.reunions = run_.option("reunions", Random(run_.seed ^ 0x6e0210).chance(500));
     leave_when_done_ = run_.option("leave_when_done", Random(run_.seed ^ 0x1ea7e5).chance(512));
     options.newcomers = std::any_of(kinds_.begin(), kinds_.end(), [](Trouble kind) {
       return kind == Trouble::replace || kind == Trouble::grow;
@@ -307,6 +308,8 @@ class Disaster {
                              process->engine->committed(group), job_.options.operations.target,
                              group, process->engine->frozen() ? ", frozen" : "");
       }
+      if (const std::string rest = process->engine->unfinished(); !rest.empty())
+        return fmt::format("slot {} {}", slot, rest);
       living.insert(process->self);
     }
     if (const auto ends = job_.letters.missing(living))

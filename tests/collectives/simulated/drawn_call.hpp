@@ -100,13 +100,14 @@ class DrawnCall {
         return group.scatter(in, out[0], root_);
       case OperationKind::barrier:
       case OperationKind::monitored_barrier:
+      case OperationKind::close:
         break;
     }
     return group.barrier();
   }
 
-  /// How many numbers of the results are not what `members` have brought. An attempt that was
-  /// called off may have left something in the parts of others.
+  /// How many numbers of the results are not what `members` have brought, or not 0 in the parts of
+  /// others.
   size_t wrong(const View& members) const { return wrong(members, place_.slots); }
   /// Where the group has grown since: `slots` are its ranks.
   size_t wrong(const View& members, const std::vector<Slot>& slots) const {
@@ -118,8 +119,9 @@ class DrawnCall {
     size_t wrong = 0;
     const bool by_rank = out_.size() == size() && !in_place();
     for (size_t part = 0; part < out_.size(); ++part) {
-      if (by_rank && size() > 1 && !members.at(place_.slots[part])) continue;
-      for (size_t i = 0; i < out_[part].size(); ++i) wrong += out_[part][i] != expected[part][i];
+      const bool lost = by_rank && size() > 1 && !members.at(place_.slots[part]);
+      for (size_t i = 0; i < out_[part].size(); ++i)
+        wrong += out_[part][i] != (lost ? 0 : expected[part][i]);
     }
     return wrong;
   }

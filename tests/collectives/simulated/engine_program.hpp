@@ -16,6 +16,8 @@
 #include "collectives/simulated/drawn_call.hpp"
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/program.hpp"
+#include "collectives/simulated/recovery_calls.hpp"
+#include "collectives/simulated/reunions.hpp"
 #include "collectives/simulated/simulated_transport.hpp"
 #include "tokenyard/error.hpp"
 
@@ -37,6 +39,10 @@ class EngineProgram final : public Program {
     Instant timeout = std::chrono::hours(1);
     bool rooted = false;  ///< nobody comes in a lost rank's place, or everybody waits for it
     LetterChecker* letters = nullptr;  ///< who watches the messages; without, none are written
+    bool reunions = false;             ///< a group comes and goes beside the operations
+    RecoveryCalls::Options recovery = {};
+    Sequence grow_at = 0;  ///< a founder grows the job twice after so many operations of the world
+    uint32_t slots_max = 0;
     EngineMutant engine_mutant = EngineMutant::none;
     ProgramMutant mutant = ProgramMutant::none;
   };
@@ -44,8 +50,10 @@ class EngineProgram final : public Program {
     SimulatedTransport::Post post;
     Engine::Clock clock;
     std::function<void(const Accusation&, Epoch)> accuse;
-    std::function<void(const std::vector<Slot>&)> admit;
-    std::function<void()> mend;
+    std::function<void(const std::vector<Slot>&, Epoch)> admit;
+    std::function<void(const std::vector<Slot>&)> withdraw;
+    std::function<void(const Member&)> evict;
+    std::function<void(bool)> mend;
     std::function<void(GroupId)> failed;  ///< the program tries again soon
     std::function<void()> drive_soon;
     std::function<void(Instant)> drive_at;
@@ -64,11 +72,15 @@ class EngineProgram final : public Program {
                  .chunk_bytes = 256,
                  .mutant = options.engine_mutant},
                 outside_.clock),
-        control_(outside_) {
+        control_(outside_),
+        calls_(engine_, control_, options.recovery, outside_.clock, outside_.drive_at) {
     engine_.use(control_);
     if (options.letters != nullptr)
       letters_.emplace(self, engine_, *options.letters, options.timeout);
+    if (options.reunions) reunions_.emplace(self.slot, engine_, options.ranks);
   }
+
+  ~EngineProgram() override { control_.closed = true; }
 
   void arrive(Slot from, Parcel parcel) {
     transport_->arrive(from, std::move(parcel));
@@ -76,9 +88,17 @@ class EngineProgram final : public Program {
   }
   /// Until nothing moves.
   void drive() {
-    for (int round = 0; engine_.poll(true); ++round)
-      invariant(round < 100'000, "the engine is busy without end");
-    settle();
+    do {
+      for (int round = 0; engine_.poll(true); ++round)
+        invariant(round < 100'000, "the engine is busy without end");
+      settle();
+    } while (reunions_ && view_.epoch > 0 && !over_ && !engine_.frozen() &&
+             reunions_->settle(groups_.at(0).committed));
+    if (!over_ && view_.epoch > 0 && calls_.advance()) {
+      // What was lost meanwhile no operation may tell any more.
+      if (is_finished() && engine_.failed()) put_failures_behind();
+      for (const auto& [id, group] : groups_) outside_.failed(id);
+    }
     const std::optional<Instant> next = engine_.next_deadline();
     if (next && next != planned_) outside_.drive_at(*next);
     planned_ = next;
@@ -98,8 +118,12 @@ class EngineProgram final : public Program {
   bool begin(GroupId id) override {
     Group& group = groups_.at(id);
     if (view_.epoch == 0 || group.operation || group.committed >= options_.target || over_ ||
-        engine_.frozen() || mending_since_)
+        engine_.frozen() || calls_.active())
       return false;
+    if (grows(id)) {
+      calls_.grow_twice(options_.slots_max);
+      return false;
+    }
     group.begun = group.committed + 1;
     const auto place = std::find(group.slots.begin(), group.slots.end(), self_.slot);
     group.call.emplace(DrawnCall::Place{.self = self_,
@@ -132,6 +156,7 @@ class EngineProgram final : public Program {
     if (newcomer) came_in_ = verdict.next.epoch;
     channels_of_ = verdict.next;
     engine_.install(verdict, contacts);
+    if (newcomer) calls_.begin(self_.slot);
     if (newcomer) {
       add_group(0, world_of(verdict.next));
       for (const GroupProgress& told : verdict.groups) {
@@ -152,11 +177,9 @@ class EngineProgram final : public Program {
     groups_.at(0).slots = world_of(view_);
     if (verdict.mends) {
       mended_ = view_.epoch;
-      if (newcomer || mending_since_) mended_with_it_ = mended_;
-      mending_since_.reset();
       begin_anew();
     } else if (!newcomer && (is_finished() || (raises() && !verdict.lost.empty()))) {
-      put_failures_behind();  // A program that listens to changes of the membership.
+      put_failures_behind(verdict.lost);  // A program that listens to changes of the membership.
     }
     outside_.drive_soon();
   }
@@ -181,6 +204,13 @@ class EngineProgram final : public Program {
   const View& channels_of() const { return channels_of_; }
   bool frozen() const override { return engine_.frozen(); }
   bool misses_quorum() const override { return engine_.missing_quorum().has_value(); }
+  std::string unfinished() const override {
+    if (!reunions_ || over_) return "";
+    if (reunions_->held() < groups_.at(0).committed)
+      return fmt::format("has held {} reunions", reunions_->held());
+    return engine_.groups() > groups_.size() ? "keeps a group that it has closed" : "";
+  }
+  RecoveryCalls& calls() { return calls_; }
 
  private:
   struct Group {
@@ -197,10 +227,19 @@ class EngineProgram final : public Program {
     void accuse(const Accusation& accusation, Epoch seen_in) override {
       outside.accuse(accusation, seen_in);
     }
-    void admit(const std::vector<Slot>& slots) override { outside.admit(slots); }
-    void mend() override { outside.mend(); }
+    void admit(const std::vector<Slot>& slots, Epoch seen_in) override {
+      outside.admit(slots, seen_in);
+    }
+    void withdraw(const std::vector<Slot>& slots) override {
+      if (!closed) outside.withdraw(slots);
+    }
+    void evict(const Member& member) override { outside.evict(member); }
+    void mend(bool wanted) override {
+      if (!closed) outside.mend(wanted);
+    }
     void leave() override {}
     const Outside& outside;
+    bool closed = false;
   };
 
   /// Who retries waits for a root that is lost.
@@ -212,6 +251,12 @@ class EngineProgram final : public Program {
   static std::vector<Slot> world_of(const View& view) {
     std::vector<Slot> slots(view.slots);
     std::iota(slots.begin(), slots.end(), 0);
+    return slots;
+  }
+
+  static std::vector<Slot> slots_of(const Group& group, const std::vector<uint32_t>& ranks) {
+    std::vector<Slot> slots;
+    for (const uint32_t rank : ranks) slots.push_back(group.slots.at(rank));
     return slots;
   }
 
@@ -228,19 +273,18 @@ class EngineProgram final : public Program {
       group.called_after = mended_;
     }
   }
-  void put_failures_behind() {
-    if (mending_since_) return;
-    if (mended_ > mended_with_it_ && !engine_.failed()) {
-      mended_with_it_ = mended_;
-      return;
-    }
+  void put_failures_behind(std::vector<Slot> lost = {}) {
     if (options_.mutant == ProgramMutant::shrinks_alone) {
       engine_.repair(view_.epoch);
       mended_ = std::max(mended_, view_.epoch);
       return;
     }
-    mending_since_ = view_.epoch;
-    outside_.mend();
+    calls_.go_on(std::move(lost), view_);
+  }
+  bool grows(GroupId id) {
+    const bool founder = came_in_ <= 1;
+    if (id != 0 || !founder || options_.grow_at == 0) return false;
+    return groups_.at(id).committed >= options_.grow_at && !std::exchange(has_grown_, true);
   }
 
   void settle() {
@@ -280,7 +324,8 @@ class EngineProgram final : public Program {
     } catch (const OperationAborted& aborted) {
       // What was called before an epoch that mended, and cannot be done in it, is behind all.
       const bool is_behind = aborted.epoch < mended_;
-      if (raises() && !aborted.lost.empty() && !is_behind) put_failures_behind();
+      if (raises() && !aborted.lost.empty() && !is_behind)
+        put_failures_behind(slots_of(group, aborted.lost));
     } catch (const PeerTimeout&) {
       group.unsure = true;
       const bool by_itself = outside_.clock() >= group.called + options_.timeout;
@@ -302,14 +347,15 @@ class EngineProgram final : public Program {
   const std::shared_ptr<SimulatedTransport> transport_;
   std::map<GroupId, Group> groups_;  // whose memory the engine uses, as it does that of letters
   std::optional<Letters> letters_;
+  std::optional<Reunions> reunions_;
   Engine engine_;
   Control control_;
   View view_, channels_of_;
-  Epoch came_in_ = 0;                   // where it was not there from the beginning
-  Epoch mended_ = 0;                    // the last epoch that has mended
-  Epoch mended_with_it_ = 0;            // the last that it has asked for, or come with
-  std::optional<Epoch> mending_since_;  // it waits for another one since then
+  Epoch came_in_ = 0;  // where it was not there from the beginning
+  Epoch mended_ = 0;   // the last epoch that has mended
   bool over_ = false;
+  bool has_grown_ = false;
+  RecoveryCalls calls_;
   std::optional<Instant> planned_;  ///< when the engine wants to look at the clock
 };
 

@@ -14,6 +14,7 @@
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
+#include "collectives/simulated/recovery_calls.hpp"
 #include "simulation/random.hpp"
 #include "simulation/trace.hpp"
 
@@ -37,8 +38,13 @@ struct JobOptions {
   Instant deadline = std::chrono::hours(1);  ///< of an operation
   bool through_codec = false;                ///< messages travel as bytes
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
+  Instant wish_most{};                       ///< until a wish to admit somebody is heard
+  bool makes_way = true;                     ///< some ranks that live are replaced on purpose
   bool newcomers = true;                     ///< may come, also where nobody waits for them
   bool letters = false;                      ///< engines send messages, too
+  bool reunions = false;                     ///< engines make and close groups, too
+  RecoveryCalls::Options recovery = {};      ///< of engines that raise
+  Sequence grow_at = 0;                      ///< founders grow the job then; 0: never
 };
 
 class Job;
@@ -110,7 +116,14 @@ class Job {
   }
   void admit(Process& process, Slot slot) {
     admission.wished(slot);
-    process.input([&process, slot] { process.machine.admit({slot}, process.now()); });
+    process.input([&process, slot] {
+      process.machine.admit({slot}, process.machine.view().epoch, process.now());
+    });
+  }
+  /// Its program puts another rank out.
+  void evict(Process& by, const Member& member) {
+    innocence.leaves(member);
+    by.input([&by, member] { by.machine.evict(member, by.now()); });
   }
   void leave(Process& process) {
     innocence.leaves(process.self);
@@ -119,12 +132,14 @@ class Job {
   /// A new process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
 
-  /// Its program puts failures behind it.
-  void mend(Process& process) {
-    process.input([this, &process] {
-      mending.asked(process.self);
-      blame.waits_to_mend(process.self);
-      process.machine.mend(process.now());
+  /// Its program puts failures behind it, or does not want that any more.
+  void mend(Process& process, bool wanted = true) {
+    process.input([this, &process, wanted] {
+      if (wanted) {
+        mending.asked(process.self);
+        blame.waits_to_mend(process.self);
+      }
+      process.machine.mend(wanted, process.now());
     });
   }
   /// Programs may hear of a failure before their own operations do.

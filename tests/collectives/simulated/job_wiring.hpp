@@ -29,7 +29,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       majority(options.membership.witness),
       admission(first_view(options)),
       blame(make_program != nullptr),  // The stand-in gives those who wait no head start.
-      innocence(options.membership.evict_stalled),
+      innocence(options.membership.evict_stalled, options.makes_way),
       make_program_(std::move(make_program)) {
   const View first = first_view(options);
   for (const Member& member : first.members) {
@@ -194,7 +194,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
   for (Slot slot = 0; slot < options.ranks; ++slot) {
     if (!verdict.next.at(slot)) {
       admission.wished(slot);
-      process.machine.admit({slot}, process.now());
+      process.machine.admit({slot}, verdict.next.epoch, process.now());
     }
   }
   schedule.at(schedule.now(), [&process] { process.input([] {}); });

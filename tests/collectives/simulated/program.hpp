@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "collectives/engine/participant.hpp"
@@ -47,6 +48,8 @@ class Program : public Participant {
   virtual const View& view() const = 0;
   virtual bool frozen() const = 0;
   virtual bool misses_quorum() const = 0;
+  /// What it has still to do besides its operations; empty: nothing.
+  virtual std::string unfinished() const { return ""; }
 
   Sequence committed(GroupId id) const {
     for (const GroupProgress& group : progress()) {

@@ -22,10 +22,16 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
                                  .timeout = job.options.deadline,
                                  .rooted = asked.only_full || !job.options.newcomers,
                                  .letters = job.options.letters ? &job.letters : nullptr,
+                                 .recovery = job.options.recovery,
+                                 .grow_at = job.options.grow_at,
+                                 .slots_max = job.options.slots_max,
                                  .engine_mutant = mutations.engine,
                                  .mutant = mutations.program};
+  options.recovery.seed ^= process.self.incarnation * 0x9e3779b97f4a7c15u;
   if (asked.only_full) options.on_failure = OnFailure::retry;
   if (asked.raises) options.on_failure = OnFailure::raise;
+  options.reunions =
+      job.options.reunions && !job.options.newcomers && options.on_failure == OnFailure::exclude;
   const auto engine = [&process]() -> EngineProgram& {
     return static_cast<EngineProgram&>(*process.engine);
   };
@@ -53,11 +59,21 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
                 });
               },
           .admit =
-              [&job, &process, soon](const std::vector<Slot>& slots) {
+              [&job, &process, soon](const std::vector<Slot>& slots, Epoch seen_in) {
                 for (const Slot slot : slots) job.admission.wished(slot);
-                soon([&process, slots] { process.machine.admit(slots, process.now()); });
+                const auto heard = [&process, slots, seen_in] {
+                  process.machine.admit(slots, seen_in, process.now());
+                };
+                if (job.options.wish_most == Instant{}) return soon(heard);
+                job.schedule.at(job.schedule.now() + job.some(job.options.wish_most),
+                                [&process, heard] { process.input(heard); });
               },
-          .mend = [&job, &process] { job.mend(process); },
+          .withdraw =
+              [&process, soon](const std::vector<Slot>& slots) {
+                soon([&process, slots] { process.machine.withdraw(slots); });
+              },
+          .evict = [&job, &process](const Member& member) { job.evict(process, member); },
+          .mend = [&job, &process](bool wanted) { job.mend(process, wanted); },
           .failed = [&job, &process](GroupId group) { job.poke(process, group); },
           .drive_soon = [soon, engine] { soon([engine] { engine().drive(); }); },
           .drive_at =

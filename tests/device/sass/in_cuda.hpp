@@ -44,7 +44,7 @@ __device__ __forceinline__ void report(const PutSignalParams& p, unsigned why, u
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&r.failure), "r"(why) : "memory");
 }
 
-__device__ __forceinline__ bool give_up(const PutSignalParams& p, unsigned polls, unsigned phase,
+__device__ __forceinline__ bool give_up(const PutSignalParams& p, unsigned& polls, unsigned phase,
                                         unsigned rank, unsigned long long expected,
                                         unsigned long long seen, unsigned long long start) {
   if (polls % 64 != 0) return false;
@@ -55,16 +55,33 @@ __device__ __forceinline__ bool give_up(const PutSignalParams& p, unsigned polls
                : "memory");
   if (word != 0) return true;
   const unsigned long long waited = timer() - start;
-  const bool late = waited >= p.patience.timeout_ns;
-  if (!late) {
-    if (polls % 4096 != 0 && waited < polls * 4000ull) return false;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
-                 : "=r"(word)
-                 : "l"(p.patience.alarm)
-                 : "memory");
-    if (word == 0) return false;
+  if (waited >= p.patience.timeout_ns) {
+    report(p, 1, phase, rank, expected, seen, start);
+    return true;
   }
-  report(p, late ? 1 : 2, phase, rank, expected, seen, start);
+  if (polls < 0xf0000000u && polls % 4096 != 0 && waited < polls * 4000ull) return false;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+               : "=r"(word)
+               : "l"(p.patience.alarm)
+               : "memory");
+  unsigned why = word == 0 ? 0 : 2;
+  if (word == 2) {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                 : "=r"(word)
+                 : "l"(p.patience.alarm + 1 + rank)
+                 : "memory");
+    why = word == 0 ? 0 : 4;
+  }
+  const unsigned last = 0xf0000000u + (rank + 1) * 64;
+  if (why == 4 && polls != last) {
+    polls = last - 1;
+    return false;
+  }
+  if (why == 0) {
+    if (polls >= 0xf0000000u) polls = 0;
+    return false;
+  }
+  report(p, why, phase, rank, expected, seen, start);
   return true;
 }
 

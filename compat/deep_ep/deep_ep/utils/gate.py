@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..expert_ranks import first_experts, ranks_of
 from ..refusal import unsupported
 
 STEPS = 20
@@ -43,12 +44,12 @@ def get_unbalanced_scores(
 def _scores(tokens: int, experts: int, ranks: int, weight: float) -> torch.Tensor:
     """Uniform ones, `weight` times as large for the experts of rank 0."""
     scores = torch.rand(tokens, experts, dtype=torch.float32)
-    scores[:, : experts // ranks] *= weight
+    scores[:, : int(first_experts(experts, ranks)[1])] *= weight
     return scores
 
 
 def _load_of_first(scores: torch.Tensor, ranks: int, topk: int) -> float:
     """Tokens that come to rank 0, over those that come to another one on average."""
-    chosen = scores.topk(topk).indices.div(scores.size(1) // ranks, rounding_mode="floor")
+    chosen = ranks_of(scores.topk(topk).indices, scores.size(1), ranks)
     loads = torch.stack([(chosen == rank).any(1).sum() for rank in range(ranks)]).float()
     return (loads[0] / loads[1:].mean()).item()

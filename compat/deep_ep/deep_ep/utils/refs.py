@@ -7,6 +7,7 @@ import math
 import torch
 import torch.distributed as dist
 
+from ..expert_ranks import first_experts, ranks_of
 from .envs import get_global_seed
 
 Rows = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -29,8 +30,9 @@ def dispatch(
         those of all ranks, and how many came from each rank.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    local = num_experts // ranks
-    owner = topk_idx.div(local, rounding_mode="floor")
+    first = first_experts(num_experts, ranks).tolist()
+    local = first[rank + 1] - first[rank]
+    owner = ranks_of(topk_idx, num_experts, ranks)
     sent = [(owner == there).any(1).nonzero()[:, 0] for there in range(ranks)]
     tokens = torch.cat(sent)
     outgoing = torch.tensor([len(each) for each in sent], device=tokens.device)
@@ -50,7 +52,7 @@ def dispatch(
         return received
 
     rows = tuple(exchanged(part) for part in x) if isinstance(x, tuple) else exchanged(x)
-    ids = exchanged(topk_idx) - rank * local
+    ids = exchanged(topk_idx) - first[rank]
     numbers = torch.arange(len(topk_idx), dtype=torch.int32, device=tokens.device)
     numbers = exchanged((numbers + rank * num_max_tokens_per_rank)[:, None])[:, 0]
     return (
@@ -102,12 +104,11 @@ def combine(
 ) -> torch.Tensor:
     """[tokens, topk, hidden] results -> [tokens, hidden]: added up on each rank first, then in each
     domain, if so asked, then all of them to the biases; rounded each time."""
-    local = num_experts // (num_scaleout_ranks * num_scaleup_ranks)
+    rank = ranks_of(topk_idx, num_experts, num_scaleout_ranks * num_scaleup_ranks)
     if reduce_in_local:
-        y = _added_in_groups(y, topk_idx.div(local, rounding_mode="floor"))
+        y = _added_in_groups(y, rank)
     if reduce_in_scaleup:
-        domain = topk_idx.div(local * num_scaleup_ranks, rounding_mode="floor")
-        y = _added_in_groups(y, domain)
+        y = _added_in_groups(y, rank.div(num_scaleup_ranks, rounding_mode="floor"))
     if isinstance(bias, tuple):
         return ordered_accumulate(y, bias[0].float() + bias[1].float())
     return ordered_accumulate(y, None if bias is None else bias.float())

@@ -1,0 +1,124 @@
+"""What one rank does: its share of every step, and after a loss, whatever it takes to go on.
+
+    "continue"   survivors rebuild the world without the lost rank, and share its work
+    "replace"    survivors have a new process take its place, and send it their state
+
+What a rank has sent last may be lost with it, so one survivor may be a step further than another:
+whoever is furthest gives the others its state, and a new process has none at all.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+import tokenyard
+
+from .work import SharedSteps, Work
+
+NO_STEP = -1
+"""Of a new process, which has no state yet."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What happens to one of the ranks."""
+
+    signal: signal.Signals
+    victim: int
+    step: int
+    """At which it strikes."""
+    on_death: Literal["continue", "replace"]
+
+
+@dataclass
+class RankReport:
+    """What a rank brings home."""
+
+    state: np.ndarray
+    ranks_at_end: int
+    told: str = ""
+    """How it heard of the loss."""
+    noticed_s: float = 0.0
+    """From the last step that ended well to the news."""
+    recovered_s: float = 0.0
+    """From the news to the next step that ended well."""
+    lost: list[int] = field(default_factory=list)
+
+
+def run_rank(world: tokenyard.World, work: Work, blow: Blow) -> RankReport:
+    return Rank(world, work, blow).run()
+
+
+class Rank:
+    def __init__(self, world: tokenyard.World, work: Work, blow: Blow) -> None:
+        self._world = world
+        self._work = work
+        self._blow = blow
+        self._number = world.rank
+        self._pids = self._exchange_pids()
+        self._report = RankReport(work.state(), world.size)
+        self._next = 0
+
+    def run(self) -> RankReport:
+        if self._world.is_replacement:
+            self._next = NO_STEP
+            self._share_state()
+        steps = SharedSteps(self._world, self._work)
+        ended_well = time.monotonic()
+        while self._next < self._work.steps:
+            self._maybe_fall()
+            try:
+                self._report.state = steps.step(self._report.state, self._next)
+            except (tokenyard.PeerLost, tokenyard.PeerTimeout) as error:
+                told_at = time.monotonic()
+                self._report.noticed_s = told_at - ended_well
+                self._report.told = f"{type(error).__name__} in {error.phase}"
+                self._report.lost.append(error.rank)
+                self._recover(error.rank)
+                steps = SharedSteps(self._world, self._work)
+                continue
+            ended_well = time.monotonic()
+            if self._report.told and not self._report.recovered_s:
+                self._report.recovered_s = ended_well - told_at
+            self._next += 1
+            self._say_how_far()
+        self._report.ranks_at_end = self._world.size
+        self._world.barrier("the end")
+        return self._report
+
+    def _maybe_fall(self) -> None:
+        blow = self._blow
+        new = self._world.is_replacement
+        if (self._number, self._next, new) == (blow.victim, blow.step, False):
+            os.kill(os.getpid(), blow.signal)
+
+    def _recover(self, lost: int) -> None:
+        if self._blow.on_death == "replace":
+            self._world = self._world.replace([lost])
+        else:
+            pid = self._pids[lost]
+            self._world = self._world.rebuild(without=[lost])
+            if self._blow.signal == signal.SIGSTOP and self._world.rank == 0:
+                os.kill(pid, signal.SIGCONT)  # For it to say what it thinks of its absence.
+        self._share_state()
+
+    def _share_state(self) -> None:
+        mine = pickle.dumps((self._next, self._report.state))
+        states = [pickle.loads(theirs) for theirs in self._world.all_gather(mine, "the state")]
+        self._next, self._report.state = max(states, key=lambda state: state[0])
+
+    def _exchange_pids(self) -> list[int]:
+        if self._world.is_replacement:
+            return []
+        return [int(pid) for pid in self._world.all_gather(b"%d" % os.getpid(), "processes")]
+
+    def _say_how_far(self) -> None:
+        if self._world.rank == 0 and self._next % max(self._work.steps // 5, 1) == 0:
+            print(f"  step {self._next} of {self._work.steps}", flush=True)

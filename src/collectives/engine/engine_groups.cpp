@@ -1,0 +1,186 @@
+// How an engine comes by groups, and gives them back.
+//
+// A group has a label, which stands for its name and slots, and a number of its own, by which
+// channels and verdicts know it: of its label, the epoch in which it was founded, and how many of
+// that label were founded in this epoch before. All its ranks know that number without a word. A
+// group is founded by a barrier of all of them, which is done on all or on none; and while it is
+// not, the group begins anew with each epoch, under that epoch's number. So a name can be used
+// again, by others than those that used it before, too, and nothing of an old group is taken for
+// something of a new one.
+//
+// A newcomer does not found what the others have: the verdict that lets it in tells the numbers of
+// all groups.
+//
+// Invariant: foundings of a label follow one another, since a process has one open group of a
+// label; so its ranks count alike. Counts begin anew with each epoch, and so does whoever is new in
+// it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "collectives/engine/engine_turn.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+uint64_t label_of(const std::string& name, const std::vector<Slot>& slots) {
+  std::vector<uint64_t> parts(name.begin(), name.end());
+  parts.push_back(~uint64_t{0});
+  parts.insert(parts.end(), slots.begin(), slots.end());
+  return fingerprint(parts);
+}
+
+}  // namespace
+
+GroupId Engine::founding_id(uint64_t label) const {
+  const auto before = around_.founded.find(label);
+  const uint64_t count = before != around_.founded.end() ? before->second : 0;
+  const bool counted = around_.mutant != EngineMutant::foundings_not_counted;
+  const uint64_t parts[] = {label, around_.view.epoch, counted ? count : 0};
+  return fingerprint(parts);
+}
+
+void Engine::insert_group(const GroupIdentity& identity, Sequence committed) {
+  const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
+  if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
+  messages_.try_emplace(identity.id, around_, identity);
+  if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
+    queues_.at(identity.id).fail(why);
+    messages_.at(identity.id).fail(why);
+  }
+}
+
+bool Engine::add_group(const GroupIdentity& identity) {
+  const std::lock_guard lock(mutex_);
+  const auto before = told_.find(identity.id);
+  const Sequence committed = before != told_.end() ? before->second.committed : 0;
+  insert_group(identity, committed);
+  return committed > 0;
+}
+
+std::shared_ptr<Founding> Engine::found_group(GroupIdentity identity,
+                                              std::chrono::nanoseconds timeout) {
+  const Instant now = clock_();
+  const Turn turn(*this, true);
+  if (const std::exception_ptr why = ended_ ? ended_ : leaving_) std::rethrow_exception(why);
+  identity.label = label_of(identity.name, identity.slots);
+  const auto is_open = [&](const auto& entry) {
+    return entry.second.identity().label == identity.label &&
+           entry.second.stage() == GroupStage::open;
+  };
+  const auto begun = foundings_.find(identity.label);
+  auto founding = begun != foundings_.end() ? begun->second : nullptr;
+  if (founding ? founding->awaited : std::any_of(queues_.begin(), queues_.end(), is_open)) {
+    throw InvalidArgument("name", "one that no group of these ranks has", identity.name);
+  }
+  if (!founding) {
+    const auto had = std::find_if(told_.begin(), told_.end(), [&](const auto& told) {
+      return told.second.label == identity.label && told.second.committed > 0 &&
+             told.second.stage == GroupStage::open;
+    });
+    identity.id = had != told_.end() ? had->first : founding_id(identity.label);
+    insert_group(identity, had != told_.end() ? had->second.committed : 0);
+    founding = foundings_.emplace(identity.label, std::make_shared<Founding>()).first->second;
+    founding->id = identity.id;
+  }
+  founding->awaited = true;
+  OperationQueue& queue = queues_.at(founding->id);
+  // One that was interrupted goes on; one that failed is tried again, by all its ranks.
+  const bool failed = founding->barrier && founding->barrier->error();
+  if (queue.committed() == 0 && (!founding->barrier || failed)) {
+    founding->barrier = std::make_shared<Operation>(
+        Call{.signature = {.kind = OperationKind::barrier}}, timeout, now);
+    queue.add(founding->barrier);
+    queue.poll(now);
+  } else if (failed) {
+    founding->barrier.reset();  // The others have it, as a verdict has told since.
+  }
+  return founding;
+}
+
+void Engine::end_founding(const std::shared_ptr<Founding>& founding) {
+  const std::lock_guard lock(mutex_);
+  founding->awaited = false;
+  const auto found = queues_.find(founding->id);
+  if (found == queues_.end()) return;
+  const bool failed = founding->barrier && founding->barrier->error();
+  const bool made = found->second.committed() > 0 && !failed;
+  if (made || ended_) foundings_.erase(found->second.identity().label);
+}
+
+/// What was not founded in the epoch that ends is founded in the next one.
+void Engine::rename_foundings() {
+  for (auto& [label, founding] : foundings_) {
+    const auto told = told_.find(founding->id);
+    const bool done = (told != told_.end() && told->second.committed > 0) ||
+                      queues_.at(founding->id).committed() > 0;
+    if (done) continue;
+    auto queue = queues_.extract(founding->id);
+    auto messages = messages_.extract(founding->id);
+    founding->id = queue.key() = messages.key() = founding_id(label);
+    queue.mapped().rename(founding->id);
+    messages.mapped().rename(founding->id);
+    queues_.insert(std::move(queue));
+    messages_.insert(std::move(messages));
+  }
+}
+
+void Engine::close_group(GroupId group) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = queues_.find(group);
+    if (found == queues_.end() || found->second.identity().label == 0) return;
+    found->second.close(clock_());
+    told_.erase(group);
+    closing_.insert(group);
+    if (ended_) forget_groups();
+  }
+  on_news_();
+}
+
+bool Engine::closing() const {
+  const std::lock_guard lock(mutex_);
+  return !closing_.empty();
+}
+
+size_t Engine::groups() const {
+  const std::lock_guard lock(mutex_);
+  return queues_.size();
+}
+
+void Engine::forget_groups() {
+  for (auto group = closing_.begin(); group != closing_.end();) {
+    const OperationQueue& queue = queues_.at(*group);
+    if (!queue.over()) {
+      ++group;
+      continue;
+    }
+    PointToPoint& messages = messages_.at(*group);
+    messages.fail(std::make_exception_ptr(
+        Cancelled(fmt::format("the end of group \"{}\"", queue.identity().name))));
+    around_.counters.bytes_sent += queue.bytes_sent() + messages.bytes_sent();
+    if (transport_) transport_->release(*group);
+    messages_.erase(*group);
+    queues_.erase(*group);
+    group = closing_.erase(group);
+  }
+}
+
+OperationQueue& Engine::queue(GroupId group) {
+  return const_cast<OperationQueue&>(std::as_const(*this).queue(group));
+}
+
+const OperationQueue& Engine::queue(GroupId group) const {
+  const auto found = queues_.find(group);
+  if (found == queues_.end()) throw InvalidArgument("group", "an open one", "one that is closed");
+  if (found->second.stage() != GroupStage::open) {
+    throw InvalidArgument("group", "an open one",
+                          fmt::format("\"{}\", which is closed", found->second.identity().name));
+  }
+  return found->second;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,89 @@
+// How a group ends, each rank in its own time:
+//
+//     close()    no operation is added any more; those under way go on, and end
+//     1st round  "I have closed the group": who leaves it knows that all have
+//     2nd round  "I know that all have": who leaves it knows that all know, and forgets the group
+//
+// A round is that by which operations commit. Whoever takes part in the second one says in the next
+// freeze that the group is closed, so the verdict tells those who are still in the first.
+//
+// Invariant: a rank forgets a group only when every rank that took part in its last operation knows
+// whether that is done. So a verdict never lacks what one of them has committed.
+// Invariant: a rank that has not taken part in an operation since it came has nothing to tell, and
+// is not waited for.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "collectives/engine/operation_queue.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+/// How long somebody looks at the messages of a group that nobody uses any more, on its own
+/// account. After that they are looked at beside other operations, and now and then.
+constexpr Instant attentive_to_closing = std::chrono::milliseconds(250);
+
+}  // namespace
+
+bool OperationQueue::idle(Instant now) const {
+  if (!queue_.empty() || (talk_ && !talk_->drained())) return false;
+  return stage_ == GroupStage::open || now >= attentive_until_;
+}
+
+void OperationQueue::close(Instant now) {
+  if (stage_ == GroupStage::open) stage_ = GroupStage::closing;
+  attentive_until_ = now + attentive_to_closing;
+  over_ = over_ || failed_ != nullptr;
+}
+
+void OperationQueue::begin_parting(Instant now) {
+  prepare_attempt();
+  parting_.emplace(*attempt_);
+  Team& team = parting_->team;
+  std::erase_if(team.ranks, [&](uint32_t rank) {
+    const auto member = around_.view.at(identity_.slots[rank]);
+    return std::find(last_committed_.begin(), last_committed_.end(), *member) ==
+           last_committed_.end();
+  });
+  team.me = team.place_of(identity_.self);
+  if (team.me == team.size() || team.size() == 1 ||
+      around_.mutant == EngineMutant::forgotten_when_closed) {
+    over_ = true;
+    return;
+  }
+  began_ = now;
+  talk_->begin(committed_ + 1, {.kind = OperationKind::close});
+  phase_ = Phase::parting;
+  run_.begin(part());
+}
+
+Task OperationQueue::part() {
+  Task closed = commit_round(*parting_);
+  co_await closed;
+  stage_ = GroupStage::closed;
+  Task known = commit_round(*parting_);
+  co_await known;
+}
+
+/// As an epoch begins. True if that is the end of this queue.
+bool OperationQueue::end_parting(const GroupProgress* told) {
+  if (phase_ == Phase::parting) {
+    run_.stop();
+    phase_ = Phase::idle;
+  }
+  parting_.reset();
+  const bool closed =
+      stage_ == GroupStage::closed || (told != nullptr && told->stage == GroupStage::closed);
+  if (!closed) return false;
+  const bool agreed = stage_ != GroupStage::open && queue_.empty();
+  fail(std::make_exception_ptr(InvalidArgument("group", "one that its ranks have not closed",
+                                               fmt::format("\"{}\"", identity_.name))));
+  over_ = over_ || agreed;
+  return true;
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,269 @@
+#include "collectives/engine/recovery.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tokenyard::collectives {
+
+namespace {
+
+std::vector<Slot> empty_slots(const View& view) {
+  std::vector<Slot> empty;
+  for (Slot slot = 0; slot < view.slots; ++slot) {
+    if (!view.at(slot)) empty.push_back(slot);
+  }
+  return empty;
+}
+
+}  // namespace
+
+/// Slots to be filled, for as long as it lives.
+class Recovery::Wish {
+ public:
+  explicit Wish(MembershipControl& control) : control_(control) {}
+  ~Wish() {
+    if (!slots_.empty()) control_.withdraw(slots_);
+  }
+  Wish(const Wish&) = delete;
+  Wish& operator=(const Wish&) = delete;
+
+  /// Says it anew where it has changed, and in every epoch: one for a slot that is held lasts for
+  /// one.
+  void want(const std::vector<Slot>& slots, Epoch seen_in) {
+    if (slots == slots_ && seen_in == seen_in_) return;
+    if (slots != slots_ && !slots_.empty()) control_.withdraw(slots_);
+    slots_ = slots;
+    seen_in_ = seen_in;
+    if (!slots_.empty()) control_.admit(slots_, seen_in);
+  }
+
+ private:
+  MembershipControl& control_;
+  std::vector<Slot> slots_;
+  Epoch seen_in_ = 0;
+};
+
+class Recovery::Shrink final : public Recovery::Call {
+ public:
+  explicit Shrink(Recovery& recovery)
+      : recovery_(recovery), asked_in_(recovery.engine_.view().epoch) {
+    const Engine& engine = recovery_.engine_;
+    // A newcomer need not have asked.
+    done_before_ = engine.mended().epoch > recovery_.shrunk_in() && !engine.failed();
+    if (!done_before_) recovery_.control_.mend(true);
+  }
+
+  bool advance() override {
+    const Epoch mended = recovery_.engine_.mended().epoch;
+    if (!done_before_ && mended <= asked_in_) return false;
+    // By now there may be another epoch, which the other ranks have not heard of.
+    recovery_.engine_.repair(mended);
+    recovery_.note_shrunk(mended);
+    return true;
+  }
+
+  WaitFacts missing() const override {
+    const std::vector<Slot> late = recovery_.control_.mends_late();
+    if (late.empty()) {
+      const std::vector<Member> members = recovery_.engine_.view().members;
+      return {.rank = members.empty() ? 0 : members.front().slot,
+              .phase = "shrink: agreement of the ranks"};
+    }
+    return {.rank = late.front(), .phase = "shrink: its call of it"};
+  }
+
+ private:
+  Recovery& recovery_;
+  const Epoch asked_in_;
+  bool done_before_ = false;
+};
+
+class Recovery::Replace final : public Recovery::Call {
+ public:
+  Replace(Recovery& recovery, Slot slot)
+      : engine_(recovery.engine_), slot_(slot), wish_(recovery.control_) {}
+
+  bool advance() override {
+    if (!engine_.refilled(slot_)) {
+      wish_.want({slot_}, engine_.view().epoch);
+      return false;
+    }
+    engine_.repair_loss(slot_);
+    return true;
+  }
+
+  WaitFacts missing() const override {
+    return {.rank = slot_, .phase = fmt::format("replace: a new rank {}", slot_)};
+  }
+
+ private:
+  Engine& engine_;
+  const Slot slot_;
+  Wish wish_;
+};
+
+class Recovery::Grow final : public Recovery::Call {
+ public:
+  Grow(Recovery& recovery, std::vector<Slot> slots)
+      : recovery_(recovery), slots_(std::move(slots)), wish_(recovery.control_) {}
+
+  bool advance() override {
+    Engine& engine = recovery_.engine_;
+    std::vector<Slot> missing;
+    for (const Slot slot : slots_) {
+      if (!engine.was_filled(slot)) missing.push_back(slot);
+    }
+    wish_.want(missing, engine.view().epoch);
+    if (!missing.empty() || engine.frozen()) return false;
+    const std::lock_guard lock(recovery_.mutex_);
+    recovery_.slots_ = std::max(recovery_.slots_, slots_.back() + 1);
+    return true;
+  }
+
+  WaitFacts missing() const override {
+    const auto first = std::find_if(slots_.begin(), slots_.end(),
+                                    [&](Slot slot) { return !recovery_.engine_.was_filled(slot); });
+    return {.rank = first != slots_.end() ? *first : slots_.back(),
+            .phase = fmt::format("grow: {} new ranks", slots_.size())};
+  }
+
+ private:
+  Recovery& recovery_;
+  const std::vector<Slot> slots_;
+  Wish wish_;
+};
+
+class Recovery::Recover final : public Recovery::Call {
+ public:
+  Recover(Recovery& recovery, bool waits)
+      : recovery_(recovery), waits_(waits), wish_(recovery.control_) {}
+  ~Recover() override { stop_mending(); }
+
+  bool advance() override {
+    Engine& engine = recovery_.engine_;
+    // Ranks that are lost meanwhile stop the group on all of its ranks: then all know.
+    if (engine.stopped()) {
+      if (!mending_) mending_.emplace(recovery_);
+      if (!mending_->advance()) return false;
+    }
+    stop_mending();
+    const View view = engine.view();
+    const std::vector<Slot> empty = waits_ ? empty_slots(view) : std::vector<Slot>{};
+    wish_.want(empty, view.epoch);
+    if (!empty.empty() || engine.frozen()) return false;
+    engine.repair(view.epoch);
+    return true;
+  }
+
+  WaitFacts missing() const override {
+    if (mending_) {
+      WaitFacts facts = mending_->missing();
+      facts.phase = "recover after a deadline, as " + facts.phase;
+      return facts;
+    }
+    const std::vector<Slot> empty = empty_slots(recovery_.engine_.view());
+    if (empty.empty()) return {.phase = "recover: agreement of the ranks"};
+    return {.rank = empty.front(), .phase = fmt::format("recover: a new rank {}", empty.front())};
+  }
+
+ private:
+  void stop_mending() {
+    if (!mending_) return;
+    mending_.reset();
+    recovery_.control_.mend(false);
+  }
+
+  Recovery& recovery_;
+  const bool waits_;
+  Wish wish_;
+  std::optional<Shrink> mending_;
+};
+
+class Recovery::Evict final : public Recovery::Call {
+ public:
+  Evict(Recovery& recovery, const Member& member) : recovery_(recovery), member_(member) {}
+
+  bool advance() override {
+    const View view = recovery_.engine_.view();
+    if (!view.contains(member_)) return true;
+    if (view.members.size() <= 2) {
+      throw InvalidArgument("rank", "one whose loss leaves a majority",
+                            fmt::format("{}, of two", member_.slot));
+    }
+    // A wish lasts for an epoch: it may have come too late for the one before.
+    if (std::exchange(asked_in_, view.epoch) != view.epoch) recovery_.control_.evict(member_);
+    return false;
+  }
+
+  WaitFacts missing() const override {
+    return {.rank = member_.slot, .phase = "evict: agreement of the ranks"};
+  }
+
+ private:
+  Recovery& recovery_;
+  const Member member_;
+  Epoch asked_in_ = 0;
+};
+
+void Recovery::begin(Slot self) {
+  // Who was lost when this process came is nothing to it.
+  engine_.repair(engine_.came_in(self));
+  const std::lock_guard lock(mutex_);
+  shrunk_in_ = engine_.mended().epoch;
+  slots_ = engine_.slots_found();
+}
+
+Epoch Recovery::shrunk_in() const {
+  const std::lock_guard lock(mutex_);
+  return shrunk_in_;
+}
+
+void Recovery::note_shrunk(Epoch epoch) {
+  const std::lock_guard lock(mutex_);
+  shrunk_in_ = epoch;
+}
+
+std::unique_ptr<Recovery::Call> Recovery::shrink() {
+  return std::make_unique<Shrink>(*this);
+}
+
+std::unique_ptr<Recovery::Call> Recovery::replace(Slot slot) {
+  const uint32_t slots = engine_.view().slots;
+  if (slot >= slots) {
+    throw InvalidArgument("rank", fmt::format("a rank of {}", slots), fmt::to_string(slot));
+  }
+  return std::make_unique<Replace>(*this, slot);
+}
+
+std::unique_ptr<Recovery::Call> Recovery::grow(uint32_t slots, uint32_t slots_most) {
+  const uint32_t before = [&] {
+    const std::lock_guard lock(mutex_);
+    return slots_;
+  }();
+  const uint32_t room = slots_most > before ? slots_most - before : 0;
+  if (slots == 0 || slots > room) {
+    throw InvalidArgument(
+        "ranks", room == 0 ? "none: the job has its largest size" : fmt::format("1 to {}", room),
+        fmt::to_string(slots));
+  }
+  std::vector<Slot> wanted(slots);
+  for (uint32_t i = 0; i < slots; ++i) wanted[i] = before + i;
+  return std::make_unique<Grow>(*this, std::move(wanted));
+}
+
+std::unique_ptr<Recovery::Call> Recovery::recover(bool wait_for_replacements) {
+  return std::make_unique<Recover>(*this, wait_for_replacements);
+}
+
+std::unique_ptr<Recovery::Call> Recovery::evict(Slot slot) {
+  const View view = engine_.view();
+  if (slot >= view.slots) {
+    throw InvalidArgument("rank", fmt::format("a rank of {}", view.slots), fmt::to_string(slot));
+  }
+  const auto member = view.at(slot);
+  return std::make_unique<Evict>(*this, member.value_or(Member{slot, 0}));
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,45 @@
+// Suite `recovery`: some of its seeds, and deliberate bugs that it must notice.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "collectives/simulated/drill.hpp"
+
+namespace tokenyard::collectives::simulated {
+namespace {
+
+constexpr uint64_t kSeeds = 150;
+
+/// What the first seed says that shows the bug; empty if none of them does.
+std::string caught(const DrillMutations& mutations) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    simulation::Trace trace;
+    simulation::SeedRun run(seed, trace, nullptr);
+    try {
+      Drill(run, mutations).happen();
+    } catch (const std::exception& error) {
+      return fmt::format("seed {}: {}", seed, error.what());
+    }
+  }
+  return "";
+}
+
+TEST(RecoveryMutants, NothingIsCaughtWithoutOne) {
+  EXPECT_EQ(caught({}), "");
+}
+
+// What the documentation had: whoever comes when nobody is missing any more calls nothing.
+TEST(RecoveryMutants, ReplacingOnlyThoseWhoAreMissingIsCaught) {
+  const std::string how = caught({.ways = {GoesOnBy::replace_missing}});
+  EXPECT_NE(how, "");
+  fmt::print("{}\n", how);
+}
+
+// A call that comes late lets a second spare take the place of the first, which lives.
+TEST(RecoveryMutants, AWishThatComesLateIsCaught) {
+  const std::string how = caught({.protocol = Mutant::wishes_never_late});
+  EXPECT_NE(how, "");
+  fmt::print("{}\n", how);
+}
+
+}  // namespace
+}  // namespace tokenyard::collectives::simulated

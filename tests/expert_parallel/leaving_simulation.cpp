@@ -1,0 +1,152 @@
+// Suite `leaving`: a rank leaves in good order, in the midst of the others' calls. The calls that
+// it took part in end well on every rank, since what it sent before its goodbye counts; the first
+// call without it ends at once, though nobody's time is up.
+#include <fmt/format.h>
+
+#include "expert_parallel/low_latency_survivors.hpp"
+#include "expert_parallel/throughput_steps.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using simulation::SeedRun;
+
+/// Of each call, in virtual time: a wait that only a deadline would end takes as long.
+constexpr std::chrono::seconds kTimeout{1000};
+
+struct Drawn {
+  uint32_t ranks = 0, leaver = 0;
+  uint32_t calls = 0;       ///< pairs of a dispatch and a combine that all take part in
+  bool dispatches = false;  ///< the leaver, once more: then it is the combine that lacks it
+  uint32_t seed = 0;
+};
+
+Drawn draw(SeedRun& run) {
+  Drawn drawn;
+  drawn.ranks = run.option("ranks", run.random.between(2, 4));
+  drawn.leaver = run.option("leaver", run.random.below(drawn.ranks));
+  drawn.calls = run.option("calls", run.random.below(3));
+  drawn.dispatches = run.option("dispatches", run.random.chance(512));
+  drawn.seed = static_cast<uint32_t>(run.random.next());
+  return drawn;
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw simulation::SuiteFailure(what);
+}
+
+/// That a wait for the leaver ended by its goodbye.
+void require_left(uint32_t leaver, const WaitFacts& facts) {
+  require(facts.rank == leaver, fmt::format("rank {} is accused, not {}", facts.rank, leaver));
+  require(facts.phase.ends_with("(it left the world)"), "it is not said to have left");
+  require(facts.waited_s < 0.5 * std::chrono::duration<double>(kTimeout).count(),
+          fmt::format("rank {} was waited for {} s", facts.rank, facts.waited_s));
+}
+
+template <class Call>
+void expect_left(uint32_t leaver, Call call) {
+  try {
+    call();
+  } catch (const PeerLost& lost) {
+    return require_left(leaver, lost.facts);
+  }
+  throw simulation::SuiteFailure("a call without the rank that left ended well");
+}
+
+void exchange_on(World& world, const Drawn& drawn) {
+  const bool leaves = world.rank() == drawn.leaver;
+  ExchangeCase of{
+      .shape = {.ranks = drawn.ranks, .experts = 2 * drawn.ranks, .hidden = 16, .topk = 2},
+      .tokens = std::vector<uint32_t>(drawn.ranks, 3),
+      .sms = 2,
+      .seed = drawn.seed};
+  const std::vector<Tokens> all = of.draw();
+  const Tokens& mine = all[world.rank()];
+  const Expected expected = expected_on(of.shape, all, world.rank());
+  ExpertParallel exchange(world, of.options());
+  const TokensOnDevice tokens(world.accelerator(), mine, true);
+  const auto combine = [&](const Received& received) {
+    require(difference_after_combine(exchange, received, of.shape, mine, expected, {}).empty(),
+            "a combine brought something else");
+  };
+  for (uint32_t call = 0; call < drawn.calls; ++call) combine(exchange.dispatch(tokens.input()));
+  if (leaves && !drawn.dispatches) return;
+  if (!drawn.dispatches)
+    return expect_left(drawn.leaver, [&] {
+      exchange.dispatch(tokens.input());
+      exchange.wait();
+    });
+  const Received received = exchange.dispatch(tokens.input());
+  if (leaves) return;
+  require(difference(exchange, received, expected).empty(), "the last dispatch lacks something");
+  expect_left(drawn.leaver, [&] {
+    const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
+    exchange.combine(received.x, *received.route, out.data());
+    exchange.wait();
+  });
+}
+
+void run_throughput(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::run(run, {.ranks = drawn.ranks, .arena_bytes = size_t{4} << 20, .timeout = kTimeout},
+                 [&](World& world) {
+                   exchange_on(world, drawn);
+                   if (world.rank() == drawn.leaver) world.goodbye()();
+                 })
+      .require_clean({});
+}
+
+void batches_on(World& world, const Drawn& drawn) {
+  LowLatencyCase of;
+  of.shape = {.ranks = drawn.ranks, .experts = 2 * drawn.ranks, .hidden = 32, .topk = 2};
+  of.tokens = std::vector<uint32_t>(drawn.ranks, 2);
+  of.sms = 2;
+  of.seed = drawn.seed;
+  LowLatency exchange(world, of.options());
+  const auto exchange_batches = [&](uint32_t batches, std::optional<uint32_t> gone) {
+    Survivor survivor(exchange, gone);
+    for (uint32_t i = 0; i < batches; ++i) {
+      of.seed += 1;
+      SurvivorBatch batch(survivor, of, false);
+      batch.dispatch(false);
+      batch.combine(false);
+    }
+    survivor.require_only_the_stopped_masked();
+  };
+  exchange_batches(drawn.calls, std::nullopt);
+  if (world.rank() == drawn.leaver) return;
+  exchange_batches(1, drawn.leaver);
+  const std::vector<MaskedRank> masked = exchange.masked();
+  require(masked.size() == 1, "the rank that left is not masked");
+  require(masked[0].why == MaskedRank::Why::lost, "it is not masked as one that is gone");
+  require_left(drawn.leaver, {.rank = masked[0].rank,
+                              .phase = masked[0].phase,
+                              .expected = 0,
+                              .seen = 0,
+                              .waited_s = masked[0].waited_s});
+}
+
+void run_low_latency(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::run(run, {.ranks = drawn.ranks, .arena_bytes = size_t{2} << 20, .timeout = kTimeout},
+                 [&](World& world) {
+                   batches_on(world, drawn);
+                   if (world.rank() == drawn.leaver) world.goodbye()();
+                 })
+      .require_clean({});
+}
+
+void run_suite(SeedRun& run) {
+  run.option("low_latency", run.random.chance(512)) ? run_low_latency(run) : run_throughput(run);
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "leaving",
+     .what = "a rank that leaves disturbs no call that it took part in, and ends the next at once",
+     .run = run_suite,
+     .seeds = 100});
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,203 @@
+"""launch(on_death=...): processes that die, and what the others do then."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from programs import start_python
+
+import tokenyard
+
+VICTIM = 1
+PATIENT_S = 600.0
+"""Nobody waits as long: what ends here ends by a death."""
+IMPATIENT_S = 2.0
+
+
+def meet_until_one_falls(world: tokenyard.World, blow: signal.Signals) -> int:
+    """Returns the rank that is gone. The victim falls once all others have heard from it: what it
+    has just said may be lost with it."""
+    world.barrier("all are there")
+    try:
+        while True:
+            world.barrier("for the victim, too")
+            if world.rank == VICTIM:
+                os.kill(os.getpid(), blow)
+    except (tokenyard.PeerLost, tokenyard.PeerTimeout) as error:
+        return error.rank
+
+
+def go_on_without(world: tokenyard.World, blow: signal.Signals) -> tuple[int, int, int]:
+    smaller = world.rebuild(without=[meet_until_one_falls(world, blow)])
+    smaller.barrier("without it")
+    assert (world.rank, world.size) == (smaller.rank if world.rank == 0 else 2, 3)
+    return world.rank, smaller.rank, smaller.size
+
+
+def go_on_with_another(world: tokenyard.World, blow: signal.Signals) -> tuple[int, bool, bytes]:
+    if not world.is_replacement:
+        world = world.replace([meet_until_one_falls(world, blow)])
+        assert not world.is_replacement
+        state = b"kept"
+    else:
+        state = b""
+    states = world.all_gather(state, "state")
+    exchange = tokenyard.ExpertParallel(world, experts=3, hidden=8, topk=1, tokens_max=1)
+    exchange.close()
+    return world.rank, state == b"", b"".join(states)
+
+
+def replace_twice(world: tokenyard.World) -> tuple[int, int]:
+    """Two deaths, one after the other; the second strikes a rank that was new."""
+    lost = 0
+    while True:
+        known = b"" if world.is_replacement else b"%d" % lost
+        lost = int(max(world.all_gather(known, "how many were lost")))
+        if lost == 2:
+            world.barrier("the end")
+            return world.rank, world.size
+        world = world.replace([meet_until_one_falls(world, signal.SIGKILL)])
+        lost += 1
+
+
+def fail_beside_a_death(world: tokenyard.World) -> None:
+    meet_until_one_falls(world, signal.SIGKILL)
+    if world.rank == 0:
+        raise KeyError("an ordinary exception")
+    time.sleep(60)
+
+
+def die(world: tokenyard.World) -> None:
+    world.barrier()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replace_without_a_launch(world: tokenyard.World) -> None:
+    with pytest.raises(tokenyard.Unsupported, match="on_death='replace'"):
+        world.replace([1 - world.rank])
+    world.barrier("it is as it was")
+
+
+def test_survivors_of_a_killed_rank_continue() -> None:
+    results = tokenyard.launch(
+        go_on_without,
+        ranks=3,
+        processes=True,
+        timeout=PATIENT_S,
+        args=(signal.SIGKILL,),
+        on_death="continue",
+    )
+    assert (results[0], results[2]) == ((0, 0, 2), (2, 1, 2))
+    died = results[VICTIM]
+    assert isinstance(died, tokenyard.ProcessDied)
+    assert (died.rank, died.exit_code) == (VICTIM, -signal.SIGKILL)
+    assert not multiprocessing.active_children()
+
+
+def test_survivors_of_a_stopped_rank_continue_and_it_is_ended_after_them() -> None:
+    results = tokenyard.launch(
+        go_on_without,
+        ranks=3,
+        processes=True,
+        timeout=IMPATIENT_S,
+        args=(signal.SIGSTOP,),
+        on_death="continue",
+    )
+    assert (results[0], results[2]) == ((0, 0, 2), (2, 1, 2))
+    died = results[VICTIM]
+    assert isinstance(died, tokenyard.ProcessDied)
+    assert "had gone on without it" in died.__notes__[0]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("blow", "timeout"), [(signal.SIGKILL, PATIENT_S), (signal.SIGSTOP, IMPATIENT_S)]
+)
+def test_a_new_process_takes_the_place(blow: signal.Signals, timeout: float) -> None:
+    results = tokenyard.launch(
+        go_on_with_another,
+        ranks=3,
+        processes=True,
+        timeout=timeout,
+        args=(blow,),
+        on_death="replace",
+    )
+    assert results == [(rank, rank == VICTIM, b"keptkept") for rank in range(3)]
+    assert not multiprocessing.active_children()
+
+
+def test_a_replacement_may_be_replaced() -> None:
+    results = tokenyard.launch(
+        replace_twice, ranks=2, processes=True, timeout=PATIENT_S, on_death="replace"
+    )
+    assert results == [(0, 2), (1, 2)]
+
+
+def test_an_ordinary_exception_ends_the_others() -> None:
+    with pytest.raises(KeyError, match="an ordinary exception") as caught:
+        tokenyard.launch(
+            fail_beside_a_death, ranks=3, processes=True, timeout=PATIENT_S, on_death="continue"
+        )
+    assert any("rank 1 had died" in note for note in caught.value.__notes__)
+
+
+def test_a_death_of_all_is_raised() -> None:
+    with pytest.raises(tokenyard.ProcessDied, match="rank 0"):
+        tokenyard.launch(die, ranks=2, processes=True, timeout=PATIENT_S, on_death="continue")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_only_a_launch_that_replaces_can(processes: bool) -> None:
+    tokenyard.launch(replace_without_a_launch, ranks=2, processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("on_death", "processes"), [("carry on", True), ("continue", False), ("replace", False)]
+)
+def test_wrong_arguments_are_named(on_death: str, processes: bool) -> None:
+    chosen: dict[str, Any] = dict(processes=processes, on_death=on_death)
+    with pytest.raises(tokenyard.InvalidArgument) as caught:
+        tokenyard.launch(die, ranks=2, **chosen)
+    assert caught.value.argument == "on_death"
+
+
+PROGRAM = """
+import os, sys, time
+import tokenyard
+
+def wait(world):
+    world.barrier()
+    os.write(1, b"%d\\n" % os.getpid())  # In one piece: the ranks share a pipe.
+    time.sleep(600)
+
+if __name__ == "__main__":
+    tokenyard.launch(wait, ranks=2, processes=True)
+"""
+
+
+def test_the_ranks_end_when_the_program_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    program = start_python(path, stderr=subprocess.DEVNULL)
+    assert program.stdout is not None
+    ranks = [int(program.stdout.readline()) for _ in range(2)]
+    program.kill()
+    program.wait()
+    until = time.monotonic() + 20
+    while any(is_alive(rank) for rank in ranks):
+        assert time.monotonic() < until, "a rank outlives its program"
+        time.sleep(0.02)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return b"python" in Path(f"/proc/{process}/cmdline").read_bytes().lower()
+    except OSError:
+        return False

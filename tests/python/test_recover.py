@@ -1,0 +1,38 @@
+"""The example of recovery: every blow, every way to go on, and one sentence for wrong arguments."""
+
+from __future__ import annotations
+
+import pytest
+from programs import EXAMPLES, assert_refused, run_python
+
+PROGRAM = EXAMPLES / "recover.py"
+
+
+@pytest.mark.parametrize("blow", ["kill", "stop"])
+@pytest.mark.parametrize("on_death", ["continue", "replace"])
+def test_ranks_go_on_after_a_blow(blow: str, on_death: str) -> None:
+    done = run_python(
+        PROGRAM, "--ranks", "3", "--steps", "20", "--blow", blow, "--on-death", on_death
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bit for bit" in done.stdout
+    assert f"on {2 if on_death == 'continue' else 3} ranks" in done.stdout
+    error = "PeerLost" if blow == "kill" else "PeerTimeout"
+    assert f"rank [1] was lost: {error}" in done.stdout
+    assert done.stderr == ""
+    if on_death == "continue":
+        ended = "killed by SIGKILL" if blow == "kill" else "OutOfTouch: this rank was out of touch"
+        assert ended in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--ranks", "2"], "--ranks"),
+        (["--steps", "3"], "--steps"),
+        (["--timeout", "0"], "--timeout"),
+        (["--blow", "word"], "--blow"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(arguments: list[str], complaint: str) -> None:
+    assert_refused(run_python(PROGRAM, *arguments), complaint)
