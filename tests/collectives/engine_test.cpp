@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <numeric>
+#include <random>
 
 #include "collectives/engine_calls.hpp"
 #include "collectives/engine_world.hpp"
@@ -80,6 +81,53 @@ TEST(Engine, CallsThatDifferFailOnAllRanks) {
     }
   }
 }
+
+/// Ranks are polled in an order that a seed draws, over rings that are soon full: some are done
+/// with an operation, and hear the next one refused, while others are in the midst of it.
+class Refusals : public ::testing::TestWithParam<Places> {};
+TEST_P(Refusals, DoNotReachIntoTheOperationBefore) {
+  constexpr uint32_t ranks = 4;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937 draw(seed);
+    EngineWorld world({.ranks = ranks, .ring_bytes = 256, .places = GetParam()});
+    std::vector<std::vector<float>> sums(ranks, std::vector<float>(500, 1)), parts = sums;
+    Operations first, wrong, last;
+    for (Slot slot = 0; slot < ranks; ++slot) {
+      first.push_back(world.start(slot, all_reduce_call(array_of(sums[slot]))));
+      Call call = barrier_call();
+      if (GetParam() == Places::compact) {
+        const Array array = array_of(parts[slot]);
+        call = {.signature = {.kind = OperationKind::all_gather, .type = array.type},
+                .in = {array},
+                .out = {array},
+                .bytes = array.bytes()};
+      } else if (slot == 1) {
+        call = all_reduce_call(array_of(parts[slot]));
+      }
+      wrong.push_back(world.start(slot, std::move(call)));
+      last.push_back(world.start(slot, barrier_call()));
+    }
+    const auto done = [](const auto& operation) { return operation->done(); };
+    for (int round = 0; !std::all_of(last.begin(), last.end(), done) && round < 100000; ++round) {
+      world.pass(std::chrono::microseconds(draw() % 300));
+      for (int times = 0; times < 3; ++times)
+        world.engine(draw() % 2 ? 0 : draw() % ranks).poll(true);
+    }
+    for (Slot slot = 0; slot < ranks; ++slot) {
+      EXPECT_EQ(error_text(*first[slot]), "");
+      EXPECT_EQ(sums[slot], std::vector<float>(500, ranks));
+      EXPECT_THAT(error_text(*wrong[slot]), ::testing::HasSubstr("operation 2 of group"));
+      EXPECT_TRUE(last[slot]->done());
+      EXPECT_EQ(error_text(*last[slot]), "");
+    }
+    if (HasFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Places, Refusals, ::testing::Values(Places::kept, Places::compact),
+                         [](const auto& info) {
+                           return info.param == Places::kept ? "kept" : "compact";
+                         });
 
 TEST(Engine, LengthsThatDifferAreNamed) {
   EngineWorld world({.ranks = 2});

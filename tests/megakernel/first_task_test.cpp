@@ -81,13 +81,12 @@ std::string text_of(const std::filesystem::path& path) {
 }
 
 TEST(FirstTask, IsWhatThePageShows) {
-  const std::filesystem::path here(__FILE__);
-  const std::string source = text_of(here);
+  const std::filesystem::path root(TOKENYARD_ROOT);
+  const std::string source = text_of(root / "tests" / "megakernel" / "first_task_test.cpp");
   const std::string mark = "// [docs]\n";
   const size_t begin = source.find(mark) + mark.size();
   const std::string code = source.substr(begin, source.find(mark, begin) - begin);
-  const std::string page =
-      text_of(here.parent_path().parent_path().parent_path() / "docs" / "megakernel.md");
+  const std::string page = text_of(root / "docs" / "megakernel.md");
   EXPECT_NE(page.find("```cpp\n" + code + "```\n"), std::string::npos)
       << "docs/megakernel.md should show this:\n"
       << code;

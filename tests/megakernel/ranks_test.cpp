@@ -146,7 +146,8 @@ TEST_P(RunningRanks, ARankThatLeavesInTheMiddleOfAnIterationEndsTheRunOfItsPeer)
     } catch (const PeerLost& error) {
       EXPECT_EQ(rank, 0u) << error.what();
       EXPECT_EQ(error.facts.rank, 1u);
-      EXPECT_THAT(error.facts.phase, HasSubstr("event 'back' (it left the world)"));
+      EXPECT_THAT(error.facts.phase, HasSubstr("awaits event 'back'"));
+      EXPECT_THAT(error.facts.phase, HasSubstr("(it left the world)"));
     }
   });
 }

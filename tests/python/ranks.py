@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -25,6 +25,7 @@ class Rank:
     """One process, which calls `fn(say, *args)` and sends home what it says and returns."""
 
     def __init__(self, fn: Callable[..., Any], *args: Any) -> None:
+        self.number = args[0] if args else None
         self._inbox, theirs = context.Pipe(duplex=False)
         self.process: ForkServerProcess = context.Process(
             target=_main, args=(theirs, fn, args), daemon=True
@@ -102,13 +103,18 @@ def ranks_of(fn: Callable[..., Any], size: int, *args: Any) -> Iterator[list[Ran
             rank.end()
 
 
+def results(ranks: Iterable[Rank]) -> list[Any]:
+    """What each of them returned; fails with all that any of them raised."""
+    outcomes = [(rank.number, *rank.outcome()) for rank in ranks]
+    wrong = [f"rank {number}: {text}" for number, ok, text in outcomes if not ok]
+    assert not wrong, "\n".join(wrong)
+    return [value for _, _, value in outcomes]
+
+
 def results_of(fn: Callable[..., Any], size: int, *args: Any) -> list[Any]:
     """What `fn(say, rank, size, *args)` returned, by rank; fails with all that any rank raised."""
     with ranks_of(fn, size, *args) as ranks:
-        outcomes = [rank.outcome() for rank in ranks]
-    wrong = [f"rank {rank}: {text}" for rank, (ok, text) in enumerate(outcomes) if not ok]
-    assert not wrong, "\n".join(wrong)
-    return [value for _, value in outcomes]
+        return results(ranks)
 
 
 def file_store(folder: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import Rank, file_store, ranks_of
+from ranks import Rank, file_store, ranks_of, results
 from test_collectives import connect
 
 import tokenyard
@@ -73,7 +73,7 @@ def test_survivors_go_on_without_the_dead(tmp_path: Path, size: int, lost: list[
             rank.hears("operating")
         for rank in lost:
             ranks[rank].kill()
-        seen = [ranks[rank].result() for rank in range(size) if rank not in lost]
+        seen = results(ranks[rank] for rank in range(size) if rank not in lost)
     assert all(one["operation"] == "all_reduce" for one in seen)
     assert all(one["epoch"] == seen[0]["epoch"] > 1 for one in seen)
     assert all(set(one["lost"]) <= set(lost) for one in seen)
@@ -111,7 +111,7 @@ def test_a_new_process_takes_a_dead_ones_place(tmp_path: Path, lost: int) -> Non
         ranks[lost].kill()
         newcomer = Rank(replacement, lost, 3, store)
         try:
-            seen = [ranks[rank].result() for rank in range(3) if rank != lost]
+            seen = results(ranks[rank] for rank in range(3) if rank != lost)
             assert [*seen, newcomer.result()] == [3, 3, 3]
         finally:
             newcomer.end()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import Rank, file_store, ranks_of, results_of
+from ranks import Rank, file_store, ranks_of, results, results_of
 from test_collectives import connect
 from test_collectives_membership import SECRET, total_of, until_aborted
 
@@ -84,7 +84,7 @@ def test_a_late_survivor_of_a_hot_spare_goes_on(tmp_path: Path, late: str) -> No
             for rank in ranks:
                 rank.hears("the spare waits")
             ranks[1].kill()
-            seen = [ranks[rank].result() for rank in (0, 2, 3)]
+            seen = results(ranks[rank] for rank in (0, 2, 3))
             assert [*seen, newcomer.result()] == [6, 6, 6, 6]
 
 
@@ -109,7 +109,7 @@ def test_two_lost_ranks_are_replaced_in_any_order(tmp_path: Path) -> None:
         ranks[1].kill()
         ranks[2].kill()
         with spares(store, 5, 2, 1) as newcomers:
-            seen = [ranks[rank].result() for rank in (0, 3, 4)]
+            seen = results(ranks[rank] for rank in (0, 3, 4))
             assert [*seen, *(newcomer.result() for newcomer in newcomers)] == [10] * 5
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import file_store, ranks_of
+from ranks import file_store, ranks_of, results
 from test_collectives import connect
 
 import tokenyard
@@ -129,8 +129,7 @@ def test_places_of_a_lost_rank(tmp_path: Path, program: Callable[..., None]) -> 
         for rank in ranks:
             rank.hears("together")
         ranks[LOST].kill()
-        for rank in LEFT:
-            ranks[rank].result()
+        results(ranks[rank] for rank in LEFT)
 
 
 def test_places_have_two_names(tmp_path: Path) -> None:

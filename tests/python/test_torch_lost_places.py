@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from holdings import cycle
-from ranks import ranks_of, results_of
+from ranks import ranks_of, results, results_of
 from torch_ranks import dist, in_job, needs_torch, torch, total
 
 import tokenyard
@@ -110,8 +110,7 @@ def test_places_of_a_lost_rank(tmp_path: Path, program: Any) -> None:
         for rank in ranks:
             rank.hears("together")
         ranks[LOST].kill()
-        for rank in LEFT:
-            ranks[rank].result()
+        results(ranks[rank] for rank in LEFT)
 
 
 def be_lost_between_gathers(say: Any, rank: int, size: int, folder: Path) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, ranks_of, results_of
+from ranks import Rank, ranks_of, results, results_of
 from torch_ranks import dist, in_job, needs_torch, torch, total, until_aborted
 
 import tokenyard
@@ -45,7 +45,7 @@ def test_shrink_group_goes_on_without_the_dead(tmp_path: Path, lost: int) -> Non
         for rank in ranks:
             rank.hears("operating")
         ranks[lost].kill()
-        seen = [ranks[rank].result() for rank in range(3) if rank != lost]
+        seen = results(ranks[rank] for rank in range(3) if rank != lost)
     assert seen == [[3 - lost, 10 * (3 - lost)]] * 2
 
 
@@ -192,7 +192,7 @@ def test_reconfigure_puts_a_group_together_anew(tmp_path: Path) -> None:
         newcomer = Rank(reconfigured_newcomer, 0, 3, tmp_path, 0)
         try:
             assert newcomer.result() == [0, 13]
-            assert [ranks[rank].result() for rank in (1, 2)] == [[3, 1, 13], [3, 2, 13]]
+            assert results(ranks[rank] for rank in (1, 2)) == [[3, 1, 13], [3, 2, 13]]
         finally:
             newcomer.end()
 

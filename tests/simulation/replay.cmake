@@ -21,7 +21,7 @@ message(STATUS "${bytes} bytes, twice the same")
 foreach(wrong "--seed=-1" "--first=-1" "--seeds=-1" "--budget=-1" "--jobs=0")
   execute_process(COMMAND ${SIMULATE} --suite memory --trace ${DIRECTORY}/wrong.trace ${wrong}
                   RESULT_VARIABLE failed ERROR_VARIABLE said OUTPUT_VARIABLE said)
-  if(NOT failed OR NOT said MATCHES "not in range")
+  if(NOT failed OR NOT said MATCHES "is no number from")
     message(FATAL_ERROR "${wrong} was taken: ${said}")
   endif()
 endforeach()

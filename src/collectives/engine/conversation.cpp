@@ -175,6 +175,8 @@ void Conversation::look_around(std::span<const uint32_t> ranks) {
     if (rank == self_) continue;
     while (const FrameHeader* header = stream(rank).header()) {
       peers_[rank].heard = std::max(peers_[rank].heard, header->sequence);
+      // A peer that is done with this operation may refuse the next one, which is no news here.
+      if (header->sequence > sequence_) break;
       if (header->kind == FrameKind::data) {
         if (header->sequence == sequence_) check_signature(rank, *header, header->bytes);
         break;
@@ -209,7 +211,8 @@ std::vector<uint32_t> Conversation::absent(std::span<const uint32_t> ranks) {
 void Conversation::refuse(std::span<const uint32_t> ranks, const Refusal& refusal) {
   for (const uint32_t rank : ranks) {
     if (rank == self_) continue;
-    stream(rank).drop_unbegun();
+    // The peer may still wait for the last frame of the operation before.
+    stream(rank).drop_unbegun(sequence_);
     stream(rank).post(header_of(FrameKind::refusal, sizeof refusal),
                       std::as_bytes(std::span(&refusal, 1)));
   }

@@ -58,8 +58,6 @@ class Recovery::Shrink final : public Recovery::Call {
   bool advance() override {
     const Epoch mended = recovery_.engine_.mended().epoch;
     if (!done_before_ && mended <= asked_in_) return false;
-    // By now there may be another epoch, which the other ranks have not heard of.
-    recovery_.engine_.repair(mended);
     recovery_.note_shrunk(mended);
     return true;
   }

@@ -68,10 +68,12 @@ uint64_t Stream::payload_out(uint64_t frame) const {
   return outgoing.taken > outgoing.head_bytes ? outgoing.taken - outgoing.head_bytes : 0;
 }
 
-void Stream::drop_unbegun() {
-  if (drained()) return;
-  const bool begun = queue_[first_].taken > 0;
-  queue_.erase(queue_.begin() + static_cast<ptrdiff_t>(first_) + (begun ? 1 : 0), queue_.end());
+void Stream::drop_unbegun(Sequence sequence) {
+  std::erase_if(queue_, [&](const Outgoing& frame) {
+    FrameHeader header;
+    std::memcpy(&header, frame.head.data(), sizeof header);
+    return frame.taken == 0 && header.sequence == sequence;
+  });
 }
 
 void Stream::keep_payloads() {

@@ -32,8 +32,8 @@ class Stream {
   /// Bytes of a frame's payload whose memory is its owner's again. Frames are counted since the
   /// beginning; this one has been posted.
   uint64_t payload_out(uint64_t frame) const;
-  /// Drops what has not been begun, and goes on with what has: the peer can read on.
-  void drop_unbegun();
+  /// Drops frames of one operation of which no byte is out: the peer can read on.
+  void drop_unbegun(Sequence sequence);
   /// Copies what is posted and not yet out, so that its owner may have its memory back.
   void keep_payloads();
 
