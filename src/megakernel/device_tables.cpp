@@ -122,17 +122,19 @@ void DeviceTables::describe(RunParams& params) const {
   params.trace_records = trace_records_;
 }
 
-std::vector<DeviceTables::EventWords> DeviceTables::read_events() const {
-  std::vector<std::byte> words(layout_.bytes());
-  world_.accelerator().copy(words.data(), window_.data(), words.size(), {});
-  await_stream(world_, {}, "counters of events");
-  std::vector<EventWords> events(layout_.events);
-  for (uint32_t event = 0; event < layout_.events; ++event) {
-    const std::byte* const at = words.data() + layout_.counter_at(event);
-    std::memcpy(&events[event].counter, at, sizeof(uint64_t));
-    std::memcpy(&events[event].promise, at + WindowLayout::kPromiseAt, sizeof(Promise));
-  }
-  return events;
+uint64_t DeviceTables::read_word(size_t at) const {
+  uint64_t word = 0;
+  world_.accelerator().copy(&word, window_.data() + at, sizeof word, {});
+  await_stream(world_, {}, "an event's words");
+  return word;
+}
+
+uint64_t DeviceTables::read_counter(uint32_t event) const {
+  return read_word(layout_.counter_at(event));
+}
+
+Promise DeviceTables::read_promise(uint32_t event) const {
+  return {read_word(layout_.counter_at(event) + WindowLayout::kPromiseAt)};
 }
 
 std::vector<TraceRecord> DeviceTables::read_trace() const {

@@ -32,16 +32,14 @@ class DeviceTables {
   const StallRecord* stalls() const { return stalls_.as<StallRecord>(); }
   const uint64_t* progress() const { return progress_.as<uint64_t>(); }
   std::vector<TraceRecord> read_trace() const;  ///< [workers, trace_records]
-  /// What the words of this rank's events hold; while no kernel runs.
-  struct EventWords {
-    uint64_t counter;
-    Promise promise;
-  };
-  std::vector<EventWords> read_events() const;    ///< [events]
+  /// Returns an event's counter, of which all signals have come: nobody may store there meanwhile.
+  uint64_t read_counter(uint32_t event) const;
+  Promise read_promise(uint32_t event) const;
   std::vector<uint32_t> read_trace_used() const;  ///< [workers]
   uint32_t trace_records() const { return trace_records_; }
 
  private:
+  uint64_t read_word(size_t at) const;
   template <class T>
   std::unique_ptr<DeviceMemory> upload(const std::vector<T>& values);
   void open_windows();

@@ -50,14 +50,14 @@ void Megakernel::Parts::throw_surplus(uint32_t event, uint64_t expected, uint64_
 
 /// After a run: other ranks' signals come without a look at the counter.
 void Megakernel::Parts::check_counts() {
-  if (std::ranges::all_of(signallers, &std::string::empty)) return;
-  const std::vector<DeviceTables::EventWords> words = tables->read_events();
-  for (uint32_t event = 0; event < words.size(); ++event) {
+  for (uint32_t event = 0; event < signallers.size(); ++event) {
+    if (signallers[event].empty()) continue;
     const uint64_t need = triggers[event].triggers * finished.load();
-    if (signallers[event].empty() || words[event].counter <= need) continue;
-    const uint64_t expected = words[event].promise.signals();
+    const uint64_t seen = tables->read_counter(event);
+    if (seen <= need) continue;
+    const uint64_t expected = tables->read_promise(event).signals();
     try {
-      throw_surplus(event, expected, expected + words[event].counter - need);
+      throw_surplus(event, expected, expected + seen - need);
     } catch (...) {
       failure = std::current_exception();
       throw;

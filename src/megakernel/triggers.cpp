@@ -78,6 +78,16 @@ void check_loop(std::span<const Graph> graphs, const Graph& graph, const Trigger
       "a task that signals the loop's event, and a counter to it");
 }
 
+/// [events] whether no signal can come after a run's end: something of the run has awaited all.
+std::vector<bool> complete_at_the_end(const Graph& graph) {
+  std::vector<bool> complete(graph.events().size());
+  if (graph.loop()) complete[graph.loop()->id] = true;
+  for (const Graph::TaskNode& task : graph.tasks())
+    for (const Wait& wait : task.waits)
+      if (wait.lag == 0) complete[wait.event.id] = true;
+  return complete;
+}
+
 }  // namespace
 
 std::string task_name(const Graph& graph, uint32_t task) {
@@ -175,10 +185,11 @@ Triggers count_triggers(std::span<const Graph> graphs) {
 
 std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank) {
   std::vector<std::string> signallers(graphs[rank].events().size());
+  const std::vector<bool> complete = complete_at_the_end(graphs[rank]);
   for (const Graph& graph : graphs)
     for (uint32_t task = 0; task < graph.tasks().size(); ++task)
       for (const Signal& signal : graph.tasks()[task].signals) {
-        if (!signal.dynamic || signal.rank != rank) continue;
+        if (!signal.dynamic || signal.rank != rank || !complete[signal.event.id]) continue;
         std::string& names = signallers[signal.event.id];
         names += (names.empty() ? "" : ", ") + task_name(graph, task);
       }

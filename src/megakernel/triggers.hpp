@@ -29,7 +29,8 @@ Triggers count_triggers(std::span<const Graph> graphs);
 std::string task_name(const Graph& graph, uint32_t task);
 std::string event_name(std::span<const Graph> graphs, uint32_t rank, uint32_t event);
 
-/// [events of a rank] the tasks of all ranks whose bodies signal it, by name; empty: none.
+/// [events of a rank] the tasks of all ranks whose bodies signal it, by name. Empty: none do, or
+/// their last signals may come after the end of a run.
 std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank);
 
 }  // namespace tokenyard::megakernel
