@@ -10,6 +10,7 @@
 namespace tokenyard::megakernel {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 /// Touches words of `at` as it is told, whatever its regions say.
@@ -93,7 +94,9 @@ TEST(AccessWatch, InTheSimulatorAlways) {
       if (declared == 4)
         result.require_clean();
       else
-        EXPECT_THAT(result.failure, HasSubstr("bytes [8, 12) of tensor 'x' of rank 0"));
+        // Threads of a warp run in an order that the seed draws.
+        EXPECT_THAT(result.failure, AnyOf(HasSubstr("bytes [8, 12) of tensor 'x' of rank 0"),
+                                          HasSubstr("bytes [12, 16) of tensor 'x' of rank 0")));
     }
 }
 

@@ -69,17 +69,19 @@ TASKS = {
     "attention": dict(q=("reads", F32, 8), k=("reads", F32, 4), v=("reads", F32, 4),
                       k_cache=("both", BF16, 32), v_cache=("both", BF16, 32),
                       pages=("reads", U32, 2), position=("reads", U32, 1), out=("writes", F32, 8),
-                      group=2, dim=4, page_tokens=4, frequencies=("reads", F32, 2)),
+                      group=2, dim=4, page_tokens=4, frequencies=("reads", F32, 2),
+                      q_norm=None, k_norm=None, window=4, epsilon=1e-5),
     "pick_best": dict(logits=("reads", F32, 5), best=("writes", ANY, 8), count=5, first_token=0),
     "next_token": dict(parts=("reads", ANY, 16), token=("both", U32, 1), position=("both", U32, 1),
                        tokens=("both", U32, 5), prompt=("reads", U32, 2), status=("writes", U32, 1),
                        sums=("writes", U64, 3), broken=("reads?", U32, 1), sum_count=3,
-                       part_count=2, positions_max=4, prompt_tokens=2, stop_token=7),
+                       part_count=2, positions_max=4, prompt_tokens=2,
+                       **{f"stop_tokens[{i}]": 7 + i for i in range(8)}),
     "copy_to_peer": {"from": ("reads", ANY, 16), "to": ("writes", ANY, 16), "words": 4},
     "reduce": dict(parts=("reads", F32, 6), residual=("reads?", F32, 2), y=("writes", F32, 2),
                    part_count=3, stride=2, count=2),
     "route_token": dict(scores=("reads", F32, 4), picks=("writes", U32, 2),
-                        weights=("writes", F32, 2), experts=4, topk=2),
+                        weights=("writes", F32, 2), experts=4, topk=2, normalised=1),
     "expert_gated": dict(weights=("reads", BF16, 128), x=("reads", F32, 8),
                          norm=("reads?", BF16, 8), picks=("reads", U32, 2), h=("writes", F32, 8),
                          pick=1, first_row=0, rows=4, expert_rows=4, columns=8, epsilon=1e-5),
@@ -90,8 +92,9 @@ TASKS = {
     "signal_often": dict(count=("reads", U32, 1), event="event", rank=0),
 }  # fmt: skip
 
-# Which tokens they name, not which memory.
-FREE = {("next_token", "stop_token"), ("pick_best", "first_token")}
+# Which tokens or positions they name, not which memory.
+FREE = {("pick_best", "first_token"), ("attention", "window")}
+FREE |= {("next_token", f"stop_tokens[{i}]") for i in range(8)}
 
 
 def array_of(dtype: str, elements: int) -> np.ndarray:
@@ -269,6 +272,24 @@ def test_an_event_is_an_event(kind, wrong):
     )
     assert answers[0].startswith(f"event of a {kind} task")
     assert "an Event" in answers[0]
+
+
+@pytest.mark.parametrize("elements", [{"q_norm": 4}, {"k_norm": 4}, {"q_norm": 4, "k_norm": 3}])
+def test_heads_have_both_norms_or_neither(elements):
+    """Each as long as a head."""
+
+    def run(world, sizes):
+        graph, memory = Graph(world), TensorMemory(world)
+        args = dict(TASKS["attention"])
+        for name, value in args.items():
+            if isinstance(value, tuple):
+                args[name] = memory.local(array_of(value[1], value[2]))
+        for name, size in sizes.items():
+            args[name] = memory.local(array_of(BF16, size))
+        graph.task("attention", **args)
+
+    with pytest.raises(tokenyard.InvalidArgument, match=r"(q|k)_norm of a attention task"):
+        tokenyard.launch(run, ranks=1, args=(elements,))
 
 
 def test_an_address_is_aligned_for_its_elements():

@@ -61,6 +61,8 @@ struct Attention {
     touches.require((args.q_norm == nullptr) == (args.k_norm == nullptr), "q_norm",
                     "both norms or neither", args.q_norm != nullptr);
     touches.require(args.window > 0, "window", "at least 1", args.window);
+    touches.require(args.epsilon >= 0 && args.epsilon < 1, "epsilon", "a number from 0 to 1",
+                    args.epsilon);
     if (args.q_norm != nullptr) {
       touches.reads("q_norm", args.q_norm, args.dim);
       touches.reads("k_norm", args.k_norm, args.dim);

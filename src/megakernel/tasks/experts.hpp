@@ -27,6 +27,7 @@ struct RouteToken {
   static void touches(Touches& touches, const Args& args) {
     touches.require(args.topk > 0 && args.topk <= kTopkMax && args.topk <= args.experts, "topk",
                     "1 to 8, and at most as many as there are experts", args.topk);
+    touches.require(args.normalised <= 1, "normalised", "0 or 1", args.normalised);
     touches.reads("scores", args.scores, args.experts);
     touches.writes("picks", args.picks, args.topk);
     touches.writes("weights", args.weights, args.topk);
