@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
-#include "megakernel/launches.hpp"
-#include "megakernel/placement.hpp"
-#include "megakernel/run_params.hpp"
-#include "megakernel/triggers.hpp"
+#include "megakernel/kernels/run_params.hpp"
+#include "megakernel/placement/launches.hpp"
+#include "megakernel/placement/placement.hpp"
+#include "megakernel/proofs/triggers.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 
 namespace tokenyard::megakernel {

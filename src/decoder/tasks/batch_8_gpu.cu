@@ -1,0 +1,1 @@
+#include "decoder/tasks/batch_8_kernel.hpp"

@@ -1,0 +1,1 @@
+#include "decoder/tasks/dense_kernel.hpp"

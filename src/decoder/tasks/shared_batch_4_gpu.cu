@@ -1,0 +1,1 @@
+#include "decoder/tasks/shared_batch_4_kernel.hpp"

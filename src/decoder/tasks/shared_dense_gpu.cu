@@ -1,0 +1,1 @@
+#include "decoder/tasks/shared_dense_kernel.hpp"

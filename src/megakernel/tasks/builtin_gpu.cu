@@ -1,0 +1,1 @@
+#include "megakernel/tasks/builtin_kernel.hpp"
