@@ -66,17 +66,8 @@ const DecoderShape& checked(const DecoderShape& shape, const DecoderOptions& opt
 }
 
 const TaskSet& tasks_of(const DecoderOptions& options) {
-  const bool alone = options.place.ranks == 1;
-  switch (options.prompts.size()) {
-    case 2:
-      return alone ? batch_2_tasks() : shared_batch_2_tasks();
-    case 4:
-      return alone ? batch_4_tasks() : shared_batch_4_tasks();
-    case 8:
-      return alone ? batch_8_tasks() : shared_batch_8_tasks();
-    default:
-      return alone ? dense_tasks() : shared_dense_tasks();
-  }
+  return dense_tasks({.alone = options.place.ranks == 1,
+                      .sequences = static_cast<uint32_t>(options.prompts.size())});
 }
 
 }  // namespace

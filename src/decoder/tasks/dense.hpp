@@ -1,20 +1,17 @@
 /// The kernels of DenseDecoder.
 #pragma once
 
+#include <cstdint>
+
 #include "tokenyard/megakernel/task_set.hpp"
 
 namespace tokenyard::megakernel {
 
-const TaskSet& dense_tasks();
-/// Of several ranks that share a model.
-const TaskSet& shared_dense_tasks();
-/// Of several sequences.
-const TaskSet& batch_2_tasks();
-const TaskSet& batch_4_tasks();
-const TaskSet& batch_8_tasks();
-/// Of both.
-const TaskSet& shared_batch_2_tasks();
-const TaskSet& shared_batch_4_tasks();
-const TaskSet& shared_batch_8_tasks();
+struct DenseKernel {
+  bool alone = true;       ///< whether one rank has the whole model
+  uint32_t sequences = 1;  ///< decoded side by side: 1, 2, 4 or 8
+};
+/// Returns the task set whose kernel has the code of this kind and no other.
+const TaskSet& dense_tasks(const DenseKernel& kind = {});
 
 }  // namespace tokenyard::megakernel

@@ -1,5 +1,5 @@
 #include "megakernel/tasks/builtin.hpp"
-#include "megakernel/tasks/builtin_kernel.hpp"
+#include "megakernel/tasks/builtin_list.hpp"
 
 #if TOKENYARD_WATCHED
 /// Of builtin_watched.cpp.
@@ -7,6 +7,9 @@ extern "C" void tokenyard_watched_builtin(const void* params);
 #endif
 
 namespace tokenyard::megakernel {
+
+DECLARE_KERNEL(builtin_kernel, RunParams);
+DECLARE_KERNEL(placed_builtin_kernel, RunParams);
 
 namespace {
 

@@ -1,1 +1,0 @@
-#include "decoder/tasks/batch_8_kernel.hpp"

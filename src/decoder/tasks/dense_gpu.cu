@@ -1,1 +1,0 @@
-#include "decoder/tasks/dense_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "decoder/tasks/shared_batch_2_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "decoder/tasks/shared_batch_8_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "decoder/tasks/shared_dense_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "megakernel/tasks/builtin_kernel.hpp"
