@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "megakernel/compile.hpp"
 #include "megakernel/kernels/worker_shared.hpp"
 
 namespace tokenyard::megakernel {

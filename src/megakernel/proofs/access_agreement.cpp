@@ -7,6 +7,7 @@
 #include "base/archive.hpp"
 #include "fabric/arena.hpp"
 #include "megakernel/proofs/declared_access.hpp"
+#include "megakernel/proofs/triggers.hpp"
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {

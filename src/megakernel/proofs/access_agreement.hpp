@@ -2,7 +2,7 @@
 /// anything is launched.
 #pragma once
 
-#include "megakernel/compile.hpp"
+#include "megakernel/shape.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::megakernel {
