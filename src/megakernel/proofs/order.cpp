@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "megakernel/placement/placement.hpp"
 #include "megakernel/proofs/triggers.hpp"
 
 namespace tokenyard::megakernel {

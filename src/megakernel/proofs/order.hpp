@@ -18,10 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "megakernel/placement/placement.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 
 namespace tokenyard::megakernel {
+
+struct Placement;
 
 class GraphOrder {
  public:
