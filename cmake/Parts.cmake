@@ -19,9 +19,9 @@
 #
 # Whatever links `tokenyard` gets plain kernels; whatever links `tokenyard_checked` gets checked ones.
 # Both are one link group, searched until settled, since some references do not point the way includes
-# do: a part's launchers refer to its kernels and these to the part, plain or checked; `World` of the
-# public API is defined in src/world, after the parts that take one; and a kernel that reports its
-# accesses calls src/simulation.
+# do. A part refers to its kernels, plain or checked as the program chooses; `World` of the public API
+# is defined in src/world, after the parts that take one; and a kernel that reports its accesses calls
+# src/simulation.
 
 set(TOKENYARD_INSTRUMENT -fsanitize=thread)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
