@@ -8,6 +8,14 @@
 # simulation/ answers instead of the sanitizer's own library. Files called *_gpu.cu are their GPU
 # side; other .cu files and cuda/*.cpp are built only with CUDA.
 #
+#   tokenyard_kernels(NAME kernel... [FROM header] [CODE line...])
+#
+# writes both sides of a part's kernels into the build tree. `kernel` is a path without its ending,
+# from the current folder: `folder/x` makes folder/x_host.cpp and folder/x_gpu.cu, which include
+# folder/x_kernel.hpp. With FROM they include that header of the current folder instead, and CODE
+# follows it, for instance a macro of that header that defines the kernel. Both sides are the same
+# text, compiled as files of these names are.
+#
 # Whatever links `tokenyard` gets plain kernels; whatever links `tokenyard_checked` gets checked ones.
 
 set(TOKENYARD_INSTRUMENT -fsanitize=thread)
@@ -75,14 +83,52 @@ function(tokenyard_part name)
     target_link_libraries(${target} PUBLIC CUDA::cudart_static)
   endif()
   if(kernels)
-    add_library(${target}_kernels STATIC ${kernels})
+    tokenyard_compile_kernels(${target} ${kernels})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY TOKENYARD_PARTS ${target})
+endfunction()
+
+# Adds *_host.cpp files to the kernels of a part's target, plain and checked.
+function(tokenyard_compile_kernels target)
+  if(NOT TARGET ${target}_kernels)
+    add_library(${target}_kernels STATIC)
     target_link_libraries(${target}_kernels PUBLIC ${target})
     set_property(GLOBAL APPEND PROPERTY TOKENYARD_KERNELS ${target}_kernels)
-    # Built for whom it is linked to, the simulator's program, which a build may go without.
-    add_library(${target}_kernels_checked STATIC EXCLUDE_FROM_ALL ${kernels})
+    # Only the simulator's program links it, and a build may go without that program.
+    add_library(${target}_kernels_checked STATIC EXCLUDE_FROM_ALL)
     target_link_libraries(${target}_kernels_checked PUBLIC ${target})
     target_compile_options(${target}_kernels_checked PRIVATE ${TOKENYARD_INSTRUMENT})
     set_property(GLOBAL APPEND PROPERTY TOKENYARD_KERNELS_CHECKED ${target}_kernels_checked)
   endif()
-  set_property(GLOBAL APPEND PROPERTY TOKENYARD_PARTS ${target})
+  target_sources(${target}_kernels PRIVATE ${ARGN})
+  target_sources(${target}_kernels_checked PRIVATE ${ARGN})
+endfunction()
+
+function(tokenyard_kernels name)
+  cmake_parse_arguments(PARSE_ARGV 1 KERNELS "" "FROM" "CODE")
+  foreach(kernel ${KERNELS_UNPARSED_ARGUMENTS})
+    set(header ${kernel}_kernel.hpp)
+    if(KERNELS_FROM)
+      set(header ${KERNELS_FROM})
+    endif()
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+      message(FATAL_ERROR "tokenyard_kernels: ${kernel} needs ${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+    endif()
+    # As its own part's files say it, so that the text is the same in every clone.
+    file(RELATIVE_PATH header ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    list(JOIN KERNELS_CODE "\n" code)
+    if(code)
+      string(PREPEND code "\n")
+      string(APPEND code "\n")
+    endif()
+    set(host_side ${CMAKE_CURRENT_BINARY_DIR}/${kernel}_host.cpp)
+    set(gpu_side ${CMAKE_CURRENT_BINARY_DIR}/${kernel}_gpu.cu)
+    # Written only where the text differs: nothing is compiled anew by configuring.
+    file(CONFIGURE OUTPUT ${host_side} CONTENT "#include \"${header}\"\n${code}" @ONLY)
+    tokenyard_compile_kernels(tokenyard_${name} ${host_side})
+    if(TOKENYARD_WITH_CUDA)
+      file(CONFIGURE OUTPUT ${gpu_side} CONTENT "#include \"${header}\"\n${code}" @ONLY)
+      target_sources(tokenyard_${name} PRIVATE ${gpu_side})
+    endif()
+  endforeach()
 endfunction()
