@@ -18,7 +18,7 @@
 #include "bench/harness/each_rank.hpp"
 #include "bench/harness/report.hpp"
 #include "device/accelerator.hpp"
-#include "megakernel/tasks/decoder.hpp"
+#include "megakernel/tasks/builtin.hpp"
 #include "megakernel/tasks/exchange.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
@@ -46,7 +46,7 @@ mk::CopyToPeer::Args nothing() {
 }
 
 mk::Graph stages(const World& world, const Case& of, uint32_t count, uint32_t workers) {
-  mk::Graph graph(mk::decoder_tasks(), {.rank = world.rank(), .ranks = world.size()});
+  mk::Graph graph(mk::builtin_tasks(), {.rank = world.rank(), .ranks = world.size()});
   std::vector<mk::Event> events;
   for (uint32_t stage = 0; stage < count; ++stage)
     events.push_back(graph.event({.name = fmt::format("stage {}", stage)}));

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "megakernel/tiles.hpp"
+#include "decoder/tiles.hpp"
 
 namespace tokenyard::bench {
 

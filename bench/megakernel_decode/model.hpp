@@ -1,7 +1,7 @@
 /// A model with random weights, in a rank's memory.
 #pragma once
 
-#include "megakernel/dense_decoder.hpp"
+#include "decoder/dense_decoder.hpp"
 
 namespace tokenyard::bench {
 

@@ -6,8 +6,8 @@
 
 #include "bench/megakernel_decode/recording.hpp"
 #include "bench/megakernel_decode/stage_kernel.hpp"
+#include "decoder/dense_decoder.hpp"
 #include "fabric/alarm_bell.hpp"
-#include "megakernel/dense_decoder.hpp"
 #include "megakernel/device_tables.hpp"
 
 namespace tokenyard::bench {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "device/kernel.hpp"
-#include "megakernel/run_params.hpp"
+#include "megakernel/kernels/run_params.hpp"
 
 namespace tokenyard::bench {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "bench/megakernel_decode/stage_kernel.hpp"
-#include "megakernel/tasks/dense_list.hpp"
+#include "decoder/tasks/dense_list.hpp"
 
 namespace tokenyard::bench {
 

@@ -1,5 +1,5 @@
 /// A dense decoder's graph, for Python; the words are those of tokenyard.megakernel.DenseDecoder.
-#include "megakernel/dense_decoder.hpp"
+#include "decoder/dense_decoder.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>

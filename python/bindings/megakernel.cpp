@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "integers.hpp"
-#include "megakernel/tasks/decoder.hpp"
+#include "megakernel/tasks/builtin.hpp"
 #include "registration.hpp"
 #include "task_args.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
@@ -157,7 +157,7 @@ void register_megakernel(nb::module_& m) {
           "__init__",
           [](TaskGraph* self, uint32_t rank, uint32_t ranks) {
             new (self)
-                TaskGraph{.graph = mk::Graph(mk::decoder_tasks(), {.rank = rank, .ranks = ranks})};
+                TaskGraph{.graph = mk::Graph(mk::builtin_tasks(), {.rank = rank, .ranks = ranks})};
           },
           nb::kw_only(), "rank"_a, "ranks"_a)
       .def(

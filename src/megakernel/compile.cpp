@@ -6,8 +6,8 @@
 #include <cstring>
 #include <tuple>
 
-#include "megakernel/proofs.hpp"
-#include "megakernel/worker_shared.hpp"
+#include "megakernel/kernels/worker_shared.hpp"
+#include "megakernel/proofs/proofs.hpp"
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {

@@ -6,27 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "device/accelerator.hpp"
-#include "megakernel/launches.hpp"
-#include "megakernel/placement.hpp"
-#include "megakernel/run_params.hpp"
-#include "megakernel/triggers.hpp"
+#include "megakernel/kernels/run_params.hpp"
+#include "megakernel/placement/launches.hpp"
+#include "megakernel/placement/placement.hpp"
+#include "megakernel/proofs/triggers.hpp"
+#include "megakernel/shape.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 
 namespace tokenyard::megakernel {
-
-/// What a rank's kernel is launched with.
-struct Shape {
-  uint32_t workers = 1, compute_warps = 1;
-  StreamPlan streams = {};                   ///< for graphs that stream
-  uint32_t schedulers = 0;                   ///< blocks besides; 0: a static run
-  uint32_t task_slots = 0, event_slots = 0;  ///< of queues; 0: as many as are needed
-  uint32_t blocks() const { return workers + schedulers; }
-  /// Of a block. On a host the loading lanes share one warp: there they keep nobody waiting.
-  uint32_t warps(const Accelerator& on) const {
-    return compute_warps + (on.kind() == AcceleratorKind::gpu ? kLoadingWarps : 1);
-  }
-};
 
 /// Everything about all ranks that can be known without a device.
 struct Compiled {

@@ -8,7 +8,7 @@
 #include "device/device_memory.hpp"
 #include "fabric/arena.hpp"
 #include "megakernel/compile.hpp"
-#include "megakernel/run_params.hpp"
+#include "megakernel/kernels/run_params.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::megakernel {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "fabric/gather.hpp"
-#include "megakernel/access_agreement.hpp"
 #include "megakernel/graph_codec.hpp"
 #include "megakernel/megakernel_parts.hpp"
-#include "megakernel/shape_of.hpp"
-#include "megakernel/trace_gathering.hpp"
+#include "megakernel/proofs/access_agreement.hpp"
+#include "megakernel/shape.hpp"
+#include "megakernel/trace/trace_gathering.hpp"
 
 namespace tokenyard::megakernel {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "fabric/alarm_bell.hpp"
-#include "megakernel/access_watch.hpp"
 #include "megakernel/device_tables.hpp"
-#include "megakernel/traced_graph.hpp"
+#include "megakernel/proofs/access_watch.hpp"
+#include "megakernel/trace/traced_graph.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 namespace tokenyard::megakernel {

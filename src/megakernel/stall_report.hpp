@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "megakernel/run_params.hpp"
-#include "megakernel/triggers.hpp"
+#include "megakernel/kernels/run_params.hpp"
+#include "megakernel/proofs/triggers.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 
 namespace tokenyard::megakernel {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "simt/misuse.hpp"
-#include "simt/modify.hpp"
+#include "simt/read_modify_write.hpp"
 #include "simt/sanitizers.hpp"
 #include "simt/source_line.hpp"
 

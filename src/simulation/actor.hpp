@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "simt/memory.hpp"
+#include "simulation/access_record.hpp"
 #include "simulation/clock.hpp"
-#include "simulation/record.hpp"
 
 namespace tokenyard::simulation {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "simulation/access_record.hpp"
 #include "simulation/actor.hpp"
-#include "simulation/record.hpp"
 
 namespace tokenyard::simulation {
 

@@ -21,6 +21,7 @@
 #include "simt/memory.hpp"
 #include "simulation/actor.hpp"
 #include "simulation/bulk_agent.hpp"
+#include "simulation/clock_slots.hpp"
 #include "simulation/completions.hpp"
 #include "simulation/finding.hpp"
 #include "simulation/history.hpp"
@@ -29,7 +30,6 @@
 #include "simulation/policy.hpp"
 #include "simulation/race_detector.hpp"
 #include "simulation/region.hpp"
-#include "simulation/slots.hpp"
 #include "simulation/trace.hpp"
 
 namespace tokenyard::simulation {

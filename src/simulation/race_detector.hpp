@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "simulation/access_record.hpp"
 #include "simulation/actor.hpp"
-#include "simulation/record.hpp"
 #include "simulation/region.hpp"
 
 namespace tokenyard::simulation {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "simulation/access_record.hpp"
 #include "simulation/history.hpp"
-#include "simulation/record.hpp"
 
 namespace tokenyard::simulation {
 

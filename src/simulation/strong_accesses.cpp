@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "simt/modify.hpp"
+#include "simt/read_modify_write.hpp"
 #include "simulation/model_memory.hpp"
 
 namespace tokenyard::simulation {

@@ -29,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("src/expert_parallel/low_latency")
 KERNELS = ("dispatch_host.cpp", "combine_host.cpp")
+"""In the build tree's folder of the same name (tokenyard_kernels of cmake/Parts.cmake)."""
 SHARE = 20
 """Of the seeds, at a time."""
 HANG_S = 180
@@ -250,7 +251,7 @@ def compile_commands(build: Path) -> dict[str, list[str]]:
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = Path(entry["file"])
         if (
-            source.parent == ROOT / FOLDER
+            source.parent == build / FOLDER
             and source.name in KERNELS
             and "-fsanitize=thread" in entry["command"]
         ):
@@ -281,7 +282,7 @@ def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
         # The copy's folder comes before the tree's own.
         first = next(i for i, word in enumerate(words) if word.startswith("-I"))
         words.insert(first, words.pop(words.index(f"-I{scratch}/src")))
-        running.append(subprocess.Popen([*words, "-c", scratch / FOLDER / name], cwd=build))
+        running.append(subprocess.Popen([*words, "-c", build / FOLDER / name], cwd=build))
     if any(process.wait() != 0 for process in running):
         raise SystemExit(f"does not compile: {rule.broken}")
     program = scratch / "simulate"

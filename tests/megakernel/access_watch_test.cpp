@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "megakernel/devices.hpp"
-#include "megakernel/worker_kernel.hpp"
+#include "megakernel/kernels/worker_kernel.hpp"
 #include "simulation/suite.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 #include "world/simulated.hpp"

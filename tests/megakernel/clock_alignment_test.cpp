@@ -1,5 +1,5 @@
 // Clocks that differ by what a test knows, found from what happened before what.
-#include "megakernel/clock_alignment.hpp"
+#include "megakernel/trace/clock_alignment.hpp"
 
 #include <gtest/gtest.h>
 

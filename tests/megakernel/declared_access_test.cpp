@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/refused.hpp"
-#include "megakernel/declared_access.hpp"
+#include "megakernel/proofs/declared_access.hpp"
 #include "megakernel/sketch.hpp"
 
 namespace tokenyard::megakernel {

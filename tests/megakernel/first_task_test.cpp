@@ -6,7 +6,7 @@
 #include <sstream>
 
 // [docs]
-#include "megakernel/worker_kernel.hpp"
+#include "megakernel/kernels/worker_kernel.hpp"
 #include "tokenyard/megakernel/megakernel.hpp"
 
 namespace mk = tokenyard::megakernel;

@@ -8,7 +8,7 @@
 
 #include "base/spoiled_archives.hpp"
 #include "megakernel/task_kinds.hpp"
-#include "megakernel/trace_codec.hpp"
+#include "megakernel/trace/trace_codec.hpp"
 #include "tokenyard/megakernel/error.hpp"
 
 namespace tokenyard::megakernel {

@@ -1,7 +1,7 @@
 /// A kernel whose blocks look before an iteration, as feeders do, whether their run has failed.
 #pragma once
 
-#include "megakernel/run_params.hpp"
+#include "megakernel/kernels/run_params.hpp"
 
 namespace tokenyard::megakernel {
 

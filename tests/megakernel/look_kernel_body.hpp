@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megakernel/host_feed_kernel.hpp"
+#include "megakernel/kernels/host_feed_kernel.hpp"
 #include "megakernel/look_kernel.hpp"
 
 namespace tokenyard::megakernel {

@@ -1,7 +1,7 @@
 /// A task that adds to a number, and may end its loop or count for an event.
 #pragma once
 
-#include "megakernel/worker_kernel.hpp"
+#include "megakernel/kernels/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 

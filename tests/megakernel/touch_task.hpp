@@ -2,7 +2,7 @@
 /// last writer before it wrote, and each cell that it writes gets its own mark.
 #pragma once
 
-#include "megakernel/worker_kernel.hpp"
+#include "megakernel/kernels/worker_kernel.hpp"
 
 namespace tokenyard::megakernel {
 

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "base/refused.hpp"
-#include "megakernel/tasks/decoder.hpp"
+#include "megakernel/tasks/builtin.hpp"
 #include "megakernel/tasks/exchange.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 
@@ -59,7 +59,7 @@ TEST(Touches, APieceHoldsAllThatIsTouched) {
 }
 
 TEST(Touches, WhatIsTouchedLiesSomewhere) {
-  Graph graph(decoder_tasks(), {});
+  Graph graph(builtin_tasks(), {});
   EXPECT_EQ(test::refused([&] {
               graph.add<Reduce>({.parts = nullptr,
                                  .residual = nullptr,
@@ -74,7 +74,7 @@ TEST(Touches, WhatIsTouchedLiesSomewhere) {
 }
 
 TEST(Touches, EveryTaskOfTheDecoderListStatesWhatItTouches) {
-  for (const TaskType& type : decoder_tasks().types) EXPECT_NE(type.touches, nullptr) << type.name;
+  for (const TaskType& type : builtin_tasks().types) EXPECT_NE(type.touches, nullptr) << type.name;
 }
 
 }  // namespace

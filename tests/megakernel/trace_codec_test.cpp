@@ -1,5 +1,5 @@
 // Traces as bytes, whole and damaged, and on their way to all ranks.
-#include "megakernel/trace_codec.hpp"
+#include "megakernel/trace/trace_codec.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "base/spoiled_archives.hpp"
 #include "fabric/worlds.hpp"
 #include "megakernel/invented_traces.hpp"
-#include "megakernel/trace_gathering.hpp"
+#include "megakernel/trace/trace_gathering.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {

@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "megakernel/clock_alignment.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/invented_traces.hpp"
+#include "megakernel/trace/clock_alignment.hpp"
 
 namespace tokenyard::megakernel {
 namespace {

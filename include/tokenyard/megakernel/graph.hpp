@@ -1,6 +1,6 @@
 /// A graph of tasks: what one rank does in an iteration, and what that waits for.
 ///
-///     Graph graph(decoder_tasks(), {.rank = 0, .ranks = 1});
+///     Graph graph(builtin_tasks(), {.rank = 0, .ranks = 1});
 ///     const Tensor x = graph.tensor({.name = "x", .bytes = 4096});
 ///     const Event ready = graph.event({.name = "x ready"});
 ///     graph.add<Embed>({...}, {.name = "embed", .writes = {x.all()}, .signals = {{ready}}});

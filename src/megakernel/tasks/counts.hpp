@@ -2,7 +2,7 @@
 /// written in C++: the numbers lie in memory, where tasks before have put them.
 #pragma once
 
-#include "megakernel/context.hpp"
+#include "megakernel/kernels/context.hpp"
 #include "megakernel/tasks/fields.hpp"
 
 namespace tokenyard::megakernel {

@@ -4,7 +4,7 @@
 
 #include "device/functions.hpp"
 #include "device/unroll.hpp"
-#include "megakernel/context.hpp"
+#include "megakernel/kernels/context.hpp"
 #include "tokenyard/megakernel/touches.hpp"
 
 namespace tokenyard::megakernel {

@@ -16,7 +16,7 @@ import sys
 
 from compare import ROOT, SKIPPED, disassembly, parse
 
-SOURCE = ROOT / "src/expert_parallel/low_latency/combine_gpu.cu"
+KERNEL = "expert_parallel/low_latency/combine_kernel.hpp"
 # A lane's loads that are under way together, by kernel: of rows whose sums leave, and of own rows.
 TOGETHER = {
     "combine_kernel_on_gpu": {4 * 2, 3 * 2},  # rows, two chunks of each
@@ -72,11 +72,13 @@ def compile_kernels(scratch: pathlib.Path, nvcc: str, arch: str, broken: bool) -
                 raise RuntimeError(f"{name} no longer says {line}")
             file.write_text(text.replace(line, instead))
     cubin = scratch / f"combine_{arch}{'_broken' if broken else ''}.cubin"
+    source = cubin.with_suffix(".cu")
+    source.write_text(f'#include "{KERNEL}"\n')
     command = [
         nvcc, "-std=c++20", "--expt-relaxed-constexpr", "--Werror=all-warnings", "-cubin",
         f"-gencode=arch=compute_{arch},code=sm_{arch}",
         *([f"-I{overlay}"] if broken else []), f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}",
-        "-o", str(cubin), str(SOURCE),
+        "-o", str(cubin), str(source),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     return cubin

@@ -1,1 +1,0 @@
-#include "expert_parallel/expert_major/expand_rows_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "expert_parallel/expert_major/reduce_rows_kernel.hpp"

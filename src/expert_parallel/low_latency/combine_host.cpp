@@ -1,1 +1,0 @@
-#include "expert_parallel/low_latency/combine_kernel.hpp"

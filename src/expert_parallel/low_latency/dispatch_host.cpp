@@ -1,1 +1,0 @@
-#include "expert_parallel/low_latency/dispatch_kernel.hpp"

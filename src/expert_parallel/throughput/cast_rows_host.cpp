@@ -1,1 +1,0 @@
-#include "expert_parallel/throughput/cast_rows_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "expert_parallel/throughput/combine_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "expert_parallel/throughput/place_picks_kernel.hpp"

@@ -1,0 +1,166 @@
+/// A worker's shared memory.
+///
+///     WorkerShared | the running task's scratch | what a task loads ahead
+///                  | rings of units [compute warps][depth]
+#pragma once
+
+#include "device/apart.hpp"
+#include "device/device.hpp"
+#include "megakernel/kernels/run_params.hpp"
+
+namespace tokenyard::megakernel {
+
+/// How far the feeder runs ahead of the compute warps. Unit loaders follow it, so it also bounds
+/// how many tasks ahead weights are loaded.
+inline constexpr uint32_t kPacketSlots = 8;
+
+enum class NoteKind : uint32_t {
+  task,
+  turn,  ///< the iteration's last task lies before this
+  end,
+  // Of dynamic runs:
+  follower,  ///< a task that runs because the one before has run here
+  expected,  ///< what the worker's ticket should bring; a task once its slot says so
+  dropped,   ///< was expected, and another task came
+};
+HOST_DEVICE bool is_task(NoteKind kind) {
+  return kind == NoteKind::task || kind == NoteKind::follower;
+}
+
+/// What the feeder of a dynamic run is to bring next: the compute warps order packet by packet.
+struct PacketOrder {
+  uint64_t bits;
+
+  static constexpr uint64_t kGiven = uint64_t{1} << 32;
+  static constexpr uint64_t kTicketUsed = uint64_t{1} << 33;    ///< the next one is to be drawn
+  static constexpr uint64_t kHasIteration = uint64_t{1} << 34;  ///< ordered_iteration
+  /// The follower if there is one, else what the ticket should bring.
+  HOST_DEVICE static PacketOrder next(uint32_t follower, bool ticket_used) {
+    return {kGiven | (ticket_used ? kTicketUsed : 0) | follower};
+  }
+  HOST_DEVICE static PacketOrder other(uint32_t place, bool ticket_used) {
+    return {kGiven | (ticket_used ? kTicketUsed : 0) | kHasIteration | place};
+  }
+  HOST_DEVICE uint32_t place() const { return static_cast<uint32_t>(bits); }  ///< 0: the ticket's
+  HOST_DEVICE bool ticket_used() const { return (bits & kTicketUsed) != 0; }
+  HOST_DEVICE bool has_iteration() const { return (bits & kHasIteration) != 0; }
+};
+
+/// What has become of an expected packet, and the meeting at which all come to know. It is written
+/// only where the packet is not to be run.
+struct Verdict {
+  uint32_t bits;
+
+  enum class Kind : uint32_t { run, drop, stop };
+  HOST_DEVICE static Verdict of(Kind kind, uint32_t meeting) {
+    return {meeting << 2 | static_cast<uint32_t>(kind)};
+  }
+  HOST_DEVICE Kind at(uint32_t meeting) const {
+    return bits >> 2 == (meeting & (UINT32_MAX >> 2)) ? static_cast<Kind>(bits & 3) : Kind::run;
+  }
+};
+
+/// What the feeder says of the packet in a slot.
+struct Note {
+  uint64_t iteration;
+  NoteKind kind;
+
+  /// For loaders, which find an expected packet so until the compute warps know better. Relaxed:
+  /// the packet itself does not change.
+  DEVICE NoteKind look() const { return load<Order::relaxed, Scope::block>(&kind); }
+};
+
+/// By what an expected packet may turn out to be the right one.
+struct Ticket {
+  uint64_t number;
+  PacketPlace place;
+};
+
+inline constexpr uint32_t kNeverFailed = UINT32_MAX;
+
+struct WorkerShared {
+  Completion packet_full[kPacketSlots], packet_empty[kPacketSlots];
+  Completion unit_full[kComputeWarpsMax][kUnitsMax], unit_empty[kComputeWarpsMax][kUnitsMax];
+  Completion ahead_full, ahead_empty;
+  Note notes[kPacketSlots];
+  uint64_t begun;    ///< one more than the iteration whose tasks run
+  uint32_t failed;   ///< the meeting that finds a wait failed, or kNeverFailed
+  uint32_t ended;    ///< the compute warps need no more packets
+  uint32_t stalled;  ///< somebody writes the StallRecord
+  uint32_t loop_ends;
+  uint32_t next_here[kPacketSlots];  ///< whether the packet after this one had come by then
+  // Of dynamic runs:
+  uint64_t order;                  ///< a PacketOrder for the feeder; 0: it has none
+  uint64_t ordered_iteration;      ///< of a task that was not expected
+  Ticket tickets[kPacketSlots];    ///< of packets that are expected
+  uint32_t verdict;                ///< a Verdict on it
+  uint64_t heads[kSchedulersMax];  ///< where the worker's own queues are read
+  alignas(128) std::byte packets[kPacketSlots][kPacketBytes];
+
+  DEVICE const Packet& packet(uint32_t slot) const {
+    return *reinterpret_cast<const Packet*>(packets[slot]);
+  }
+};
+
+/// A scheduler's shared memory, where workers have scratch.
+struct SchedulerShared {
+  static constexpr uint32_t kOpen = 96;  ///< more lie in memory
+  OpenWatch open[kOpen];
+  uint64_t sent[kScheduledMax];   ///< tasks given to each worker that are only for it
+  uint64_t taken[kScheduledMax];  ///< at least so many of them it has taken
+};
+
+/// Where in a ring of slots somebody is: the slot, and which lap, whose parity its phase has.
+struct RingCursor {
+  uint32_t slot = 0, lap = 0;
+
+  DEVICE uint32_t parity() const { return lap & 1; }
+  DEVICE void next(uint32_t slots) {
+    if (++slot < slots) return;
+    slot = 0;
+    ++lap;
+  }
+};
+
+HOST_DEVICE uint32_t aligned_128(uint32_t bytes) {
+  return (bytes + 127) / 128 * 128;
+}
+DEVICE std::byte* scratch(const RunParams&) {
+  return block::shared_tail<WorkerShared>();
+}
+DEVICE std::byte* ahead_area(const RunParams& params) {
+  return scratch(params) + aligned_128(params.scratch_bytes);
+}
+DEVICE std::byte* unit_slot(const RunParams& params, uint32_t warp, uint32_t slot) {
+  return ahead_area(params) + aligned_128(params.ahead_bytes) +
+         (warp * params.streams.depth + slot) * params.streams.unit_bytes;
+}
+
+/// By the whole block, before it first meets.
+DEVICE void ready_shared_memory(const RunParams& params, WorkerShared& shared) {
+  const uint32_t self = thread::index();
+  if (self == 0) {
+    shared.failed = kNeverFailed;
+    shared.ended = shared.stalled = shared.loop_ends = 0;
+    shared.begun = 0;
+    shared.order = 0;
+    shared.verdict = 0;
+    shared.ahead_full.init(1);
+    shared.ahead_empty.init(1);
+  }
+  // A slot is free once every compute warp has read it, and every lane that loads for tasks.
+  const uint32_t readers = params.compute_warps * (params.streams.unit_bytes > 0 ? 2 : 1) +
+                           (params.ahead_bytes > 0 ? 1 : 0);
+  if (self < kPacketSlots) {
+    shared.packet_full[self].init(1);
+    shared.packet_empty[self].init(readers);
+  }
+  const uint32_t depth = params.streams.depth;
+  for (uint32_t i = self; i < params.compute_warps * depth; i += block::threads()) {
+    shared.unit_full[i / depth][i % depth].init(1);
+    shared.unit_empty[i / depth][i % depth].init(1);
+  }
+  fence_async();
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,113 @@
+#include "megakernel/proofs/access_agreement.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/archive.hpp"
+#include "fabric/arena.hpp"
+#include "megakernel/proofs/declared_access.hpp"
+#include "megakernel/proofs/triggers.hpp"
+#include "tokenyard/megakernel/error.hpp"
+
+namespace tokenyard::megakernel {
+
+namespace {
+
+constexpr ArchiveKind kFindingsArchive{.name = "what a rank found out about its graph",
+                                       .mark = 0x31646e6966675974};  // tYgfind1
+constexpr uint64_t kUnknown = UINT64_MAX;
+
+}  // namespace
+
+/// What one rank found out.
+struct GraphFindings {
+  bool fails = false;
+  GraphFault fault = GraphFault::undeclared_access;
+  std::vector<std::string> witness = {};
+  std::string fix = {};
+  std::vector<uint64_t> places = {};  ///< [tensors][ranks] in the arena of each rank, or kUnknown
+};
+
+void visit(auto& archive, MaybeConst<GraphFindings> auto& findings) {
+  archive(findings.fails, findings.fault, findings.witness, findings.fix, findings.places);
+}
+
+namespace {
+
+/// Tasks that stream find their units in rings that the kernel is launched with.
+void check_units(const Graph& graph, const Shape& shape) {
+  for (uint32_t task = 0; task < graph.tasks().size(); ++task) {
+    const uint32_t unit_bytes = graph.touches_of(task).largest_unit();
+    if (unit_bytes <= shape.streams.unit_bytes) continue;
+    throw InvalidGraph(
+        GraphFault::shared_memory,
+        {task_name(graph, task), fmt::format("streams units of {} bytes", unit_bytes),
+         fmt::format("rings hold units of {}", shape.streams.unit_bytes)},
+        "a megakernel whose unit_bytes are those of its tasks");
+  }
+}
+
+std::vector<uint64_t> places_of(World& world, const Graph& graph) {
+  std::vector<uint64_t> places;
+  const Arena& arena = world.arena();
+  for (const TensorOptions& tensor : graph.tensors())
+    for (uint32_t rank = 0; rank < world.size(); ++rank) {
+      const bool everywhere = tensor.places.size() == world.size();
+      const auto* const base = arena.base_of(rank);
+      const auto* const at =
+          everywhere ? static_cast<const std::byte*>(tensor.places[rank]) : nullptr;
+      const bool inside =
+          everywhere && base != nullptr && at >= base && at < base + arena.capacity();
+      places.push_back(inside ? static_cast<uint64_t>(at - base) : kUnknown);
+    }
+  return places;
+}
+
+GraphFindings findings_of(World& world, const Graph& graph, const Shape& shape) {
+  GraphFindings findings{.places = places_of(world, graph)};
+  try {
+    check_units(graph, shape);
+    DeclaredAccess(graph).check_arguments();
+  } catch (const InvalidGraph& error) {
+    findings.fails = true;
+    findings.fault = error.fault;
+    findings.witness = error.witness;
+    findings.fix = error.fix;
+  }
+  return findings;
+}
+
+/// Ranks that reach one another's tensor must mean the same bytes by it.
+void check_places(const Graph& graph, std::span<const GraphFindings> all) {
+  const uint32_t ranks = graph.place().ranks;
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    for (size_t i = 0; i < all[0].places.size(); ++i) {
+      const uint64_t here = all[0].places[i], there = all[rank].places[i];
+      if (here == kUnknown || there == kUnknown || here == there) continue;
+      throw InvalidGraph(
+          GraphFault::tables_differ,
+          {fmt::format("tensor '{}' of rank {}", graph.tensors()[i / ranks].name, i % ranks),
+           fmt::format("lies at byte {} of its arena, as rank 0 declares it", here),
+           fmt::format("and at byte {}, as rank {} does", there, rank)},
+          "all ranks to declare a shared tensor by the same bytes of the same shared piece");
+    }
+}
+
+}  // namespace
+
+void agree_on_accesses(World& world, const Graph& graph, const Shape& shape) {
+  ArchiveWriter writer(kFindingsArchive);
+  writer(findings_of(world, graph, shape));
+  std::vector<GraphFindings> all;
+  for (const auto& theirs : world.all_gather(writer.sealed(), "megakernel: accesses")) {
+    ArchiveReader reader(kFindingsArchive, theirs, static_cast<uint32_t>(all.size()));
+    reader(all.emplace_back());
+    reader.end();
+  }
+  for (const GraphFindings& findings : all)
+    if (findings.fails) throw InvalidGraph(findings.fault, findings.witness, findings.fix);
+  check_places(graph, all);
+}
+
+}  // namespace tokenyard::megakernel

@@ -1,0 +1,23 @@
+/// Finds accesses of tasks outside their declared regions as they happen.
+#pragma once
+
+#include "device/access_guard.hpp"
+#include "megakernel/proofs/declared_access.hpp"
+
+namespace tokenyard::megakernel {
+
+/// Parts of the kernel's work are the tasks of a graph, which must outlive this.
+class AccessWatch final : public AccessGuard {
+ public:
+  explicit AccessWatch(const Graph& graph) : graph_(graph), declared_(graph) {}
+
+  /// The error is an InvalidGraph (undeclared_access).
+  std::exception_ptr judge(uint32_t part, const void* at, uint32_t bytes,
+                           TouchKind kind) const override;
+
+ private:
+  const Graph& graph_;
+  const DeclaredAccess declared_;
+};
+
+}  // namespace tokenyard::megakernel

@@ -1,1 +1,0 @@
-#include "megakernel/tasks/batch_4_kernel.hpp"

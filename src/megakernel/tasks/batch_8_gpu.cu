@@ -1,1 +1,0 @@
-#include "megakernel/tasks/batch_8_kernel.hpp"

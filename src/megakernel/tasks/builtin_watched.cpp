@@ -1,0 +1,33 @@
+// The kernel of tasks/builtin.hpp once more, for hosts that watch its accesses: CMakeLists.txt has
+// the compiler instrument this file. All that it includes goes by a namespace of its own, else the
+// linker would take functions of this kernel for those of the plain one.
+#define tokenyard tokenyard_watched
+#include "megakernel/tasks/builtin_list.hpp"
+
+namespace tokenyard::megakernel {
+
+DEFINE_HOST_MEGAKERNEL(builtin_kernel, BuiltinTasks)
+
+}  // namespace tokenyard::megakernel
+#undef tokenyard
+
+namespace tokenyard::host_body {
+class Machine;
+Machine& machine();
+}  // namespace tokenyard::host_body
+
+namespace tokenyard_watched::host_body {
+
+/// The same class by another name: nothing but its table of functions is used.
+Machine& machine() {
+  return reinterpret_cast<Machine&>(tokenyard::host_body::machine());
+}
+CodeAddress here() {
+  return __builtin_extract_return_addr(__builtin_return_address(0));
+}
+
+}  // namespace tokenyard_watched::host_body
+
+extern "C" void tokenyard_watched_builtin(const void* params) {
+  tokenyard_watched::megakernel::builtin_kernel.entry.on_host(params);
+}

@@ -1,1 +1,0 @@
-#include "megakernel/tasks/decoder_kernel.hpp"

@@ -1,1 +1,0 @@
-#include "megakernel/tasks/dense_kernel.hpp"

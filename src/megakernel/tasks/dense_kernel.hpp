@@ -1,9 +1,0 @@
-#pragma once
-
-#include "megakernel/tasks/dense_list.hpp"
-
-namespace tokenyard::megakernel {
-
-DEFINE_MEGAKERNEL(dense_kernel, DenseTasks)
-
-}  // namespace tokenyard::megakernel

@@ -1,1 +1,0 @@
-#include "megakernel/tasks/shared_batch_8_kernel.hpp"

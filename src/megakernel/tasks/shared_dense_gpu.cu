@@ -1,1 +1,0 @@
-#include "megakernel/tasks/shared_dense_kernel.hpp"

@@ -1,9 +1,0 @@
-#pragma once
-
-#include "megakernel/tasks/dense_list.hpp"
-
-namespace tokenyard::megakernel {
-
-DEFINE_MEGAKERNEL(shared_dense_kernel, SharedDenseTasks)
-
-}  // namespace tokenyard::megakernel

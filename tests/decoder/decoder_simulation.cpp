@@ -1,0 +1,129 @@
+// Suite `decoder`: a dense decoder whose stages hand on words, and which loads its cache ahead,
+// under weak memory and odd schedules: of one sequence or several, on one rank or shared by
+// several, of which one may stop in the middle. Its logits must be those of the plain model, of
+// every sequence, and on every rank its part of them.
+#include <algorithm>
+
+#include "decoder/plain_decoder.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::megakernel {
+namespace {
+
+using simulation::Fault;
+using simulation::SeedRun;
+
+struct Drawn {
+  DecoderShape shape;
+  Model::Extras extras;
+  uint32_t ranks, sequences, blocks, compute_warps, ring_units, in_flight, steps, seed;
+};
+
+Drawn draw(SeedRun& run) {
+  simulation::Random& random = run.random;
+  const uint32_t ranks = run.option("ranks", random.chance(512)   ? 1u
+                                             : random.chance(256) ? 4u
+                                                                  : 2u);
+  const uint32_t heads = run.option("kv_heads of a rank", ranks == 1 ? random.between(1, 2) : 1u);
+  const uint32_t side_by_side = random.chance(256) ? random.chance(256) ? 8u : 4u : 2u;
+  const uint32_t sequences =
+      run.option("sequences", random.chance(ranks > 1 ? 768 : 512) ? 1u : side_by_side);
+  // More blocks than there are rows of a stage to deal out: of QKV, of gate/up, of the down
+  // projection where a rank has two heads, and of the head.
+  const bool crowded = run.option("crowded", random.chance(384));
+  const uint32_t few = sequences * random.between(1, sequences == 1 ? 2 : 1);
+  const uint32_t many = random.chance(512) ? 8u : std::max(sequences, 4u);
+  const uint32_t splits = run.option("splits", crowded ? many : few);
+  const uint32_t group = run.option("group", random.between(1, 2));
+  // More than one warp's slice of a vector, now and then.
+  const bool wide = run.option("wide", random.chance(crowded ? 192 : 64));
+  const uint32_t eights = wide ? kSliceColumns / (8 * splits) + 1 : random.between(1, 2);
+  return {.shape = {.vocabulary = 12,
+                    .hidden = run.option("hidden", 8 * splits * eights),
+                    .layers = run.option("layers", random.between(1, 2)),
+                    .query_heads = ranks * heads * group,
+                    .kv_heads = ranks * heads,
+                    .head_dim = 16,
+                    .inner = ranks * run.option("inner of a rank",
+                                                8 * random.between(1, ranks == 1 ? 3 : 2)),
+                    .page_tokens = run.option("page_tokens", random.between(1, 2)),
+                    .positions_max = 4,
+                    .epsilon = 1e-5f,
+                    .rope_base = 10000},
+          .extras = {.biases = run.option("biases", random.chance(512)),
+                     .norms = run.option("norms", random.chance(512)),
+                     .windows = {run.option("window", random.between(1, 4))}},
+          .ranks = ranks,
+          .sequences = sequences,
+          .blocks = heads * splits,
+          .compute_warps = run.option("compute_warps", wide || random.chance(256) ? 2u : 1u),
+          .ring_units = run.option("ring_units",
+                                   random.between(sequences == 1 ? 1 : 2, sequences == 1 ? 3 : 4)),
+          .in_flight = random.between(1, 2),
+          .steps = run.option("steps", random.between(1, 3)),
+          .seed = static_cast<uint32_t>(random.below(3))};
+}
+
+/// Fed the prompt, whatever the model thinks.
+Vector last_logits(World& world, const Drawn& drawn, const Model& model,
+                   const std::vector<std::vector<uint32_t>>& prompts) {
+  TensorMemory memory(world);
+  const Graph::Place place{.rank = world.rank(), .ranks = world.size()};
+  const DenseDecoder decoder(memory, drawn.shape, model.placed(memory, place),
+                             {.blocks = drawn.blocks, .prompts = prompts, .place = place});
+  Megakernel kernel(world, decoder.graph(),
+                    {.workers = drawn.blocks,
+                     .compute_warps = drawn.compute_warps,
+                     .unit_bytes = decoder.unit_bytes(),
+                     .ring_units = drawn.ring_units,
+                     .in_flight = drawn.in_flight});
+  kernel.run(drawn.steps);
+  Vector logits(drawn.sequences * drawn.shape.vocabulary / world.size());
+  memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+  return logits;
+}
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  const Model model(drawn.shape, drawn.extras);
+  std::vector<std::vector<uint32_t>> prompts(drawn.sequences,
+                                             std::vector<uint32_t>(drawn.steps + 1));
+  std::vector<Vector> expected(drawn.sequences);
+  for (uint32_t s = 0; s < drawn.sequences; ++s) {
+    for (uint32_t i = 0; i <= drawn.steps; ++i) prompts[s][i] = (5 * i + 3 * s + drawn.seed) % 12;
+    Plain plain(model);
+    for (uint32_t step = 0; step < drawn.steps; ++step)
+      expected[s] = plain.logits(prompts[s][step]);
+  }
+  simulated::Options options{.ranks = drawn.ranks, .arena_bytes = size_t{1} << 18};
+  if (drawn.ranks > 1 && run.random.chance(256)) {
+    options.stop = simulation::RankStop{
+        .rank = run.option("stops", run.random.below(drawn.ranks)),
+        .after_steps = run.option("after_steps", run.random.below(1u << run.random.between(8, 15))),
+        .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const simulated::Result result = simulated::run(run, options, [&](World& world) {
+    const Vector logits = last_logits(world, drawn, model, prompts);
+    const size_t mine = drawn.shape.vocabulary / world.size();
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const size_t sequence = i / mine, token = world.rank() * mine + i % mine;
+      const float right = expected[sequence][token];
+      if (!(std::abs(logits[i] - right) < 3e-2f))
+        throw simulation::SuiteFailure(fmt::format("logit {} of sequence {} is {} instead of {}",
+                                                   token, sequence, logits[i], right));
+    }
+  });
+  result.require_clean_after(options.stop);
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "decoder",
+     .what = "a dense decoder by words and prefetch, its logits under adversarial delivery",
+     .run = run_suite,
+     .explained = {},
+     .seeds = 300});
+
+}  // namespace
+}  // namespace tokenyard::megakernel
