@@ -1,7 +1,7 @@
 /// What kernels have found wrong in calls that they carried out all the same, as the host tells it.
 #include <fmt/format.h>
 
-#include "expert_parallel/low_latency/host/exchange.hpp"
+#include "expert_parallel/low_latency/host/call_context.hpp"
 
 namespace tokenyard {
 

@@ -1,6 +1,6 @@
 #include "tokenyard/low_latency.hpp"
 
-#include "expert_parallel/low_latency/host/exchange.hpp"
+#include "expert_parallel/low_latency/host/call_context.hpp"
 
 namespace tokenyard {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "expert_parallel/by_expert/dispatch_by_expert.hpp"
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 #include "expert_parallel/throughput/kernels/dispatch_shared.hpp"
 
 namespace tokenyard {

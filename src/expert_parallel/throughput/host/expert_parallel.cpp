@@ -1,6 +1,6 @@
 #include "tokenyard/expert_parallel.hpp"
 
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {
 

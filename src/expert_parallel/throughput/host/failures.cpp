@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 
 namespace tokenyard {

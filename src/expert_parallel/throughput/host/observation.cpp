@@ -3,7 +3,7 @@
 #include <array>
 #include <atomic>
 
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {
 

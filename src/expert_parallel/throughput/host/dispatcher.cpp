@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {
 

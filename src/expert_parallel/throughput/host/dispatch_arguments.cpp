@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "expert_parallel/common/caller_memory.hpp"
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {
 

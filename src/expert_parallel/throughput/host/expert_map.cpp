@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 #include "expert_parallel/throughput/kernels/place_picks.hpp"
 
 namespace tokenyard {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "expert_parallel/common/caller_memory.hpp"
-#include "expert_parallel/low_latency/host/exchange.hpp"
+#include "expert_parallel/low_latency/host/call_context.hpp"
 
 namespace tokenyard {
 

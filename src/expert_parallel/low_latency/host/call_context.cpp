@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "device/await_stream.hpp"
-#include "expert_parallel/low_latency/host/exchange.hpp"
+#include "expert_parallel/low_latency/host/call_context.hpp"
 #include "fabric/meet_windows.hpp"
 #include "tokenyard/error.hpp"
 

@@ -1,5 +1,5 @@
 /// One combine, from the host's side.
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {
 

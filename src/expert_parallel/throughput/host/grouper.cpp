@@ -6,7 +6,7 @@
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
 #include "expert_parallel/by_expert/reduce_rows.hpp"
-#include "expert_parallel/throughput/host/exchange.hpp"
+#include "expert_parallel/throughput/host/route_state.hpp"
 #include "expert_parallel/throughput/kernels/cast_rows.hpp"
 
 namespace tokenyard {
