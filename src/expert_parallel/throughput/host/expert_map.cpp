@@ -1,12 +1,10 @@
-/// Where experts live, if that is not by their numbers.
+#include "expert_parallel/throughput/host/expert_map.hpp"
+
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
-#include "expert_parallel/throughput/host/route_state.hpp"
-#include "expert_parallel/throughput/kernels/place_picks.hpp"
-
-namespace tokenyard {
+namespace tokenyard::throughput {
 
 namespace {
 
@@ -26,22 +24,23 @@ std::vector<std::vector<uint32_t>> places_of(std::span<const int32_t> expert_at)
 
 }  // namespace
 
-void ExpertParallel::Parts::place(std::span<const int32_t> expert_at) {
-  check();
-  const auto everybody = world.all_gather(std::as_bytes(expert_at), "ExpertParallel: places");
+void ExpertMap::set(std::span<const int32_t> expert_at) {
+  const Setup& setup = context_.setup;
+  const auto everybody = setup.world.all_gather(std::as_bytes(expert_at), "ExpertParallel: places");
   for (uint32_t rank = 1; rank < everybody.size(); ++rank)
     if (everybody[rank] != everybody[0])
       throw InvalidArgument("expert_at", "the same as on rank 0", "others", rank);
-  if (!expert_at.empty() && expert_at.size() != options.experts)
-    throw InvalidArgument("expert_at", fmt::format("{} places, or none", options.experts),
+  if (!expert_at.empty() && expert_at.size() != setup.options.experts)
+    throw InvalidArgument("expert_at", fmt::format("{} places, or none", setup.options.experts),
                           std::to_string(expert_at.size()));
   const std::vector<std::vector<uint32_t>> places = places_of(expert_at);
-  if (!expert_at.empty() && places.size() < options.topk)
-    throw InvalidArgument("expert_at", fmt::format("at least topk = {} experts", options.topk),
+  if (!expert_at.empty() && places.size() < setup.options.topk)
+    throw InvalidArgument("expert_at",
+                          fmt::format("at least topk = {} experts", setup.options.topk),
                           std::to_string(places.size()));
-  await_stream(last_stream_.get(), "the end of the call before its experts move");
-  placement_words_.reset();
-  placement_ = {};
+  setup.await_stream(context_.last_stream.get(), "the end of the call before its experts move");
+  words_.reset();
+  table_ = {};
   expert_at_.assign(expert_at.begin(), expert_at.end());
   if (expert_at.empty()) return;
   std::vector<uint32_t> words{0};
@@ -50,31 +49,31 @@ void ExpertParallel::Parts::place(std::span<const int32_t> expert_at) {
   for (const auto& of_expert : places)
     words.insert(words.end(), of_expert.begin(), of_expert.end());
   auto* const table =
-      placement_words_.emplace(accelerator_, words.size() * 4, DeviceMemory::Kind::device)
+      words_.emplace(setup.accelerator, words.size() * 4, DeviceMemory::Kind::device)
           .as<uint32_t>();
-  accelerator_.copy(table, words.data(), words.size() * 4, Stream{});
-  await_stream(Stream{}, "the table of places");
-  placement_ = {.first = table,
-                .places = table + places.size() + 1,
-                .experts = static_cast<uint32_t>(places.size()),
-                .places_there_are = options.experts};
+  setup.accelerator.copy(table, words.data(), words.size() * 4, Stream{});
+  setup.await_stream(Stream{}, "the table of places");
+  table_ = {.first = table,
+            .places = table + places.size() + 1,
+            .experts = static_cast<uint32_t>(places.size()),
+            .places_there_are = setup.options.experts};
 }
 
-DispatchInput ExpertParallel::Parts::placed(const DispatchInput& input,
-                                            const throughput::Plan& plan, Stream stream,
-                                            Route::State& route,
-                                            std::shared_ptr<CallMemory>& made) {
-  if (placement_.experts == 0 || input.tokens == 0) return input;
-  made = scratch(size_t{input.tokens} * options.topk * sizeof(int64_t), stream, route);
+DispatchInput ExpertMap::placed(const DispatchInput& input, const Plan& plan, Stream stream,
+                                Route::State& route, std::shared_ptr<CallMemory>& made) const {
+  if (table_.experts == 0 || input.tokens == 0) return input;
+  const Setup& setup = context_.setup;
+  made = context_.arena.scratch(size_t{input.tokens} * setup.options.topk * sizeof(int64_t), stream,
+                                route);
   auto* const ids = reinterpret_cast<int64_t*>(made->block().data());
-  launch(accelerator_, throughput::place_picks_kernel,
+  launch(setup.accelerator, place_picks_kernel,
          {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
-         {.rank = world.rank(),
+         {.rank = setup.world.rank(),
           .tokens = input.tokens,
-          .topk = options.topk,
+          .topk = setup.options.topk,
           .topk_idx = input.topk_idx,
           .idx_is_int64 = input.idx_is_int64,
-          .table = placement_,
+          .table = table_,
           .placed = ids});
   DispatchInput at_places = input;
   at_places.topk_idx = ids;
@@ -82,10 +81,10 @@ DispatchInput ExpertParallel::Parts::placed(const DispatchInput& input,
   return at_places;
 }
 
-/// An id as the caller gave it.
-int64_t ExpertParallel::Parts::given_id(int64_t id) const {
-  if (placement_.experts == 0 || id < 0) return id;
-  return id >= options.experts ? id - options.experts : expert_at_[static_cast<size_t>(id)];
+int64_t ExpertMap::given_id(int64_t id) const {
+  if (table_.experts == 0 || id < 0) return id;
+  const uint32_t places = context_.setup.options.experts;
+  return id >= places ? id - places : expert_at_[static_cast<size_t>(id)];
 }
 
-}  // namespace tokenyard
+}  // namespace tokenyard::throughput

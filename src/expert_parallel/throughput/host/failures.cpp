@@ -1,15 +1,11 @@
-/// How what a kernel found wrong becomes an exception.
+#include "expert_parallel/throughput/host/failures.hpp"
+
 #include <fmt/format.h>
 
 #include "expert_parallel/by_expert/expand_rows.hpp"
-#include "expert_parallel/throughput/host/route_state.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 
-namespace tokenyard {
-
-using throughput::CallKind;
-using throughput::HelloWord;
-using throughput::RefusalKind;
+namespace tokenyard::throughput {
 
 namespace {
 
@@ -48,11 +44,11 @@ std::string describe(uint64_t differing) {
     case HelloWord::route:
       return fmt::format("the route of call {}", value);
     case HelloWord::format: {
-      const throughput::FormatWord format{value};
+      const FormatWord format{value};
       return fmt::format("rows of {} bytes of {}", format.row_bytes(), name_of(format.type()));
     }
     case HelloWord::scales: {
-      const throughput::ScalesWord scales{value};
+      const ScalesWord scales{value};
       return fmt::format("{} words of {} scales by {}{}", scales.words(), name_of(scales.type()),
                          scales.order() == ScaleOrder::rows ? "rows" : "columns",
                          scales.unused() == 0
@@ -63,65 +59,60 @@ std::string describe(uint64_t differing) {
     default:
       break;
   }
-  const throughput::CallWord call{value};
-  return name_of(call.kind()) +
-         (call.weights() == throughput::Weights::with ? " with weights" : "");
+  const CallWord call{value};
+  return name_of(call.kind()) + (call.weights() == Weights::with ? " with weights" : "");
 }
 
 }  // namespace
 
-void ExpertParallel::Parts::check() {
-  if (health_->cell.failed()) {
-    health_->cell.check(throughput::phase_names());
-    if (health_->cell.report().phase == static_cast<uint32_t>(throughput::Phase::dispatch_refusal))
+void Failures::check() const {
+  Health& health = *context_.health;
+  if (health.cell.failed()) {
+    health.cell.check(phase_names());
+    if (health.cell.report().phase == static_cast<uint32_t>(Phase::dispatch_refusal))
       throw_refusal();
-    const WaitReport& report = health_->cell.report();
+    const WaitReport& report = health.cell.report();
     if (report.phase == expert_major::kTooFewPlaces)
       throw InvalidArgument("rows_max", fmt::format("places for {} rows", report.expected),
                             std::to_string(report.seen));
     throw_mismatch();
   }
-  if (health_->interrupted)
+  if (health.interrupted)
     throw Cancelled("ExpertParallel: an earlier call, which was interrupted; make a new one");
 }
 
-/// The ranks did not make the same call.
-void ExpertParallel::Parts::throw_mismatch() const {
-  const WaitReport& report = health_->cell.report();
+void Failures::throw_mismatch() const {
+  const WaitReport& report = context_.health->cell.report();
   const auto word = static_cast<HelloWord>(report.expected >> 32);
-  const bool of_dispatch = report.phase < static_cast<uint32_t>(throughput::Phase::combine_hello);
+  const bool of_dispatch = report.phase < static_cast<uint32_t>(Phase::combine_hello);
   const bool of_rows = word == HelloWord::format || word == HelloWord::scales;
-  throw InvalidArgument(
-      argument_of(word, of_dispatch),
-      fmt::format("{} as on rank {}", describe(report.expected), of_rows ? 0 : world.rank()),
-      describe(report.seen), report.rank);
+  throw InvalidArgument(argument_of(word, of_dispatch),
+                        fmt::format("{} as on rank {}", describe(report.expected),
+                                    of_rows ? 0 : context_.setup.world.rank()),
+                        describe(report.seen), report.rank);
 }
 
-/// A token that no rank can accept, more rows than a rank has places for, or rows that differ.
-void ExpertParallel::Parts::throw_refusal() const {
-  const auto kind = static_cast<RefusalKind>(told(record_->refusal));
-  const uint32_t rank = told(record_->rank), token = told(record_->token);
+void Failures::throw_refusal() const {
+  const RefusalKind kind = counts_.refusal();
+  const uint32_t rank = counts_.rank(), token = counts_.token();
   if (kind == RefusalKind::overflow)
     throw InvalidArgument("received_tokens_max",
-                          fmt::format("places for {} rows", told(record_->id_low)),
+                          fmt::format("places for {} rows", counts_.id_low()),
                           std::to_string(token), rank);
   if (kind == RefusalKind::format) {
     const auto word = static_cast<HelloWord>(token);
-    const auto said = [&](const uint32_t& value) {
-      return describe(throughput::differing(word, told(value)));
-    };
+    const auto said = [&](uint32_t value) { return describe(differing(word, value)); };
     throw InvalidArgument(argument_of(word, true),
-                          fmt::format("{} as on rank 0", said(record_->id_high)),
-                          said(record_->id_low), rank);
+                          fmt::format("{} as on rank 0", said(counts_.id_high())),
+                          said(counts_.id_low()), rank);
   }
-  const auto id =
-      static_cast<int64_t>(uint64_t{told(record_->id_high)} << 32 | told(record_->id_low));
+  const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
   if (kind == RefusalKind::twice)
     throw InvalidArgument("topk_idx", "an expert at most once a token",
-                          fmt::format("expert {} twice in token {}", given_id(id), token), rank);
-  const uint32_t experts = placement_.experts == 0 ? options.experts : placement_.experts;
-  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts - 1),
-                        fmt::format("expert {} in token {}", given_id(id), token), rank);
+                          fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
+                          rank);
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts_.experts() - 1),
+                        fmt::format("expert {} in token {}", experts_.given_id(id), token), rank);
 }
 
-}  // namespace tokenyard
+}  // namespace tokenyard::throughput

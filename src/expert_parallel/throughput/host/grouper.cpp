@@ -1,149 +1,26 @@
-/// Parts of calls that need no other rank: rows cast before they travel, grouped by expert after,
-/// and results summed to one a row before they go home.
+#include "expert_parallel/throughput/host/grouper.hpp"
+
 #include <fmt/format.h>
 
-#include <bit>
+#include <algorithm>
+#include <limits>
 
+#include "expert_parallel/by_expert/dispatch_by_expert.hpp"
 #include "expert_parallel/by_expert/expand_rows.hpp"
-#include "expert_parallel/by_expert/reduce_rows.hpp"
-#include "expert_parallel/throughput/host/route_state.hpp"
-#include "expert_parallel/throughput/kernels/cast_rows.hpp"
+#include "expert_parallel/throughput/host/dispatch_arguments.hpp"
+#include "expert_parallel/throughput/kernels/dispatch_shared.hpp"
 
-namespace tokenyard {
+namespace tokenyard::throughput {
 
+using expert_major::ByExpertParams;
+using expert_major::ByExpertTail;
 using expert_major::ExpertRowsLayout;
 
-std::shared_ptr<CallMemory> ExpertParallel::Parts::scratch(size_t bytes, Stream stream,
-                                                           Route::State& route) {
-  std::shared_ptr<CallMemory> memory = reserve(bytes, stream);
-  keep_captured(memory, stream, route);
-  return memory;
-}
+namespace {
 
-RowFormat ExpertParallel::Parts::check_cast(const DispatchInput& input) const {
-  const uint32_t channels = input.cast.channels;
-  if (input.format.type != ElementType::bf16)
-    throw InvalidArgument("as_fp8", "rows of bf16", name_of(input.format.type));
-  if (input.format.scale_words != 0)
-    throw InvalidArgument("scales", "none beside rows that are cast here",
-                          fmt::format("{} words", input.format.scale_words));
-  if (!std::has_single_bit(channels) || channels < 16 || channels > 512 ||
-      options.hidden % channels != 0)
-    throw InvalidArgument("scale_channels",
-                          fmt::format("16, 32, ... 512 that divides hidden = {}", options.hidden),
-                          std::to_string(channels));
-  const uint32_t groups = options.hidden / channels;
-  const bool packed = input.cast.scales == CastToFp8::Scales::packed;
-  return {.type = ElementType::fp8_e4m3,
-          .row_bytes = 0,
-          .scale_words = packed ? (groups + 3) / 4 : groups,
-          .scale_order = input.format.scale_order,
-          .scale_type = packed ? ScaleType::int32 : ScaleType::fp32};
-}
-
-DispatchInput ExpertParallel::Parts::cast(const DispatchInput& input, const throughput::Plan& plan,
-                                          Stream stream, Route::State& route,
-                                          std::shared_ptr<CallMemory>& made) {
-  if (input.cast.scales == CastToFp8::Scales::none) return input;
-  DispatchInput as_fp8 = input;
-  as_fp8.format = check_cast(input);
-  const size_t x_bytes = size_t{input.tokens} * options.hidden;
-  const size_t scales_at = (x_bytes + 15) / 16 * 16;
-  made = scratch(scales_at + size_t{input.tokens} * as_fp8.format.scale_words * 4, stream, route);
-  std::byte* const to = made->block().data();
-  as_fp8.x = to;
-  as_fp8.scales = to + scales_at;
-  launch(accelerator_, throughput::cast_rows_kernel,
-         {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
-         {.tokens = input.tokens,
-          .hidden = options.hidden,
-          .scale_channels = input.cast.channels,
-          .packed = input.cast.scales == CastToFp8::Scales::packed,
-          .scale_words = as_fp8.format.scale_words,
-          .x = static_cast<const std::byte*>(input.x),
-          .to = to,
-          .scales = to + scales_at,
-          .patience = health_->cell.patience(world.timeout())});
-  return as_fp8;
-}
-
-void ExpertParallel::Parts::check_grouping(const ExpandOptions& expand) const {
-  // Half of the numbers for rows, half for padding. Of the rank with most experts, so that all
-  // agree.
-  const uint32_t alignment_max = INT32_MAX / 2 / partition.held_at_most();
-  if (expand.alignment == 0 || expand.alignment > alignment_max)
-    throw InvalidArgument("alignment", fmt::format("1 to {}", alignment_max),
-                          std::to_string(expand.alignment));
-  if (expand.rows_max > INT32_MAX)
-    throw InvalidArgument("rows_max", fmt::format("at most {}", INT32_MAX),
-                          std::to_string(expand.rows_max));
-}
-
-void ExpertParallel::Parts::check_expand(const Received& received,
-                                         const ExpandOptions& expand) const {
-  if (!received.route)
-    throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
-  check_route(*received.route);
-  check_grouping(expand);
-  if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
-    throw InvalidArgument("received", "scales by rows", "scales by columns");
-  if (received.route->state()->places != 0 && expand.rows_max == 0)
-    throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
-  check_local_sms(expand.sms, "sms");
-}
-
-ExpertRows ExpertParallel::Parts::expand(const Received& received, const ExpandOptions& expand,
-                                         Stream stream) {
-  check();
-  check_expand(received, expand);
-  Route::State& route = *received.route->state();
-  ExpertRows rows = count_rows(route, expand);
-  if (expand.rows_max != 0) rows.rows = expand.rows_max;
-  const uint32_t bytes = row_bytes(received.format);
-  const ExpertRowsLayout layout{.rows = rows.rows,
-                                .received = received.rows,
-                                .topk = options.topk,
-                                .local_experts = local_experts(),
-                                .row_bytes = bytes,
-                                .scale_words = received.format.scale_words,
-                                .scale_order = expand.scale_order};
-  const throughput::Plan shape = plan_of(bytes, expand.sms);
-  const auto tail_of = [&](const throughput::StagePlan& plan) {
-    return expert_major::ExpandTail::of(shape.warps, local_experts(), shape.movers, plan);
-  };
-  const throughput::StagePlan rings =
-      rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
-  const std::shared_ptr<CallMemory> memory = reserve(layout.bytes(), stream);
-  last_stream_.begin_call(stream);
-  received.record_stream(stream.native);
-  launch(accelerator_, expert_major::expand_rows_kernel,
-         {.blocks = shape.blocks,
-          .warps = shape.warps,
-          .extra_shared_bytes = tail_of(rings).bytes(),
-          .cooperative = false,
-          .overlap_previous = true,
-          .local = true},
-         stream,
-         {.grouping = {.topk = options.topk,
-                       .alignment = expand.alignment,
-                       .clear_padding = expand.clear_padding,
-                       .scales = static_cast<const uint32_t*>(received.scales),
-                       .ids = received.topk_idx,
-                       .weights = received.topk_weights,
-                       .to = memory->block().data(),
-                       .layout = layout},
-          .rows = received.rows,
-          .x = static_cast<const std::byte*>(received.x),
-          .tokens_per_expert = received.tokens_per_expert_on_device,
-          .movers = shape.movers,
-          .plan = rings,
-          .patience = health_->cell.patience(world.timeout())});
-  fill_in(rows, layout, received, memory);
-  return rows;
-}
-
-ExpertRows ExpertParallel::Parts::count_rows(const Route::State& route,
-                                             const ExpandOptions& expand) {
+/// Returns where each expert's rows begin, and how many there are, if the host knows; throws
+/// InvalidArgument if the caller has places for fewer.
+ExpertRows count_rows(const Route::State& route, const ExpandOptions& expand) {
   ExpertRows rows;
   uint64_t all = 0;
   for (const uint64_t tokens : route.tokens_per_expert) {
@@ -161,22 +38,8 @@ ExpertRows ExpertParallel::Parts::count_rows(const Route::State& route,
   return rows;
 }
 
-throughput::StagePlan ExpertParallel::Parts::rings_beside(size_t shared_bytes, size_t tail_bytes,
-                                                          uint32_t row_bytes,
-                                                          uint32_t movers) const {
-  const size_t all = accelerator_.capacity().shared_bytes;
-  const size_t taken = (shared_bytes + 127) / 128 * 128 + (tail_bytes + 127) / 128 * 128;
-  const throughput::StagePlan rings = throughput::plan_rings(
-      row_bytes, static_cast<uint32_t>(all - std::min(taken, all)), movers, accelerator_.kind());
-  if (rings.stages == 0)
-    throw InvalidArgument("experts", "counters for them in a block's shared memory",
-                          fmt::format("{} on a rank", local_experts()));
-  return rings;
-}
-
-void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& layout,
-                                    const Received& received,
-                                    const std::shared_ptr<CallMemory>& memory) const {
+void fill_in(ExpertRows& rows, const ExpertRowsLayout& layout, const Received& received,
+             const std::shared_ptr<CallMemory>& memory) {
   std::byte* const to = memory->block().data();
   rows.x = to + layout.x_at();
   rows.format = received.format;
@@ -192,62 +55,160 @@ void ExpertParallel::Parts::fill_in(ExpertRows& rows, const ExpertRowsLayout& la
   rows.owner = memory;
 }
 
-throughput::ResultsParams ExpertParallel::Parts::results_params(
-    const CombineInput& input, const Route::State& route, std::byte* to, uint32_t groups,
-    const throughput::StagePlan& rings) const {
-  return {.topk = options.topk,
-          .row_bytes = row_bytes({.type = input.type}),
-          .type = input.type,
-          .y = static_cast<const std::byte*>(input.y),
-          .slots = input.by_expert != nullptr ? input.by_expert->slots : nullptr,
-          .weights = input.weighted ? route.weights() : nullptr,
-          .to = to,
-          .groups = groups,
-          .plan = rings};
+}  // namespace
+
+void Grouper::check_grouping(const ExpandOptions& expand) const {
+  // Half of the numbers for rows, half for padding. Of the rank with most experts, so that all
+  // agree.
+  const uint32_t alignment_max = INT32_MAX / 2 / setup_.partition.held_at_most();
+  if (expand.alignment == 0 || expand.alignment > alignment_max)
+    throw InvalidArgument("alignment", fmt::format("1 to {}", alignment_max),
+                          std::to_string(expand.alignment));
+  if (expand.rows_max > INT32_MAX)
+    throw InvalidArgument("rows_max", fmt::format("at most {}", INT32_MAX),
+                          std::to_string(expand.rows_max));
 }
 
-std::shared_ptr<CallMemory> ExpertParallel::Parts::reduce(const CombineInput& input,
-                                                          const throughput::Plan& plan,
-                                                          Stream stream, Route::State& route) {
-  const uint32_t bytes = row_bytes({.type = input.type});
-  const std::shared_ptr<CallMemory> sums = scratch(size_t{route.rows} * bytes, stream, route);
-  const uint32_t taken = (sizeof(expert_major::ReduceShared) + 127) / 128 * 128;
-  const throughput::SumsPlan shape = throughput::plan_sums(
-      bytes, accelerator_.capacity().shared_bytes - taken, accelerator_.kind());
-  launch(accelerator_, expert_major::reduce_rows_kernel,
-         {.blocks = input.local_sms != 0 ? input.local_sms : plan.blocks,
+void Grouper::check_expand(const Received& received, const ExpandOptions& expand) const {
+  if (!received.route)
+    throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
+  context_.check_route(*received.route);
+  check_grouping(expand);
+  if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
+    throw InvalidArgument("received", "scales by rows", "scales by columns");
+  if (received.route->state()->places != 0 && expand.rows_max == 0)
+    throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
+  setup_.check_local_sms(expand.sms, "sms");
+}
+
+void Grouper::check_by_expert(const DispatchInput& input, const ExpandOptions& expand) const {
+  check_dispatch(setup_, input);
+  check_grouping(expand);
+  if (input.watcher)
+    throw InvalidArgument("watcher", "none where rows are grouped as they come", "a stream");
+  if (input.format.scale_order != ScaleOrder::rows)
+    throw InvalidArgument("format", "scales that travel by rows", "by columns");
+}
+
+StagePlan Grouper::rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t row_bytes,
+                                uint32_t movers) const {
+  const size_t all = setup_.accelerator.capacity().shared_bytes;
+  const size_t taken = (shared_bytes + 127) / 128 * 128 + (tail_bytes + 127) / 128 * 128;
+  const StagePlan rings = plan_rings(row_bytes, static_cast<uint32_t>(all - std::min(taken, all)),
+                                     movers, setup_.accelerator.kind());
+  if (rings.stages == 0)
+    throw InvalidArgument("experts", "counters for them in a block's shared memory",
+                          fmt::format("{} on a rank", setup_.local_experts()));
+  return rings;
+}
+
+ExpertRowsLayout Grouper::layout_of(uint32_t rows, uint32_t received, const RowFormat& format,
+                                    const ExpandOptions& expand) const {
+  return {.rows = rows,
+          .received = received,
+          .topk = setup_.options.topk,
+          .local_experts = setup_.local_experts(),
+          .row_bytes = setup_.row_bytes(format),
+          .scale_words = format.scale_words,
+          .scale_order = expand.scale_order};
+}
+
+uint32_t Grouper::most_rows_by_expert(uint32_t received, const ExpandOptions& expand) const {
+  if (expand.rows_max != 0) return expand.rows_max;
+  const uint64_t experts = setup_.local_experts();
+  const uint64_t most = received * std::min<uint64_t>(setup_.options.topk, experts) +
+                        experts * (expand.alignment - 1);
+  if (most > std::numeric_limits<int32_t>::max())
+    throw InvalidArgument("rows_max", fmt::format("given, since {} rows might come", most), "0");
+  return static_cast<uint32_t>(most);
+}
+
+ExpertRows Grouper::expand(const Received& received, const ExpandOptions& expand, Stream stream) {
+  failures_.check();
+  check_expand(received, expand);
+  Route::State& route = *received.route->state();
+  ExpertRows rows = count_rows(route, expand);
+  if (expand.rows_max != 0) rows.rows = expand.rows_max;
+  const uint32_t bytes = setup_.row_bytes(received.format);
+  const ExpertRowsLayout layout = layout_of(rows.rows, received.rows, received.format, expand);
+  const Plan shape = setup_.plan_of(bytes, expand.sms);
+  const auto tail_of = [&](const StagePlan& plan) {
+    return expert_major::ExpandTail::of(shape.warps, setup_.local_experts(), shape.movers, plan);
+  };
+  const StagePlan rings =
+      rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
+  const std::shared_ptr<CallMemory> memory = context_.arena.reserve(layout.bytes(), stream);
+  context_.last_stream.begin_call(stream);
+  received.record_stream(stream.native);
+  launch(setup_.accelerator, expert_major::expand_rows_kernel,
+         {.blocks = shape.blocks,
           .warps = shape.warps,
-          .extra_shared_bytes = shape.groups * shape.rings.stages * shape.rings.stage_bytes,
+          .extra_shared_bytes = tail_of(rings).bytes(),
           .cooperative = false,
+          .overlap_previous = true,
           .local = true},
          stream,
-         {.results = results_params(input, route, sums->block().data(), shape.groups, shape.rings),
-          .rows = route.rows,
-          .patience = health_->cell.patience(world.timeout())});
-  return sums;
+         {.grouping = {.topk = setup_.options.topk,
+                       .alignment = expand.alignment,
+                       .clear_padding = expand.clear_padding,
+                       .scales = static_cast<const uint32_t*>(received.scales),
+                       .ids = received.topk_idx,
+                       .weights = received.topk_weights,
+                       .to = memory->block().data(),
+                       .layout = layout},
+          .rows = received.rows,
+          .x = static_cast<const std::byte*>(received.x),
+          .tokens_per_expert = received.tokens_per_expert_on_device,
+          .movers = shape.movers,
+          .plan = rings,
+          .patience = context_.patience()});
+  fill_in(rows, layout, received, memory);
+  return rows;
 }
 
-ExpertParallel::Memory ExpertParallel::Parts::memory(const RowFormat& format, uint32_t tokens,
-                                                     uint32_t rows) const {
-  throughput::ReceivedLayout layout{.rows = world.size() * options.tokens_max,
-                                    .row_bytes = row_bytes(format),
-                                    .topk = options.topk,
-                                    .scale_words = format.scale_words,
-                                    .scale_order = format.scale_order};
-  const throughput::RouteTable table{
-      .base = nullptr, .ranks = world.size(), .local_experts = local_experts()};
-  const auto pieces = [](size_t bytes) {
-    return (std::max<size_t>(bytes, 1) + throughput::kOffsetUnit - 1) / throughput::kOffsetUnit *
-           throughput::kOffsetUnit;
-  };
-  ExpertParallel::Memory memory;
-  memory.object = pieces(window_.bytes());
-  const auto of_route = [&] { return pieces(layout.beside_bytes() + table.bytes(tokens)); };
-  memory.peak = pieces(layout.bytes()) + of_route();
-  layout.rows = rows;
-  memory.kept_by_route = of_route();
-  memory.kept = pieces(layout.bytes()) + memory.kept_by_route;
-  return memory;
+RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& given, const ExpandOptions& expand,
+                                         Stream stream) {
+  failures_.check();
+  check_by_expert(given, expand);
+  PreparedDispatch call = dispatcher_.prepare(CallKind::dispatch_by_expert, given, stream);
+  Route::State& route = *call.route;
+  const Plan& plan = call.plan;
+  DispatchParams& dispatch = call.params;
+  dispatch.shares = share_tokens_in_order(route.tokens, setup_.options.topk, plan);
+  dispatch.plan = {};
+  // So that all ranks find room, or none does, and launch grids of one shape.
+  DispatchParams widest = dispatch;
+  widest.local_experts = setup_.partition.held_at_most();
+  dispatch.plan = rings_beside(sizeof(DispatchShared), ByExpertTail::of(widest, plan.warps).bytes(),
+                               dispatch.row_bytes, plan.movers);
+  widest.plan = dispatch.plan;
+  const ExpertRowsLayout layout =
+      layout_of(most_rows_by_expert(route.rows, expand), route.rows, call.input.format, expand);
+  const std::shared_ptr<CallMemory> memory = context_.arena.reserve(layout.bytes(), stream);
+  const ByExpertParams params{.dispatch = dispatch,
+                              .senders = choose_senders(setup_.world.size(), plan.blocks),
+                              .alignment = expand.alignment,
+                              .clear_padding = expand.clear_padding,
+                              .to = memory->block().data(),
+                              .layout = layout};
+  dispatcher_.run(call, [&] {
+    launch(setup_.accelerator, expert_major::dispatch_by_expert_kernel,
+           {.blocks = plan.blocks,
+            .warps = plan.warps,
+            .extra_shared_bytes = ByExpertTail::of(widest, plan.warps).bytes(),
+            .overlap_previous = true},
+           stream, params);
+  });
+  RowsByExpert by_expert;
+  by_expert.received =
+      dispatcher_.received(call.route, call.input.format, route.layout, call.rows, {});
+  by_expert.received.x = nullptr;
+  by_expert.received.scales = nullptr;
+  by_expert.rows = count_rows(route, expand);
+  if (expand.rows_max != 0 || !call.waits()) by_expert.rows.rows = layout.rows;
+  memory->block().trim(layout.bytes_with(by_expert.rows.rows));
+  fill_in(by_expert.rows, layout, by_expert.received, memory);
+  return by_expert;
 }
 
-}  // namespace tokenyard
+}  // namespace tokenyard::throughput
