@@ -52,7 +52,7 @@ class LowLatencyHandle {
     dispatched,
     combine_sent,
     combined,
-    ended  ///< before it was combined: see LowLatency::Parts::end_batches
+    ended  ///< before it was combined: see Batches::end
   };
 
   LowLatencyHandle(std::shared_ptr<low_latency::Batch> batch, const void* made_by)

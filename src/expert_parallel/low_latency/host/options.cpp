@@ -1,8 +1,8 @@
-/// What a LowLatency object may be asked for, and that all ranks ask for the same.
+#include "expert_parallel/low_latency/host/options.hpp"
+
 #include <fmt/format.h>
 
 #include "expert_parallel/common/agreement.hpp"
-#include "expert_parallel/low_latency/host/plan.hpp"
 #include "fabric/gather.hpp"
 
 namespace tokenyard::low_latency {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "device/accelerator.hpp"
 #include "expert_parallel/low_latency/kernels/combine.hpp"
@@ -87,20 +86,5 @@ inline RowLayout row_layout(const LowLatencyOptions& options, LowLatencyRows row
 
 /// At least one unit, at most what lets kTimesLate of them fit.
 uint32_t timeout_units(std::chrono::nanoseconds timeout);
-
-/// Throws InvalidArgument naming the first option that cannot be, wherever the ranks are.
-void check_options(const LowLatencyOptions& options, uint32_t ranks);
-
-/// Both throw InvalidArgument naming sms; `rank`: whose it is, if it may be another's. Unless a
-/// call may have so many blocks:
-void require_sms(const Plan& plan, uint32_t sms, std::optional<uint32_t> rank = std::nullopt);
-/// Unless so many have the shared memory that a dispatch takes:
-void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
-                           std::optional<uint32_t> rank = std::nullopt);
-
-/// Collective: throws on all ranks alike. Unsupported if some rank cannot load from and store to
-/// all others; InvalidArgument naming the first option in which a rank differs from rank 0, that
-/// cannot be, or that does not fit on some rank's device.
-void agree_on_options(World& world, const LowLatencyOptions& options);
 
 }  // namespace tokenyard::low_latency
