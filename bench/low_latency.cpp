@@ -30,8 +30,9 @@
 #include "bench/low_latency/checks.hpp"
 #include "bench/low_latency/trains.hpp"
 #include "device/accelerator.hpp"
-#include "expert_parallel/low_latency/logfmt.hpp"
-#include "expert_parallel/low_latency/plan.hpp"
+#include "expert_parallel/low_latency/host/options.hpp"
+#include "expert_parallel/low_latency/host/plan.hpp"
+#include "expert_parallel/low_latency/kernels/logfmt.hpp"
 
 namespace tokenyard::bench {
 namespace {

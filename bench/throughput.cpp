@@ -30,7 +30,7 @@
 #include "bench/throughput/scenes.hpp"
 #include "bench/throughput/trace.hpp"
 #include "device/accelerator.hpp"
-#include "expert_parallel/options.hpp"
+#include "expert_parallel/throughput/host/options.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/world.hpp"
 

@@ -1,5 +1,5 @@
 /// Which rank holds which expert, against a count from rank to rank.
-#include "expert_parallel/expert_partition.hpp"
+#include "expert_parallel/common/expert_partition.hpp"
 
 #include <gtest/gtest.h>
 

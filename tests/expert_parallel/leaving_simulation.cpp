@@ -3,8 +3,8 @@
 // call without it ends at once, though nobody's time is up.
 #include <fmt/format.h>
 
-#include "expert_parallel/low_latency_survivors.hpp"
-#include "expert_parallel/throughput_steps.hpp"
+#include "expert_parallel/low_latency/survivors.hpp"
+#include "expert_parallel/throughput/steps.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "device/cuda/accelerator.hpp"
-#include "expert_parallel/exchange_checks.hpp"
+#include "expert_parallel/throughput/exchange_checks.hpp"
 #include "fabric/free_port.hpp"
 
 namespace tokenyard::test {

@@ -16,7 +16,7 @@ import sys
 
 from compare import ROOT, SKIPPED, disassembly, parse
 
-KERNEL = "expert_parallel/low_latency/combine_kernel.hpp"
+KERNEL = "expert_parallel/low_latency/kernels/combine_kernel.hpp"
 # A lane's loads that are under way together, by kernel: of rows whose sums leave, and of own rows.
 TOGETHER = {
     "combine_kernel_on_gpu": {4 * 2, 3 * 2},  # rows, two chunks of each
@@ -25,7 +25,7 @@ TOGETHER = {
 # Each kernel takes its parameters as they are, or a rank's of an array.
 KERNELS = 2 * len(TOGETHER)
 # What `--break` has in place of what, in files of FOLDER.
-FOLDER = "expert_parallel/low_latency"
+FOLDER = "expert_parallel/low_latency/kernels"
 ONE_BY_ONE = [
     ("local_rows_kernel.hpp", "kAtOnce = 3", "kAtOnce = 1"),
     ("sums_codecs_kernel.hpp", "kRowsAtOnce = 4", "kRowsAtOnce = 1"),

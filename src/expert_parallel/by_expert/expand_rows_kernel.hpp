@@ -1,0 +1,124 @@
+/// The kernel that groups received rows by expert; expand_rows.hpp tells how.
+#pragma once
+
+#include "device/apart.hpp"
+#include "device/device.hpp"
+#include "expert_parallel/by_expert/expand_rows.hpp"
+#include "expert_parallel/by_expert/spread_rows_kernel.hpp"
+
+namespace tokenyard::expert_major {
+
+using throughput::Crew;
+
+/// Every movers-th row of a range: all lie ready.
+class ReadyRows {
+ public:
+  DEVICE ReadyRows(const ExpandParams& params, RowRange range)
+      : params_(params), row_(range.begin + warp::index()), end_(range.end) {}
+
+  DEVICE bool next(RowToSpread& row) {
+    if (row_ >= end_) return false;
+    row = {row_, params_.x + size_t{row_} * params_.grouping.layout.row_bytes};
+    row_ += params_.movers;
+    return true;
+  }
+
+ private:
+  const ExpandParams& params_;
+  uint32_t row_;
+  const uint32_t end_;
+};
+
+/// By all placers, between meetings: gives the block's rows their places.
+DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, RowRange range) {
+  const Crew crew{thread::index() - params.movers * kWarpLanes, group.tail.placers * kWarpLanes};
+  const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(crew.size); };
+  const RowRange mine = range.part(group.placer(), group.tail.placers);
+  // How many rows an expert has in all is known, so either side of the block's first row tells.
+  const size_t first = size_t{range.begin} * group.rows.topk;
+  const size_t all = size_t{params.rows} * group.rows.topk;
+  const bool from_behind = first > all - first;
+  uint32_t* const before = group.tail.before();
+  count_picks_between(group, before, from_behind ? first : 0, from_behind ? all : first, crew);
+  count_picks(group, mine);
+  meet();
+  // Whose experts these are finds their next places, too.
+  for (uint32_t expert = crew.index; from_behind && expert < group.tail.local_experts;
+       expert += crew.size)
+    before[expert] = group.tail.tokens()[expert] - before[expert];
+  find_next_places(group, crew);
+  meet();
+  assign_places(group, mine);
+}
+
+/// By the whole block, which then has to meet.
+DEVICE void ready_expand(const ExpandParams& params, ExpandShared& shared, const GroupTail& tail) {
+  for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
+    tail.words()[i] = 0;
+  if (thread::index() == 0)
+    for (uint32_t stage = 0; stage < params.movers * params.plan.stages; ++stage)
+      shared.full[stage].init(1);
+  fence_async();  // For the completions, and for the zeros that bulk copies read.
+}
+
+/// By each mover.
+DEVICE void spread_ready_rows(const ExpandParams& params, ExpandShared& shared, const Group& group,
+                              RowRange range, const CallDeadline& deadline) {
+  const uint32_t first = warp::index() * params.plan.stages;
+  const SpreadRing ring{
+      .full = shared.full + first,
+      .stages = block::shared_tail<ExpandShared>() + size_t{first} * params.plan.stage_bytes,
+      .plan = params.plan,
+      .next = {}};
+  ReadyRows supply(params, range);
+  RowSpreader<ReadyRows>(group.rows, ring, deadline, supply).spread_all();
+}
+
+DEVICE void expand_rows(const ExpandParams& params) {
+  auto& shared = block::shared<ExpandShared>();
+  const uint32_t warps = block::threads() / kWarpLanes;
+  ExpandTail tail =
+      ExpandTail::of(warps, params.grouping.layout.local_experts, params.movers, params.plan);
+  tail.group.base = block::shared_tail<ExpandShared>() + tail.stages_bytes;
+  const CallDeadline deadline(params.patience);
+  ready_expand(params, shared, tail.group);
+  grid::wait_for_previous();
+  // After a dispatch that failed there are no ids that could be trusted.
+  if (block::any(deadline.failed())) return;
+  const Group group{params.grouping, tail.group, params.movers};
+  if (warp::index() == 0) {
+    for (uint32_t expert = warp::lane(); expert < tail.group.local_experts; expert += kWarpLanes)
+      tail.group.tokens()[expert] = params.tokens_per_expert[expert];
+    warp::sync();
+    find_offsets(group);
+  }
+  block::sync();
+  if (group.too_many()) {
+    if (block::index() == 0 && thread::index() == 0)
+      deadline.fail(Failure::refused, Awaited{.phase = kTooFewPlaces,
+                                              .rank = 0,
+                                              .expected = group.places_used(),
+                                              .seen = params.grouping.layout.rows});
+    return;
+  }
+  const RowRange range = RowRange{0, params.rows}.part(block::index(), grid::blocks());
+  const bool moves = warp::index() < params.movers;
+  if (moves)
+    clear_padding(group, warp::index(), params.movers);
+  else
+    place_ready_rows(params, group, range);
+  block::sync();
+  if (moves) {
+    spread_ready_rows(params, shared, group, range, deadline);
+    return;
+  }
+  const uint32_t crew = warp::index() - params.movers, crews = warps - params.movers;
+  copy_scales(group, range, crew, crews);
+  mark_padding(group, crew, crews);
+  if (block::index() == 0)
+    write_offsets(group, {thread::index() - params.movers * kWarpLanes, crews * kWarpLanes});
+}
+
+DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, ExpandShared, kExpandThreadsMax)
+
+}  // namespace tokenyard::expert_major

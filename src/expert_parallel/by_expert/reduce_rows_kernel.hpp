@@ -1,0 +1,63 @@
+/// The kernel that sums a row's results; reduce_rows.hpp tells what for.
+#pragma once
+
+#include "device/apart.hpp"
+#include "device/device.hpp"
+#include "expert_parallel/by_expert/reduce_rows.hpp"
+#include "expert_parallel/throughput/kernels/sum_results_kernel.hpp"
+
+namespace tokenyard::expert_major {
+
+/// Every so many rows, all of them in the end.
+class EveryRow {
+ public:
+  struct Row {
+    uint32_t row;
+  };
+  DEVICE EveryRow(const ReduceParams& params, uint32_t group)
+      : rows_(params.rows),
+        stride_(grid::blocks() * params.results.groups),
+        next_(block::index() * params.results.groups + group) {}
+
+  DEVICE bool next(Row& row) {
+    row.row = next_;
+    next_ += stride_;
+    return row.row < rows_;
+  }
+  DEVICE void written(const Row&) const {}
+  DEVICE void all_written() const {}
+
+ private:
+  uint32_t rows_, stride_, next_;
+};
+
+DEVICE void reduce_rows(const ReduceParams& params) {
+  auto& shared = block::shared<ReduceShared>();
+  const CallDeadline deadline(params.patience);
+  const throughput::ResultsParams& results = params.results;
+  const uint32_t warps = block::threads() / kWarpLanes / results.groups;
+  for (uint32_t i = thread::index(); i < results.groups * results.plan.stages;
+       i += block::threads()) {
+    shared.full[i].init(1);
+    shared.empty[i].init((warps - 1) * kWarpLanes);
+  }
+  // For the completions; and the results, which kernels before this one wrote, are read by copies.
+  fence_async();
+  // After a call that failed there are no places that could be trusted.
+  if (block::any(deadline.failed())) return;
+  const uint32_t group = warp::index() / warps, place = warp::index() % warps;
+  const uint32_t first = group * results.plan.stages;
+  sum_results(throughput::ResultsGroup{.params = results,
+                                       .deadline = deadline,
+                                       .summer = place == 0 ? warps - 1 : place - 1,
+                                       .summers = warps - 1,
+                                       .full = shared.full + first,
+                                       .empty = shared.empty + first,
+                                       .stages = block::shared_tail<ReduceShared>() +
+                                                 size_t{first} * results.plan.stage_bytes},
+              EveryRow(params, group));
+}
+
+DEFINE_KERNEL(reduce_rows_kernel, reduce_rows, ReduceParams, ReduceShared, kReduceThreadsMax)
+
+}  // namespace tokenyard::expert_major

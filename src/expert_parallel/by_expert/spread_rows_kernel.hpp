@@ -1,0 +1,142 @@
+/// Copying rows to their experts: a mover loads each of its rows once into a stage of its ring and
+/// stores it from there to all its places, a lane a pick; of more picks than a warp has lanes, 32
+/// after 32.
+#pragma once
+
+#include "device/apart.hpp"
+#include "expert_parallel/by_expert/grouping_kernel.hpp"
+#include "expert_parallel/throughput/kernels/phase.hpp"
+#include "expert_parallel/throughput/kernels/ring.hpp"
+#include "expert_parallel/throughput/kernels/wait_read_kernel.hpp"
+
+namespace tokenyard::expert_major {
+
+/// A mover's ring, and where in it the next row goes.
+struct SpreadRing {
+  Completion* full;   ///< [stages]
+  std::byte* stages;  ///< [stages][stage_bytes]
+  const throughput::StagePlan& plan;
+  throughput::RingPosition next;
+};
+
+/// A row to be spread; all lanes know the same.
+struct RowToSpread {
+  uint32_t row;           ///< as received
+  const std::byte* from;  ///< where it can be read
+};
+
+/// One mover's work. A unit is one segment of one row. `Supply::next(RowToSpread&)`, by all lanes:
+/// a row that nobody else is given; false if there are no more, or the call has failed.
+template <class Supply>
+class RowSpreader {
+ public:
+  DEVICE RowSpreader(const Grouping& rows, const SpreadRing& ring, const CallDeadline& deadline,
+                     Supply& supply)
+      : rows_(rows),
+        ring_(ring),
+        deadline_(deadline),
+        supply_(supply),
+        loading_(ring.next),
+        storing_(ring.next) {}
+
+  /// Returns once all stores are complete; false if the call has failed instead, and then all loads
+  /// have landed.
+  DEVICE bool spread_all() {
+    const throughput::StagePlan& plan = ring_.plan;
+    bool more = true;
+    while (more && loaded_ < plan.stages) more = load_next();
+    int32_t place = place_of_lane();
+    bool going = true;
+    for (uint32_t stored = 0; stored < loaded_; ++stored) {
+      going = await_load();
+      if (!going) break;
+      store_unit(place);
+      if (stored >= plan.lag && more) {
+        throughput::wait_read_but(plan.lag);
+        warp::sync();
+        more = load_next();
+      }
+      if (stored + 1 < loaded_) place = place_of_lane();  // On its way while a load is awaited.
+    }
+    if (!going && warp::lane() == 0) throughput::let_loads_land(ring_.full, loading_, plan.stages);
+    const bool failed = deadline_.failed();
+    bulk::wait<0>();
+    warp::sync();
+    return !warp::any(failed);
+  }
+
+ private:
+  DEVICE bool load_next() {
+    if (segment_ == 0 && !supply_.next(row_)) return false;
+    const throughput::StagePlan& plan = ring_.plan;
+    if (warp::lane() == 0) {
+      Completion& full = ring_.full[loading_.stage];
+      const uint32_t bytes = plan.bytes_of(segment_, rows_.layout.row_bytes);
+      full.arrive_expect(bytes);
+      bulk::load(ring_.stages + loading_.stage * plan.stage_bytes,
+                 row_.from + segment_ * plan.segment_bytes, bytes, full);
+    }
+    if (warp::lane() == loading_.stage) {
+      held_row_ = row_.row;
+      held_segment_ = segment_;
+    }
+    ++loaded_;
+    loading_.advance(1, plan.stages);
+    if (++segment_ == plan.segments) segment_ = 0;
+    return true;
+  }
+
+  DEVICE bool await_load() const {
+    Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_load),
+                 .rank = 0,
+                 .expected = storing_.lap + 1,
+                 .seen = storing_.lap,
+                 .from_rank = false};  // From this rank's own memory.
+    return warp::all(wait_until(
+        deadline_, what, [&] { return ring_.full[storing_.stage].done(storing_.parity()); }));
+  }
+
+  /// Where this lane's pick of the next row to be stored, of the first 32, is wanted, or -1.
+  DEVICE int32_t place_of_lane() const {
+    const uint32_t row = warp::shuffle(held_row_, storing_.stage);
+    return loaded_ == 0 ? -1 : place_of(row, warp::lane());
+  }
+
+  DEVICE int32_t place_of(uint32_t row, uint32_t pick) const {
+    if (pick >= rows_.topk) return -1;
+    return rows_.at<const int32_t>(rows_.layout.slots_at())[size_t{row} * rows_.topk + pick];
+  }
+
+  DEVICE void store_unit(int32_t place) {
+    const throughput::StagePlan& plan = ring_.plan;
+    const uint32_t row_bytes = rows_.layout.row_bytes;
+    const uint32_t segment = warp::shuffle(held_segment_, storing_.stage);
+    const auto store_to = [&](int32_t to) {
+      if (to < 0) return;
+      bulk::store(rows_.at<std::byte>(rows_.layout.x_at()) + size_t(to) * row_bytes +
+                      segment * plan.segment_bytes,
+                  ring_.stages + storing_.stage * plan.stage_bytes,
+                  plan.bytes_of(segment, row_bytes));
+    };
+    store_to(place);
+    if (rows_.topk > kWarpLanes) {
+      const uint32_t row = warp::shuffle(held_row_, storing_.stage);
+      for (uint32_t pick = kWarpLanes + warp::lane(); pick < rows_.topk; pick += kWarpLanes)
+        store_to(place_of(row, pick));
+    }
+    bulk::commit();
+    storing_.advance(1, plan.stages);
+  }
+
+  const Grouping& rows_;
+  const SpreadRing ring_;
+  const CallDeadline& deadline_;
+  Supply& supply_;
+  throughput::RingPosition loading_, storing_;  // The next ones.
+  uint32_t loaded_ = 0;                         // Units so far.
+  RowToSpread row_{};                           // Being loaded,
+  uint32_t segment_ = 0;                        // with its next segment.
+  uint32_t held_row_ = 0, held_segment_ = 0;    // Of the unit in stage warp::lane().
+};
+
+}  // namespace tokenyard::expert_major

@@ -1,0 +1,23 @@
+#include "expert_parallel/common/last_stream.hpp"
+
+namespace tokenyard {
+
+void LastStream::begin_call(Stream stream) {
+  // A graph that is being captured is ordered by whoever launches it.
+  if (accelerator_.captures(stream)) return;
+  if (in_use_ && stream_.native != stream.native) {
+    const Event before = accelerator_.mark(stream_);
+    accelerator_.wait(stream, before);
+    accelerator_.free_event(before);
+  }
+  stream_ = stream;
+  in_use_ = true;
+}
+
+void LastStream::forget(Stream stream) {
+  if (stream_.native != stream.native) return;
+  in_use_ = false;
+  stream_ = {};
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,180 @@
+#include "expert_parallel/low_latency/host/batch_calls.hpp"
+
+#include "expert_parallel/low_latency/host/call_arguments.hpp"
+
+namespace tokenyard::low_latency {
+
+using Stage = LowLatencyHandle::Stage;
+
+void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream) {
+  params.call.whole_gpu = blocks >= setup_.plan.multiprocessors;
+  if (part == Part::receive) blocks = setup_.plan.receivers_alone(blocks, params.row.units());
+  const Split split = setup_.plan.dispatch(part, blocks, params.tokens);
+  params.call.part = part;
+  params.call.send_blocks = split.send_blocks;
+  const SendRoles roles = setup_.plan.send_roles(split, params.tokens);
+  params.data_blocks = roles.data_blocks;
+  params.tell_first = roles.tell_first;
+  params.tell_blocks = roles.tell_blocks;
+  const uint32_t warps = setup_.plan.dispatch_warps(params, split);
+  params.divide(split.blocks - split.send_blocks, warps, setup_.plan.words_summed);
+  // Ranks that share a GPU launch one grid: of one shape.
+  DispatchTail widest = params.tail;
+  widest.local_experts = setup_.homes.held_at_most();
+  context_.streams.last.begin_call(stream);
+  // Not cooperative: senders come first and wait for no receiver of their own rank.
+  launch(setup_.accelerator, dispatch_kernel,
+         {.blocks = split.blocks,
+          .warps = warps,
+          .extra_shared_bytes = receives(part) ? static_cast<uint32_t>(widest.bytes()) : 0,
+          .cooperative = false,
+          .overlap_previous = true},
+         stream, params);
+}
+
+void BatchCalls::launch_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks,
+                                Stream stream) {
+  const Split split = setup_.plan.combine(part, blocks, params.tokens, logfmt);
+  params.call.part = part;
+  params.call.send_blocks = split.send_blocks;
+  params.call.whole_gpu = blocks >= setup_.plan.multiprocessors;
+  params.call.windows.layout = setup_.layout.with_partials_from(setup_.sums.first(logfmt));
+  params.only_in_other = setup_.sums.only_in_other(logfmt);
+  params.divide(logfmt ? kLogFmtSpanChunks : kBf16SpanChunks);
+  context_.streams.last.begin_call(stream);
+  launch(setup_.accelerator, logfmt ? combine_logfmt_kernel : combine_kernel,
+         {.blocks = split.blocks,
+          .warps = logfmt ? setup_.plan.logfmt_warps : setup_.plan.combine_warps,
+          .cooperative = false,
+          .overlap_previous = true},
+         stream, params);
+}
+
+LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowLatencyCall& call) {
+  context_.require_calls();
+  require_format(setup_, input.rows);
+  if (!call.hook && !context_.batches.dispatches_left.empty())
+    throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
+  LowLatencyCall usable{.hook = call.hook, .stream = call.stream};
+  try {
+    check_dispatch_call(setup_, call, check_call(setup_, call));
+    usable = call;
+    check_input(setup_, input);
+  } catch (const InvalidArgument& error) {
+    throw RefusedBatch(error, send_batch({.rows = input.rows}, usable));
+  }
+  return send_batch(input, call);
+}
+
+LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
+                                          const LowLatencyCall& call) {
+  const uint32_t blocks = check_call(setup_, call);
+  const Handle handle = context_.batches.take();
+  const Batch& batch = *handle->batch;
+  handle->tokens = input.tokens;
+  handle->weights_told = input.weights != nullptr;
+  DispatchParams params{.call = context_.params(call),
+                        .x = static_cast<const std::byte*>(input.x),
+                        .scales = input.scales,
+                        .topk_idx = input.topk_idx,
+                        .idx_is_int64 = input.idx_is_int64,
+                        .tokens = input.tokens,
+                        .tokens_max = setup_.options.tokens_max,
+                        .topk = setup_.options.topk,
+                        .experts = setup_.options.experts,
+                        .local_experts = setup_.local_experts(),
+                        .row = row_layout(setup_.options, input.rows),
+                        .out = batch.out(),
+                        .complaint = context_.findings.complaint(),
+                        .tail = {},
+                        .by = {},
+                        .data_blocks = 0,
+                        .tell_first = 0,
+                        .tell_blocks = 0,
+                        .send_teams = 0,
+                        .ids_shift = 0,
+                        .weights = input.weights,
+                        .batch = batch.number()};
+  params.out.rows_total = call.rows_total;
+  params.out.waited = call.waited_cycles;
+  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
+  if (call.hook) {
+    handle->dispatch_left = params;
+    handle->blocks_left = blocks;
+    context_.batches.dispatches_left.push_back(handle);
+  } else {
+    handle->stage = Stage::dispatched;
+  }
+  const bool fp8 = params.row.is_fp8();
+  return {.x = params.out.x,
+          .scales = fp8 ? params.out.scales : nullptr,
+          .source_token = params.out.source,
+          .ranges = reinterpret_cast<const int32_t*>(params.out.ranges),
+          .counts = params.out.counts,
+          .handle = handle};
+}
+
+void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
+                         const LowLatencyCall& call) {
+  context_.require_calls();
+  context_.batches.check(handle, Stage::dispatched);
+  check_combine(setup_, what, *handle);
+  const uint32_t blocks = check_call(setup_, call);
+  const DispatchOut& batch = handle->batch->out();
+  const CombineParams params{.call = context_.params(call),
+                             .y = static_cast<const std::byte*>(what.y),
+                             .weights = handle->weights_told ? batch.weights : what.weights,
+                             .row_slot = batch.row_slot,
+                             .picks = batch.picks,
+                             .out = static_cast<std::byte*>(what.out),
+                             .lost = what.lost,
+                             .waited = call.waited_cycles,
+                             .tokens = handle->tokens,
+                             .tokens_max = setup_.options.tokens_max,
+                             .topk = setup_.options.topk,
+                             .experts = setup_.options.experts,
+                             .pieces = setup_.options.hidden / 8,
+                             .by = {},
+                             .streams = 0,
+                             .parts = 0,
+                             .spans = 0,
+                             .told = handle->weights_told,
+                             .batch = handle->batch->number(),
+                             .dispatched = batch.epoch,
+                             .only_in_other = 0};
+  if (!call.hook && !context_.batches.combines_left.empty())
+    throw InvalidArgument("hook", "that of the combine before, called first", "not called");
+  launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks,
+                 Stream{call.stream});
+  if (call.hook) {
+    handle->combine_left = params;
+    handle->logfmt_left = what.logfmt;
+    handle->blocks_left = blocks;
+    handle->stage = Stage::combine_sent;
+    context_.batches.combines_left.push_back(handle);
+  } else {
+    handle->end(Stage::combined);
+  }
+}
+
+void BatchCalls::receive(const Handle& handle, Stream stream) {
+  context_.require_calls();
+  const bool combines = handle && handle->stage == Stage::combine_sent;
+  context_.batches.check(handle, combines ? Stage::combine_sent : Stage::dispatch_sent);
+  std::deque<Handle>& left =
+      combines ? context_.batches.combines_left : context_.batches.dispatches_left;
+  // Staging is drained in the order of epochs.
+  if (left.front() != handle)
+    throw InvalidArgument("hook", "that of the call before, called first", "not called");
+  if (combines) {
+    launch_combine(*handle->combine_left, handle->logfmt_left, Part::receive, handle->blocks_left,
+                   stream);
+    handle->end(Stage::combined);
+  } else {
+    launch_dispatch(*handle->dispatch_left, Part::receive, handle->blocks_left, stream);
+    handle->stage = Stage::dispatched;
+  }
+  left.pop_front();
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,28 @@
+/// Dispatch and combine, from the host's side. What a call changes here it changes once its launch
+/// was not refused: a call that throws has not been made.
+#pragma once
+
+#include "expert_parallel/low_latency/host/call_context.hpp"
+
+namespace tokenyard::low_latency {
+
+class BatchCalls {
+ public:
+  using Handle = Batches::Handle;
+
+  explicit BatchCalls(CallContext& context) : context_(context), setup_(context.setup) {}
+
+  LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call);
+  void combine(const LowLatencyCombine& what, const Handle& handle, const LowLatencyCall& call);
+  void receive(const Handle& handle, Stream stream);
+
+ private:
+  LowLatencyReceived send_batch(const LowLatencyInput& input, const LowLatencyCall& call);
+  void launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream);
+  void launch_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks, Stream stream);
+
+  CallContext& context_;
+  const Setup& setup_;
+};
+
+}  // namespace tokenyard::low_latency

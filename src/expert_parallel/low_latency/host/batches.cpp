@@ -1,0 +1,84 @@
+#include "expert_parallel/low_latency/host/batches.hpp"
+
+#include <fmt/format.h>
+
+namespace tokenyard::low_latency {
+
+using Stage = LowLatencyHandle::Stage;
+
+namespace {
+
+const char* name_of(LowLatencyHandle::Stage stage) {
+  switch (stage) {
+    case LowLatencyHandle::Stage::dispatch_sent:
+      return "a dispatch whose hook is to be called";
+    case LowLatencyHandle::Stage::dispatched:
+      return "a batch that was dispatched";
+    case LowLatencyHandle::Stage::combine_sent:
+      return "a combine whose hook is to be called";
+    case LowLatencyHandle::Stage::combined:
+      return "a batch that was combined";
+    case LowLatencyHandle::Stage::ended:
+      break;
+  }
+  return "a batch that ended when ranks were unmasked or calls restarted";
+}
+
+}  // namespace
+
+Batches::Batches(const Setup& setup) : setup_(setup) {
+  for (uint32_t number = 0; number < batches_.size(); ++number)
+    batches_[number] =
+        std::make_shared<Batch>(setup.accelerator, setup.options, setup.world.size(), number);
+}
+
+Batches::Handle Batches::take() {
+  for (const auto& batch : batches_) {
+    if (!batch->holder.expired()) continue;
+    const auto handle = std::make_shared<LowLatencyHandle>(batch, this);
+    batch->holder = handle;
+    return handle;
+  }
+  throw InvalidArgument("handle", "at most two batches that are neither combined nor dropped",
+                        "a third one");
+}
+
+void Batches::check(const Handle& handle, LowLatencyHandle::Stage stage) const {
+  if (!handle || handle->made_by != this)
+    throw InvalidArgument("handle", "one that a dispatch of this object made",
+                          handle ? "one of another object" : "an empty one");
+  if (handle->stage != stage)
+    throw InvalidArgument("handle", name_of(stage), name_of(handle->stage));
+}
+
+void* Batches::combine_buffer(const Handle& handle) const {
+  if (!handle || handle->made_by != this || !handle->batch)
+    throw InvalidArgument("handle", "that of a batch of this object which is under way",
+                          "another one");
+  return handle->batch->combine_buffer();
+}
+
+void Batches::end() {
+  for (const auto& batch : batches_)
+    if (const Handle handle = batch->holder.lock()) handle->end(Stage::ended);
+  dispatches_left.clear();
+  combines_left.clear();
+}
+
+/// For combines that were captured, which no handle stops: the tokens' owners miss sums, and count
+/// their picks as lost. Of this rank's own tokens nothing is missing, and nothing would be counted.
+void Batches::forget_rows(Stream stream) const {
+  const size_t row_slots = size_t{setup_.options.tokens_max} * setup_.options.topk;
+  for (const auto& batch : batches_)
+    for (uint32_t rank = 0; rank < setup_.world.size(); ++rank)
+      if (rank != setup_.world.rank())
+        setup_.accelerator.fill(batch->out().row_slot + rank * row_slots, 0xff,
+                                row_slots * sizeof(*batch->out().row_slot), stream);
+}
+
+void Batches::require_hooks_called(const char* asked) const {
+  if (dispatches_left.empty() && combines_left.empty()) return;
+  throw InvalidArgument("hook", fmt::format("called before {}", asked), "not called");
+}
+
+}  // namespace tokenyard::low_latency

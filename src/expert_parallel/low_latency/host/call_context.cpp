@@ -1,0 +1,89 @@
+#include "expert_parallel/low_latency/host/call_context.hpp"
+
+#include <exception>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::low_latency {
+
+CallContext::CallContext(World& world, const LowLatencyOptions& options)
+    : setup(world, options),
+      windows(setup),
+      epochs(setup),
+      findings(setup),
+      masks(setup.accelerator, world.alarm(), world.size()),
+      streams(setup),
+      batches(setup) {
+  windows.open(streams);
+}
+
+CallContext::~CallContext() {
+  try {
+    // What follows frees memory that a kernel under way would use.
+    if (!closed) streams.await_last_call();
+  } catch (const std::exception&) {
+    // A destructor cannot report it.
+  }
+  // A peer may store here yet: what it sends to nobody in particular is not awaited by anybody.
+  windows.quarantine();
+}
+
+CallParams CallContext::params(const LowLatencyCall& call) {
+  const uint32_t timeout = streams.timeout_of(call);
+  RankSet active = RankSet::first(setup.world.size());
+  for (uint32_t rank = 0; rank < call.active.size(); ++rank)
+    if (!call.active[rank]) active.erase(rank);
+  return {.rank = setup.world.rank(),
+          .ranks = setup.world.size(),
+          .part = Part::both,
+          .send_blocks = 0,
+          .whole_gpu = false,
+          .active = active,
+          .staging_blocks = 0,
+          .windows = windows.windows(),
+          .masks = masks.masks(),
+          .workspace = epochs.workspace(),
+          .timeout = timeout,
+          .polls_a_look = setup.plan.polls_a_look,
+          .span_ns = call.span_ns};
+}
+
+void CallContext::require_open() const {
+  if (closed) throw InvalidArgument("exchange", "an open LowLatency", "a closed one");
+}
+
+void CallContext::require_calls() const {
+  require_open();
+  setup.world.alarm().check_ended("low latency");
+}
+
+void CallContext::check() {
+  require_calls();
+  findings.raise(masks);
+}
+
+void CallContext::wait(Stream stream) {
+  streams.await(stream, "the end of a stream's work");
+  streams.last.forget(stream);
+  check();
+}
+
+/// The barrier comes after every rank's last kernel, so nothing of this object is on its way. Who
+/// does not come to it may store here yet, and the window is kept; that is news only of a rank that
+/// is not masked.
+void CallContext::close() {
+  if (closed) return;
+  streams.await_last_call();
+  batches.end();
+  closed = true;
+  try {
+    setup.world.barrier("LowLatency: close");
+    windows.give_back();
+  } catch (const PeerLost& error) {
+    if (!masks.masked(error.facts.rank)) throw;
+  } catch (const PeerTimeout& error) {
+    if (!masks.masked(error.facts.rank)) throw;
+  }
+}
+
+}  // namespace tokenyard::low_latency

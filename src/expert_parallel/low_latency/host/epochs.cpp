@@ -1,0 +1,41 @@
+#include "expert_parallel/low_latency/host/epochs.hpp"
+
+#include <algorithm>
+
+namespace tokenyard::low_latency {
+
+Workspace Epochs::read(const CallStreams& streams) const {
+  // First, since CUDA may block in a copy to memory that is not pinned, where nothing bounds it.
+  streams.await(streams.last.get(), "the calls so far");
+  Workspace workspace;
+  accelerator_.copy(&workspace, this->workspace(), sizeof(workspace), streams.last.get());
+  streams.await(streams.last.get(), "its epochs");
+  return workspace;
+}
+
+void Epochs::write(const Workspace& workspace, const CallStreams& streams) const {
+  accelerator_.copy(this->workspace(), &workspace, sizeof(workspace), streams.last.get());
+}
+
+uint32_t Epochs::last_of(const Workspace& workspace) {
+  uint32_t last = 0;
+  for (const auto& kind : workspace.progress)
+    last = std::max({last, kind[0].sent, kind[0].received});
+  return last;
+}
+
+Drained Epochs::drained_by(const Workspace& workspace) {
+  const auto received = [&](Kind kind) {
+    return workspace.progress[static_cast<uint32_t>(kind)][0].received;
+  };
+  return {received(Kind::dispatch), received(Kind::combine)};
+}
+
+Workspace Epochs::counting_from(uint32_t epoch) {
+  Workspace workspace{};
+  for (auto& kind : workspace.progress)
+    for (Progress& progress : kind) progress = {.sent = epoch, .received = epoch};
+  return workspace;
+}
+
+}  // namespace tokenyard::low_latency

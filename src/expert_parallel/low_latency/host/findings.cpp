@@ -1,0 +1,49 @@
+#include "expert_parallel/low_latency/host/findings.hpp"
+
+#include <fmt/format.h>
+
+namespace tokenyard::low_latency {
+
+void Findings::raise(const RankMasks& masks) {
+  const std::lock_guard lock(mutex_);
+  raise_difference(masks);
+  raise_mistake();
+}
+
+void Findings::forget(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  differences_raised_.erase(rank);
+}
+
+void Findings::raise_difference(const RankMasks& masks) {
+  for (const MaskedRank& masked : masks.list()) {
+    if (masked.why != MaskedRank::Why::differs || differences_raised_.contains(masked.rank))
+      continue;
+    differences_raised_.insert(masked.rank);
+    const auto [argument, expected, seen] = difference_of(masked);
+    throw InvalidArgument(argument, fmt::format("{}, as on rank {}", expected, setup_.world.rank()),
+                          seen, masked.rank);
+  }
+}
+
+/// Once a dispatch.
+void Findings::raise_mistake() {
+  Accelerator& accelerator = setup_.accelerator;
+  Complaint* const complaint = this->complaint();
+  Complaint::Record record{};
+  uint32_t version = accelerator.read_flag(&complaint->version), before = 0;
+  do {
+    if (version == complaint->heard) return;
+    before = version;
+    record = complaint->records[Complaint::place(version)];
+    version = accelerator.read_flag(&complaint->version);
+  } while (version != before);  // A dispatch changes it a few times at most.
+  accelerator.write_flag(&complaint->heard, version);
+  throw InvalidArgument("topk_idx",
+                        fmt::format("experts 0 to {}, or -1", setup_.options.experts - 1),
+                        fmt::format("expert {} in token {}, pick {}, of dispatch {}", record.id,
+                                    record.pick / setup_.options.topk,
+                                    record.pick % setup_.options.topk, record.epoch));
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,86 @@
+#include "expert_parallel/low_latency/host/mask_calls.hpp"
+
+#include <fmt/format.h>
+
+#include "expert_parallel/common/caller_memory.hpp"
+
+namespace tokenyard::low_latency {
+
+void MaskCalls::write_mask(int32_t* out, Stream stream) {
+  context_.require_open();
+  require_pointer(out, "out", setup_.world.size(), alignof(int32_t));
+  context_.streams.last.begin_call(stream);
+  setup_.accelerator.copy(out, context_.masks.masks().failed, setup_.world.size() * sizeof(*out),
+                          stream);
+}
+
+uint32_t MaskCalls::epoch() const {
+  context_.require_open();
+  return Epochs::last_of(context_.epochs.read(context_.streams));
+}
+
+/// A batch under way may hold zeros for rows that a masked rank sent too late, and once the mask is
+/// gone nothing tells them from rows of zeros; or lack rows of a rank that waits for their sums.
+/// Nor does a rank know whom others have masked. So the batches end, whoever was masked.
+void MaskCalls::readmit(const RankSet& ranks, Drained drained) {
+  const Stream stream = context_.streams.last.get();
+  context_.batches.end();
+  context_.batches.forget_rows(stream);
+  std::byte* const window = context_.windows.mine();
+  for (uint32_t rank = 0; rank < setup_.world.size(); ++rank) {
+    if (!ranks.contains(rank)) continue;
+    for (const uint32_t parity : {0, 1}) {
+      setup_.accelerator.fill(window + setup_.layout.row(parity, rank, 0), 0xff,
+                              setup_.options.tokens_max * setup_.layout.row_bytes(), stream);
+      setup_.accelerator.fill(window + setup_.layout.partial(parity, rank, 0), 0xff,
+                              setup_.options.tokens_max * setup_.layout.partial_bytes(), stream);
+    }
+    setup_.accelerator.copy(window + setup_.layout.drained(rank), &drained, sizeof(drained),
+                            stream);
+    context_.masks.clear(rank, stream);
+    context_.findings.forget(rank);
+  }
+  context_.streams.await(stream, "refilled staging");
+}
+
+void MaskCalls::update_mask(uint32_t rank, bool masked) {
+  context_.require_open();
+  if (rank >= setup_.world.size() || rank == setup_.world.rank())
+    throw InvalidArgument("rank", fmt::format("another of the {} ranks", setup_.world.size()),
+                          std::to_string(rank));
+  if (masked) {
+    context_.masks.leave_out(rank, context_.streams.last.get());
+    // What is launched next comes after it, on whatever stream: replays are in no order with a
+    // stream that is not in use.
+    if (!context_.streams.last.in_use())
+      context_.streams.await(context_.streams.last.get(), "a mask");
+    return;
+  }
+  context_.batches.require_hooks_called("a rank is unmasked");
+  const Workspace workspace = context_.epochs.read(context_.streams);
+  RankSet one{};
+  one.insert(rank);
+  readmit(one, Epochs::drained_by(workspace));
+}
+
+void MaskCalls::clear_mask() {
+  context_.require_open();
+  context_.batches.require_hooks_called("the mask is cleared");
+  const Workspace workspace = context_.epochs.read(context_.streams);
+  RankSet masked_now{};
+  for (const MaskedRank& rank : context_.masks.list()) masked_now.insert(rank.rank);
+  readmit(masked_now, Epochs::drained_by(workspace));
+}
+
+void MaskCalls::restart(uint32_t epoch) {
+  const uint32_t last = this->epoch();
+  if (static_cast<int32_t>(epoch - last) < 0)
+    throw InvalidArgument("epoch", fmt::format("at least {}, the last call's", last),
+                          std::to_string(epoch));
+  const Workspace begun = Epochs::counting_from(epoch);
+  context_.epochs.write(begun, context_.streams);
+  // What the living have left is refilled as well: a call of theirs may have ended early.
+  readmit(RankSet::first(setup_.world.size()), {epoch, epoch});
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,27 @@
+/// Masks as callers ask for them, and how ranks come back.
+#pragma once
+
+#include "expert_parallel/low_latency/host/call_context.hpp"
+
+namespace tokenyard::low_latency {
+
+class MaskCalls {
+ public:
+  explicit MaskCalls(CallContext& context) : context_(context), setup_(context.setup) {}
+
+  void write_mask(int32_t* out, Stream stream);
+  void update_mask(uint32_t rank, bool masked);
+  void clear_mask();
+  uint32_t epoch() const;
+  void restart(uint32_t epoch);
+
+ private:
+  /// Refills what these ranks may have left behind and unmasks them, and ends the batches under
+  /// way; `drained` is what they are taken to have drained.
+  void readmit(const RankSet& ranks, Drained drained);
+
+  CallContext& context_;
+  const Setup& setup_;
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,110 @@
+#include "expert_parallel/low_latency/host/options.hpp"
+
+#include <fmt/format.h>
+
+#include "expert_parallel/common/agreement.hpp"
+#include "fabric/gather.hpp"
+
+namespace tokenyard::low_latency {
+
+namespace {
+
+constexpr uint32_t kHiddenMax = uint32_t{1} << 20;
+constexpr uint64_t kSlotsMax = INT32_MAX;
+
+/// What a rank tells the others before it makes an object.
+struct Proposal {
+  uint32_t experts, hidden, topk, tokens_max, bf16_rows;
+  uint32_t sms;          ///< the ranks' own, like what follows
+  Capacity capacity;     ///< of its device
+  uint32_t unreachable;  ///< the first rank that it cannot reach, or kAllReached
+};
+
+/// That it can dispatch, without a call's saying on how many blocks.
+void require_default_blocks(const Plan& plan, uint32_t rank) {
+  require_sms(plan, plan.blocks_max, rank);
+  const uint32_t most = blocks_there_are(plan.multiprocessors);
+  if (plan.dispatch_blocks_min(Part::both) == 0)
+    throw InvalidArgument(
+        "tokens_max",
+        fmt::format("so few that a block's {} bytes of shared memory hold their ids",
+                    plan.shared_bytes),
+        fmt::format("{}, for which a dispatch takes {}", plan.tokens_max,
+                    plan.dispatch_shared_bytes(Part::both, most)),
+        rank);
+  require_shared_memory(plan, Part::both, plan.blocks_max, rank);
+}
+
+}  // namespace
+
+void check_options(const LowLatencyOptions& options, uint32_t ranks) {
+  require(ranks > 0 && ranks <= kRanksMax, "ranks", fmt::format("1 to {}", kRanksMax), ranks);
+  require(options.experts >= ranks, "experts",
+          fmt::format("at least one on each of {} ranks", ranks), options.experts);
+  const uint64_t held_at_most = ExpertHomes::of(options.experts, ranks).held_at_most();
+  require(held_at_most <= kLocalExpertsMax, "experts",
+          fmt::format("at most {} on {} ranks", kLocalExpertsMax * ranks, ranks), options.experts);
+  require(options.hidden > 0 && options.hidden % 32 == 0 && options.hidden <= kHiddenMax, "hidden",
+          fmt::format("a multiple of 32 from 32 to {}", kHiddenMax), options.hidden);
+  require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
+          options.topk);
+  require(options.topk <= options.experts, "topk",
+          fmt::format("at most the {} experts there are", options.experts), options.topk);
+  require(options.tokens_max > 0, "tokens_max", "at least 1", options.tokens_max);
+  const uint64_t rows_a_token = held_at_most * ranks;
+  require(options.tokens_max * rows_a_token <= kSlotsMax, "tokens_max",
+          fmt::format("at most {} for {} experts on {} ranks", kSlotsMax / rows_a_token,
+                      options.experts, ranks),
+          options.tokens_max);
+}
+
+void require_sms(const Plan& plan, uint32_t sms, std::optional<uint32_t> rank) {
+  const uint32_t most = blocks_there_are(plan.multiprocessors);
+  if (sms < kBlocksMin || sms > most)
+    throw InvalidArgument("sms", fmt::format("{} to {}, or 0", kBlocksMin, most),
+                          std::to_string(sms), rank);
+}
+
+void require_shared_memory(const Plan& plan, Part part, uint32_t sms,
+                           std::optional<uint32_t> rank) {
+  const uint64_t bytes = plan.dispatch_shared_bytes(part, sms);
+  if (bytes > plan.shared_bytes)
+    throw InvalidArgument("sms",
+                          fmt::format("at least {}, so that a block's {} bytes of shared memory "
+                                      "hold its share of a dispatch",
+                                      plan.dispatch_blocks_min(part), plan.shared_bytes),
+                          fmt::format("{}, on which a share takes {}", sms, bytes), rank);
+}
+
+void agree_on_options(World& world, const LowLatencyOptions& options) {
+  const Proposal mine{.experts = options.experts,
+                      .hidden = options.hidden,
+                      .topk = options.topk,
+                      .tokens_max = options.tokens_max,
+                      .bf16_rows = options.bf16_rows,
+                      .sms = options.sms,
+                      .capacity = world.accelerator().capacity(),
+                      .unreachable = first_unreachable(world)};
+  const std::vector<Proposal> proposals = gather(world, mine, "LowLatency: options");
+  std::vector<uint32_t> unreachable;
+  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
+  require_reach(world, "LowLatency", unreachable);
+  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
+    const Proposal &first = proposals[0], &other = proposals[rank];
+    require_equal("experts", rank, first.experts, other.experts);
+    require_equal("hidden", rank, first.hidden, other.hidden);
+    require_equal("topk", rank, first.topk, other.topk);
+    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
+    require_equal("bf16_rows", rank, first.bf16_rows, other.bf16_rows);
+  }
+  check_options(options, world.size());
+  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+    LowLatencyOptions theirs = options;
+    theirs.sms = proposals[rank].sms;
+    require_default_blocks(
+        make_plan(theirs, world.size(), world.accelerator().kind(), proposals[rank].capacity),
+        rank);
+  }
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,31 @@
+#include "expert_parallel/low_latency/host/peer_windows.hpp"
+
+#include "fabric/meet_windows.hpp"
+
+namespace tokenyard::low_latency {
+
+PeerWindows::PeerWindows(const Setup& setup)
+    : setup_(setup), mine_(setup.world.arena().allocate(setup.layout.bytes(), Stream{})) {}
+
+/// The window is ready before anybody learns where it lies.
+void PeerWindows::open(const CallStreams& streams) {
+  World& world = setup_.world;
+  Accelerator& accelerator = setup_.accelerator;
+  const WindowLayout& layout = setup_.layout;
+  const Stream stream{};
+  const size_t staging = layout.staging_bytes();
+  accelerator.fill(mine_.data(), 0xff, staging, stream);
+  accelerator.fill(mine_.data() + staging, 0, layout.bytes() - staging, stream);
+  streams.await(stream, "filled staging");
+  windows_.layout = layout;
+  meet_windows(world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
+    windows_.peers = Peers::of(windows, world.rank(), nullptr);
+    if (windows.size() <= Peers::kAtHand) return;
+    table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
+    accelerator.copy(table_->as<void>(), windows.data(), windows.size_bytes(), stream);
+    streams.await(stream, "the table of windows");
+    windows_.peers.table = table_->as<std::byte*>();
+  });
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,37 @@
+/// This rank's window, to which its peers write, and where the windows of the others lie.
+#pragma once
+
+#include <optional>
+
+#include "device/device_memory.hpp"
+#include "expert_parallel/low_latency/host/call_streams.hpp"
+#include "expert_parallel/low_latency/host/setup.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::low_latency {
+
+class PeerWindows {
+ public:
+  /// Allocates this rank's window.
+  explicit PeerWindows(const Setup& setup);
+  /// Collective: fills the window, then exchanges addresses.
+  void open(const CallStreams& streams);
+
+  /// Returns everybody's windows, once they are open.
+  const Windows& windows() const { return windows_; }
+  std::byte* mine() const { return mine_.data(); }
+  /// Frees this rank's window.
+  void give_back() { mine_ = ArenaBlock(); }
+  /// Keeps it out of use for as long as the arena lives, unless it was given back.
+  void quarantine() {
+    if (mine_) mine_.quarantine();
+  }
+
+ private:
+  const Setup& setup_;
+  ArenaBlock mine_;
+  Windows windows_{};
+  std::optional<DeviceMemory> table_;  ///< of those that are not at hand
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,126 @@
+#include "expert_parallel/low_latency/host/rank_masks.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+std::string MaskedRank::text() const {
+  const WaitFacts facts{rank, phase, expected, seen, waited_s};
+  switch (why) {
+    case Why::timeout:
+      return PeerTimeout(facts).what();
+    case Why::lost:
+      return PeerLost(facts).what();
+    case Why::differs: {
+      const auto [argument, here, there] = low_latency::difference_of(*this);
+      return fmt::format("rank {} differs in {}: expected {}, seen {}", rank, argument, here,
+                         there);
+    }
+    case Why::left_out:
+      break;
+  }
+  return fmt::format("rank {} was {}", rank, phase);
+}
+
+namespace low_latency {
+
+namespace {
+
+MaskedRank::Why why(Failure failure, Phase phase) {
+  if (phase == Phase::rows_format || phase == Phase::sums_format) return MaskedRank::Why::differs;
+  switch (failure) {
+    case Failure::refused:
+      return MaskedRank::Why::left_out;
+    case Failure::alarm:
+    case Failure::left:
+      return MaskedRank::Why::lost;
+    case Failure::none:
+    case Failure::deadline:
+      break;
+  }
+  return MaskedRank::Why::timeout;
+}
+
+/// Of what a wait was for, a stamp of ids is shown as its epoch.
+uint64_t shown(Phase phase, uint64_t awaited) {
+  const IdsStamp stamp{static_cast<uint32_t>(awaited)};
+  return phase == Phase::dispatch_ids ? stamp.epoch() : awaited;
+}
+
+}  // namespace
+
+FormatDifference difference_of(const MaskedRank& masked) {
+  constexpr std::array rows{"bf16", "fp8", "fp8_rounded", "fp8_ue8m0"};
+  static_assert(rows.size() == IdsStamp::kFormats);
+  constexpr std::array logfmt{"False", "True"};
+  const bool of_rows = masked.phase == phase_names()[static_cast<uint32_t>(Phase::rows_format)];
+  const auto name = [&](uint64_t format) { return of_rows ? rows.at(format) : logfmt.at(format); };
+  return {of_rows ? "rows" : "use_logfmt", name(masked.expected), name(masked.seen)};
+}
+
+RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
+    : accelerator_(accelerator),
+      bell_(bell),
+      ranks_(ranks),
+      failed_(accelerator, ranks * sizeof(uint32_t), DeviceMemory::Kind::device),
+      reports_(accelerator, ranks * sizeof(WaitReport), DeviceMemory::Kind::shared),
+      alarms_(accelerator, ranks * sizeof(Alarm), DeviceMemory::Kind::shared) {
+  bell_.watch(alarms());
+}
+
+RankMasks::~RankMasks() {
+  bell_.unwatch(alarms());
+}
+
+bool RankMasks::reported(uint32_t rank) const {
+  // A kernel writes `failure` last, with release: once it is seen, so is the rest.
+  return accelerator_.read_flag(&masks().reports[rank].failure) !=
+         static_cast<uint32_t>(Failure::none);
+}
+
+bool RankMasks::masked(uint32_t rank) const {
+  return left_out_.contains(rank) || reported(rank);
+}
+
+std::vector<MaskedRank> RankMasks::list() const {
+  std::vector<MaskedRank> list;
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!reported(rank)) {
+      if (left_out_.contains(rank))
+        list.push_back({.rank = rank,
+                        .why = MaskedRank::Why::left_out,
+                        .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]});
+      continue;
+    }
+    const WaitReport& report = masks().reports[rank];
+    const auto phase = static_cast<Phase>(report.phase);
+    list.push_back(
+        {.rank = rank,
+         .why = why(static_cast<Failure>(report.failure), phase),
+         .phase = after_goodbye(phase_names()[report.phase], static_cast<Failure>(report.failure)),
+         .expected = shown(phase, report.expected),
+         .seen = shown(phase, report.seen),
+         .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
+  }
+  return list;
+}
+
+void RankMasks::leave_out(uint32_t rank, Stream stream) {
+  // The lowest byte of the word, which may say already why the rank is masked.
+  accelerator_.fill(masks().failed + rank, static_cast<int>(Failure::refused), 1, stream);
+  left_out_.insert(rank);
+}
+
+void RankMasks::clear(uint32_t rank, Stream stream) {
+  left_out_.erase(rank);
+  accelerator_.fill(masks().failed + rank, 0, sizeof(uint32_t), stream);
+  accelerator_.write_flag(&masks().reports[rank].failure, static_cast<uint32_t>(Failure::none));
+}
+
+}  // namespace low_latency
+
+}  // namespace tokenyard

@@ -1,0 +1,30 @@
+#include "expert_parallel/low_latency/host/setup.hpp"
+
+#include "expert_parallel/low_latency/host/options.hpp"
+
+namespace tokenyard::low_latency {
+
+namespace {
+
+Plan agreed_plan(World& world, const LowLatencyOptions& options) {
+  agree_on_options(world, options);
+  return make_plan(options, world.size(), world.accelerator().kind(),
+                   world.accelerator().capacity());
+}
+
+}  // namespace
+
+Setup::Setup(World& world, const LowLatencyOptions& options)
+    : world(world),
+      accelerator(world.accelerator()),
+      options(options),
+      plan(agreed_plan(world, options)),
+      layout(window_layout(options, world.size())),
+      sums(SumsLayout::of(options.hidden)),
+      homes(ExpertHomes::of(options.experts, world.size())) {
+  accelerator.prepare(dispatch_kernel.entry);
+  accelerator.prepare(combine_kernel.entry);
+  accelerator.prepare(combine_logfmt_kernel.entry);
+}
+
+}  // namespace tokenyard::low_latency

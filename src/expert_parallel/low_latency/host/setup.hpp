@@ -1,0 +1,30 @@
+/// What the ranks of a LowLatency object agreed on when they made it, and what follows from that
+/// for its calls. It does not change.
+#pragma once
+
+#include "expert_parallel/low_latency/host/plan.hpp"
+#include "expert_parallel/low_latency/kernels/expert_homes.hpp"
+#include "expert_parallel/low_latency/kernels/sums_layout.hpp"
+#include "tokenyard/low_latency.hpp"
+
+namespace tokenyard::low_latency {
+
+struct Setup {
+  /// Collective; throws on all ranks alike. Prepares the kernels.
+  Setup(World& world, const LowLatencyOptions& options);
+  Setup(const Setup&) = delete;
+  Setup& operator=(const Setup&) = delete;
+
+  uint32_t local_experts() const { return homes.held_by(world.rank()); }
+  uint32_t first_expert() const { return homes.first_of(world.rank()); }
+
+  World& world;
+  Accelerator& accelerator;
+  const LowLatencyOptions options;
+  const Plan plan;
+  const WindowLayout layout;  ///< of every rank's window
+  const SumsLayout sums;      ///< of rows of sums in staging
+  const ExpertHomes homes;
+};
+
+}  // namespace tokenyard::low_latency

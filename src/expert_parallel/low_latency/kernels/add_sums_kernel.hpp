@@ -1,0 +1,268 @@
+/// The receiving blocks of a combine: each finishes tokens of this rank, one after the other.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/local_rows_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/shares_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// A lane's pick of one of this rank's tokens, as memory has it.
+struct OwnPick {
+  int32_t expert = -1;                       ///< or -1
+  WeightedRow row{.slot = -1, .weight = 0};  ///< a slot if the expert is here, a weight anyway
+
+  /// Nothing is asked of what is loaded: it may still be on its way.
+  DEVICE static OwnPick load(const Combine& call, uint32_t token) {
+    const CombineParams& params = call.params;
+    const uint32_t lane = warp::lane();
+    if (token >= params.tokens || lane >= params.topk) return {};
+    const size_t own_tokens = size_t{params.call.rank} * params.tokens_max;
+    const size_t at = size_t{token} * params.topk + lane;
+    return {.expert = params.picks[at],
+            .row = {params.row_slot[own_tokens * params.topk + at], params.weights[at]}};
+  }
+};
+
+/// By all lanes of one warp, for the block: what its warps would find out one by one. Which ranks
+/// it speaks with need not be known yet.
+DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick, TokenPlan& plan) {
+  const uint32_t lane = warp::lane(), self = call.params.call.rank;
+  const bool picks = pick.expert >= 0;
+  const uint32_t rank =
+      picks ? call.params.by.homes.rank_of(static_cast<uint32_t>(pick.expert)) : self;
+  const bool here = pick.row.slot >= 0, there = rank != self;
+  // Lanes that have no share must match with nobody.
+  const uint32_t same = warp::match(there ? rank : kRanksMax + lane);
+  const bool leads = there && (same & lanes_below()) == 0;
+  const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
+  if (here) plan.row[population(rows & lanes_below())] = pick.row;
+  if (leads) {
+    const uint32_t picked = population(same);
+    plan.share[population(shares & lanes_below())] = {
+        .staged = call.params.call.windows.partial_here(call.call.parity(), rank, token),
+        .rank = static_cast<uint16_t>(rank),
+        .picks = static_cast<uint16_t>(picked),
+        .weight = picked == 1 ? pick.row.weight : 1.0f};
+  }
+  if (lane != 0) return;
+  plan.rows = population(rows);
+  plan.shares = population(shares);
+  plan.outcome = 0;
+}
+
+/// Of this rank's tokens those that a block finishes, some at a time: a warp plans each.
+struct OwnTokens {
+  uint32_t first, stride;
+
+  DEVICE bool there_are(const CombineParams& params) const { return first < params.tokens; }
+  DEVICE OwnTokens next() const { return {first + warp::count() * stride, stride}; }
+  DEVICE uint32_t at(uint32_t place) const { return first + place * stride; }
+  DEVICE bool has(const CombineParams& params, uint32_t place) const {
+    return place < warp::count() && at(place) < params.tokens;
+  }
+};
+
+/// By all lanes: `body(span)` for each span of this warp's.
+template <class Body>
+DEVICE void each_span(const CombineParams& params, Body body) {
+  KEEP_ROLLED for (uint32_t span = warp::index(); span < params.spans; span += warp::count())
+      body(span);
+}
+
+/// By all lanes: a span of a token's result.
+template <uint32_t kChunks>
+DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
+                       const SpanSums<kChunks>& sums) {
+  const uint32_t pieces = call.params.pieces;
+  const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
+  Bytes16* const to = reinterpret_cast<Bytes16*>(call.params.out) + size_t{token} * pieces + piece;
+  UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (piece + c * kWarpLanes < pieces)
+      store_vector(to + c * kWarpLanes, sums.of[c].rounded());
+}
+
+/// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
+/// its way. False if some share did not come; the token's plan says then which.
+template <class Codec, class Meanwhile, class Between>
+DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
+                         SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile, Between between) {
+  // Relaxed: other warps add to it meanwhile, and a vote follows.
+  uint32_t lost = lost_of(plan);
+  KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
+    shares.load_from(plan, first, span);
+    if (first == 0) meanwhile();
+    lost = warp::bit_or(shares.await_loaded(lost, between));
+    shares.add_to(sums, lost);
+    if (first + kSharesHeld >= plan.shares) break;
+  }
+  // Before the span counts as finished, and before any lane empties what is not lost.
+  if (lost != 0)
+    warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });
+  return lost == 0;
+}
+
+/// By all lanes: all spans of this warp, as if nothing were lost; whether nothing was. Rows of y
+/// depend on nobody and come from far away, so the next token's are added while this one's shares
+/// are on their way. The last shares that were read are in hand at the end. Of a warp with one span
+/// only: while it waits it empties the places of tokens that all warps have finished, none of whose
+/// shares are lost; `tokens_emptied` is how many those are.
+template <class Codec>
+DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares,
+                          uint32_t& tokens_emptied) {
+  const CombineParams& params = call.params;
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
+  TokenPlan* const plans = call.shared.plans;
+  const uint32_t finished =
+      params.spans <= warp::count() ? params.spans * TokenPlan::kSpanFinished : UINT32_MAX;
+  bool complete = true;
+  each_span(params, [&](uint32_t span) {
+    const PiecesOfRows<kChunks> y(params, span);
+    SpanSums<kChunks> sums;
+    LocalRows<Codec>(y, plans[0], true).add_to(sums);
+    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+      SpanSums<kChunks> ahead;
+      const bool more = tokens.has(params, place + 1);
+      LocalRows<Codec> next(y, plans[more ? place + 1 : place], more);
+      complete &= await_shares(
+          shares, plans[place], span, sums, [&] { next.add_to(ahead); },
+          [&] {
+            if (tokens_emptied == place) return;
+            const TokenPlan& plan = plans[tokens_emptied];
+            if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
+            const SpanPlaces<Codec> places(params, span);
+            KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i)
+                places.put_back_of(plan.share[i].staged);
+            ++tokens_emptied;
+          });
+      store_sums(call, tokens.at(place), span, sums);
+      if (more && warp::elect())
+        fetch_add<Order::relaxed, Scope::block>(&plans[place].outcome, TokenPlan::kSpanFinished);
+      sums = ahead;
+    }
+  });
+  return complete;
+}
+
+/// By all lanes: this warp's spans of the tokens that some warp has lost shares of, without those:
+/// of all channels the same ones are missing. Of these tokens nothing has been emptied, so all the
+/// rest is there.
+template <class Codec>
+DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
+  constexpr uint32_t kChunks = Codec::kSpanChunks;
+  const CombineParams& params = call.params;
+  each_span(params, [&](uint32_t span) {
+    const PiecesOfRows<kChunks> y(params, span);
+    KEEP_ROLLED for (uint32_t place = 0; tokens.has(params, place); ++place) {
+      const TokenPlan& plan = call.shared.plans[place];
+      if (plan.lost() == 0) continue;
+      SpanSums<kChunks> sums;
+      LocalRows<Codec>(y, plan, true).add_to(sums);
+      Shares<Codec> shares(call);
+      KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
+        shares.load_from(plan, first, span);
+        shares.add_to(sums, plan.lost());
+      }
+      store_sums(call, tokens.at(place), span, sums);
+    }
+  });
+}
+
+/// By all lanes: empties the places of what this warp has read, but for those of `shares`, which
+/// are empty. One that may not have been filled is left as it is, for a masked rank may yet write
+/// there, and is refilled before it is unmasked.
+template <class Codec>
+DEVICE void empty_places(const Combine& call, const OwnTokens& tokens, const Shares<Codec>& shares,
+                         uint32_t first) {
+  const CombineParams& params = call.params;
+  if (shares.emptied_all()) return;
+  each_span(params, [&](uint32_t span) {
+    const SpanPlaces<Codec> places(params, span);
+    KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
+      const TokenPlan& plan = call.shared.plans[place];
+      const uint32_t kept = plan.kept() & ~shares.emptied_in_hand(plan, span);
+      // A block has little else to do than this between its vote and its end.
+      UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
+          places.put_back_of(plan.share[i].staged);
+      KEEP_ROLLED for (uint32_t left = kept >> kSharesHeld << kSharesHeld; left != 0;
+                       left &= left - 1) places.put_back_of(plan.share[first_bit(left)].staged);
+    }
+  });
+}
+
+/// By the warp that planned: shares of ranks that the block does not speak with.
+DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
+  const bool closed = warp::lane() < plan.shares && !call.call.open(plan.share[warp::lane()].rank);
+  const uint32_t lost = warp::ballot(closed);
+  if (warp::elect()) plan.outcome = lost;
+}
+
+/// By the whole block: picks that each sum lacks.
+DEVICE void tell_lost(const Combine& call, const OwnTokens& tokens) {
+  KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
+                   place += block::threads()) {
+    const TokenPlan& plan = call.shared.plans[place];
+    uint32_t picks = 0;
+    KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) picks +=
+        plan.share[first_bit(left)].picks;
+    call.params.lost[tokens.at(place)] = static_cast<int32_t>(picks);
+  }
+}
+
+/// By a whole receiving block. A row of sums counts whole or not at all: when a block's warps have
+/// finished their chunks of some tokens they vote, and no place is emptied before of which a warp
+/// has not what lay there in hand. `some_closed`: there are ranks that the block does not speak
+/// with.
+template <class Codec>
+DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some_closed) {
+  if (some_closed) {
+    if (tokens.has(call.params, warp::index())) lose_closed(call, call.shared.plans[warp::index()]);
+    block::sync();
+  }
+  Shares<Codec> shares(call);
+  uint32_t tokens_emptied = 0;
+  const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);
+  shares.empty();  // While other warps finish theirs.
+  if (block::any(!complete)) [[unlikely]] {
+    shares.fill_again();
+    finish_without_lost<Codec>(call, tokens);
+    shares.empty();
+  }
+  empty_places(call, tokens, shares, tokens_emptied);
+  if (call.params.lost != nullptr) tell_lost(call, tokens);
+}
+
+/// By a whole receiving block: its warps plan its tokens, one each, while it learns whom it speaks
+/// with.
+template <class Codec>
+DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) {
+  const Call begun = begin_call(params.call, shared.call, Kind::combine);
+  const Combine call{params, shared, begun};
+  const Look look = Look::first(begun, false);
+  const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
+  OwnTokens tokens{block::index() - senders, grid::blocks() - senders};
+  const auto plan = [&] {
+    if (!tokens.has(params, warp::index())) return;
+    const uint32_t token = tokens.at(warp::index());
+    plan_token(call, token, OwnPick::load(call, token), shared.plans[warp::index()]);
+  };
+  plan();
+  for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
+    shared.waited[rank] = 0;
+  const bool some_closed = open_call(begun, look, false);
+  advance_epoch(begun);  // Here, where it has to wait anyway.
+  KEEP_ROLLED while (tokens.there_are(params)) {
+    finish_round<Codec>(call, tokens, some_closed);
+    tokens = tokens.next();
+    if (!tokens.there_are(params)) break;
+    block::sync();  // All have read what the plans before were.
+    plan();
+    block::sync();
+  }
+  if (params.waited != nullptr) {
+    // The first thread's waits lie before the last vote. Relaxed: the host reads after the kernel.
+    for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())
+      add<Order::relaxed, Scope::gpu>(params.waited + rank, shared.waited[rank]);
+  }
+  close_call(begun);
+}
+
+}  // namespace tokenyard::low_latency

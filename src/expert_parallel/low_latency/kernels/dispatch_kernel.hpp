@@ -1,0 +1,22 @@
+/// The dispatch kernel; dispatch.hpp tells how it works.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/receive_rows_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// Senders have the lower indices and wait for no receiver of their own rank: a grid that is not
+/// resident as a whole ends too.
+DEVICE void dispatch(const DispatchParams& params) {
+  auto& shared = block::shared<DispatchShared>();
+  if (warp::index() == 0) grid::fetch_parameters(params, params.call.workspace);
+  const CallParams& common = params.call;
+  if (sends(common.part) && block::index() < common.send_blocks)
+    send_dispatch(params, shared);
+  else
+    receive_dispatch(params, shared);
+}
+
+DEFINE_KERNEL(dispatch_kernel, dispatch, DispatchParams, DispatchShared, kDispatchThreadsMax)
+
+}  // namespace tokenyard::low_latency

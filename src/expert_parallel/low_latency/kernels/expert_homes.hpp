@@ -1,0 +1,30 @@
+/// Which rank holds an expert, as low-latency kernels ask: mostly experts divide evenly, and then
+/// by a division that the host has prepared.
+#pragma once
+
+#include <cstdint>
+
+#include "expert_parallel/common/expert_partition.hpp"
+#include "expert_parallel/low_latency/kernels/divisor.hpp"
+
+namespace tokenyard::low_latency {
+
+struct ExpertHomes {
+  Divisor each;  ///< experts that every rank holds
+  ExpertPartition partition;
+
+  /// There are no more ranks than experts.
+  static constexpr ExpertHomes of(uint32_t experts, uint32_t ranks) {
+    return {Divisor::of(experts / ranks), ExpertPartition::of(experts, ranks)};
+  }
+  HOST_DEVICE uint32_t held_by(uint32_t rank) const { return partition.held_by(rank); }
+  HOST_DEVICE uint32_t held_at_most() const { return partition.held_at_most(); }
+  HOST_DEVICE uint32_t first_of(uint32_t rank) const { return partition.first_of(rank); }
+  HOST_DEVICE uint32_t rank_of(uint32_t expert) const {
+    if (partition.even()) [[likely]]
+      return each.quotient(expert);
+    return partition.rank_of(expert);
+  }
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,88 @@
+/// A dispatch as its threads see it, the ids of its picks as they are read, and what the host is
+/// told of those that are no experts.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/call_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/dispatch.hpp"
+
+namespace tokenyard::low_latency {
+
+struct DispatchShared {
+  CallShared call;
+  uint32_t lacks[kRanksMax];   ///< sources some of whose ids did not come to this block
+  uint32_t absent[kRanksMax];  ///< sources that take no part in this dispatch
+  uint64_t waited[kRanksMax];  ///< cycles until a source's ids were in
+};
+
+struct Dispatch {
+  const DispatchParams& params;
+  DispatchShared& shared;
+  const DispatchTail tail;  ///< of a receiving block
+  const Call& call;
+};
+
+/// An id on its way here, of either width. Who makes one number of both at once waits for it: what
+/// is loaded is not asked for until it is needed.
+struct LoadedId {
+  int64_t wide = -1;
+  int32_t narrow = -1;
+
+  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t pick) {
+    const size_t index = size_t{token} * params.topk + pick;
+    LoadedId id;
+    if (params.idx_is_int64)
+      id.wide = load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
+    else
+      id.narrow = load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
+    return id;
+  }
+  DEVICE int64_t value(const DispatchParams& params) const {
+    return params.idx_is_int64 ? wide : narrow;
+  }
+};
+
+/// Of this dispatch's ids.
+DEVICE IdsStamp stamp_of(const Dispatch& call) {
+  return IdsStamp::of(call.call.epoch(), static_cast<uint32_t>(call.params.row.format()));
+}
+
+DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
+  return static_cast<uint64_t>(id) < params.experts;
+}
+
+/// By the thread that tells the host: of the first dispatch of which the host has not heard, the
+/// first pick that is no expert.
+DEVICE void tell_mistake(const Dispatch& call, uint32_t pick) {
+  const DispatchParams& params = call.params;
+  Complaint& complaint = *params.complaint;
+  const uint32_t told = complaint.version, epoch = call.call.epoch();
+  // Relaxed: the word says only that a record is not needed any more.
+  const bool heard = load<Order::relaxed, Scope::sys>(&complaint.heard) == told;
+  const Complaint::Record last = complaint.records[Complaint::place(told)];
+  const bool same = told != 0 && last.epoch == epoch;
+  if (same ? heard || last.pick <= pick : !heard) return;
+  const uint32_t version = told + 1;
+  const uint32_t token = params.by.topk.quotient(pick);
+  const LoadedId id = LoadedId::load(params, token, params.by.topk.remainder(pick, token));
+  complaint.records[Complaint::place(version)] = {epoch, pick, id.value(params)};
+  store<Order::release, Scope::sys>(&complaint.version, version);
+}
+
+/// Notes a pick whose id is no expert, which counts as none. Atomic operations on the host's memory
+/// are not promised to work, so this GPU's decides who writes there: the thread that finds nobody
+/// before it, until nobody has come after it. Nobody waits for it.
+DEVICE void complain(const Dispatch& call, uint32_t pick) {
+  Workspace& workspace = *call.params.call.workspace;
+  uint32_t* const first = &workspace.first_mistake[call.call.parity()];
+  fetch_max<Order::relaxed, Scope::gpu>(first, ~pick);
+  // Acquire and release: who tells has seen whatever was noted by those it has counted.
+  uint32_t noted = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 1) + 1;
+  if (noted != 1) return;
+  KEEP_ROLLED for (uint32_t counted = 0; counted != noted;) {
+    tell_mistake(call, ~load<Order::relaxed, Scope::gpu>(first));
+    counted = noted;
+    noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);
+  }
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,60 @@
+/// Of one of this rank's tokens: the rows that experts of this rank made for it.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/sums_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// A lane's pieces of a span of each. Where the first ones lie is found when this is made, if there
+/// are registers for it, so that nothing else need come before they are asked for.
+template <class Codec>
+class LocalRows {
+  static constexpr uint32_t kChunks = Codec::kSpanChunks, kAtOnce = 3;
+  static constexpr bool kFindsAhead = Codec::kHasRegisters;
+  static_assert(kAtOnce <= 1 + TokenPlan::kNoRows);
+
+ public:
+  /// `there_are`: else it is as if the plan had none.
+  DEVICE LocalRows(const PiecesOfRows<kChunks>& y, const TokenPlan& plan, bool there_are)
+      : y_(y), plan_(plan), count_(there_are ? plan.rows : 0) {
+    if (kFindsAhead) find(0);
+  }
+  /// By all lanes: asks for them, and adds them in their order.
+  DEVICE void add_to(SpanSums<kChunks>& sums) {
+    if (count_ == 0) return;
+    // The first ones apart: of a load in a loop nvcc has the first round wait, too, for whatever
+    // was asked for before.
+    if (kFindsAhead) add_found(0, sums);
+    KEEP_ROLLED for (uint32_t first = kFindsAhead ? kAtOnce : 0; first < count_; first += kAtOnce) {
+      find(first);
+      add_found(first, sums);
+    }
+  }
+
+ private:
+  DEVICE void find(uint32_t first) {
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) places_[i] =
+        settled(y_.place(plan_.row[first + i].slot));
+  }
+  DEVICE void add_found(uint32_t first, SpanSums<kChunks>& sums) const {
+    const uint32_t left = settled(count_ - first);
+    uint32_t held[kChunks];
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) held[c] = y_.there_is(c) ? left : 0;
+    SpanPieces<kChunks> rows[kAtOnce];
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held[c]) rows[i].of[c] =
+          y_.load(places_[i], c);
+    }
+    // So that something follows: nvcc makes a branch of a last load that has a condition.
+    warp::sync();
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (i < left)
+        sums.add(rows[i], plan_.row[first + i].weight);
+  }
+
+  const PiecesOfRows<kChunks>& y_;
+  const TokenPlan& plan_;
+  const uint32_t count_;
+  const Bytes16* places_[kAtOnce];
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,250 @@
+/// The receiving blocks of a dispatch: each piece from staging to the rows of its experts.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/row_bitmap_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/take_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// What a lane finds of a unit: a piece of its data, and the first lane the unit's scales as well.
+struct UnitPieces {
+  Bytes16 data, scales;
+};
+
+/// What a warp does at once: a unit of a row, or noting the row.
+struct SpreadJob {
+  uint32_t row, unit;
+  SourceToken of;                ///< if the block has that row
+  Peer<Bytes16> staged, scales;  ///< this lane's pieces of the unit, if there are such
+  bool has_piece, has_scales;
+
+  DEVICE static SpreadJob first(const Dispatch& call, const OwnRows& own) {
+    const Divisor& jobs = call.params.by.jobs_a_row;
+    SpreadJob job{};
+    job.row = jobs.quotient(warp::index());
+    job.unit = jobs.remainder(warp::index(), job.row);
+    job.find(call, own);
+    return job;
+  }
+  /// Found before it is needed, and not again.
+  DEVICE void settle() {
+    row = settled(row);
+    unit = settled(unit);
+    of = {settled(of.source), settled(of.token)};
+    staged = settled(staged);
+    scales = settled(scales);
+  }
+  /// False: there is none left.
+  DEVICE bool advance(const Dispatch& call, const OwnRows& own) {
+    unit += warp::count();
+    for (const uint32_t jobs = call.params.by.jobs_a_row.divisor; unit >= jobs; unit -= jobs) ++row;
+    if (row >= own.count) return false;
+    find(call, own);
+    return true;
+  }
+  DEVICE bool notes(const Dispatch& call) const { return unit == call.params.row.units(); }
+  /// A look at the pieces before it is known whether anybody wants them: what it takes from memory
+  /// comes while something else is done. Empty: it has not come yet, or there is none.
+  DEVICE UnitPieces glance() const {
+    // Relaxed: sixteen bytes are their own flag.
+    return {.data = has_piece ? load<Order::relaxed, Scope::sys>(staged) : empty_piece(),
+            .scales = has_scales ? load<Order::relaxed, Scope::sys>(scales) : empty_piece()};
+  }
+
+ private:
+  DEVICE void find(const Dispatch& call, const OwnRows& own) {
+    const DispatchParams& params = call.params;
+    of = own.at(params, row);
+    const bool moves = row < own.count && !notes(call);
+    const uint32_t piece = params.row.piece(unit, warp::lane());
+    has_piece = moves && piece < params.row.data_pieces();
+    has_scales = moves && params.row.is_fp8() && warp::lane() == 0;
+    const Peer<Bytes16> staged_row =
+        params.call.windows.row_here(call.call.parity(), of.source, of.token);
+    staged = staged_row + piece;
+    scales = staged_row + params.row.scale_piece(unit);
+  }
+};
+
+/// Where a row goes by this lane's pick, or -1.
+DEVICE int32_t picked_slot(const Dispatch& call, uint32_t row) {
+  return warp::lane() < call.params.topk ? call.tail.slots(row)[warp::lane()] : -1;
+}
+
+/// By all lanes: what combine, and whoever looks at the rows, must know of one.
+DEVICE void note_row(const Dispatch& call, SourceToken of, int32_t slot) {
+  const DispatchParams& params = call.params;
+  // An expert picked twice has one row.
+  const bool leads = (warp::match(static_cast<uint32_t>(slot)) & lanes_below()) == 0;
+  if (warp::lane() >= params.topk) return;
+  const size_t token = size_t{of.source} * params.tokens_max + of.token;
+  params.out.row_slot[token * params.topk + warp::lane()] = slot;
+  if (slot >= 0 && leads) params.out.source[slot] = static_cast<int32_t>(of.token);
+}
+
+/// By all lanes: a unit's scales, which the first lane holds, to the columns of all experts. A lane
+/// stores one word of one expert's: they lie far apart, and one after the other would take long.
+DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t slot,
+                          const Bytes16& held) {
+  const DispatchParams& params = call.params;
+  const uint32_t slots = params.by.slots.divisor, words = params.row.scale_words();
+  const bool packed = params.row.scales_packed();
+  const uint32_t place = warp::lane() % kScalesAPiece;
+  uint32_t scale = 0;
+  UNROLL for (uint32_t i = 0; i < kScalesAPiece; ++i) {
+    // Packed scales leave the first word alone, which tells whether the piece has come.
+    const uint32_t word = warp::shuffle(held.word[i], 0);
+    if (i == (packed ? 1 : place)) scale = word;
+  }
+  const uint32_t at = packed ? job.unit : job.unit * kScalesAPiece + place;
+  const bool stores = packed ? place == 0 : at < words;
+  constexpr uint32_t kAtOnce = kWarpLanes / kScalesAPiece;
+  KEEP_ROLLED for (uint32_t first = 0; first < params.topk; first += kAtOnce) {
+    const int32_t to = warp::shuffle(slot, first + warp::lane() / kScalesAPiece);
+    if (!stores || to < 0) continue;
+    const uint32_t expert = params.by.slots.quotient(static_cast<uint32_t>(to));
+    // Relaxed: of an expert picked twice two lanes store the same.
+    store<Order::relaxed, Scope::gpu>(params.out.scales +
+                                          (uint64_t{expert} * (words - 1) + at) * slots +
+                                          static_cast<uint32_t>(to),
+                                      scale);
+  }
+}
+
+/// By all lanes: this lane's pieces of a unit, or none. `seen` is what a glance found. Data and
+/// scales are waited for together: who asked for the scales when the data has come would wait for
+/// memory once more. What did not come of a masked source counts as zeros.
+DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
+  UnitPieces pieces = seen;
+  const auto lacks_data = [&] { return job.has_piece && !has_come(pieces.data); };
+  const auto lacks_scales = [&] { return job.has_scales && !has_come(pieces.scales); };
+  if (lacks_data() || lacks_scales())
+    call.call.await(Phase::dispatch_rows, job.of.source, call.call.epoch(), [&](uint64_t&) {
+      // Relaxed: sixteen bytes are their own flag.
+      if (lacks_data()) pieces.data = load<Order::relaxed, Scope::sys>(job.staged);
+      if (lacks_scales()) pieces.scales = load<Order::relaxed, Scope::sys>(job.scales);
+      return !lacks_data() && !lacks_scales();
+    });
+  warp::sync();  // Of a warp that may be divergent, nvcc shuffles one lane after the other.
+  return {.data = job.has_piece ? emptied(job.staged, pieces.data) : Bytes16{},
+          .scales = job.has_scales ? emptied(job.scales, pieces.scales) : Bytes16{}};
+}
+
+/// By all lanes: a unit of a row to each of its experts' rows. `live`: lanes whose pick is here.
+DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t live, int32_t slot,
+                        const UnitPieces& pieces) {
+  const DispatchParams& params = call.params;
+  auto* const x =
+      reinterpret_cast<Bytes16*>(params.out.x) + params.row.piece(job.unit, warp::lane());
+  const uint32_t row_pieces = params.row.data_pieces();
+  KEEP_ROLLED for (uint32_t left = live; left != 0; left &= left - 1) {
+    const auto to = static_cast<uint32_t>(warp::shuffle(slot, first_bit(left)));
+    if (job.has_piece) store_vector(x + size_t{to} * row_pieces, pieces.data);
+  }
+  if (params.row.is_fp8()) spread_scales(call, job, slot, pieces.scales);
+}
+
+/// By one thread: where an expert's rows of each source lie, and how many there are.
+DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
+  const DispatchParams& params = call.params;
+  RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
+  int32_t begin = 0;
+  KEEP_ROLLED for (uint32_t source = 0; source < params.call.ranks; ++source) {
+    const auto count = static_cast<int32_t>(rows_of(call, expert, source));
+    ranges[source] = {begin, count};
+    begin += count;
+  }
+  params.out.counts[expert] = begin;
+  if (params.out.rows_total != nullptr) params.out.rows_total[expert] += begin;
+}
+
+/// By the whole block: its share of what is told of the experts. The last threads begin, since the
+/// first have rows to wait for.
+DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
+  const DispatchParams& params = call.params;
+  KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
+                   expert < params.local_experts; expert += block::threads() * own.stride)
+      tell_count(call, expert);
+}
+
+/// By one block: verdicts of the next dispatch, which lie apart from this one's, are undecided. And
+/// what was waited for in this one.
+DEVICE void ready_verdicts(const Dispatch& call) {
+  const DispatchParams& params = call.params;
+  KEEP_ROLLED for (uint32_t source = thread::index(); source < params.call.ranks;
+                   source += block::threads()) {
+    if (params.out.waited != nullptr) params.out.waited[source] += call.shared.waited[source];
+    params.call.workspace->verdicts[call.call.parity() ^ 1][source] =
+        static_cast<uint32_t>(Verdict::open);
+  }
+}
+
+/// By the whole block, which meets: the verdicts. Whether one differs from what the block held.
+DEVICE bool learn(const Dispatch& call, const Proposal& first) {
+  bool differs = false;
+  KEEP_ROLLED for (uint32_t source = thread_from_last(); source < call.tail.ranks;
+                   source += block::threads()) {
+    const Proposal proposal = source == first.source ? first : Proposal::make(call, source);
+    call.shared.absent[source] = proposal.verdict() == Verdict::absent;
+    differs |= proposal.verdict() != proposal.mine;
+  }
+  return block::any(differs);
+}
+
+/// By a whole receiving block. Until the verdicts are in, the block goes on by what it holds
+/// itself, and stores nothing; nearly always that is what they say.
+DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& shared) {
+  const OwnRows own = OwnRows::of_block(params);
+  DispatchTail tail = params.tail;
+  tail.base = block::shared_tail<DispatchShared>();
+  const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
+  const Dispatch call{params, shared, tail, begun};
+  const Look look = Look::first(begun, false);
+  SpreadJob job = SpreadJob::first(call, own);
+  SourceToken of_pick = own.at(params, params.by.topk.quotient(thread::index()));
+  empty_tables(call);
+  job.settle();
+  of_pick = {settled(of_pick.source), settled(of_pick.token)};
+  open_call(call.call, look, false);
+  advance_epoch(call.call);  // Here, where it has to wait anyway.
+  for (bool again = false;; again = true) {
+    const bool lacking = read_ids(call, own, again);
+    if (block::any(lacking || again)) [[unlikely]]
+      erase_absent(call, again);
+    // The last threads, since the first find slots meanwhile.
+    Proposal proposal{};
+    if (!again && thread_from_last() < params.call.ranks)
+      proposal = Proposal::make(call, thread_from_last());
+    if (call.tail.counts) {
+      count_rows(call);
+      block::sync();
+    }
+    find_slots(call, own, of_pick);
+    if (again) {
+      block::sync();
+      break;
+    }
+    if (!learn(call, proposal)) break;
+  }
+  UnitPieces seen = job.glance();
+  tell_counts(call, own);
+  bool more = job.row < own.count;
+  KEEP_ROLLED while (more) {
+    const SpreadJob now = job;
+    const bool notes = now.notes(call);
+    const int32_t slot = picked_slot(call, now.row);
+    const uint32_t live = warp::ballot(slot >= 0);
+    UnitPieces pieces{};
+    if (!notes && live != 0) pieces = take_unit(call, now, seen);
+    more = job.advance(call, own);
+    if (more) seen = job.glance();
+    if (notes)
+      note_row(call, now.of, slot);
+    else if (live != 0)
+      spread_unit(call, now, live, slot, pieces);
+  }
+  if (own.first == 0) ready_verdicts(call);
+  close_call(begun);
+}
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,230 @@
+/// Where rows go, found by every receiving block for itself while they are under way: a bitmap of
+/// (local expert, source, token), and counts of its bits.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/send_rows_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// A token of a rank.
+struct SourceToken {
+  uint32_t source, token;
+};
+
+/// The tokens that a receiving block spreads, in the order in which senders send: everybody's token
+/// 0, everybody's token 1, ...
+struct OwnRows {
+  uint32_t first, stride, count;
+
+  DEVICE static OwnRows of_block(const DispatchParams& params) {
+    const uint32_t senders = sends(params.call.part) ? params.call.send_blocks : 0;
+    const Divisor& blocks = params.by.receive_blocks;
+    const uint32_t first = block::index() - senders, stride = blocks.divisor;
+    const uint32_t rows = params.slots();
+    return {first, stride, first < rows ? blocks.quotient(rows - first + stride - 1) : 0};
+  }
+  DEVICE SourceToken at(const DispatchParams& params, uint32_t row) const {
+    const uint32_t ranks = params.call.ranks, position = first + row * stride;
+    const uint32_t token = params.by.ranks.quotient(position);
+    const uint32_t source = position - token * ranks + params.call.rank;
+    return {source < ranks ? source : source - ranks, token};
+  }
+  /// Whether a token is one of the block's own; its row then.
+  DEVICE bool owns(const DispatchParams& params, SourceToken of, uint32_t& row) const {
+    const uint32_t ranks = params.call.ranks, self = params.call.rank;
+    const uint32_t turn = of.source >= self ? of.source - self : of.source + ranks - self;
+    const uint32_t position = of.token * ranks + turn;
+    row = params.by.receive_blocks.quotient(position);
+    return params.by.receive_blocks.remainder(position, row) == first;
+  }
+};
+
+/// By the whole block, before it meets.
+DEVICE void empty_tables(const Dispatch& call) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.bitmap_words(); i += block::threads())
+      tail.bitmap()[i] = 0;
+  for (uint32_t source = thread::index(); source < tail.ranks; source += block::threads()) {
+    call.shared.lacks[source] = 0;
+    call.shared.waited[source] = 0;
+  }
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.rows_a_block * tail.topk;
+                   i += block::threads()) tail.ids(0)[i] = PackedIds::kNone;
+}
+
+/// A thread's share of eight picks of a token: into the bitmap, and into the block's table if the
+/// row is its own. Several threads share a word of few tokens, since one takes long for eight.
+DEVICE void note_ids(const Dispatch& call, const OwnRows& own, SourceToken of, uint32_t first,
+                     const PackedIds& packed, uint32_t share) {
+  const uint32_t places = std::min(call.params.topk - first, uint32_t{PackedIds::kIds});
+  uint32_t row = 0;
+  const bool is_own = own.owns(call.params, of, row);
+  KEEP_ROLLED for (uint32_t place = share; place < places; place += 1u << call.params.ids_shift) {
+    const uint32_t expert = packed.get(place);
+    if (is_own) call.tail.ids(row)[first + place] = static_cast<uint16_t>(expert);
+    if (expert != PackedIds::kNone)
+      fetch_or<Order::relaxed, Scope::block>(call.tail.bits(expert, of.source) + of.token / 32,
+                                             1u << of.token % 32);
+  }
+}
+
+/// Whether a source is present, as others know, of whom this block lacks some ids.
+DEVICE bool must_read_again(const Dispatch& call, uint32_t source) {
+  if (call.shared.absent[source] != 0) return false;
+  return call.shared.lacks[source] != 0 || !call.call.open(source);
+}
+
+/// By the whole block, which then has to meet: everybody's ids. Whether this thread lacks some.
+/// `again`: after the verdict; what is read then another block has seen, so it comes, though the
+/// source is masked: waits are in this rank's own name then, which never is.
+DEVICE bool read_ids(const Dispatch& call, const OwnRows& own, bool again) {
+  const DispatchParams& params = call.params;
+  const CallParams& common = params.call;
+  const auto begin = static_cast<uint32_t>(cycles());
+  const Divisor& ids_a_source = params.by.ids_a_source;
+  const Peer<Bytes16> all = common.windows.ids_here(call.call.parity());
+  const IdsStamp awaited = stamp_of(call);
+  const uint32_t shift = params.ids_shift, shares = common.ranks * ids_a_source.divisor << shift;
+  bool lacking = false;
+  KEEP_ROLLED for (uint32_t at = thread::index(); at < shares; at += block::threads()) {
+    const uint32_t i = at >> shift, source = ids_a_source.quotient(i);
+    if (again ? !must_read_again(call, source) : !call.call.open(source)) continue;
+    PackedIds packed;
+    const bool come = call.call.await(
+        Phase::dispatch_ids, again ? common.rank : source, awaited.word,
+        [&](uint64_t& seen) {
+          // Relaxed: the word itself is all there is to see.
+          packed.piece = load<Order::relaxed, Scope::sys>(all + i);
+          seen = packed.stamp().word;
+          return packed.stamp() == awaited;
+        },
+        [&](uint64_t seen) {
+          const IdsStamp stamp{static_cast<uint32_t>(seen)};
+          return Difference{.found = awaited.differs_in_format(stamp),
+                            .phase = Phase::rows_format,
+                            .expected = awaited.format(),
+                            .seen = stamp.format()};
+        });
+    const auto [token, first] = IdsPlace::of(ids_a_source.remainder(i, source), params.topk);
+    if (come)
+      note_ids(call, own, {source, token}, first, packed, at - (i << shift));
+    else if (!again)
+      store<Order::relaxed, Scope::block>(&call.shared.lacks[source], 1);
+    lacking |= !come;
+    if (params.out.waited != nullptr && !again)
+      fetch_max<Order::relaxed, Scope::block>(&call.shared.waited[source],
+                                              static_cast<uint32_t>(cycles()) - begin);
+  }
+  return lacking;
+}
+
+/// Whether this block has all ids of a source.
+DEVICE bool is_complete(const Dispatch& call, uint32_t source) {
+  return call.call.open(source) && call.shared.lacks[source] == 0;
+}
+
+/// What a block holds of a source, and what is found to have been decided of it. By one thread for
+/// a source; the threads beyond the ranks have none.
+struct Proposal {
+  uint32_t source;
+  Verdict mine, before;
+
+  /// Once the block has read all it could. The answer is under way: whoever looks at it waits.
+  DEVICE static Proposal make(const Dispatch& call, uint32_t source) {
+    const Verdict mine = is_complete(call, source) ? Verdict::present : Verdict::absent;
+    uint32_t* const word = &call.params.call.workspace->verdicts[call.call.parity()][source];
+    // Relaxed: who learns that the source is present waits for its ids, which the decider has seen.
+    const uint32_t before = compare_exchange<Order::relaxed, Scope::gpu>(
+        word, static_cast<uint32_t>(Verdict::open), static_cast<uint32_t>(mine));
+    return {source, mine, static_cast<Verdict>(before)};
+  }
+  DEVICE Verdict verdict() const { return before == Verdict::open ? mine : before; }
+};
+
+/// By what this block holds, or by the verdicts.
+DEVICE bool takes_part(const Dispatch& call, uint32_t source, bool by_verdict) {
+  return by_verdict ? call.shared.absent[source] == 0 : is_complete(call, source);
+}
+
+/// By the whole block, which has met and meets: forgets tokens of sources that take no part. From
+/// then on the bitmap says all.
+DEVICE void erase_absent(const Dispatch& call, bool by_verdicts) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                   i += block::threads()) {
+    const uint32_t expert = call.params.by.ranks.quotient(i);
+    const uint32_t source = call.params.by.ranks.remainder(i, expert);
+    if (takes_part(call, source, by_verdicts)) continue;
+    KEEP_ROLLED for (uint32_t word = 0; word < tail.words; ++word) tail.bits(expert, source)[word] =
+        0;
+  }
+  block::sync();
+}
+
+/// term(0) + ... + term(count - 1), looked up a few at a time.
+template <class Term>
+DEVICE uint32_t sum_of(uint32_t count, Term term) {
+  constexpr uint32_t kAtOnce = 4;
+  uint32_t sum = 0;
+  KEEP_ROLLED for (uint32_t first = 0; first < count; first += kAtOnce) {
+    UNROLL for (uint32_t i = 0; i < kAtOnce; ++i) if (first + i < count) sum += term(first + i);
+  }
+  return sum;
+}
+
+/// The bits that are set in some of an expert's words.
+DEVICE uint32_t bits_of(const uint32_t* words, uint32_t count) {
+  return sum_of(count, [&](uint32_t word) { return population(words[word]); });
+}
+
+/// By the whole block, which then has to meet: how many rows everybody has for each expert. Of a
+/// world whose words are few, bits are counted where their number is asked for.
+DEVICE void count_rows(const Dispatch& call) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < tail.local_experts * tail.ranks;
+                   i += block::threads()) {
+    const uint32_t expert = call.params.by.ranks.quotient(i);
+    const uint32_t source = call.params.by.ranks.remainder(i, expert);
+    tail.rows(expert)[source] = bits_of(tail.bits(expert, source), tail.words);
+  }
+}
+
+/// How many rows a source has for an expert.
+DEVICE uint32_t rows_of(const Dispatch& call, uint32_t expert, uint32_t source) {
+  const DispatchTail& tail = call.tail;
+  return tail.counts ? tail.rows(expert)[source] : bits_of(tail.bits(expert, source), tail.words);
+}
+
+/// The slot of a source's token among an expert's rows, or -1: it has none there.
+DEVICE int32_t slot_of(const Dispatch& call, uint32_t expert, SourceToken of) {
+  const DispatchTail& tail = call.tail;
+  const uint32_t* const own = tail.bits(expert, of.source) + of.token / 32;
+  const uint32_t* from = tail.bits(expert, 0);
+  const uint32_t bits = *own, bit = 1u << of.token % 32;
+  if ((bits & bit) == 0) return -1;
+  uint32_t slot = population(bits & (bit - 1));
+  if (tail.counts) {
+    const uint32_t* const rows = tail.rows(expert);
+    slot += sum_of(of.source, [&](uint32_t source) { return rows[source]; });
+    from = tail.bits(expert, of.source);
+  }
+  slot += bits_of(from, static_cast<uint32_t>(own - from));
+  return static_cast<int32_t>(expert * call.params.slots() + slot);
+}
+
+/// By the whole block: where its own rows go. Once for a row, and not by each of the warps that
+/// move its units. `first`: of this thread's first pick, if it has one.
+DEVICE void find_slots(const Dispatch& call, const OwnRows& own, SourceToken first) {
+  const DispatchTail& tail = call.tail;
+  KEEP_ROLLED for (uint32_t i = thread::index(); i < own.count * tail.topk; i += block::threads()) {
+    const uint32_t expert = tail.ids(0)[i];
+    int32_t slot = -1;
+    if (expert != PackedIds::kNone)
+      slot = slot_of(
+          call, expert,
+          i == thread::index() ? first : own.at(call.params, call.params.by.topk.quotient(i)));
+    tail.slots(0)[i] = slot;
+  }
+}
+
+}  // namespace tokenyard::low_latency

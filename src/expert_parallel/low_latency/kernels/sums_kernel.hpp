@@ -1,0 +1,141 @@
+/// Sums of rows, as a lane holds them: eight channels in fp32.
+#pragma once
+
+#include <cmath>
+
+#include "expert_parallel/low_latency/kernels/call_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/combine.hpp"
+
+namespace tokenyard::low_latency {
+
+/// A pick: the row that an expert of this rank made for it, and its weight.
+struct alignas(8) WeightedRow {
+  int32_t slot;  ///< -1: none here
+  float weight;
+};
+
+/// What goes into the sum of one of this rank's tokens.
+struct TokenPlan {
+  uint32_t rows;    ///< of experts of this rank
+  uint32_t shares;  ///< ranks that send a row of sums
+  /// Shares that do not count, as bits, and above them how many spans are finished: one word, so
+  /// that who sees all spans sees what was lost of them.
+  uint32_t outcome;
+  static constexpr uint32_t kSpanFinished = 1u << kTopkMax;
+  DEVICE static uint32_t lost_in(uint32_t outcome) { return outcome & (kSpanFinished - 1); }
+  DEVICE uint32_t lost() const { return lost_in(outcome); }
+  /// The others.
+  DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost(); }
+  static constexpr uint32_t kNoRows = 2;
+  WeightedRow row[kTopkMax + kNoRows];  ///< the last are none: who finds three at once reads so far
+  struct alignas(16) Share {
+    Peer<Bytes16> staged;
+    uint16_t rank, picks;
+    float weight;  ///< of a share of one pick, whose row comes as it is; else 1
+  };
+  Share share[kTopkMax];
+};
+
+/// A row of y that goes into the sum of another rank's token.
+struct alignas(16) PlannedRow {
+  static constexpr int32_t kEnds = INT32_MIN;
+  int32_t slot;  ///< with kEnds: the last of its token
+  float weight;
+  Peer<Bytes16> home;  ///< of the last: where the token's sums are staged; null: nobody wants them
+};
+
+/// Rows of some tokens, one token after the other.
+struct PlannedGroup {
+  uint32_t rows;
+  PlannedRow row[kWarpLanes + 1];  ///< the last is none: who takes four behind one reads so far
+};
+
+struct CombineShared {
+  CallShared call;
+  PlannedGroup groups[kLogFmtThreadsMax / kWarpLanes];  ///< of each warp of a sending block
+  TokenPlan plans[kLogFmtThreadsMax / kWarpLanes];      ///< of a receiving block, by warp
+  uint64_t waited[kRanksMax];                           ///< cycles that the first thread waited
+};
+
+struct Combine {
+  const CombineParams& params;
+  CombineShared& shared;
+  const Call& call;
+  uint32_t dispatched = 0;  ///< of who sends: the epoch of the batch's dispatch
+};
+
+class LaneSums {
+ public:
+  /// One rounding a step, by an explicit fused multiply-add: the same bits on every machine.
+  DEVICE void add(const Bytes16& piece, float weight) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      sums_[2 * i] = std::fma(weight, low(piece.word[i]), sums_[2 * i]);
+      sums_[2 * i + 1] = std::fma(weight, high(piece.word[i]), sums_[2 * i + 1]);
+    }
+  }
+  DEVICE float value(uint32_t i) const { return sums_[i]; }
+  DEVICE void add_value(uint32_t i, float value, float weight) {
+    sums_[i] = std::fma(weight, value, sums_[i]);
+  }
+  DEVICE Bytes16 rounded() const {
+    Bytes16 piece;
+    for (uint32_t i = 0; i < 4; ++i)
+      piece.word[i] = to_bfloat16_pair(sums_[2 * i], sums_[2 * i + 1]);
+    return piece;
+  }
+
+ private:
+  DEVICE static float low(uint32_t word) {
+    return to_float(BFloat16{static_cast<uint16_t>(word & 0xffff)});
+  }
+  DEVICE static float high(uint32_t word) {
+    return to_float(BFloat16{static_cast<uint16_t>(word >> 16)});
+  }
+  float sums_[8] = {};
+};
+
+/// A lane's pieces of a span, one of each chunk.
+template <uint32_t kChunks>
+struct SpanPieces {
+  Bytes16 of[kChunks] = {};
+};
+
+template <uint32_t kChunks>
+struct SpanSums {
+  LaneSums of[kChunks];
+
+  DEVICE void add(const SpanPieces<kChunks>& pieces, float weight) {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) of[c].add(pieces.of[c], weight);
+  }
+};
+
+/// A lane's pieces of the experts' rows. By bytes, so that an address is one multiplication.
+template <uint32_t kChunks>
+class PiecesOfRows {
+ public:
+  PiecesOfRows() = default;
+  DEVICE PiecesOfRows(const CombineParams& params, uint32_t span) {
+    const uint32_t piece = span * kChunks * kWarpLanes + warp::lane();
+    of_slot_0_ = settled(params.y + size_t{piece} * sizeof(Bytes16));
+    row_bytes_ = params.pieces * static_cast<uint32_t>(sizeof(Bytes16));
+    left_ = static_cast<int32_t>(params.pieces - piece);
+  }
+  // Short, so that a condition becomes a predicate: of loads in branches each waits for the last.
+  DEVICE bool there_is(uint32_t c) const { return left_ > static_cast<int32_t>(c * kWarpLanes); }
+  /// Of any slot, so that it can be found without a condition.
+  DEVICE const Bytes16* place(int32_t slot) const {
+    return reinterpret_cast<const Bytes16*>(of_slot_0_ +
+                                            uint64_t{static_cast<uint32_t>(slot)} * row_bytes_);
+  }
+  DEVICE Bytes16 load(const Bytes16* place, uint32_t c) const {
+    return load_vector<Cache::read_only>(place + c * kWarpLanes);
+  }
+  DEVICE Bytes16 load(int32_t slot, uint32_t c) const { return load(place(slot), c); }
+
+ private:
+  const std::byte* of_slot_0_ = nullptr;
+  uint32_t row_bytes_ = 0;
+  int32_t left_ = 0;
+};
+
+}  // namespace tokenyard::low_latency

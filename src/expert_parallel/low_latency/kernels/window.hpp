@@ -1,0 +1,130 @@
+/// The memory of a rank that its peers write during low-latency calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "expert_parallel/common/peers.hpp"
+#include "expert_parallel/low_latency/kernels/protocol.hpp"
+
+namespace tokenyard::low_latency {
+
+/// Where everything lies in a window. Host and kernels use this one type, and only the host works
+/// out where its parts begin. Staging first, which is filled with 0xff; then the stamped words,
+/// which begin as zeros.
+class WindowLayout {
+ public:
+  struct Shape {
+    uint32_t ranks, tokens_max, topk;
+    uint32_t row_pieces;      ///< of a staged row, of whatever format
+    uint32_t partial_pieces;  ///< of a staged row of sums
+  };
+
+  WindowLayout() = default;
+  explicit WindowLayout(const Shape& shape)
+      : ranks_(shape.ranks),
+        tokens_max_(shape.tokens_max),
+        row_bytes_(shape.row_pieces * sizeof(Bytes16)),
+        partial_bytes_(shape.partial_pieces * sizeof(Bytes16)),
+        ids_bytes_(packed_ids_of(shape.topk) * sizeof(Bytes16)),
+        weights_bytes_(shape.topk * sizeof(Stamped)) {
+    const size_t slots = size_t{2} * shape.ranks * shape.tokens_max;
+    partials_ = slots * row_bytes_;
+    ids_ = partials_ + slots * partial_bytes_;
+    weights_ = ids_ + slots * ids_bytes_;
+    drained_ = weights_ + slots * weights_bytes_;
+    pulses_ = drained_ + shape.ranks * sizeof(Drained);
+    bytes_ = pulses_ + shape.ranks * sizeof(uint32_t);
+  }
+
+  HOST_DEVICE size_t row(uint32_t parity, uint32_t source, uint32_t token) const {
+    return size_t{slot(parity, source, token)} * row_bytes_;
+  }
+  HOST_DEVICE size_t partial(uint32_t parity, uint32_t source, uint32_t token) const {
+    return partials_ + size_t{slot(parity, source, token)} * partial_bytes_;
+  }
+  HOST_DEVICE size_t ids(uint32_t parity, uint32_t source, uint32_t token) const {
+    return ids_ + size_t{slot(parity, source, token)} * ids_bytes_;
+  }
+  /// `batch`: the source's number for it.
+  HOST_DEVICE size_t weight(uint32_t batch, uint32_t source, uint32_t token) const {
+    return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;
+  }
+  HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
+  HOST_DEVICE size_t pulse(uint32_t source) const { return pulses_ + source * sizeof(uint32_t); }
+
+  /// The same layout to who sends and awaits rows of sums so many pieces on in their places.
+  WindowLayout with_partials_from(uint32_t piece) const {
+    WindowLayout layout = *this;
+    layout.partials_ += piece * sizeof(Bytes16);
+    return layout;
+  }
+
+  size_t staging_bytes() const { return ids_; }
+  size_t bytes() const { return bytes_; }
+  /// Of one source and parity the tokens are contiguous: what a refill covers.
+  size_t row_bytes() const { return row_bytes_; }
+  size_t partial_bytes() const { return partial_bytes_; }
+
+ private:
+  /// There are no more ranks than experts, and tokens_max * experts is less than 2^31.
+  HOST_DEVICE uint32_t slot(uint32_t half, uint32_t source, uint32_t token) const {
+    return (half * ranks_ + source) * tokens_max_ + token;
+  }
+
+  uint32_t ranks_, tokens_max_;
+  uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
+  size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
+};
+
+/// Everybody's windows, as a kernel addresses them.
+struct Windows {
+  Peers peers;
+  WindowLayout layout;
+
+  /// Where a place in this rank's window lies in another one.
+  DEVICE Peer<Bytes16> same_place(Peer<std::byte> window, Peer<Bytes16> place) const {
+    return at<Bytes16>(window, place.as<std::byte>().address() - peers.mine());
+  }
+  DEVICE Peer<Bytes16> row_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here(), layout.row(parity, source, token));
+  }
+  DEVICE Peer<Bytes16> partial(uint32_t rank, uint32_t parity, uint32_t source,
+                               uint32_t token) const {
+    return at<Bytes16>(peers.of(rank), layout.partial(parity, source, token));
+  }
+  DEVICE Peer<Bytes16> partial_here(uint32_t parity, uint32_t source, uint32_t token) const {
+    return at<Bytes16>(here(), layout.partial(parity, source, token));
+  }
+  DEVICE Peer<Bytes16> ids(uint32_t rank, uint32_t parity, uint32_t source) const {
+    return at<Bytes16>(peers.of(rank), layout.ids(parity, source, 0));
+  }
+  /// Of all sources, one after the other.
+  DEVICE Peer<Bytes16> ids_here(uint32_t parity) const {
+    return at<Bytes16>(here(), layout.ids(parity, 0, 0));
+  }
+  DEVICE Peer<Stamped> weights(uint32_t rank, uint32_t batch, uint32_t source) const {
+    return at<Stamped>(peers.of(rank), layout.weight(batch, source, 0));
+  }
+  DEVICE Peer<Stamped> weights_here(uint32_t batch, uint32_t source, uint32_t token) const {
+    return at<Stamped>(here(), layout.weight(batch, source, token));
+  }
+  DEVICE Peer<Drained> drained(uint32_t rank, uint32_t source) const {
+    return at<Drained>(peers.of(rank), layout.drained(source));
+  }
+  DEVICE Peer<Drained> drained_here(uint32_t source) const {
+    return at<Drained>(here(), layout.drained(source));
+  }
+  DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
+    return at<uint32_t>(peers.of(rank), layout.pulse(source));
+  }
+
+ private:
+  DEVICE Peer<std::byte> here() const { return Peer<std::byte>(peers.mine()); }
+  template <class T>
+  DEVICE static Peer<T> at(Peer<std::byte> window, size_t offset) {
+    return (window + static_cast<std::ptrdiff_t>(offset)).template as<T>();
+  }
+};
+
+}  // namespace tokenyard::low_latency

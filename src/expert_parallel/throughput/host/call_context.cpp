@@ -1,0 +1,63 @@
+#include "expert_parallel/throughput/host/call_context.hpp"
+
+#include <exception>
+
+namespace tokenyard::throughput {
+
+CallContext::CallContext(World& world, const ExpertParallelOptions& options)
+    : setup(world, options),
+      health(std::make_shared<Health>(setup.accelerator, world.alarm())),
+      arena(setup.accelerator, world.arena(), health),
+      window(setup),
+      observation(setup, window.blocks_max()),
+      last_stream(setup.accelerator) {}
+
+CallParams CallContext::params(CallKind kind) const {
+  return {.rank = setup.world.rank(),
+          .ranks = setup.world.size(),
+          .kind = kind,
+          .weights = Weights::without,
+          .comes_later = false,
+          .route = nullptr,
+          .format = {},
+          .scales = {},
+          .rows_at = 0,
+          .places = 0,
+          .beside_at = 0,
+          .control = window.control(),
+          .arenas = window.arenas(),
+          .workspace = window.workspace(),
+          .statistics = observation.statistics(),
+          .moments = observation.moments(),
+          .patience = patience()};
+}
+
+RouteTable CallContext::table_of(const Route::State& route) const {
+  return {.base = route.memory ? route.table() : nullptr,
+          .ranks = setup.world.size(),
+          .local_experts = setup.local_experts()};
+}
+
+void CallContext::check_route(const Route& route) const {
+  if (!route.state() || route.state()->made_by != health)
+    throw InvalidArgument("route", "one that a dispatch of this object made",
+                          route.state() ? "one of another object" : "an empty one");
+}
+
+void CallContext::wait(Stream stream) {
+  setup.await_stream(stream, "the end of a stream's work");
+  last_stream.forget(stream);
+}
+
+void CallContext::close() {
+  try {
+    // What follows frees memory that a kernel under way would use.
+    if (last_stream.in_use() && !health->failed())
+      setup.await_stream(last_stream.get(), "the end of its last call");
+  } catch (const std::exception&) {
+    health->interrupted = true;  // A destructor cannot report it.
+  }
+  if (health->failed()) window.quarantine();
+}
+
+}  // namespace tokenyard::throughput

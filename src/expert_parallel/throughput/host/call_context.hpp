@@ -1,0 +1,40 @@
+/// What every call of one ExpertParallel object works with.
+#pragma once
+
+#include <memory>
+
+#include "expert_parallel/common/last_stream.hpp"
+#include "expert_parallel/throughput/host/call_arena.hpp"
+#include "expert_parallel/throughput/host/control_window.hpp"
+#include "expert_parallel/throughput/host/observation.hpp"
+#include "expert_parallel/throughput/host/setup.hpp"
+#include "expert_parallel/throughput/kernels/route_table.hpp"
+
+namespace tokenyard::throughput {
+
+struct CallContext {
+  /// Collective.
+  CallContext(World& world, const ExpertParallelOptions& options);
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+
+  /// Returns what kernels are told of a call, without what only its kind has.
+  CallParams params(CallKind kind) const;
+  Patience patience() const { return health->cell.patience(setup.world.timeout()); }
+  RouteTable table_of(const Route::State& route) const;
+  /// Throws InvalidArgument unless this object made the route.
+  void check_route(const Route& route) const;
+  /// Waits until what was enqueued on `stream` has ended; its owner may then free it.
+  void wait(Stream stream);
+  /// Waits for the last call, and keeps out of use what peers may still write.
+  void close();
+
+  const Setup setup;
+  const std::shared_ptr<Health> health;
+  const CallArena arena;
+  ControlWindow window;
+  Observation observation;
+  LastStream last_stream;
+};
+
+}  // namespace tokenyard::throughput

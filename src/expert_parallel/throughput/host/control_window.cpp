@@ -1,0 +1,52 @@
+#include "expert_parallel/throughput/host/control_window.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "fabric/gather.hpp"
+#include "fabric/meet_windows.hpp"
+
+namespace tokenyard::throughput {
+
+namespace {
+
+ControlLayout agreed_layout(const Setup& setup) {
+  const std::vector<uint32_t> blocks =
+      gather(setup.world, std::max(setup.plan.blocks, setup.options.sms_max),
+             "ExpertParallel: most blocks of a rank");
+  return {.ranks = setup.world.size(),
+          .blocks_max = *std::max_element(blocks.begin(), blocks.end()),
+          .local_experts_max = setup.partition.held_at_most(),
+          .rows_max = setup.world.size() * setup.options.tokens_max};
+}
+
+}  // namespace
+
+ControlWindow::ControlWindow(const Setup& setup)
+    : layout_(agreed_layout(setup)),
+      window_(setup.world.arena().allocate(layout_.bytes(), Stream{})) {
+  open(setup);
+  workspace_.emplace(setup.accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
+}
+
+/// Zeroes the window before anybody learns where it lies.
+void ControlWindow::open(const Setup& setup) {
+  const Stream stream{};
+  World& world = setup.world;
+  setup.accelerator.fill(window_.data(), 0, layout_.bytes(), stream);
+  setup.await_stream(stream, "zeroed words");
+  const auto keep = [&](std::span<std::byte* const> windows) {
+    table_.emplace(setup.accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
+    auto* const table = table_->as<std::byte*>();
+    setup.accelerator.copy(table, windows.data(), windows.size_bytes(), stream);
+    setup.await_stream(stream, "the table of windows");
+    windows_ = Peers::of(windows, world.rank(), table);
+  };
+  meet_windows(world, window_, "ExpertParallel: windows of control words", keep);
+  Arena& arena = world.arena();
+  std::vector<std::byte*> addresses(world.size());
+  for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena.base_of(rank);
+  arenas_ = Peers::of(addresses, world.rank(), arena.bases().table);
+}
+
+}  // namespace tokenyard::throughput

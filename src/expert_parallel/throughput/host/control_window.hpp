@@ -1,0 +1,40 @@
+/// The words that ranks tell one another during calls, as one rank holds them: its own window,
+/// where the others' lie, and the words that only this rank's kernels use.
+#pragma once
+
+#include <optional>
+
+#include "device/device_memory.hpp"
+#include "expert_parallel/common/peers.hpp"
+#include "expert_parallel/throughput/host/setup.hpp"
+#include "expert_parallel/throughput/kernels/call.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::throughput {
+
+class ControlWindow {
+ public:
+  /// Collective.
+  explicit ControlWindow(const Setup& setup);
+
+  Control control() const { return {.windows = windows_, .layout = layout_}; }
+  const Peers& arenas() const { return arenas_; }
+  Workspace* workspace() const { return workspace_->as<Workspace>(); }
+  /// Blocks that any rank may launch a call with.
+  uint32_t blocks_max() const { return layout_.blocks_max; }
+  /// Bytes of this rank's window in the arena.
+  size_t bytes() const { return window_.bytes(); }
+  /// Keeps the window out of use for as long as the arena lives: peers may still write there.
+  void quarantine() { window_.quarantine(); }
+
+ private:
+  void open(const Setup& setup);
+
+  const ControlLayout layout_;
+  ArenaBlock window_;
+  std::optional<DeviceMemory> table_;  ///< of windows
+  Peers windows_{}, arenas_{};         ///< everybody's
+  std::optional<DeviceMemory> workspace_;
+};
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,30 @@
+/// What an ExpertParallel object is made of. A concept sees those that stand before it.
+#pragma once
+
+#include "expert_parallel/throughput/host/call_context.hpp"
+#include "expert_parallel/throughput/host/combiner.hpp"
+#include "expert_parallel/throughput/host/counts.hpp"
+#include "expert_parallel/throughput/host/dispatcher.hpp"
+#include "expert_parallel/throughput/host/expert_map.hpp"
+#include "expert_parallel/throughput/host/failures.hpp"
+#include "expert_parallel/throughput/host/grouper.hpp"
+#include "expert_parallel/throughput/host/row_caster.hpp"
+
+namespace tokenyard {
+
+struct ExpertParallel::Parts {
+  /// Collective.
+  Parts(World& world, const ExpertParallelOptions& options) : context(world, options) {}
+  ~Parts() { context.close(); }
+
+  throughput::CallContext context;
+  throughput::Counts counts{context.setup};
+  throughput::ExpertMap experts{context};
+  throughput::Failures failures{context, counts, experts};
+  throughput::RowCaster caster{context};
+  throughput::Dispatcher dispatcher{context, counts, failures, experts, caster};
+  throughput::Combiner combiner{context, failures};
+  throughput::Grouper grouper{context, failures, dispatcher};
+};
+
+}  // namespace tokenyard

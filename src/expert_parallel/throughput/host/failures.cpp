@@ -1,0 +1,118 @@
+#include "expert_parallel/throughput/host/failures.hpp"
+
+#include <fmt/format.h>
+
+#include "expert_parallel/by_expert/expand_rows.hpp"
+#include "expert_parallel/throughput/kernels/phase.hpp"
+
+namespace tokenyard::throughput {
+
+namespace {
+
+std::string name_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::dispatch:
+      return "dispatch";
+    case CallKind::dispatch_again:
+      return "dispatch on a known route";
+    case CallKind::combine:
+      return "combine";
+    case CallKind::dispatch_by_expert:
+      return "dispatch by expert";
+  }
+  return fmt::format("call {}", static_cast<uint32_t>(kind));
+}
+
+/// `of_dispatch`: else of a combine.
+const char* argument_of(HelloWord differing, bool of_dispatch) {
+  switch (differing) {
+    case HelloWord::route:
+      return "route";
+    case HelloWord::format:
+      return of_dispatch ? "x" : "y";
+    case HelloWord::scales:
+      return "scales";
+    default:
+      return "call";
+  }
+}
+
+/// A differing word of a hello, in words.
+std::string describe(uint64_t differing) {
+  const auto value = static_cast<uint32_t>(differing);
+  switch (static_cast<HelloWord>(differing >> 32)) {
+    case HelloWord::route:
+      return fmt::format("the route of call {}", value);
+    case HelloWord::format: {
+      const FormatWord format{value};
+      return fmt::format("rows of {} bytes of {}", format.row_bytes(), name_of(format.type()));
+    }
+    case HelloWord::scales: {
+      const ScalesWord scales{value};
+      return fmt::format("{} words of {} scales by {}{}", scales.words(), name_of(scales.type()),
+                         scales.order() == ScaleOrder::rows ? "rows" : "columns",
+                         scales.unused() == 0
+                             ? ""
+                             : fmt::format(", packed exponents of {} groups of channels",
+                                           4 * scales.words() - scales.unused()));
+    }
+    default:
+      break;
+  }
+  const CallWord call{value};
+  return name_of(call.kind()) + (call.weights() == Weights::with ? " with weights" : "");
+}
+
+}  // namespace
+
+void Failures::check() const {
+  Health& health = *context_.health;
+  if (health.cell.failed()) {
+    health.cell.check(phase_names());
+    if (health.cell.report().phase == static_cast<uint32_t>(Phase::dispatch_refusal))
+      throw_refusal();
+    const WaitReport& report = health.cell.report();
+    if (report.phase == expert_major::kTooFewPlaces)
+      throw InvalidArgument("rows_max", fmt::format("places for {} rows", report.expected),
+                            std::to_string(report.seen));
+    throw_mismatch();
+  }
+  if (health.interrupted)
+    throw Cancelled("ExpertParallel: an earlier call, which was interrupted; make a new one");
+}
+
+void Failures::throw_mismatch() const {
+  const WaitReport& report = context_.health->cell.report();
+  const auto word = static_cast<HelloWord>(report.expected >> 32);
+  const bool of_dispatch = report.phase < static_cast<uint32_t>(Phase::combine_hello);
+  const bool of_rows = word == HelloWord::format || word == HelloWord::scales;
+  throw InvalidArgument(argument_of(word, of_dispatch),
+                        fmt::format("{} as on rank {}", describe(report.expected),
+                                    of_rows ? 0 : context_.setup.world.rank()),
+                        describe(report.seen), report.rank);
+}
+
+void Failures::throw_refusal() const {
+  const RefusalKind kind = counts_.refusal();
+  const uint32_t rank = counts_.rank(), token = counts_.token();
+  if (kind == RefusalKind::overflow)
+    throw InvalidArgument("received_tokens_max",
+                          fmt::format("places for {} rows", counts_.id_low()),
+                          std::to_string(token), rank);
+  if (kind == RefusalKind::format) {
+    const auto word = static_cast<HelloWord>(token);
+    const auto said = [&](uint32_t value) { return describe(differing(word, value)); };
+    throw InvalidArgument(argument_of(word, true),
+                          fmt::format("{} as on rank 0", said(counts_.id_high())),
+                          said(counts_.id_low()), rank);
+  }
+  const auto id = static_cast<int64_t>(uint64_t{counts_.id_high()} << 32 | counts_.id_low());
+  if (kind == RefusalKind::twice)
+    throw InvalidArgument("topk_idx", "an expert at most once a token",
+                          fmt::format("expert {} twice in token {}", experts_.given_id(id), token),
+                          rank);
+  throw InvalidArgument("topk_idx", fmt::format("experts 0 to {}, or -1", experts_.experts() - 1),
+                        fmt::format("expert {} in token {}", experts_.given_id(id), token), rank);
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,36 @@
+/// What people may ask an object while its calls are under way: sums over calls, and the moments of
+/// traced ones.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "device/device_memory.hpp"
+#include "expert_parallel/throughput/host/setup.hpp"
+#include "expert_parallel/throughput/kernels/statistics.hpp"
+
+namespace tokenyard::throughput {
+
+class Observation {
+ public:
+  /// `blocks_max`: of a call of any rank.
+  Observation(const Setup& setup, uint32_t blocks_max);
+
+  const Statistics& statistics() const { return statistics_; }
+  /// Returns [blocks_max, kMoments] where calls note their moments, or null if they are not traced.
+  uint64_t* moments() const { return traces_ ? moments_->as<uint64_t>() : nullptr; }
+
+  ExpertParallel::Load load() const;
+  void trace_calls(bool on);
+  std::vector<ExpertParallel::Moment> last_trace() const;
+
+ private:
+  Accelerator& accelerator_;
+  const uint32_t blocks_max_;
+  Statistics statistics_;
+  const DeviceMemory totals_, shown_;      ///< of statistics_
+  std::optional<DeviceMemory> moments_{};  ///< once a call was to be traced
+  bool traces_ = false;
+};
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,77 @@
+#include "expert_parallel/throughput/host/options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "device/accelerator.hpp"
+#include "expert_parallel/common/agreement.hpp"
+#include "expert_parallel/throughput/kernels/control.hpp"
+#include "fabric/gather.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+// Every pick is compared with all others of its token: 32,640 times with this many.
+constexpr uint32_t kTopkMax = 256;
+constexpr uint32_t kExpertsMax = uint32_t{1} << 26;
+constexpr uint32_t kTokensMax = uint32_t{1} << 29;  // A refused token shares a word with a reason.
+constexpr uint32_t kHiddenMax = uint32_t{1} << 24;
+constexpr uint64_t kRowsMax = INT32_MAX;
+
+/// What a rank tells the others before it makes an object.
+struct Proposal {
+  ExpertParallelOptions options;
+  uint32_t multiprocessors;  ///< that it has
+  uint32_t unreachable;      ///< the first rank that it cannot reach, or kAllReached
+};
+
+}  // namespace
+
+void check_options(const ExpertParallelOptions& options, uint32_t ranks) {
+  require(options.experts > 0 && options.experts <= kExpertsMax, "experts",
+          fmt::format("1 to {}", kExpertsMax), options.experts);
+  require(options.hidden > 0 && options.hidden % 8 == 0, "hidden", "a multiple of 8 above 0",
+          options.hidden);
+  require(options.hidden <= kHiddenMax, "hidden", fmt::format("at most {}", kHiddenMax),
+          options.hidden);
+  require(options.topk > 0 && options.topk <= kTopkMax, "topk", fmt::format("1 to {}", kTopkMax),
+          options.topk);
+  require(options.topk <= options.experts, "topk",
+          fmt::format("at most the {} experts there are", options.experts), options.topk);
+  require(options.tokens_max > 0 && options.tokens_max <= kTokensMax, "tokens_max",
+          fmt::format("1 to {}", kTokensMax), options.tokens_max);
+  require(uint64_t{options.tokens_max} * ranks <= kRowsMax, "tokens_max",
+          fmt::format("at most {} from {} ranks together", kRowsMax, ranks), options.tokens_max);
+}
+
+void agree_on_options(World& world, const ExpertParallelOptions& options) {
+  const Proposal mine{options, world.accelerator().capacity().multiprocessors,
+                      first_unreachable(world)};
+  const std::vector<Proposal> proposals = gather(world, mine, "ExpertParallel: options");
+  std::vector<uint32_t> unreachable;
+  for (const Proposal& proposal : proposals) unreachable.push_back(proposal.unreachable);
+  require_reach(world, "ExpertParallel", unreachable);
+  for (uint32_t rank = 1; rank < proposals.size(); ++rank) {
+    const ExpertParallelOptions& first = proposals[0].options;
+    const ExpertParallelOptions& other = proposals[rank].options;
+    require_equal("experts", rank, first.experts, other.experts);
+    require_equal("hidden", rank, first.hidden, other.hidden);
+    require_equal("topk", rank, first.topk, other.topk);
+    require_equal("tokens_max", rank, first.tokens_max, other.tokens_max);
+  }
+  // The number of multiprocessors may differ: ranks may have more or less to spare.
+  for (uint32_t rank = 0; rank < proposals.size(); ++rank) {
+    const uint32_t most =
+        std::min(proposals[rank].multiprocessors, throughput::CallWord::kBlocksMax);
+    const ExpertParallelOptions& asked = proposals[rank].options;
+    for (const auto& [name, sms] : {std::pair{"sms", asked.sms}, {"sms_max", asked.sms_max}})
+      if (sms > most)
+        throw InvalidArgument(name, fmt::format("at most the {} there are, or 0", most),
+                              std::to_string(sms), rank);
+  }
+}
+
+}  // namespace tokenyard

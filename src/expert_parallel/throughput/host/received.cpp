@@ -1,0 +1,47 @@
+/// What calls return: how long its memory stays, and what a route tells.
+#include "expert_parallel/throughput/host/route_state.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+void record(const std::shared_ptr<void>& memory, uint64_t stream) {
+  if (memory != nullptr)
+    std::static_pointer_cast<CallMemory>(memory)->block().record_stream(Stream{stream});
+}
+
+void record(const std::optional<Route>& route, uint64_t stream) {
+  if (!route) return;
+  record(route->state()->memory, stream);
+}
+
+}  // namespace
+
+void Received::record_stream(uint64_t stream) const {
+  record(owner, stream);
+  record(watched, stream);
+  record(route, stream);
+}
+
+void ExpertRows::record_stream(uint64_t stream) const {
+  record(rows_owner, stream);
+  record(owner, stream);
+  record(route, stream);
+}
+
+void ExpertRows::forget_rows() {
+  x = scales = nullptr;
+  rows_owner.reset();
+}
+
+uint32_t Route::tokens() const {
+  return state_->tokens;
+}
+uint32_t Route::rows_received() const {
+  return state_->rows;
+}
+const int32_t* Route::row_on() const {
+  return state_->row_on;
+}
+
+}  // namespace tokenyard

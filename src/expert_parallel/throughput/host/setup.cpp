@@ -1,0 +1,76 @@
+#include "expert_parallel/throughput/host/setup.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/await_stream.hpp"
+#include "expert_parallel/by_expert/dispatch_by_expert.hpp"
+#include "expert_parallel/by_expert/expand_rows.hpp"
+#include "expert_parallel/by_expert/reduce_rows.hpp"
+#include "expert_parallel/throughput/host/options.hpp"
+#include "expert_parallel/throughput/kernels/cast_rows.hpp"
+#include "expert_parallel/throughput/kernels/place_picks.hpp"
+
+namespace tokenyard::throughput {
+
+namespace {
+
+Plan agreed_plan(World& world, const ExpertParallelOptions& options) {
+  agree_on_options(world, options);
+  check_options(options, world.size());
+  return make_plan({.ranks = world.size(),
+                    .experts = options.experts,
+                    .row_bytes = options.hidden * 2,
+                    .sms = options.sms,
+                    .tuning = options.tuning},
+                   world.accelerator().kind(), world.accelerator().capacity());
+}
+
+}  // namespace
+
+Setup::Setup(World& world, const ExpertParallelOptions& options)
+    : world(world),
+      accelerator(world.accelerator()),
+      options(options),
+      partition(ExpertPartition::of(options.experts, world.size())),
+      plan(agreed_plan(world, options)) {
+  accelerator.prepare(dispatch_kernel.entry);
+  accelerator.prepare(combine_kernel.entry);
+  accelerator.prepare(cast_rows_kernel.entry);
+  accelerator.prepare(place_picks_kernel.entry);
+  accelerator.prepare(expert_major::expand_rows_kernel.entry);
+  accelerator.prepare(expert_major::dispatch_by_expert_kernel.entry);
+  accelerator.prepare(expert_major::reduce_rows_kernel.entry);
+}
+
+Plan Setup::plan_of(uint32_t row_bytes, uint32_t sms) const {
+  return make_plan({.ranks = world.size(),
+                    .experts = options.experts,
+                    .row_bytes = row_bytes,
+                    .sms = sms == 0 ? plan.blocks : sms,
+                    .tuning = options.tuning},
+                   accelerator.kind(), accelerator.capacity());
+}
+
+void Setup::check_sms(uint32_t sms) const {
+  const uint32_t most = std::max(plan.blocks, options.sms_max);
+  if (sms > most)
+    throw InvalidArgument("sms", fmt::format("at most sms_max = {}", most), std::to_string(sms));
+}
+
+void Setup::check_local_sms(uint32_t sms, const char* argument) const {
+  const uint32_t most =
+      std::max({plan.blocks, options.sms_max, accelerator.capacity().multiprocessors});
+  if (sms > most)
+    throw InvalidArgument(argument, fmt::format("at most {}, all that there are", most),
+                          std::to_string(sms));
+}
+
+void Setup::await_stream(Stream stream, const std::string& what) const {
+  // Kernels end at their own deadline; the caller's other work gets as long again.
+  tokenyard::await_stream(accelerator, world.rank(), stream, 2 * world.timeout(),
+                          "ExpertParallel: " + what);
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,91 @@
+/// How every dispatch begins, up to where each token's rows are known to all of its block.
+#pragma once
+
+#include "expert_parallel/throughput/kernels/metadata_kernel.hpp"
+#include "expert_parallel/throughput/kernels/move_rows_kernel.hpp"
+#include "expert_parallel/throughput/kernels/report_kernel.hpp"
+#include "expert_parallel/throughput/kernels/slots_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// By the whole block, which then has to meet.
+DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
+                                const DispatchTail& tail) {
+  const Crew threads = Crew::of_block();
+  for (uint32_t i = threads.index; i < tail.word_count(); i += threads.size) tail.words()[i] = 0;
+  for (uint32_t i = threads.index; i < params.movers * params.plan.stages; i += threads.size)
+    shared.full[i].init(1);
+  fence_async_shared();
+  if (threads.index != 0) return;
+  shared.refused_token = kNothingRefused;
+  shared.refusing_block = kNothingRefused;
+  shared.full_rank = kNothingRefused;
+  shared.differing_rank = kNothingRefused;
+}
+
+/// By the first warp: hears that every rank makes the same call. Rows that differ refuse a call
+/// that counts, as a bad token does; on a known route the call fails. False if the call has failed.
+DEVICE bool hear_from_all(const Dispatch& call) {
+  const CallParams& params = call.params.call;
+  const Crew lanes = Crew::of_warp();
+  if (!warp::all(hear_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
+                             Phase::dispatch_hello, lanes)))
+    return false;
+  warp::sync();
+  return compare_calls(params, call.hellos(), call.deadline, call.route_epoch,
+                       Phase::dispatch_hello, lanes, [&](uint32_t rank) {
+                         if (params.kind == CallKind::dispatch_again) return false;
+                         fetch_min<Order::relaxed, Scope::block>(&call.shared.differing_rank, rank);
+                         return true;
+                       });
+}
+
+/// By each mover, while the other warps count. False if the call has failed.
+template <class Mover>
+DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
+  const CallParams& params = call.params.call;
+  if (says_hello()) say_hello(params, call.epoch, call.route_epoch);
+  mover.load_own();
+  const bool heard = warp::index() != 0 || hear_from_all(call);
+  if (thread::index() == 0) note(params, call.shared.call, Moment::greeted);
+  NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
+  // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
+  fence_async();
+  return heard;
+}
+
+/// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
+/// call has failed.
+DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
+  count_tokens(call, tokens);
+  NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
+  if (call.others().index == 0) note(call.params.call, call.shared.call, Moment::counted);
+  publish_counts(call);
+  find_earlier_rows(call);
+  return gather_counts(call);
+}
+
+/// By the whole block, which has met after it knew the counts: every token's rows. False if the
+/// call is refused; then nothing has moved and nothing will.
+DEVICE bool find_routes(const Dispatch& call, TokenRange counted) {
+  const CallParams& params = call.params.call;
+  const bool known_already = params.kind == CallKind::dispatch_again;
+  if (!known_already && warp::index() == 0) find_overflow(call);
+  if (!known_already && !call.moves_rows()) assign_slots(call, counted);
+  block::sync();
+  if (call.refused()) return false;
+  if (thread::index() == 0) note(params, call.shared.call, Moment::routed);
+  if (!call.moves_rows() && call.others().index == 0 && !known_already) announce_routes(call);
+  return true;
+}
+
+/// By a mover that has not moved its rows. Whether that is because the call is refused; else it has
+/// failed.
+template <class Mover>
+DEVICE bool end_unmoved(const Dispatch& call, const Mover& mover) {
+  mover.let_go();
+  if (block::index() == 0 && thread::index() == 0 && call.refused()) report_refusal(call);
+  return !call.deadline.failed();
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,92 @@
+/// The combine kernel; combine.hpp tells how it works.
+#pragma once
+
+#include "device/apart.hpp"
+#include "expert_parallel/throughput/kernels/call_kernel.hpp"
+#include "expert_parallel/throughput/kernels/combine_weights_kernel.hpp"
+#include "expert_parallel/throughput/kernels/fetch_rows_kernel.hpp"
+#include "expert_parallel/throughput/kernels/prepare_rows_kernel.hpp"
+#include "expert_parallel/throughput/kernels/sum_rows_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// By the whole block, which then has to meet.
+DEVICE void ready_rings(const CombineParams& params, CombineShared& shared) {
+  const uint32_t summers = CombineWarp::mine(params).summers;
+  for (uint32_t i = thread::index(); i < params.groups * params.stages_most();
+       i += block::threads()) {
+    shared.full[i].init(1);
+    shared.empty[i].init(summers * kWarpLanes);
+    shared.named[i].init(1);
+  }
+  if (thread::index() == 0) shared.unread = 0;
+  fence_async_shared();
+}
+
+/// Threads of a block that pulls which read what lies on other ranks.
+DEVICE uint32_t readers_of(const CombineParams& params) {
+  return (params.groups + 1) * kWarpLanes;
+}
+
+/// By a reader that has given up, before it meets the others. Relaxed: they ask after that.
+DEVICE void note_unread(const Combine& call) {
+  if (warp::lane() == 0) store<Order::relaxed, Scope::block>(&call.shared.unread, 1);
+}
+
+/// By the warp that brings weights home, once it has: when all rows are here, they may be
+/// overwritten, whether they have been summed or not. Nobody may believe it if they are not.
+DEVICE void say_all_read(const Combine& call) {
+  NamedBarrier(CombineBarrier::all_read).sync(readers_of(call.params));
+  if (load<Order::relaxed, Scope::block>(&call.shared.unread) == 0)
+    say_finished(call.params.call, call.shared.call, Crew::of_warp());
+}
+
+DEVICE void combine(const CombineParams& params) {
+  grid::wait_for_previous();
+  auto& shared = block::shared<CombineShared>();
+  CombineTail tail = CombineTail::of(params);
+  tail.base = block::shared_tail<CombineShared>();
+  const CallDeadline deadline(params.call.patience);
+  ready_rings(params, shared);
+  for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
+    tail.waits().words[i] = 0;
+  if (block::index() >= pullers_of(params)) ready_preparation(params, shared, tail);
+  if (!begin_call(params.call, shared.call, deadline)) return;
+
+  const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
+  const Combine call{params, shared, tail, deadline, epoch, route_epoch};
+  if (says_hello()) say_hello(params.call, epoch, route_epoch);
+  // The first look at the routes is under way while the others are heard.
+  const CombineWarp mine = CombineWarp::mine(params);
+  ComingRows coming(call, mine);
+  // Not by a thread that others wait for.
+  if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
+  if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch, route_epoch,
+                    Phase::combine_hello))
+    return;
+  if (thread::index() == 0) note(params.call, shared.call, Moment::greeted);
+  if (mine.group == params.groups) {
+    if (call.prepares()) tell_of_rows(call);
+    combine_weights(call);
+    if (!call.prepares()) say_all_read(call);
+  } else if (call.prepares()) {
+    prepare_rows(call, mine);
+  } else if (mine.fetches()) {
+    const CombineRing ring = CombineRing::of(call, mine.group);
+    RingPosition at;
+    if (!fetch_rows(call, ring, coming, at)) note_unread(call);
+    NamedBarrier(CombineBarrier::all_read).arrive(readers_of(params));
+    if (thread::index() == 0) note(params.call, shared.call, Moment::moved);
+    say_over(call, ring, at);
+  } else {
+    sum_rows(call, mine);
+  }
+  if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
+  if (call.prepares()) say_finished(params.call, shared.call, Crew::of_block());
+  end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline, Phase::combine_pulls,
+           Unwatched{});
+}
+
+DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)
+
+}  // namespace tokenyard::throughput

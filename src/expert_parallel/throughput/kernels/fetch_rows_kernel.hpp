@@ -1,0 +1,249 @@
+/// The fetching warp of a group: brings the rows of the group's tokens into its ring, a lane a
+/// rank.
+#pragma once
+
+#include "expert_parallel/throughput/kernels/pull_order_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
+  return (call.params.call.arenas.of(rank) +
+          static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank)))
+      .template as<const std::byte>();
+}
+
+/// Whether a rank's rows of this rank's tokens are told of one by one. A rank reads its own from
+/// where they lie, unless they are yet to be summed.
+DEVICE bool come_later(const Combine& call, uint32_t rank) {
+  if (rank != call.params.call.rank) return call.hellos().call(rank).comes_later();
+  return call.params.preparation.blocks != 0 && call.params.preparation.of_own_tokens;
+}
+
+/// What is fetched at once: of a token's segment, the rows that some ranks hold.
+struct CombineStep {
+  uint32_t token, segment, first_rank;
+
+  DEVICE bool begins_segment() const { return first_rank == 0; }
+  DEVICE bool ends_segment(const CombineParams& params) const {
+    return first_rank + params.ranks_a_step >= params.call.ranks;
+  }
+};
+
+/// A row of a token, or none.
+struct RankedRow {
+  uint32_t token = 0, rank = 0;
+  int32_t row = -1;
+};
+
+/// The row that the rank of a turn holds.
+DEVICE RankedRow row_of_turn(const CombineParams& params, uint32_t token, uint32_t turn) {
+  if (turn >= params.call.ranks) return {};
+  const size_t of_token = size_t{token} * params.call.ranks;
+  const uint32_t rank =
+      params.order == nullptr ? turn : load_cached(params.order + of_token + turn);
+  // Who asks for an order may have made a mistake: no such rank has a row.
+  if (rank >= params.call.ranks) return {};
+  return {.token = token, .rank = rank, .row = load_cached(params.route + of_token + rank)};
+}
+
+/// The rows of a group's coming steps, each once it can be read. As many steps are looked at
+/// together as have a lane for each rank: routes lie in memory, and so do the words that tell of
+/// rows that come later, and to wait for all of them takes no longer than to wait for one.
+class ComingRows {
+ public:
+  /// By every warp, but only one that fetches looks.
+  DEVICE ComingRows(const Combine& call, const CombineWarp& mine)
+      : call_(call),
+        looks_(mine.group < call.params.groups && mine.fetches() && !call.prepares()),
+        ranks_(call.params.ranks_a_step),
+        turns_((call.params.call.ranks + ranks_ - 1) / ranks_),
+        steps_of_token_(call.params.plan.segments * turns_),
+        steps_(kWarpLanes / ranks_),
+        order_(call.params, call.epoch, mine.group) {
+    if (!looks_) return;
+    order_.begin();
+    look_ahead();
+  }
+
+  /// The next step, and this lane's row of it. By all lanes; false if there are no more, or the
+  /// call has failed.
+  DEVICE bool next(CombineStep& step, RankedRow& row) {
+    if (used_ == now_.steps && !go_on()) return false;
+    const uint32_t first = used_ * ranks_;
+    step = {.token = warp::shuffle(now_.step.token, first),
+            .segment = warp::shuffle(now_.step.segment, first),
+            .first_rank = warp::shuffle(now_.step.first_rank, first)};
+    const uint32_t from = (first + warp::lane()) % kWarpLanes;
+    row = {.token = step.token,
+           .rank = warp::shuffle(now_.row.rank, from),
+           .row = warp::shuffle(now_.row.row, from)};
+    if (warp::lane() >= ranks_) row.row = -1;
+    ++used_;
+    return true;
+  }
+
+  DEVICE bool failed() const { return failed_; }
+
+ private:
+  /// Of this lane: the step, and the rank's row.
+  struct Look {
+    uint32_t steps = 0;  ///< of all lanes
+    CombineStep step{};
+    RankedRow row;
+  };
+
+  DEVICE bool go_on() {
+    now_ = coming_;
+    used_ = 0;
+    if (now_.steps == 0) return false;
+    look_ahead();
+    const bool later = now_.row.row >= 0 && come_later(call_, now_.row.rank);
+    if (!warp::any(later)) return true;
+    failed_ = !warp::all(!later || await_row());
+    if (failed_) return false;
+    // From the words that lanes have seen across to the copies that other lanes start.
+    warp::sync();
+    fence_async();
+    return true;
+  }
+
+  DEVICE void look_ahead() {
+    if (at_ == run_.tokens * steps_of_token_) {
+      run_ = order_.next(std::max(steps_ / steps_of_token_, 1u));
+      at_ = 0;
+    }
+    coming_ = {
+        .steps = std::min(steps_, run_.tokens * steps_of_token_ - at_), .step = {}, .row = {}};
+    const uint32_t mine = warp::lane() / ranks_;
+    if (mine < coming_.steps) {
+      const uint32_t number = at_ + mine, token = number / steps_of_token_;
+      const uint32_t part = number - token * steps_of_token_, segment = part / turns_;
+      coming_.step = {.token = run_.token + token * run_.stride,
+                      .segment = segment,
+                      .first_rank = (part - segment * turns_) * ranks_};
+      coming_.row = row_of_turn(call_.params, coming_.step.token,
+                                coming_.step.first_rank + warp::lane() - mine * ranks_);
+    }
+    at_ += coming_.steps;
+  }
+
+  /// Acquire: the row.
+  DEVICE bool await_row() const {
+    const CallParams& params = call_.params.call;
+    Awaited what{.phase = static_cast<uint32_t>(Phase::combine_results),
+                 .rank = now_.row.rank,
+                 .expected = call_.epoch};
+    return wait_until(call_.deadline, what, [&] {
+      what.seen = load<Order::acquire, Scope::sys>(
+          params.control.prepared(params.rank, now_.row.token, now_.row.rank));
+      return what.seen == what.expected;
+    });
+  }
+
+  const Combine& call_;
+  const bool looks_;
+  const uint32_t ranks_, turns_;           // Ranks of a step; steps of a token's segment.
+  const uint32_t steps_of_token_, steps_;  // steps_: that are looked at together, at most.
+  PullOrder order_;
+  TokenRun run_{};   // Of which steps are looked at,
+  uint32_t at_ = 0;  // and how many have been.
+  Look now_, coming_;
+  uint32_t used_ = 0;  // Steps of now_.
+  bool failed_ = false;
+};
+
+/// By all lanes: whether so many stages from `at` on have been summed.
+DEVICE bool await_summed(const Combine& call, const CombineRing& ring, RingPosition at,
+                         uint32_t stages) {
+  return await_free(at, stages, call.params.plan.stages, [&](uint32_t stage, uint32_t lap) {
+    return call.await_stage(Phase::combine_stage, ring.empty[stage], lap);
+  });
+}
+
+/// Of a free stage: what will be in it.
+DEVICE void name(const CombineRing& ring, uint32_t stage, const StagedRow& staged) {
+  ring.staged[stage] = staged;
+  ring.named[stage].arrive();
+}
+
+/// Starts the load of one row's segment into a free stage.
+DEVICE void fetch_row(const Combine& call, const CombineRing& ring, const RankedRow& row,
+                      const StagedRow& staged, RingPosition at) {
+  name(ring, at.stage, staged);
+  Completion& full = ring.full[at.stage];
+  if (!staged.holds_row) {
+    full.arrive();
+    return;
+  }
+  const CombineParams& params = call.params;
+  const StagePlan& plan = params.plan;
+  const uint32_t bytes = plan.bytes_of(staged.segment, params.row_bytes);
+  const size_t offset =
+      static_cast<size_t>(row.row) * params.row_bytes + staged.segment * plan.segment_bytes;
+  std::byte* const stage = ring.stages + at.stage * plan.stage_bytes;
+  full.arrive_expect(bytes);
+  const Preparation& preparation = params.preparation;
+  if (row.rank == params.call.rank && preparation.blocks != 0 && !preparation.of_own_tokens)
+    bulk::load(stage, preparation.results.y + offset, bytes, full);
+  else
+    bulk::load(stage, rows_on(call, row.rank) + static_cast<std::ptrdiff_t>(offset), bytes, full);
+}
+
+/// By all lanes: a step's rows into the next stages, a lane a row. A step without rows has a stage,
+/// too, so that who sums hears of its token.
+DEVICE bool fetch_step(const Combine& call, const CombineRing& ring, const CombineStep& step,
+                       const RankedRow& row, RingPosition& at) {
+  const uint32_t rows = warp::ballot(row.row >= 0), wanted = rows == 0 ? 1 : rows;
+  const uint32_t earlier = wanted & lanes_below();
+  const bool mine = (wanted >> warp::lane() & 1) != 0;
+  const bool last = (wanted & ~lanes_below()) == 1u << warp::lane();
+  const StagedRow staged{
+      .token = step.token,
+      .segment = step.segment,
+      .holds_row = rows != 0,
+      .begins = step.begins_segment() && earlier == 0,
+      .ends = step.ends_segment(call.params) && last,
+  };
+  // A step fits the ring, so stages of earlier steps are waited for only, never this warp's own.
+  if (!await_summed(call, ring, at, population(wanted))) return false;
+  RingPosition my_stage = at;
+  my_stage.advance(population(earlier), call.params.plan.stages);
+  if (mine) fetch_row(call, ring, row, staged, my_stage);
+  at.advance(population(wanted), call.params.plan.stages);
+  return true;
+}
+
+/// By all lanes: whether every load of a ring that has come to `end` has landed.
+DEVICE bool await_loads(const Combine& call, const CombineRing& ring, RingPosition end) {
+  static_assert(kStagesMax <= kWarpLanes);
+  const uint32_t stage = warp::lane();
+  if (stage >= call.params.plan.stages || (stage >= end.stage && end.lap == 0)) return true;
+  const uint32_t lap = stage < end.stage ? end.lap : end.lap - 1;
+  return call.await_stage(Phase::combine_load, ring.full[stage], lap);
+}
+
+/// Returns once every load has landed, or the call has failed and those that were started have:
+/// whether all rows are here. Then those who sum have still to be told that no more will come.
+DEVICE bool fetch_rows(const Combine& call, const CombineRing& ring, ComingRows& coming,
+                       RingPosition& at) {
+  // The peers' ordinary stores to their rows, of which their hellos told, come before the copies.
+  fence_async();
+  CombineStep step;
+  RankedRow row;
+  bool going = true;
+  while (going && coming.next(step, row)) going = fetch_step(call, ring, step, row, at);
+  going = going && !coming.failed();
+  if (going && warp::all(await_loads(call, ring, at))) return true;
+  if (warp::lane() == 0) let_loads_land(ring.full, at, call.params.plan.stages);
+  warp::sync();
+  return false;
+}
+
+/// By all lanes, after the last row.
+DEVICE void say_over(const Combine& call, const CombineRing& ring, RingPosition at) {
+  if (await_summed(call, ring, at, 1) && warp::lane() == 0)
+    name(ring, at.stage, StagedRow{.over = true});
+  warp::sync();
+}
+
+}  // namespace tokenyard::throughput

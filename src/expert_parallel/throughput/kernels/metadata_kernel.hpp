@@ -1,0 +1,96 @@
+/// What travels beside the rows: expert ids as the receiver knows them, weights, source tokens.
+#pragma once
+
+#include "expert_parallel/throughput/kernels/counts_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// By one warp, before those meet who ask: where each rank wants what travels beside its rows, from
+/// the number of rows that it has places for.
+DEVICE void find_places(const Dispatch& call) {
+  const uint32_t* const rows_on = call.params.call.kind == CallKind::dispatch_again
+                                      ? call.params.table.rows_on()
+                                      : call.tail.rows_on();
+  const Places places = call.tail.places();
+  for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
+    const ReceivedLayout layout = call.params.received(call.hellos().places(rank, rows_on[rank]));
+    const auto units = [](size_t bytes) { return static_cast<uint32_t>(bytes / kOffsetUnit); };
+    const uint32_t rows = call.hellos().of(HelloWord::rows, rank);
+    const uint32_t beside =
+        call.hellos().of(HelloWord::beside, rank) - units(layout.beside_bytes());
+    places.of(Place::ids, rank) = beside + units(layout.ids_at());
+    places.of(Place::weights, rank) = beside + units(layout.weights_at());
+    places.of(Place::sources, rank) = beside + units(layout.sources_at());
+    places.of(Place::scales, rank) = rows + units(layout.scales_at());
+  }
+}
+
+template <class T>
+DEVICE Peer<T> place_on(const Dispatch& call, Place place, uint32_t rank) {
+  const size_t at = size_t{call.tail.places().of(place, rank)} * kOffsetUnit;
+  return (call.params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(at)).template as<T>();
+}
+
+/// By one warp, of 32 picks of each token. Rank after rank, since the rows of neighbouring tokens
+/// on one rank are neighbours: a warp's stores fill whole lines.
+DEVICE void send_metadata_of(const Dispatch& call, uint32_t first_pick) {
+  const DispatchParams& params = call.params;
+  const uint32_t ranks = params.call.ranks;
+  PickSteps steps(params, tokens_of_warp(params), first_pick);
+  const PickLane& lane = steps.lane();
+  steps.each([&](const Pick& pick) {
+    if (!pick.present) return;
+    const bool valid = pick.valid(params.experts);
+    const uint32_t id = static_cast<uint32_t>(pick.id);
+    const uint32_t home = valid ? params.partition.rank_of(id) : ranks;
+    const auto local = static_cast<int32_t>(id - params.partition.first_of(home));
+    const float weight =
+        params.topk_weights == nullptr
+            ? 1.0f
+            : load_cached(params.topk_weights + size_t{pick.token} * params.topk + lane.pick);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      const int32_t row = params.route[size_t{pick.token} * ranks + rank];
+      if (row < 0) continue;
+      const auto at = static_cast<std::ptrdiff_t>(size_t(row) * params.topk + lane.pick);
+      // Weak: `finished` says that they have arrived.
+      store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::ids, rank) + at,
+                                     home == rank ? local : -1);
+      store<Order::weak, Scope::sys>(place_on<float>(call, Place::weights, rank) + at,
+                                     home == rank ? weight : 0.0f);
+      if (lane.pick == 0)
+        store<Order::weak, Scope::sys>(place_on<int32_t>(call, Place::sources, rank) + row,
+                                       static_cast<int32_t>(pick.token));
+    }
+  });
+}
+
+/// By one warp that moves no rows.
+DEVICE void send_metadata(const Dispatch& call) {
+  for (uint32_t first = 0; first < call.params.topk; first += kWarpLanes)
+    send_metadata_of(call, first);
+}
+
+/// By all warps that move no rows: marks this rank's places that no row comes to, a block a share.
+DEVICE void mark_padding(const Dispatch& call) {
+  const DispatchParams& params = call.params;
+  const uint32_t rank = params.call.rank, topk = params.topk;
+  const uint32_t rows = call.tail.rows_on()[rank];
+  const uint32_t places = call.hellos().places(rank, rows);
+  std::byte* const arena = params.call.arenas.mine();
+  const auto mine = [&](Place place) {
+    return arena + size_t{call.tail.places().of(place, rank)} * kOffsetUnit;
+  };
+  auto* const ids = reinterpret_cast<int32_t*>(mine(Place::ids));
+  auto* const weights = reinterpret_cast<float*>(mine(Place::weights));
+  auto* const sources = reinterpret_cast<int32_t*>(mine(Place::sources));
+  const Crew crew = call.others();
+  const size_t first = size_t{rows} * topk;
+  for (size_t i = first + size_t{block::index()} * crew.size + crew.index;
+       i < size_t{places} * topk; i += size_t{grid::blocks()} * crew.size) {
+    ids[i] = -1;
+    weights[i] = 0;
+    if (i % topk == 0) sources[i / topk] = -1;
+  }
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,185 @@
+/// How the last blocks of a combine prepare this rank's results: to one a received row, where peers
+/// read them. The warp that brings weights home tells the owners of the tokens, of as many rows at
+/// once as are there: to tell takes microseconds, in which nobody who sums should wait (a release
+/// by the summing warps after each row: 3.3 us a row, H200).
+#pragma once
+
+#include <algorithm>
+
+#include "expert_parallel/throughput/kernels/combine_shared.hpp"
+#include "expert_parallel/throughput/kernels/copy_rows_kernel.hpp"
+#include "expert_parallel/throughput/kernels/sum_results_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// By the whole block, which then has to meet.
+DEVICE void ready_preparation(const CombineParams& params, CombineShared& shared,
+                              const CombineTail& tail) {
+  for (uint32_t i = thread::index(); i < kCombineWarpsMax; i += block::threads())
+    shared.written[i] = 0;
+  for (uint32_t rank = thread::index(); rank <= params.call.ranks; rank += block::threads()) {
+    uint32_t first = 0;
+    for (uint32_t before = 0; before < rank; ++before)
+      first += load_cached(params.preparation.rows_from + before);
+    tail.first_rows()[rank] = first;
+  }
+}
+
+/// The received rows that a group prepares: every rank's in turn, each in the order of its tokens,
+/// which is about the order in which all ranks pull. A group goes through places in that order;
+/// where a rank has no more rows, places are empty.
+class PlacesInTurn {
+ public:
+  DEVICE PlacesInTurn(const Combine& call, uint32_t group)
+      : call_(call),
+        sources_(ranks() - (call.params.preparation.of_own_tokens ? 0 : 1)),
+        stride_(call.params.preparation.blocks * call.params.groups),
+        first_((block::index() - pullers_of(call.params)) * call.params.groups + group) {
+    uint32_t most = 0;
+    for (uint32_t turn = 0; turn < sources_; ++turn) most = std::max(most, rows_of(source(turn)));
+    const uint32_t all = most * sources_;
+    count_ = all <= first_ ? 0 : (all - first_ + stride_ - 1) / stride_;
+  }
+
+  DEVICE uint32_t count() const { return count_; }
+
+  /// Whether there is a row in a place below count().
+  DEVICE bool row_in(uint32_t place, uint32_t& source_rank, uint32_t& row) const {
+    const uint32_t turn = first_ + place * stride_;
+    source_rank = source(turn % sources_);
+    const uint32_t of_source = turn / sources_;
+    row = call_.tail.first_rows()[source_rank] + of_source;
+    return of_source < rows_of(source_rank);
+  }
+
+ private:
+  DEVICE uint32_t ranks() const { return call_.params.call.ranks; }
+  /// The ranks after this one, then itself.
+  DEVICE uint32_t source(uint32_t turn) const {
+    const uint32_t rank = call_.params.call.rank + 1 + turn;
+    return rank >= ranks() ? rank - ranks() : rank;
+  }
+  DEVICE uint32_t rows_of(uint32_t rank) const {
+    return call_.tail.first_rows()[rank + 1] - call_.tail.first_rows()[rank];
+  }
+
+  const Combine& call_;
+  uint32_t sources_, stride_, first_, count_;
+};
+
+/// What the warps of a group do with those rows.
+class RowsInTurn {
+ public:
+  struct Row {
+    uint32_t row, place;
+  };
+  DEVICE RowsInTurn(const Combine& call, const CombineWarp& mine)
+      : places_(call, mine.group), written_(call.shared.written[warp::index()]) {}
+
+  DEVICE bool next(Row& row) {
+    for (; place_ < places_.count(); ++place_) {
+      uint32_t source = 0;
+      if (!places_.row_in(place_, source, row.row)) continue;
+      row.place = place_++;
+      return true;
+    }
+    return false;
+  }
+
+  /// By a warp, after its part of a row. Not told after each: a release waits until memory has the
+  /// stores before it.
+  DEVICE void written(const Row& row) {
+    if (++since_said_ < kRowsSaidAtOnce) return;
+    since_said_ = 0;
+    warp::sync();
+    if (warp::lane() == 0) written_up_to(row.place + 1);
+  }
+  /// By one lane. Release: what its warp has written, for the warp that tells of it. An update, and
+  /// looked at by updates, for compute-sanitizer's racecheck takes stores and loads of shared
+  /// memory for races, whatever orders them.
+  DEVICE void written_up_to(uint32_t place) const {
+    exchange<Order::release, Scope::block>(&written_, place);
+  }
+  /// By one lane; the places after the last row are empty.
+  DEVICE void all_written() const { written_up_to(places_.count()); }
+
+ private:
+  static constexpr uint32_t kRowsSaidAtOnce = 4;
+
+  PlacesInTurn places_;
+  uint32_t& written_;
+  uint32_t place_ = 0;
+  uint32_t since_said_ = 0;  // Rows.
+};
+
+/// By each warp of a group. Rows that are copied need only its first one.
+DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
+  // What kernels before this one wrote is read by copies.
+  if (mine.fetches()) fence_async();
+  const CombineRing ring = CombineRing::of(call, mine.group);
+  if (call.params.preparation.copies()) {
+    RowsInTurn rows(call, mine);
+    if (mine.fetches() && warp::lane() == 0) RowCopier<RowsInTurn>(call, ring, rows).copy_all();
+    return;
+  }
+  sum_results(ResultsGroup{.params = call.params.preparation.results,
+                           .deadline = call.deadline,
+                           .summer = mine.summer,
+                           .summers = mine.summers,
+                           .full = ring.full,
+                           .empty = ring.empty,
+                           .stages = ring.stages},
+              RowsInTurn(call, mine));
+}
+
+/// By the warp beside the groups, whose lanes are shared out among them.
+DEVICE void tell_of_rows(const Combine& call) {
+  const CombineParams& params = call.params;
+  const uint32_t lanes = kWarpLanes / params.groups, group = warp::lane() / lanes;
+  const PlacesInTurn places(call, std::min(group, params.groups - 1));
+  const uint32_t count = group < params.groups ? places.count() : 0;
+  // The warp that copies is a group's first, those that sum are the others.
+  const uint32_t warps = CombineWarp::warps_of_group(params), first = group * warps;
+  const bool copied = params.preparation.copies();
+  const uint32_t from = copied ? first : first + 1, to = copied ? first + 1 : first + warps;
+  // Acquire: each writing warp's part of the rows in the places below.
+  const auto written = [&] {
+    uint32_t least = count;
+    for (uint32_t warp = from; warp < to; ++warp)
+      least =
+          std::min(least, fetch_or<Order::acquire, Scope::block>(&call.shared.written[warp], 0));
+    return least;
+  };
+  // The lanes of a group hold the same, which its first one finds out.
+  uint32_t told = 0;
+  while (!warp::all(told == count)) {
+    uint32_t ready = told;
+    bool going = true;
+    if (warp::lane() % lanes == 0 && told < count) {
+      Awaited what{.phase = static_cast<uint32_t>(Phase::combine_results),
+                   .rank = params.call.rank,
+                   .expected = told + 1};
+      going = wait_until(call.deadline, what, [&] {
+        ready = written();
+        what.seen = ready;
+        return ready > told;
+      });
+    }
+    if (!warp::all(going)) return;
+    ready = warp::shuffle(ready, group * lanes % kWarpLanes);
+    // What the first lanes have acquired is now everybody's, and the fence publishes it with the
+    // words after it.
+    warp::sync();
+    fence<Scope::sys>();
+    for (uint32_t place = told + warp::lane() % lanes; place < ready; place += lanes) {
+      uint32_t source = 0, row = 0;
+      if (!places.row_in(place, source, row)) continue;
+      const auto token = static_cast<uint32_t>(load_cached(params.preparation.tokens + row));
+      store<Order::relaxed, Scope::sys>(
+          params.call.control.prepared(source, token, params.call.rank), call.epoch);
+    }
+    told = ready;
+  }
+}
+
+}  // namespace tokenyard::throughput

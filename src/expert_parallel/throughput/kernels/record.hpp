@@ -1,0 +1,28 @@
+/// What a dispatch tells its host: the counts, or why there are none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "expert_parallel/throughput/kernels/control.hpp"
+
+namespace tokenyard::throughput {
+
+/// In memory that host and kernels share. Written by block 0 while rows are still under way;
+/// `epoch` last (release), read first (acquire). Followed by rows_from [ranks] and
+/// tokens_per_expert [local experts].
+struct CountsRecord {
+  uint32_t epoch;    ///< of the dispatch that these counts belong to
+  uint32_t refusal;  ///< a RefusalKind; if not none, the rest of this struct says whose fault
+  uint32_t rank;
+  uint32_t token;            ///< of format: the HelloWord
+  uint32_t id_low, id_high;  ///< of format: its value on that rank, and on rank 0
+
+  HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }
+  HOST_DEVICE uint32_t* tokens_per_expert(uint32_t ranks) { return rows_from() + ranks; }
+  static size_t bytes(uint32_t ranks, uint32_t local_experts) {
+    return sizeof(CountsRecord) + (size_t{ranks} + local_experts) * sizeof(uint32_t);
+  }
+};
+
+}  // namespace tokenyard::throughput

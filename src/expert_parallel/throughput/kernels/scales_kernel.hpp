@@ -1,0 +1,71 @@
+/// Scales, which travel beside their rows: too few bytes a row for bulk copies, so threads carry
+/// them, many rows at a time.
+#pragma once
+
+#include "expert_parallel/throughput/kernels/metadata_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// Scales that lie by rows here and there move in pieces of 16 bytes where they come in such.
+DEVICE bool scales_come_in_pieces(const DispatchParams& params) {
+  return params.call.scales.order() == ScaleOrder::rows && params.call.scales.words() % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(params.scales) % sizeof(Bytes16) == 0;
+}
+
+/// `body(token, rank, row)` for each rank that a token of the block's went to.
+template <class Body>
+DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body body) {
+  for (uint32_t rank = 0; rank < params.call.ranks; ++rank) {
+    const int32_t row = params.route[size_t{token} * params.call.ranks + rank];
+    if (row >= 0) body(rank, static_cast<uint32_t>(row));
+  }
+}
+
+/// Neighbouring threads take neighbouring pieces of a row.
+DEVICE void send_scale_pieces(const Dispatch& call, Crew crew) {
+  const DispatchParams& params = call.params;
+  const TokenRange tokens = tokens_of_block(params, block::index());
+  const uint32_t pieces = params.call.scales.words() / 4;
+  const auto* const scales = reinterpret_cast<const Bytes16*>(params.scales);
+  for (uint32_t i = crew.index; i < (tokens.end - tokens.begin) * pieces; i += crew.size) {
+    const uint32_t token = tokens.begin + i / pieces, piece = i % pieces;
+    const Bytes16 value = load_vector<Cache::read_only>(scales + size_t{token} * pieces + piece);
+    for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
+      const size_t at = size_t{row} * pieces + piece;
+      store_vector(place_on<Bytes16>(call, Place::scales, rank) + static_cast<std::ptrdiff_t>(at),
+                   value);
+    });
+  }
+}
+
+/// Neighbouring threads take neighbouring words as the receiver has them: of a row, or of a column.
+DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on, Crew crew) {
+  const DispatchParams& params = call.params;
+  const TokenRange tokens = tokens_of_block(params, block::index());
+  const uint32_t words = params.call.scales.words(), count = tokens.end - tokens.begin;
+  const bool by_rows = params.call.scales.order() == ScaleOrder::rows;
+  const auto* const scales = reinterpret_cast<const uint32_t*>(params.scales);
+  for (uint32_t i = crew.index; i < count * words; i += crew.size) {
+    const uint32_t token = tokens.begin + (by_rows ? i / words : i % count);
+    const uint32_t word = by_rows ? i % words : i / count;
+    const uint32_t value = load_cached(scales + size_t{token} * words + word);
+    for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
+      const ReceivedLayout layout = params.received(call.hellos().places(rank, rows_on[rank]));
+      // Weak: `finished` says that they have arrived.
+      store<Order::weak, Scope::sys>(place_on<uint32_t>(call, Place::scales, rank) +
+                                         static_cast<std::ptrdiff_t>(layout.scale_index(row, word)),
+                                     value);
+    });
+  }
+}
+
+/// By all warps that move no rows, once the block knows where its tokens go. `rows_on`: [ranks].
+DEVICE void send_scales(const Dispatch& call, const uint32_t* rows_on) {
+  if (call.params.call.scales.words() == 0) return;
+  if (scales_come_in_pieces(call.params))
+    send_scale_pieces(call, call.others());
+  else
+    send_scale_words(call, rows_on, call.others());
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,192 @@
+/// How a block sums results to one for each received row. Its warps work in groups: the first warp
+/// of a group fetches the results of a row into the group's ring, a lane a pick, and the others add
+/// them up. Of a row that has more picks than a warp has lanes, they take 32 after 32.
+///
+/// `Rows` says which rows a group sums, the same to each of its warps:
+///
+///     next(row)        the next one's `row.row`, among other things; false if there is none
+///     written(row)     by each summing warp, once its part of the row is written
+///     all_written()    by one lane of it: the same of all rows
+#pragma once
+
+#include "device/apart.hpp"
+#include "device/device.hpp"
+#include "expert_parallel/throughput/kernels/phase.hpp"
+#include "expert_parallel/throughput/kernels/results.hpp"
+#include "expert_parallel/throughput/kernels/row_sums_kernel.hpp"
+
+namespace tokenyard::throughput {
+
+/// A warp's place in its group, and what the group shares.
+struct ResultsGroup {
+  const ResultsParams& params;
+  const CallDeadline& deadline;
+  uint32_t summer, summers;  ///< summer: of the group's; `summers`: the warp that fetches
+  Completion* full;          ///< [stages]
+  Completion* empty;         ///< [stages] arrived at by every lane that sums
+  std::byte* stages;         ///< [stages][stage_bytes]
+
+  DEVICE bool fetches() const { return summer == summers; }
+  DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {
+    Awaited what{.phase = static_cast<uint32_t>(phase),
+                 .rank = 0,
+                 .expected = lap + 1,
+                 .seen = lap,
+                 .from_rank = false};  // From this rank's own warps.
+    return wait_until(deadline, what, [&] { return completion.done(lap & 1); });
+  }
+  /// By all lanes: whether so many stages from `at` on have been summed.
+  DEVICE bool await_summed(RingPosition at, uint32_t stages_wanted) const {
+    return await_free(at, stages_wanted, params.plan.stages, [&](uint32_t stage, uint32_t lap) {
+      return await_stage(Phase::combine_stage, empty[stage], lap);
+    });
+  }
+
+  /// `body(row, slot)` for each row, by all lanes, until it is false. `slot`: of this lane's pick
+  /// of the first 32; the next row's is on its way meanwhile.
+  template <class Rows, class Body>
+  DEVICE bool each_row(Rows& rows, Body body) const {
+    typename Rows::Row coming{};
+    bool more = rows.next(coming);
+    int32_t coming_slot = more ? slot_of(coming.row, 0) : -1;
+    while (more) {
+      const typename Rows::Row row = coming;
+      const int32_t slot = coming_slot;
+      more = rows.next(coming);
+      if (more) coming_slot = slot_of(coming.row, 0);
+      if (!body(row, slot)) return false;
+    }
+    return true;
+  }
+
+  /// Of this lane's pick of the row's, counted from `first_pick` on: its place, or -1.
+  DEVICE int32_t slot_of(uint32_t row, uint32_t first_pick) const {
+    const uint32_t pick = first_pick + warp::lane();
+    if (pick >= params.topk) return -1;
+    return load_cached(params.slots + size_t{row} * params.topk + pick);
+  }
+
+  /// And its weight, where results have weights.
+  DEVICE float weight_of(uint32_t row, uint32_t first_pick, int32_t slot) const {
+    if (params.weights == nullptr || slot < 0) return 1;
+    return params.weights[size_t{row} * params.topk + first_pick + warp::lane()];
+  }
+};
+
+/// The fetching warp. Returns once every load has landed, or the call has failed and those that
+/// were started have.
+template <class Rows>
+DEVICE void fetch_results(const ResultsGroup& group, Rows& rows) {
+  const ResultsParams& params = group.params;
+  const StagePlan& plan = params.plan;
+  RingPosition at;
+  group.each_row(rows, [&](const typename Rows::Row& row, int32_t first_slot) {
+    const uint32_t first_wanted = warp::ballot(first_slot >= 0);
+    for (uint32_t segment = 0; segment < plan.segments; ++segment) {
+      const uint32_t bytes = plan.bytes_of(segment, params.row_bytes);
+      int32_t slot = first_slot;
+      uint32_t wanted = first_wanted;
+      for (uint32_t first = 0;;) {
+        // A row may have more picks than the ring has stages: they take turns, so that stages of
+        // earlier turns are waited for only, never this turn's own.
+        for (uint32_t left = wanted; left != 0;) {
+          const uint32_t nth = population(left & lanes_below());
+          const bool mine = (left >> warp::lane() & 1) != 0 && nth < plan.stages;
+          const uint32_t taken = warp::ballot(mine);
+          if (!group.await_summed(at, population(taken))) return false;
+          if (mine) {
+            RingPosition stage = at;
+            stage.advance(nth, plan.stages);
+            Completion& full = group.full[stage.stage];
+            full.arrive_expect(bytes);
+            bulk::load(group.stages + stage.stage * plan.stage_bytes,
+                       params.y + static_cast<size_t>(slot) * params.row_bytes +
+                           segment * plan.segment_bytes,
+                       bytes, full);
+          }
+          at.advance(population(taken), plan.stages);
+          left &= ~taken;
+        }
+        first += kWarpLanes;
+        if (first >= params.topk) break;
+        slot = group.slot_of(row.row, first);
+        wanted = warp::ballot(slot >= 0);
+      }
+    }
+    return true;
+  });
+  if (warp::lane() == 0) let_loads_land(group.full, at, plan.stages);
+  warp::sync();
+}
+
+/// By each summing warp, for rows of one type. False if the call has failed.
+template <class Piece, class Rows>
+DEVICE bool add_results(const ResultsGroup& group, Rows& rows) {
+  const ResultsParams& params = group.params;
+  const StagePlan& plan = params.plan;
+  SumLane lane{.first = group.summer * kWarpLanes + warp::lane(),
+               .stride = group.summers * kWarpLanes,
+               .pieces = 0};
+  RingPosition at;
+  Sums<Piece> sums;
+  return group.each_row(rows, [&](const typename Rows::Row& row, int32_t first_slot) {
+    const uint32_t first_there = warp::ballot(first_slot >= 0);
+    const float first_weight = group.weight_of(row.row, 0, first_slot);
+    for (uint32_t segment = 0; segment < plan.segments; ++segment) {
+      lane.pieces = plan.bytes_of(segment, params.row_bytes) / sizeof(Bytes16);
+      sums.clear();
+      uint32_t there = first_there;
+      float weight = first_weight;
+      for (uint32_t first = 0;;) {
+        for (uint32_t left = there; left != 0; left &= left - 1) {
+          if (!warp::all(group.await_stage(Phase::combine_load, group.full[at.stage], at.lap)))
+            return false;
+          const auto* const result =
+              reinterpret_cast<const Bytes16*>(group.stages + at.stage * plan.stage_bytes);
+          if (params.weights == nullptr)
+            sums.add_row(result, lane);
+          else
+            sums.add_row_scaled(result, warp::shuffle(weight, first_bit(left)), lane);
+          warp::sync();
+          group.empty[at.stage].arrive();
+          at.advance(1, plan.stages);
+        }
+        first += kWarpLanes;
+        if (first >= params.topk) break;
+        const int32_t slot = group.slot_of(row.row, first);
+        there = warp::ballot(slot >= 0);
+        weight = group.weight_of(row.row, first, slot);
+      }
+      sums.write(reinterpret_cast<Bytes16*>(params.to + size_t{row.row} * params.row_bytes +
+                                            segment * plan.segment_bytes),
+                 lane);
+    }
+    rows.written(row);
+    return true;
+  });
+}
+
+template <class Rows>
+DEVICE bool add_results_of_type(const ResultsGroup& group, Rows& rows) {
+  switch (group.params.type) {
+    case ElementType::fp16:
+      return add_results<Fp16Piece>(group, rows);
+    case ElementType::fp32:
+      return add_results<Fp32Piece>(group, rows);
+    default:
+      return add_results<Bf16Piece>(group, rows);
+  }
+}
+
+/// By each warp of a group.
+template <class Rows>
+DEVICE void sum_results(const ResultsGroup& group, Rows rows) {
+  if (group.fetches()) {
+    fetch_results(group, rows);
+  } else if (add_results_of_type(group, rows)) {
+    warp::sync();
+    if (warp::lane() == 0) rows.all_written();
+  }
+}
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,249 @@
+// Suite `low_latency`: batches under adversarial delivery, schedules and memory, every result
+// compared bit for bit; hooks, two batches under way, payloads that look like empty staging, and
+// ranks that stop in the middle: then the others must be exact without, and mask nobody else.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "expert_parallel/low_latency/checks.hpp"
+#include "expert_parallel/low_latency/survivors.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using simulation::Random;
+using simulation::SeedRun;
+
+/// How a pair of batches is made.
+enum class Pattern : uint32_t { one_after_the_other, hooks, two_under_way };
+constexpr uint32_t kPatterns = 3;
+
+struct Drawn {
+  LowLatencyCase first;
+  std::vector<uint32_t> sms;                ///< [ranks]
+  std::vector<std::vector<Pattern>> pairs;  ///< [ranks]
+  std::vector<uint32_t> early_weights;      ///< [batches], each as a LowLatencyCase has it
+  bool all_ones = false;                    ///< in the payload
+  bool measured = false;
+  /// Shorter than a healthy exchange may take, if there is one: two ranks, each of which may find
+  /// the other missing at any step.
+  std::optional<std::chrono::nanoseconds> deadline;
+  std::optional<uint32_t> absent;  ///< a rank that the others mask at once, and that calls nothing
+};
+
+/// Far beyond the slowest delivery that a seed draws: only who is silent may be masked.
+constexpr std::chrono::milliseconds kTimeout{100};
+
+Drawn draw(SeedRun& run) {
+  Random& random = run.random;
+  Drawn drawn;
+  LowLatencyCase& first = drawn.first;
+  Shape& shape = first.shape;
+  const bool impatient = random.chance(256);
+  const uint32_t ranks = random.chance(64) ? random.between(5, 8) : random.between(1, 4);
+  shape.ranks = run.option("ranks", impatient ? 2 : ranks);
+  // Mostly as many on each rank.
+  const uint32_t experts = random.chance(256) ? random.between(shape.ranks, 3 * shape.ranks)
+                                              : shape.ranks * random.between(1, 3);
+  shape.experts = run.option("experts", experts);
+  const uint32_t most = std::min(shape.experts, random.chance(64) ? 12u : 4u);
+  // Of eight picks, ids are read in pieces.
+  const uint32_t topk = shape.experts >= 8 && random.chance(200) ? 8 : random.between(1, most);
+  shape.topk = run.option("topk", topk);
+  shape.hidden = run.option("hidden", 32 * (random.chance(96) ? random.between(8, 40) : 1));
+  // Enough for warps to have more than one turn of ids and weights, and blocks of tokens.
+  const uint32_t tokens_end = shape.ranks <= 3 && random.chance(impatient ? 768 : 96) ? 14 : 4;
+  // So many that blocks share what is sent of a token.
+  const bool many_blocks =
+      shape.ranks == 2 && tokens_end == 4 && random.chance(impatient ? 512 : 128);
+  for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+    first.tokens.push_back(random.chance(128) ? 0 : random.below(tokens_end));
+    drawn.sms.push_back(many_blocks ? random.between(8, 20) : random.between(2, 4));
+  }
+  run.option("tokens", fmt::format("{}", first.tokens));
+  run.option("sms", fmt::format("{}", drawn.sms));
+  first.picking.none = run.option("none", random.below(3) * 0.25);
+  first.picking.one_expert = run.option("one_expert", random.chance(64));
+  first.rows = static_cast<LowLatencyRows>(run.option("rows", random.below(4)));
+  first.given_fp8 =
+      run.option("given_fp8", first.rows != LowLatencyRows::bf16 && random.chance(256));
+  first.logfmt = run.option("logfmt", random.chance(192));
+  first.seed = static_cast<uint32_t>(random.next());
+  drawn.all_ones = run.option("all_ones", random.chance(256));
+  drawn.measured = run.option("measured", random.chance(192));
+  if (random.chance(192)) {
+    first.mistaken = run.option("mistaken", random.below(shape.ranks));
+    first.picking.none = std::max(first.picking.none, 0.25);
+  }
+  // Mostly such that it passes while ids come: then some blocks have them and others do not.
+  if (impatient)
+    drawn.deadline = std::chrono::nanoseconds(
+        run.option("deadline_ns",
+                   random.chance(256) ? 1u << random.between(8, 16) : random.between(2, 10) << 10));
+  else if (shape.ranks > 2 && random.chance(128))
+    drawn.absent = run.option("absent", random.below(shape.ranks));
+  // Ranks need not make their batches alike: one that receives later reads what it was sent later.
+  const bool alike = run.option("alike", random.chance(768));
+  const auto pattern = [&] { return static_cast<Pattern>(random.below(kPatterns)); };
+  drawn.pairs.resize(shape.ranks);
+  // Whoever has a dispatch's rows knows that their sender has emptied what it got two combines
+  // before: a look for room adds the order of memory alone, and few batches show where that lacks.
+  const uint32_t pairs = random.between(1, 4);
+  for (uint32_t i = 0; i < pairs; ++i) {
+    const Pattern first_rank = pattern();
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank)
+      drawn.pairs[rank].push_back(alike || rank == 0 ? first_rank : pattern());
+  }
+  // Each rank as it likes, for each batch.
+  const bool some_early = random.chance(640);
+  for (uint32_t batch = 0; batch < 2 * pairs; ++batch)
+    drawn.early_weights.push_back(!some_early          ? 0
+                                  : random.chance(256) ? ~0u
+                                                       : random.below(1 << shape.ranks));
+  run.option("early_weights", fmt::format("{}", drawn.early_weights));
+  return drawn;
+}
+
+/// What a rank's calls measure where they are asked to.
+class Measures {
+ public:
+  Measures(World& world, const Shape& shape)
+      : rank_(world.rank()),
+        rows_(world.accelerator(), std::vector<int32_t>(shape.local_experts(world.rank()))),
+        waited_(world.accelerator(), std::vector<uint64_t>(shape.ranks)),
+        spans_(world.accelerator(), {kNever, 0, kNever, 0}),
+        expected_rows_(shape.local_experts(world.rank())) {}
+
+  /// A batch whose calls have not been made.
+  void ask(SurvivorBatch& batch, const LowLatencyCase& of) {
+    batch.call.rows_total = rows_.data();
+    batch.call.waited_cycles = waited_.data();
+    batch.call.span_ns = spans_.data();
+    const std::vector<int32_t> counts = expected_batch(of.shape, of.draw(), rank_).counts;
+    for (size_t expert = 0; expert < counts.size(); ++expert)
+      expected_rows_[expert] += counts[expert];
+  }
+  /// After the last of them.
+  void require_true(bool all_live) const {
+    const std::vector<uint64_t> spans = spans_.read();
+    const std::vector<uint64_t> waited = waited_.read();
+    std::string text = all_live ? difference("rows_total", rows_.read(), expected_rows_) : "";
+    if (all_live && std::count(waited.begin(), waited.end(), 0) != 0)
+      text += "no time until a rank's ids came; ";
+    if (!(spans[0] <= spans[1])) text += "calls that end before they begin; ";
+    if (spans[2] > spans[3] && (spans[2] != kNever || spans[3] != 0))
+      text += "receives that end before they begin; ";
+    if (!text.empty()) throw WrongBatch(fmt::format("rank {} measures {}", rank_, text));
+  }
+
+ private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint32_t rank_;
+  DeviceArray<int32_t> rows_;
+  DeviceArray<uint64_t> waited_, spans_;
+  std::vector<int32_t> expected_rows_;
+};
+
+/// One rank's program.
+void exchange_on(World& world, const Drawn& drawn, std::optional<uint32_t> stopped) {
+  LowLatency exchange(world, drawn.first.options());
+  LowLatencyCase of = drawn.first;
+  of.sms = drawn.sms[world.rank()];
+  if (drawn.deadline) stopped = 1 - world.rank();
+  if (drawn.absent) {
+    if (world.rank() == *drawn.absent) return;
+    stopped = drawn.absent;
+    exchange.update_mask(*stopped, true);
+  }
+  Survivor survivor(exchange, stopped);
+  Measures measures(world, of.shape);
+  auto early_weights = drawn.early_weights.begin();
+  const auto next_batch = [&] {
+    of.early_weights = *early_weights++;
+    of.seed += 1;
+    return of;
+  };
+  for (const Pattern pattern : drawn.pairs[world.rank()]) {
+    const LowLatencyCase of_one = next_batch(), of_other = next_batch();
+    SurvivorBatch one(survivor, of_one, drawn.all_ones), other(survivor, of_other, drawn.all_ones);
+    if (drawn.measured) {
+      measures.ask(one, of_one);
+      measures.ask(other, of_other);
+    }
+    one.call.timeout = other.call.timeout = drawn.deadline;
+    if (pattern == Pattern::two_under_way) {
+      overlap(one, other);
+      continue;
+    }
+    const bool hooks = pattern == Pattern::hooks;
+    one.dispatch(hooks);
+    if (hooks) one.receive_dispatch();
+    one.combine(hooks);
+    if (hooks) one.receive_combine();
+    other.dispatch(false);
+    other.combine(false);
+  }
+  survivor.require_only_the_stopped_masked();
+  if (drawn.measured) measures.require_true(!stopped);
+}
+
+constexpr size_t kArenaBytes = size_t{2} << 20;
+/// That a rank of a pair of batches takes, more or less.
+constexpr uint32_t kStepsARank = 12000;
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  simulated::Options options{
+      .ranks = drawn.first.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kTimeout};
+  std::optional<uint32_t> stopped;
+  if (options.ranks > 1 && !drawn.deadline && !drawn.absent && run.random.chance(320)) {
+    // Nobody knows how many steps the run will take. Of its batches one is as good as another; at
+    // any size, the stop comes near its beginning.
+    const auto pairs = static_cast<uint32_t>(drawn.pairs.front().size());
+    const uint32_t most = run.random.chance(768) ? options.ranks * pairs * kStepsARank
+                                                 : 1u << run.random.between(8, 15);
+    const uint64_t after = run.random.below(most);
+    stopped = run.option("stops", run.random.below(options.ranks));
+    options.stop =
+        simulation::RankStop{.rank = *stopped,
+                             .after_steps = run.option("after_steps", after),
+                             .fate = static_cast<simulation::InFlight>(run.random.below(3))};
+    options.stop_is_noticed = run.option("noticed", run.random.chance(512));
+  }
+  const simulated::Result result =
+      simulated::run(run, options, [&](World& world) { exchange_on(world, drawn, stopped); });
+  // Objects are made together: without that rank there is none.
+  result.require_clean_after(options.stop);
+}
+
+/// Deadline::fail publishes its report so, and dispatch what it says of ids.
+constexpr const char* kOwnHost =
+    "is between a rank's kernel and its own host code, which is not instrumented";
+constexpr const char* kMorePatience =
+    "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
+constexpr const char* kOnlyReported =
+    "a combine adds what its blocks' first threads have waited, which may be nothing";
+constexpr const char* kEmptiedLater =
+    "places of a token that nobody knows to be finished are emptied after the vote, as others are";
+constexpr const char* kEarlyEnd =
+    "a block's end is told by its first thread, whose own may be early";
+constexpr const char* kMorePulses = "pulses at every look are more than anybody needs, and no less";
+
+const bool registered = simulation::add_suite(
+    {.name = "low_latency",
+     .what = "batches of few tokens, hooks and masks, exact under adversarial delivery",
+     .run = run_suite,
+     .explained = {{simulation::Fault::release_made_relaxed, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
+                   {simulation::Fault::sys_made_gpu, "ids_kernel.hpp:60", kOwnHost},
+                   {simulation::Fault::release_made_relaxed, "ids_kernel.hpp:68", kOwnHost},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:181", kEarlyEnd},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:41", kMorePatience},
+                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:54", kMorePulses}},
+     .seeds = 2000});
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,172 @@
+// Suite `low_latency_late`: a rank that is later than the deadline, in a dispatch or in a combine.
+// The others must be exact without it while it still sends, whatever it sends, and with it once all
+// have restarted at an epoch that they agreed on, whoever had sent meanwhile what nobody received.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "expert_parallel/low_latency/replay.hpp"
+#include "expert_parallel/low_latency/survivors.hpp"
+#include "simulation/suite.hpp"
+#include "world/simulated.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+using simulation::Random;
+using simulation::SeedRun;
+
+struct Drawn {
+  LowLatencyCase of;
+  std::vector<uint32_t> sms;  ///< [ranks]
+  uint32_t late = 0;
+  bool in_combine = false;                      ///< else in the dispatch before
+  uint32_t before = 1, without = 1, after = 1;  ///< whole batches
+  uint32_t abandons = 0;  ///< bit r: rank r has sent a batch before the restart, and drops it
+};
+
+/// Far beyond the slowest delivery that a seed draws, so that nobody else is late.
+constexpr std::chrono::milliseconds kTimeout{100};
+/// Of the world: a rank that gives up on another takes some timeouts of the calls for it.
+constexpr std::chrono::seconds kPatience{100};
+
+Drawn draw(SeedRun& run) {
+  Random& random = run.random;
+  Drawn drawn;
+  LowLatencyCase& of = drawn.of;
+  of.shape.ranks = run.option("ranks", random.between(2, 3));
+  of.shape.experts = run.option("experts", random.between(of.shape.ranks, 2 * of.shape.ranks));
+  of.shape.topk = run.option("topk", random.between(1, std::min(of.shape.experts, 3u)));
+  of.shape.hidden = 32;
+  for (uint32_t rank = 0; rank < of.shape.ranks; ++rank) {
+    of.tokens.push_back(random.below(4));
+    drawn.sms.push_back(random.between(2, 3));
+  }
+  run.option("tokens", fmt::format("{}", of.tokens));
+  run.option("sms", fmt::format("{}", drawn.sms));
+  of.rows = run.option("fp8", random.chance(512)) ? LowLatencyRows::fp8 : LowLatencyRows::bf16;
+  of.hooks = run.option("hooks", random.chance(512));
+  of.early_weights = run.option("early_weights", random.below(1 << of.shape.ranks));
+  of.seed = static_cast<uint32_t>(random.next());
+  if (random.chance(256)) {
+    of.mistaken = run.option("mistaken", random.below(of.shape.ranks));
+    of.picking.none = 0.25;
+  }
+  drawn.late = run.option("late", random.below(of.shape.ranks));
+  drawn.in_combine = run.option("in_combine", random.chance(512));
+  drawn.before = run.option("before", random.below(2));
+  drawn.without = run.option("without", random.below(3));
+  drawn.after = run.option("after", random.between(1, 2));
+  drawn.abandons = run.option("abandons", random.below(1 << of.shape.ranks));
+  return drawn;
+}
+
+/// One rank's program.
+class Program {
+ public:
+  Program(World& world, const Drawn& drawn)
+      : world_(world), drawn_(drawn), of_(drawn.of), exchange_(world, drawn.of.options()) {
+    of_.sms = drawn.sms[world.rank()];
+  }
+
+  void run() {
+    for (uint32_t batch = 0; batch < drawn_.before; ++batch) whole_batch({});
+    if (!exchange_.masked().empty())
+      throw WrongBatch("somebody was masked before anybody was late");
+    late_batch();
+    if (!is_late())
+      for (uint32_t batch = 0; batch < drawn_.without; ++batch) whole_batch({drawn_.late});
+    if (drawn_.abandons >> world_.rank() & 1) abandon_batch();
+    await_calls(exchange_, of_);
+    exchange_.restart(agreed_epoch(exchange_));
+    world_.barrier("all have restarted");
+    of_.seed = drawn_.of.seed + 100;
+    for (uint32_t batch = 0; batch < drawn_.after; ++batch) whole_batch({});
+    if (!exchange_.masked().empty()) throw WrongBatch("somebody was masked after the restart");
+    exchange_.close();
+  }
+
+ private:
+  bool is_late() const { return world_.rank() == drawn_.late; }
+  void require_none(const std::string& difference) const {
+    if (!difference.empty())
+      throw WrongBatch(fmt::format("rank {} batch {}: {}", world_.rank(), of_.seed - drawn_.of.seed,
+                                   difference));
+  }
+  /// The others are past their deadlines when this returns on the late rank.
+  void await_their_patience() { world_.barrier("the others have given up"); }
+
+  void whole_batch(const std::set<uint32_t>& without) {
+    require_none(difference_after_batch(exchange_, of_, of_.draw(), without));
+    ++of_.seed;
+  }
+
+  void abandon_batch() {
+    const Tokens mine = of_.draw()[world_.rank()];
+    const LowLatencyTokens tokens(world_, of_, of_.given(mine, world_.rank()));
+    exchange_.dispatch(tokens.input(), {.timeout = kTimeout, .sms = of_.sms, .hook = true});
+    await_calls(exchange_, of_);
+  }
+
+  void late_batch() {
+    const std::vector<Tokens> all = of_.draw();
+    const Tokens& mine = all[world_.rank()];
+    const LowLatencyTokens tokens(world_, of_, of_.given(mine, world_.rank()));
+    const std::set<uint32_t> without{drawn_.late};
+    const std::set<uint32_t> absent = drawn_.in_combine ? std::set<uint32_t>{} : without;
+    const LowLatencyCall call{.timeout = kTimeout, .sms = of_.sms, .hook = of_.hooks};
+    const auto give_up = [&](bool combines) {
+      if (drawn_.in_combine == combines) await_their_patience();
+    };
+    if (is_late()) give_up(false);
+    const LowLatencyReceived received = exchange_.dispatch(tokens.input(), call);
+    if (of_.hooks) exchange_.receive(received.handle);
+    await_calls(exchange_, of_);
+    // What the late rank gets, the others sent before they gave up, or not.
+    if (!is_late())
+      require_none(difference_after_dispatch(exchange_, of_, all, received, absent));
+    else if (drawn_.in_combine)
+      require_none(difference_after_dispatch(exchange_, of_, all, received));
+    if (!is_late()) give_up(false);
+    if (is_late()) give_up(true);
+    void* const y = exchange_.combine_buffer(received.handle);
+    run_experts(exchange_, of_, all, y, absent);
+    const CombineOnDevice combined(exchange_, of_, mine);
+    exchange_.combine(combined.what(y, tokens), received.handle, call);
+    if (of_.hooks) exchange_.receive(received.handle);
+    await_calls(exchange_, of_);
+    if (!is_late()) {
+      require_none(difference_after_combine(exchange_, of_, mine, combined, without));
+      for (const MaskedRank& masked : exchange_.masked())
+        if (masked.rank != drawn_.late)
+          throw WrongBatch(fmt::format("rank {} masks rank {}, which is not late: {}",
+                                       world_.rank(), masked.rank, masked.phase));
+      // Who needed none of its sums has not noticed.
+      exchange_.update_mask(drawn_.late, true);
+      give_up(true);
+    }
+    ++of_.seed;
+  }
+
+  World& world_;
+  const Drawn& drawn_;
+  LowLatencyCase of_;
+  LowLatency exchange_;
+};
+
+constexpr size_t kArenaBytes = size_t{2} << 20;
+
+void run_suite(SeedRun& run) {
+  const Drawn drawn = draw(run);
+  const simulated::Options options{
+      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kPatience};
+  simulated::run(run, options, [&](World& world) { Program(world, drawn).run(); }).require_clean();
+}
+
+const bool registered = simulation::add_suite(
+    {.name = "low_latency_late",
+     .what = "ranks that are late are masked, and come back at an epoch agreed on",
+     .run = run_suite,
+     .seeds = 2000});
+
+}  // namespace
+}  // namespace tokenyard::test

@@ -1,0 +1,353 @@
+"""Breaks the rules of the low-latency protocol one at a time and asks the simulator to notice.
+
+`./run simulate --mutants` weakens accesses to memory. What it cannot break is what the protocol
+says of values: that no payload looks like empty staging, that places are emptied, that parities
+alternate, that words of another epoch are not taken, that blocks agree. Here each such line is
+changed in a copy of the kernels, which is compiled into a simulator of its own.
+
+    python3 tests/expert_parallel/low_latency/rules.py BUILD [--seeds 2000] [--budget 240]
+        [--jobs 2] [--only TEXT]
+    python3 tests/expert_parallel/low_latency/rules.py --lines    # only: is each line there?
+
+BUILD is a build tree made with Ninja and TOKENYARD_UNITY=OFF in which `simulate` is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path("src/expert_parallel/low_latency/kernels")
+KERNELS = ("dispatch_host.cpp", "combine_host.cpp")
+"""In the build tree's folder of the same name (tokenyard_kernels of cmake/Parts.cmake)."""
+SHARE = 20
+"""Of the seeds, at a time."""
+HANG_S = 180
+"""After which the simulator takes a seed for one that hangs, which is as good as one that fails."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line of the kernels that keeps a promise, and what it is without it."""
+
+    broken: str
+    file: str
+    line: str
+    instead: str
+    suite: str = "low_latency"
+
+
+RULES = (
+    Rule(
+        "a payload may hold the sentinel",
+        "protocol.hpp",
+        "return word == kEmpty ? nans : word;",
+        "return nans == 0 ? nans : word;",
+    ),
+    Rule(
+        "a place that was read is not emptied",
+        "take_kernel.hpp",
+        "store<Order::relaxed, Scope::sys>(staged, empty_piece());",
+        "static_cast<void>(staged);",
+    ),
+    Rule(
+        "a place is emptied of all but its first word",
+        "take_kernel.hpp",
+        "store<Order::relaxed, Scope::sys>(staged, empty_piece());",
+        "store<Order::relaxed, Scope::sys>(staged, Bytes16{{0, kEmpty, kEmpty, kEmpty}});",
+    ),
+    Rule(
+        "both parities are one",
+        "protocol.hpp",
+        "return epoch & 1;",
+        "return epoch & 0;",
+    ),
+    Rule(
+        "ranks swap parities",
+        "vigil_kernel.hpp",
+        "return parity_of(epoch());",
+        "return parity_of(epoch() + params.rank);",
+    ),
+    Rule(
+        "a buffer is written an epoch before it is drained",
+        "call_kernel.hpp",
+        "return call.epoch() - 2;",
+        "return call.epoch() - 3;",
+    ),
+    Rule(
+        "a rank says that it has drained what it only begins to read",
+        "call_kernel.hpp",
+        "Drained{received(Kind::dispatch), received(Kind::combine)}",
+        "Drained{received(Kind::dispatch) + 1, received(Kind::combine) + 1}",
+    ),
+    Rule(
+        "sums are sent whether there is room or not",
+        "send_sums_kernel.hpp",
+        "const bool some_closed = open_call(begun, look, sums);",
+        "const bool some_closed = open_call(begun, look, false);",
+    ),
+    Rule(
+        "ids of another epoch are taken",
+        "row_bitmap_kernel.hpp",
+        "return packed.stamp() == awaited;",
+        "return packed.stamp().word != 0;",
+    ),
+    Rule(
+        "ids in another format are taken",
+        "row_bitmap_kernel.hpp",
+        "return packed.stamp() == awaited;",
+        "return packed.stamp().epoch() == awaited.epoch();",
+        suite="low_latency_formats",
+    ),
+    Rule(
+        "nobody looks for what came in another format",
+        "vigil_kernel.hpp",
+        "const Difference found = difference();",
+        "const Difference found{};",
+        suite="low_latency_formats",
+    ),
+    Rule(
+        "the host is told of any pick that is no expert, and not of the first",
+        "ids_kernel.hpp",
+        "fetch_max<Order::relaxed, Scope::gpu>(first, ~pick);",
+        "exchange<Order::relaxed, Scope::gpu>(first, ~pick);",
+    ),
+    Rule(
+        "what is noted while another tells the host is told by nobody",
+        "ids_kernel.hpp",
+        "noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);",
+        "exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 0);",
+    ),
+    Rule(
+        "weights of another epoch are taken",
+        "send_sums_kernel.hpp",
+        "return told.epoch == call.dispatched;",
+        "return told.epoch != 0;",
+    ),
+    Rule(
+        "weights that lay there early are taken, whatever their epoch",
+        "send_sums_kernel.hpp",
+        "waits = has_row() && !is_alone(all) && early_.epoch != call.dispatched;",
+        "waits = has_row() && !is_alone(all) && early_.epoch == 0;",
+    ),
+    Rule(
+        "weights are looked for where another batch's lie",
+        "send_sums_kernel.hpp",
+        "const Stamped told = one.epoch == call.dispatched ? one : other;",
+        "const Stamped told = one;",
+    ),
+    Rule(
+        "weights of both batches lie in one place",
+        "window.hpp",
+        "return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;",
+        "return weights_ + size_t{slot(batch & 0, source, token)} * weights_bytes_;",
+    ),
+    Rule(
+        "a batch's weights are told under the epoch before",
+        "send_rows_kernel.hpp",
+        "params.batch, common.rank) + at, call_.call.epoch(),",
+        "params.batch, common.rank) + at, call_.call.epoch() - 1,",
+    ),
+    Rule(
+        "a row that is alone is weighed twice",
+        "send_sums_kernel.hpp",
+        "row.weight = is_alone(all) ? 1 : std::bit_cast<float>(early_.value);",
+        "row.weight = std::bit_cast<float>(early_.value);",
+    ),
+    Rule(
+        "a row that is alone is weighed by nobody",
+        "add_sums_kernel.hpp",
+        ".weight = picked == 1 ? pick.row.weight : 1.0f};",
+        ".weight = 1.0f};",
+    ),
+    Rule(
+        "an owner keeps no weights of rows that come as they are",
+        "send_rows_kernel.hpp",
+        "params.out.weights[at] = weight;",
+        "if (rank == common.rank) params.out.weights[at] = weight;",
+    ),
+    Rule(
+        "rows behind one that needs no weight wait for none either",
+        "send_sums_kernel.hpp",
+        "const bool alone = first && !some_closed && group.hoists();",
+        "const bool alone = !some_closed && group.hoists();",
+    ),
+    Rule(
+        "weights are awaited of tokens whose sums have left",
+        "send_sums_kernel.hpp",
+        "const bool weighed = group.is_weighed() && (stays || !some_closed);",
+        "const bool weighed = group.is_weighed() && !some_closed;",
+        suite="low_latency_reuse",
+    ),
+    Rule(
+        "a span counts as finished before it is said what it lacks",
+        "add_sums_kernel.hpp",
+        "warp::once([&] { return fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost); });",
+        "if (warp::lane() == kWarpLanes - 1)\n"
+        "      fetch_or<Order::relaxed, Scope::block>(&plan.outcome, lost);",
+    ),
+    Rule(
+        "a row planned first is weighed where it would have been",
+        "send_sums_kernel.hpp",
+        "hoisted_ == 1u << warp::lane() ? 0 : (all & lanes_below()) | hoisted_;",
+        "hoisted_ == 1u << warp::lane() ? 0 : all & lanes_below();",
+    ),
+    Rule(
+        "a block goes by what it holds, whatever the verdict",
+        "receive_rows_kernel.hpp",
+        "differs |= proposal.verdict() != proposal.mine;",
+        "differs |= proposal.verdict() == Verdict::open;",
+    ),
+    Rule(
+        "places are emptied before the vote",
+        "add_sums_kernel.hpp",
+        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);",
+        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);\n"
+        "  empty_places(call, tokens, shares, tokens_emptied);",
+    ),
+    Rule(
+        "what was emptied before the vote stays so when it fails",
+        "add_sums_kernel.hpp",
+        "shares.fill_again();",
+        "",
+    ),
+    Rule(
+        "a token's places are emptied when one of its spans is finished",
+        "add_sums_kernel.hpp",
+        "if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;",
+        "if (load<Order::relaxed, Scope::block>(&plan.outcome) == 0) return;",
+    ),
+)
+
+
+def break_rule(rule: Rule, sources: Path) -> None:
+    path = sources / rule.file
+    text = path.read_text()
+    times = text.count(rule.line)
+    if times != 1:
+        raise SystemExit(f"{rule.file}: there {times} times, not once: {rule.line}")
+    path.write_text(text.replace(rule.line, rule.instead))
+
+
+def copy_of_kernels(rule: Rule, scratch: Path) -> None:
+    """The kernels with the rule broken."""
+    shutil.copytree(ROOT / FOLDER, scratch / FOLDER)
+    break_rule(rule, scratch / FOLDER)
+
+
+def compile_commands(build: Path) -> dict[str, list[str]]:
+    """How the build compiles each instrumented kernel, without its output and its source."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        source = Path(entry["file"])
+        if (
+            source.parent == build / FOLDER
+            and source.name in KERNELS
+            and "-fsanitize=thread" in entry["command"]
+        ):
+            words = shlex.split(entry["command"])
+            cut = words.index("-o")
+            found[source.name] = words[:cut]
+    if set(found) != set(KERNELS):
+        raise SystemExit(f"{build}: no instrumented kernels of {FOLDER} (TOKENYARD_UNITY=OFF?)")
+    return found
+
+
+def link_command(build: Path) -> str:
+    """How the build links its simulator."""
+    listing = subprocess.run(
+        ["ninja", "-C", build, "-t", "commands", "tests/simulate"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    command = listing.stdout.splitlines()[-1].removeprefix(": && ")
+    return command.split(" && ")[0]
+
+
+def simulator(rule: Rule, build: Path, scratch: Path) -> Path:
+    """A simulator whose kernels break the rule."""
+    copy_of_kernels(rule, scratch)
+    running = []
+    for name, command in compile_commands(build).items():
+        words = [*command, "-Wno-error", f"-I{scratch}/src", "-o", f"{scratch}/{name}.o"]
+        # The copy's folder comes before the tree's own.
+        first = next(i for i, word in enumerate(words) if word.startswith("-I"))
+        words.insert(first, words.pop(words.index(f"-I{scratch}/src")))
+        running.append(subprocess.Popen([*words, "-c", build / FOLDER / name], cwd=build))
+    if any(process.wait() != 0 for process in running):
+        raise SystemExit(f"does not compile: {rule.broken}")
+    program = scratch / "simulate"
+    objects = " ".join(str(scratch / f"{name}.o") for name in KERNELS)
+    # Before all else: of an inline function the first is taken, and the library's own kernels are
+    # not asked for.
+    compiler, rest = link_command(build).split(" ", 1)
+    rest = re.sub(r"-o \S+", f"-o {program}", rest, count=1)
+    command = f"{compiler} {objects} {rest}"
+    subprocess.run(command, shell=True, check=True, cwd=build)
+    return program
+
+
+def verdict(program: Path, suite: str, args: argparse.Namespace) -> tuple[bool, str]:
+    """Whether a suite notices, and what it says at its end. A share of the seeds at a time: the
+    first that fails is enough."""
+    passed, until = 0, time.monotonic() + args.budget
+    for first in range(1, args.seeds + 1, SHARE):
+        left = until - time.monotonic()
+        if left <= 0:
+            break
+        run = subprocess.run(
+            [program, "--suite", suite, "--first", str(first), "--seeds", str(SHARE),
+             "--budget", f"{max(left, HANG_S + 20):.0f}", "--jobs", str(args.jobs)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        end = re.search(r"(\d+) passed, (\d+) failed$", run.stdout.strip())
+        if end is None:
+            return True, f"ended with {run.returncode}"
+        passed += int(end[1])
+        if end[2] != "0":
+            return True, f"{passed} seeds passed, {end[2]} failed"
+    return False, f"{passed} seeds passed"
+
+
+def main() -> int:
+    """How many rules can be broken unnoticed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("build", type=Path, nargs="?")
+    which.add_argument("--lines", action="store_true", help="only: is each line there once?")
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument(
+        "--budget", type=int, default=240,
+        help=f"seconds a rule, or as long as a seed that hangs takes, {HANG_S}",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="TEXT", help="rules that contain this")
+    args = parser.parse_args()
+    rules = [rule for rule in RULES if args.only in rule.broken]
+    if args.lines:
+        for rule in rules:
+            with tempfile.TemporaryDirectory() as scratch:
+                copy_of_kernels(rule, Path(scratch))
+        return 0
+    survived = 0
+    for rule in rules:
+        with tempfile.TemporaryDirectory() as scratch:
+            program = simulator(rule, args.build.resolve(), Path(scratch))
+            caught, end = verdict(program, rule.suite, args)
+        survived += not caught
+        print(f"{'caught' if caught else 'SURVIVED':8}  {rule.broken}: {end}", flush=True)
+    print(f"{len(rules) - survived} caught, {survived} survived")
+    return survived
+
+
+if __name__ == "__main__":
+    sys.exit(main())

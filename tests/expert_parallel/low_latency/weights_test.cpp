@@ -1,0 +1,120 @@
+/// Which sums of a combine wait for the weights of others, and which do not.
+#include <algorithm>
+#include <chrono>
+
+#include "expert_parallel/low_latency/checks.hpp"
+#include "expert_parallel/low_latency/survivors.hpp"
+#include "expert_parallel/ranks.hpp"
+#include "expert_parallel/staged_pieces.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+/// Ranks send their halves of a combine one after the other: a rank that waited for another's
+/// weights would wait in vain.
+void send_one_after_the_other(const LowLatencyCase& of) {
+  const WorldOptions options{.timeout = std::chrono::seconds(20), .arena_bytes = size_t{4} << 20};
+  expect_none_failed(run_ranks(World::in_process(3, "host", options), [&](World& world) {
+    LowLatency exchange(world, of.options());
+    Survivor all_live(exchange, std::nullopt);
+    SurvivorBatch batch(all_live, of, false);
+    batch.dispatch(false);
+    for (uint32_t turn = 0; turn < world.size(); ++turn) {
+      if (turn == world.rank()) {
+        batch.combine(true);
+        exchange.wait();
+      }
+      world.barrier("one after the other");
+    }
+    batch.receive_combine();
+    EXPECT_TRUE(exchange.masked().empty());
+    exchange.close();
+  }));
+}
+
+/// All weights were told by the dispatches.
+TEST(LowLatencyEarlyWeights, ACombineSendsWithoutTheOthers) {
+  send_one_after_the_other({.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 3},
+                            .tokens = {7, 3, 5},
+                            .early_weights = 0b111});
+}
+
+/// The owner weighs them.
+TEST(LowLatencyRowsThatAreAlone, LeaveWithoutTheWeightsOfTheOthers) {
+  send_one_after_the_other(
+      {.shape = {.ranks = 3, .experts = 9, .hidden = 64, .topk = 1}, .tokens = {7, 3, 5}});
+}
+
+constexpr uint16_t kOne = 0x3f80, kOneAndAHalf = 0x3fc0, kTwo = 0x4000, kThree = 0x4040;
+
+/// Tokens of rank 0, whose rows are ones where its own experts make them, 0 and 1, and threes from
+/// rank 1, of experts 2 and 3. It gives its weights only when rank 1 has sent what needs none.
+struct LateWeights {
+  uint32_t topk, hidden;
+  std::vector<int32_t> ids;    ///< [tokens, topk]
+  std::vector<float> weights;  ///< likewise
+
+  uint32_t tokens() const { return static_cast<uint32_t>(ids.size()) / topk; }
+  /// `rows`: of rank 1 that need none and leave first, at least. The results, by channel.
+  std::vector<uint16_t> combine(uint32_t rows) const {
+    std::vector<uint16_t> out(tokens() * hidden);
+    const auto all = World::in_process(2, "host", {.arena_bytes = size_t{2} << 20});
+    expect_none_failed(run_ranks(all, [&](World& world) { combine_on(world, rows, out); }));
+    return out;
+  }
+
+ private:
+  void combine_on(World& world, uint32_t rows, std::vector<uint16_t>& out) const {
+    const bool owner = world.rank() == 0;
+    LowLatency exchange(world,
+                        {.experts = 4, .hidden = hidden, .topk = topk, .tokens_max = tokens()});
+    const std::vector<uint16_t> x(tokens() * hidden, kOne);
+    const LowLatencyReceived received = exchange.dispatch({.x = x.data(),
+                                                           .topk_idx = ids.data(),
+                                                           .idx_is_int64 = false,
+                                                           .tokens = owner ? tokens() : 0,
+                                                           .rows = LowLatencyRows::bf16},
+                                                          {});
+    auto* const y = static_cast<uint16_t*>(exchange.combine_buffer(received.handle));
+    std::fill_n(y, 2 * 2 * tokens() * hidden, owner ? kOne : kThree);  // Of two experts.
+    if (owner) {
+      const size_t pieces = rows * hidden / 8;
+      EXPECT_GE(await_staged_pieces(world, 0, kThree, pieces).size(), pieces)
+          << "no weight is told yet";
+      EXPECT_EQ(staged_pieces(world, 0, kOneAndAHalf).size(), 0u);
+    }
+    exchange.combine({.y = y, .weights = weights.data(), .out = out.data()}, received.handle,
+                     {.hook = true});
+    exchange.receive(received.handle);
+    exchange.wait();
+    exchange.close();
+  }
+};
+
+/// Of the first two tokens the second rank has a sum to make, of the others a row to send: a block
+/// that sends has one of each.
+TEST(LowLatencyRowsThatAreAlone, LeaveBeforeSumsThatAwaitWeights) {
+  const LateWeights late{.topk = 3,
+                         .hidden = 1024,
+                         .ids = {0, 2, 3, 0, 2, 3, 0, 1, 2, 0, 1, 2},
+                         .weights = {0.5f, 0.25f, 0.25f, 0.5f, 0.25f, 0.25f,  //
+                                     0.25f, 0.25f, 0.5f, 0.25f, 0.25f, 0.5f}};
+  EXPECT_EQ(late.combine(2), std::vector<uint16_t>(4 * late.hidden, kTwo));
+}
+
+/// Sixteen tokens fill a warp, which has two rows of each but one: of seventeen in a row, however
+/// far apart a warp's lie. The one that it hoists comes before thirty.
+TEST(LowLatencyRowsThatAreAlone, FillAWarpWithOthers) {
+  LateWeights late{.topk = 2, .hidden = 64, .ids = {}, .weights = {}};
+  std::vector<uint16_t> expected;
+  for (uint32_t token = 0; token < 96; ++token) {
+    const bool alone = token % 17 == 5;
+    late.ids.insert(late.ids.end(), {2, alone ? 0 : 3});
+    late.weights.insert(late.weights.end(), {0.25f, 0.25f});
+    expected.insert(expected.end(), late.hidden, alone ? kOne : kOneAndAHalf);
+  }
+  EXPECT_EQ(late.combine(1), expected);
+}
+
+}  // namespace
+}  // namespace tokenyard::test

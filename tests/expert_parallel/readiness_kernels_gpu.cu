@@ -1,1 +1,0 @@
-#include "expert_parallel/readiness_kernels.hpp"

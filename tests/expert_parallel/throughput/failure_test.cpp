@@ -1,0 +1,116 @@
+/// Ranks that do not answer: the others say who and in which phase, and nothing of theirs hangs.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "expert_parallel/ranks.hpp"
+#include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::test {
+namespace {
+
+const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk = 2},
+                         .tokens = {8, 9, 10}};
+
+/// Warps of one block await both at once.
+const auto kFirstPhase = ::testing::AnyOf("dispatch: hello", "dispatch: counts");
+
+/// Long enough for whatever does not wait for an absent rank, on a busy machine too.
+constexpr std::chrono::seconds kTimeout{2};
+
+std::vector<std::unique_ptr<World>> impatient_worlds() {
+  return World::in_process(3, "host", {.timeout = kTimeout, .arena_bytes = size_t{64} << 20});
+}
+
+TEST(Failure, ARankThatNeverDispatchesIsNamed) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, kCase.options());
+    if (world.rank() == 2) return;
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    exchange.dispatch(tokens.input());
+  });
+  EXPECT_FALSE(outcomes[2]);
+  for (const uint32_t rank : {0, 1}) {
+    const auto error = error_of<PeerTimeout>(outcomes[rank]);
+    EXPECT_EQ(error.facts.rank, 2u);
+    EXPECT_THAT(error.facts.phase, kFirstPhase);
+    EXPECT_GE(error.facts.waited_s, kTimeout.count());
+  }
+}
+
+TEST(Failure, ARankThatNeverCombinesIsNamed) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, kCase.options());
+    const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+    const Received received = exchange.dispatch(tokens.input());
+    if (world.rank() == 0) return;
+    DeviceArray<uint16_t> out(world.accelerator(), all[world.rank()].x.size());
+    exchange.combine(received.x, *received.route, out.data());
+    exchange.wait();
+  });
+  EXPECT_FALSE(outcomes[0]);
+  for (const uint32_t rank : {1, 2}) {
+    const auto error = error_of<PeerTimeout>(outcomes[rank]);
+    EXPECT_EQ(error.facts.rank, 0u);
+    EXPECT_EQ(error.facts.phase, "combine: hello");
+  }
+}
+
+/// After a failure the object says so again and again, and its memory stays out of use.
+TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
+  const auto worlds = impatient_worlds();
+  const std::vector<Tokens> all = kCase.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    if (world.rank() == 2) {
+      ExpertParallel exchange(world, kCase.options());
+      return;
+    }
+    const size_t before = world.arena().used();
+    {
+      ExpertParallel exchange(world, kCase.options());
+      const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      for (int i = 0; i < 3; ++i) EXPECT_THROW(exchange.dispatch(tokens.input()), PeerTimeout);
+      EXPECT_THROW(exchange.check(), PeerTimeout);
+    }
+    EXPECT_GT(world.arena().used(), before);
+  });
+  expect_none_failed(outcomes);
+}
+
+TEST(Failure, CancelEndsAWaitingDispatch) {
+  constexpr std::chrono::seconds kForEver{60};
+  // Whatever waits is interrupted now and then: that tells when rank 0's dispatch does.
+  std::atomic<bool> dispatching = false, waiting = false;
+  auto worlds = World::in_process(
+      2, "host", {.timeout = kForEver, .arena_bytes = size_t{16} << 20, .interrupt = [&] {
+                    if (dispatching) waiting = true;
+                  }});
+  ExchangeCase two = kCase;
+  two.shape.ranks = 2;
+  two.tokens = {4, 4};
+  const std::vector<Tokens> all = two.draw();
+  const auto outcomes = run_ranks(worlds, [&](World& world) {
+    ExpertParallel exchange(world, two.options());
+    if (world.rank() == 1) {
+      const auto until = std::chrono::steady_clock::now() + kForEver / 2;
+      while (!waiting && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      worlds[0]->cancel();
+      return;
+    }
+    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    dispatching = true;
+    exchange.dispatch(tokens.input());
+  });
+  EXPECT_TRUE(waiting);
+  EXPECT_THAT(error_of<Cancelled>(outcomes[0]).phase, kFirstPhase);
+}
+
+}  // namespace
+}  // namespace tokenyard::test

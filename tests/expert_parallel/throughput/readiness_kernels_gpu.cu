@@ -1,0 +1,1 @@
+#include "expert_parallel/throughput/readiness_kernels.hpp"

@@ -1,0 +1,106 @@
+/// Rows of any format as bytes, and what must come of them: dispatch moves bits and reads none.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "expert_parallel/exchange_case.hpp"
+#include "expert_parallel/throughput/exchange_checks.hpp"
+
+namespace tokenyard::test {
+
+/// A rank's rows and scales: every byte depends on rank, token, place and `call`.
+struct RowBytes {
+  std::vector<uint32_t> x;       ///< [tokens, row_words]
+  std::vector<uint32_t> scales;  ///< [tokens, scale_words]
+};
+
+inline uint32_t row_word(uint32_t call, uint32_t rank, uint32_t token, uint32_t word) {
+  return scramble(scramble(scramble(call * 977 + rank) + token) + word);
+}
+inline uint32_t scale_word(uint32_t call, uint32_t rank, uint32_t token, uint32_t word) {
+  return row_word(call, rank, token, word + 0x10000);
+}
+
+inline RowBytes row_bytes_of(uint32_t call, uint32_t rank, uint32_t tokens, uint32_t row_words,
+                             uint32_t scale_words) {
+  RowBytes rows;
+  for (uint32_t token = 0; token < tokens; ++token) {
+    for (uint32_t word = 0; word < row_words; ++word)
+      rows.x.push_back(row_word(call, rank, token, word));
+    for (uint32_t word = 0; word < scale_words; ++word)
+      rows.scales.push_back(scale_word(call, rank, token, word));
+  }
+  return rows;
+}
+
+inline uint32_t row_bytes_of(const RowFormat& format, uint32_t hidden) {
+  switch (format.type) {
+    case ElementType::fp32:
+      return hidden * 4;
+    case ElementType::fp8_e4m3:
+      return hidden;
+    case ElementType::bytes:
+      return format.row_bytes;
+    default:
+      return hidden * 2;
+  }
+}
+
+/// Rows and scales as they must have come, once the call's work has ended.
+inline std::string difference_of_bytes(ExpertParallel& exchange, const Received& received,
+                                       const Expected& expected, uint32_t call) {
+  exchange.wait();
+  Accelerator& accelerator = exchange.world().accelerator();
+  const uint32_t row_words = row_bytes_of(received.format, exchange.options().hidden) / 4;
+  const uint32_t scale_words = received.format.scale_words;
+  const bool by_rows = received.format.scale_order == ScaleOrder::rows;
+  const size_t count = expected.rows.size();
+  if (received.rows < count) return fmt::format("{} rows instead of {}", received.rows, count);
+  const auto x =
+      read_back(accelerator, static_cast<const uint32_t*>(received.x), count * row_words);
+  const size_t lines = by_rows ? received.rows : scale_words;
+  const auto scales = read_back(accelerator, static_cast<const uint32_t*>(received.scales),
+                                lines * received.scale_stride);
+  for (uint32_t row = 0; row < count; ++row) {
+    const auto [source, token] = expected.rows[row];
+    for (uint32_t word = 0; word < row_words; ++word)
+      if (x[row * row_words + word] != row_word(call, source, token, word))
+        return fmt::format("word {} of row {} is wrong", word, row);
+    for (uint32_t word = 0; word < scale_words; ++word) {
+      const size_t at = by_rows ? size_t{row} * received.scale_stride + word
+                                : size_t{word} * received.scale_stride + row;
+      if (scales[at] != scale_word(call, source, token, word))
+        return fmt::format("scale {} of row {} is wrong", word, row);
+    }
+  }
+  return "";
+}
+
+/// Rows of a format and their scales, on a new route and on that route again.
+inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                        const Expected& expected, const RowFormat& format) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  DispatchInput input = tokens.input();
+  input.format = format;
+  std::optional<Route> route;
+  for (uint32_t call = 0; call < 2; ++call) {
+    const RowBytes rows =
+        row_bytes_of(call, exchange.world().rank(), input.tokens,
+                     row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
+    const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
+    input.x = x.data();
+    input.scales = scales.data();
+    const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
+    const std::string text = difference_of_bytes(exchange, received, expected, call);
+    if (!text.empty()) return fmt::format("call {}: {}", call, text);
+    route = received.route;
+    input.topk_idx = nullptr;
+    input.topk_weights = nullptr;
+  }
+  return "";
+}
+
+}  // namespace tokenyard::test

@@ -1,0 +1,179 @@
+/// Calls beyond the plain exchange, each with what must come of it: outputs of a fixed size, rows
+/// by expert. An empty string says that it did.
+#pragma once
+
+#include "expert_parallel/throughput/exchange_checks.hpp"
+#include "fabric/arena.hpp"
+
+namespace tokenyard::test {
+
+/// `spare` places more than rows come, and no host that waits; then home again.
+inline std::string difference_with_places(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                          const Shape& shape, const Tokens& mine,
+                                          const Expected& expected, uint32_t spare) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const auto rows = static_cast<uint32_t>(expected.rows.size());
+  DispatchInput input = tokens.input();
+  input.received_tokens_max = rows + spare;
+  Received received = exchange.dispatch(input);
+  std::vector<uint16_t> y = expert_rows(shape, expected, exchange.world().rank());
+  y.resize(size_t{received.rows} * shape.hidden, 0x7fff);
+  const DeviceArray<uint16_t> results(accelerator, y);
+  const DeviceArray<uint16_t> out(accelerator, mine.x.size());
+  exchange.combine(results.data(), *received.route, out.data());
+  exchange.wait();
+  const auto sources = read_back(accelerator, received.source_token, received.rows);
+  for (uint32_t row = rows; row < received.rows; ++row)
+    if (sources[row] != -1) return fmt::format("place {} is not marked", row);
+  received.rows = rows;
+  received.rows_from = expected.rows_from;
+  received.tokens_per_expert = expected.tokens_per_expert;
+  return difference(exchange, received, expected) +
+         difference("out", out.read(), expected_sums(shape, mine, exchange.world().rank()));
+}
+
+/// Dispatches that tell a watcher who has arrived; when they have ended, everybody has.
+inline std::string difference_if_watched(ExpertParallel& exchange, const TokensOnDevice& tokens,
+                                         const Expected& expected) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  DispatchInput input = tokens.input();
+  input.watcher = 0;
+  const Received first = exchange.dispatch(input);
+  input.topk_idx = nullptr;
+  input.topk_weights = nullptr;
+  const Received again = exchange.dispatch(input, *first.route);
+  std::string text = difference(exchange, first, expected) + difference(exchange, again, expected);
+  for (const Received* const received : {&first, &again})
+    text += difference("sources_ready",
+                       read_back(accelerator, received->sources_ready, expected.rows_from.size()),
+                       std::vector<uint32_t>(expected.rows_from.size(), 1)) +
+            difference(
+                "experts_ready",
+                read_back(accelerator, received->experts_ready, expected.tokens_per_expert.size()),
+                std::vector<uint32_t>(expected.tokens_per_expert.size(), 1));
+  return text;
+}
+
+/// Received rows to their experts, and back: a row comes home as often as it has experts.
+inline std::string difference_by_expert(ExpertParallel& exchange, const Received& received,
+                                        const Shape& shape, const Tokens& mine,
+                                        uint32_t alignment) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows rows = exchange.expand(received, {.alignment = alignment});
+  const DeviceArray<uint16_t> out(accelerator, mine.x.size());
+  exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = out.data()});
+  exchange.wait();
+  std::vector<uint16_t> expected;
+  for (uint32_t token = 0; token < mine.count; ++token)
+    for (uint32_t column = 0; column < shape.hidden; ++column) {
+      const float value = from_bf16(mine.x[size_t{token} * shape.hidden + column]);
+      float home = 0;
+      for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        float sum = 0;
+        for (uint32_t pick = 0; pick < shape.topk; ++pick) {
+          const int64_t id = mine.ids[size_t{token} * shape.topk + pick];
+          if (shape.holds(rank, id)) sum += value;
+        }
+        home += from_bf16(to_bf16(sum));
+      }
+      expected.push_back(to_bf16(home));
+    }
+  return difference("out", out.read(), expected);
+}
+
+/// Rows that are grouped by expert as they come, against those of `received` that are grouped
+/// after; `spare` places more, and a host that waits for the counts or does not. Three times in a
+/// row: what a call leaves behind, the second one after it meets, since words are used in turn. The
+/// first ones bring other rows, or one that the last does not bring would be there from before.
+inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
+                                                const TokensOnDevice& tokens,
+                                                const Received& received, uint32_t alignment,
+                                                uint32_t spare, bool waits) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows after = exchange.expand(received, {.alignment = alignment});
+  DispatchInput input = tokens.input();
+  if (!waits) input.received_tokens_max = received.rows + spare;
+  const ExpandOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
+  const DeviceArray<uint16_t> others(
+      accelerator, std::vector<uint16_t>(size_t{input.tokens} * exchange.options().hidden, 0x5a5a));
+  DispatchInput before = input;
+  before.x = others.data();
+  for (uint32_t call = 0; call < 2; ++call) exchange.dispatch_by_expert(before, expand);
+  const RowsByExpert at_once = exchange.dispatch_by_expert(input, expand);
+  exchange.wait();
+  const ExpertRows& rows = at_once.rows;
+  if (rows.rows != after.rows + spare) return "not as many places as were asked for";
+  const auto same = [&](const char* what, const auto* left, const auto* right, size_t count) {
+    return difference(what, read_back(accelerator, left, count),
+                      read_back(accelerator, right, count));
+  };
+  const uint32_t topk = exchange.options().topk;
+  const size_t elements = size_t{after.rows} * exchange.options().hidden;
+  std::string text =
+      same("offsets", rows.offsets, after.offsets, received.tokens_per_expert.size() + 1) +
+      same("row_of", rows.row_of, after.row_of, after.rows) +
+      same("weights", rows.weights, after.weights, after.rows) +
+      same("slots", rows.slots, after.slots, size_t{received.rows} * topk) +
+      same("x", static_cast<const uint16_t*>(rows.x), static_cast<const uint16_t*>(after.x),
+           elements) +
+      same("source_token", at_once.received.source_token, received.source_token, received.rows);
+  for (const int32_t row : read_back(accelerator, rows.row_of + after.rows, spare))
+    if (row != -1) return "a spare place is not marked";
+  const uint32_t absent = waits ? 0 : spare * topk;
+  for (const int32_t slot :
+       read_back(accelerator, rows.slots + size_t{received.rows} * topk, absent))
+    if (slot != -1) return "a row that did not come has a place";
+  return text;
+}
+
+/// Rows that are grouped by expert as they come, for which some ranks, or all, have too few places.
+/// Those are told, and what the call was given is free for something else once it has ended.
+inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
+                                                      const TokensOnDevice& tokens,
+                                                      const Received& received, uint32_t alignment,
+                                                      uint32_t spare) {
+  Accelerator& accelerator = exchange.world().accelerator();
+  const ExpertRows before = exchange.expand(received, {.alignment = alignment});
+  // Mostly all: a rank with places enough waits for the others, and they for it.
+  const bool cramped = before.rows > 1 && (spare > 3 || exchange.world().rank() % 2 == spare % 2);
+  try {
+    exchange.dispatch_by_expert(
+        tokens.input(),
+        {.alignment = alignment, .rows_max = cramped ? before.rows / 2 : before.rows + spare});
+    if (cramped) return "more rows were accepted than there are places";
+  } catch (const InvalidArgument& error) {
+    if (!cramped || error.argument != "rows_max") throw;
+  }
+  exchange.wait();
+  // Whatever still came from another rank would come here.
+  const size_t bytes = exchange.memory({}, tokens.input().tokens, received.rows).peak;
+  const ArenaBlock reused = exchange.world().arena().allocate(bytes, {});
+  accelerator.fill(reused.data(), 0, bytes, {});
+  exchange.wait();
+  return difference("memory that is used again",
+                    read_back(accelerator, reinterpret_cast<const uint8_t*>(reused.data()), bytes),
+                    std::vector<uint8_t>(bytes));
+}
+
+/// A rank sends rows of another type: all ranks name the same one, and nothing has changed.
+inline std::string difference_after_other_rows(ExpertParallel& exchange,
+                                               const TokensOnDevice& tokens, uint32_t other,
+                                               bool by_expert) {
+  const World& world = exchange.world();
+  if (world.size() == 1) return "";
+  DispatchInput input = tokens.input();
+  if (world.rank() == other) input.format.type = ElementType::fp16;
+  try {
+    if (by_expert)
+      exchange.dispatch_by_expert(input, {});
+    else
+      exchange.dispatch(input);
+    return "they were accepted";
+  } catch (const InvalidArgument& error) {
+    // The first rank that differs from rank 0.
+    if (error.rank != std::max(other, 1u) || error.argument != "x") throw;
+  }
+  return "";
+}
+
+}  // namespace tokenyard::test
