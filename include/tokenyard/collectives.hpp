@@ -103,7 +103,7 @@ struct CollectivesOptions {
   /// listens there and `host_store` is set).
   std::string store;
   bool host_store = true;
-  /// A store of the caller's own, instead: torch's, for one (src/collectives/control/store.hpp).
+  /// A store of the caller's own, instead: torch's, for one (src/control/store.hpp).
   std::shared_ptr<collectives::Store> own_store;
   std::string job = "tokenyard";
   std::string secret;  ///< who does not know it is turned away

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "collectives/control/store.hpp"
+#include "control/store.hpp"
 
 namespace tokenyard::python {
 

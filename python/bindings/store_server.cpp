@@ -1,5 +1,5 @@
 /// The store of a job, served from Python.
-#include "collectives/control/store_server.hpp"
+#include "control/store_server.hpp"
 
 #include <nanobind/stl/string.h>
 

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
-#include "collectives/wire/contact_card.hpp"
-#include "collectives/wire/letterbox.hpp"
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
 
 #ifndef TOKENYARD_UCX_PLUGIN

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <set>
 
-#include "collectives/control/connection.hpp"
 #include "collectives/control_group.hpp"
 #include "collectives/elastic_job.hpp"
 #include "collectives/resource_limit.hpp"
-#include "collectives/wire/memory_room.hpp"
+#include "collectives/transports/memory_room.hpp"
 #include "fabric/ranks.hpp"
+#include "net/connection.hpp"
 #include "simt/sanitizers.hpp"
 
 namespace tokenyard::collectives {

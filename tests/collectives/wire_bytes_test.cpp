@@ -5,13 +5,13 @@
 #include <span>
 #include <string>
 
-#include "collectives/control/card.hpp"
-#include "collectives/control/handshake.hpp"
-#include "collectives/control/sealed_frame.hpp"
-#include "collectives/control/store_protocol.hpp"
-#include "collectives/membership/message_codec.hpp"
-#include "collectives/wire/contact_card.hpp"
-#include "collectives/wire/invitation.hpp"
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/invitation.hpp"
+#include "control/card.hpp"
+#include "control/store_protocol.hpp"
+#include "membership/message_codec.hpp"
+#include "net/handshake.hpp"
+#include "net/sealed_frame.hpp"
 
 namespace tokenyard::collectives {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "collectives/wire/letterbox.hpp"
-#include "collectives/wire/tcp_socket.hpp"
+#include "collectives/transports/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
+#include "net/tcp_socket.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {

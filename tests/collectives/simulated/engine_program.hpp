@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "collectives/engine/engine.hpp"
-#include "collectives/membership/invariant.hpp"
 #include "collectives/simulated/drawn_call.hpp"
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
 #include "collectives/simulated/reunions.hpp"
 #include "collectives/simulated/simulated_transport.hpp"
+#include "membership/invariant.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives::simulated {

@@ -9,12 +9,12 @@
 #include <set>
 #include <vector>
 
-#include "collectives/membership/message_codec.hpp"
 #include "collectives/simulated/checkers.hpp"
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
+#include "membership/message_codec.hpp"
 #include "simulation/random.hpp"
 #include "simulation/trace.hpp"
 

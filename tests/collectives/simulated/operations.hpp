@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/membership/invariant.hpp"
 #include "collectives/simulated/program.hpp"
+#include "membership/invariant.hpp"
 
 namespace tokenyard::collectives::simulated {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/membership/membership.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/virtual_network.hpp"
+#include "membership/membership.hpp"
 
 namespace tokenyard::collectives::simulated {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/engine/participant.hpp"
+#include "control/participant.hpp"
 
 namespace tokenyard::collectives::simulated {
 

@@ -1,0 +1,259 @@
+#include "control/links.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+TcpAcceptor acceptor_at(asio::io_context& io, const std::string& address) {
+  try {
+    asio::error_code a_name;
+    auto place = asio::ip::make_address(address, a_name);
+    // A name may stand for an address of a router in front of this host: then any will do. So will
+    // it for others: an address may be one that only others know this host by.
+    if (a_name) place = asio::ip::address_v4::any();
+    if (!place.is_loopback()) {
+      place = place.is_v6() ? asio::ip::address(asio::ip::address_v6::any())
+                            : asio::ip::address(asio::ip::address_v4::any());
+    }
+    return listen(io.get_executor(), {place, 0});
+  } catch (const std::system_error& error) {
+    throw OsError("listen for the other ranks at " + address, error.code().value(),
+                  error.code().message());
+  }
+}
+
+awaitable<TcpEndpoint> endpoint_of(Card card) {
+  asio::error_code a_name;
+  const auto address = asio::ip::make_address(card.address, a_name);
+  if (!a_name) co_return TcpEndpoint(address, card.port);
+  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
+  const auto places =
+      co_await resolver.async_resolve(card.address, std::to_string(card.port), use_awaitable);
+  co_return places.begin()->endpoint();
+}
+
+Epoch epoch_in(const SealedFrame& frame) {
+  Epoch epoch = 0;
+  if (frame.payload.size() == sizeof epoch) {
+    std::memcpy(&epoch, frame.payload.data(), sizeof epoch);
+  }
+  return epoch;
+}
+
+}  // namespace
+
+Links::Links(asio::io_context& io, const Key& key, const std::string& address,
+             const Introduction& self, std::chrono::nanoseconds silence, LinkListener& listener)
+    : io_(io),
+      key_(key),
+      self_(self),
+      silence_(silence),
+      listener_(listener),
+      acceptor_(acceptor_at(io, address)),
+      port_(acceptor_.local_endpoint().port()) {
+  asio::co_spawn(io_, accept(), asio::detached);
+}
+
+void Links::introduce_as(Purpose purpose, Epoch epoch) {
+  self_.purpose = purpose;
+  self_.epoch = epoch;
+}
+
+void Links::want(std::map<Member, Card> wanted) {
+  wanted_ = std::move(wanted);
+  for (const auto& [peer, card] : wanted_) dial(peer);
+}
+
+void Links::send(const Member& peer, Topic topic, std::vector<std::byte> payload) {
+  const auto link = links_.find(peer);
+  if (link != links_.end()) link->second->send(static_cast<uint16_t>(topic), std::move(payload));
+}
+
+void Links::hang_up(const Member& peer) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  const std::shared_ptr<Link> link = found->second;
+  links_.erase(found);
+  parting_.insert(link);
+  link->finish();
+  asio::co_spawn(io_, close_later(link), asio::detached);
+}
+
+void Links::hang_up_on_all() {
+  wanted_.clear();
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+  for (const Member& peer : peers()) hang_up(peer);
+}
+
+bool Links::idle() const {
+  return std::ranges::all_of(parting_, [](const auto& link) { return link->idle(); });
+}
+
+std::vector<Member> Links::peers() const {
+  std::vector<Member> all;
+  for (const auto& [peer, link] : links_) all.push_back(peer);
+  return all;
+}
+
+awaitable<void> Links::accept() {
+  while (acceptor_.is_open()) {
+    TcpSocket socket = co_await collectives::accept(acceptor_);
+    if (!acceptor_.is_open()) co_return;
+    if (!socket.is_open()) {
+      // No descriptors left, or a connection that is gone already. Others may do better.
+      co_await pause(std::chrono::milliseconds(20));
+    } else if (unknown_ == kUnknownMax) {
+      listener_.turned_away("somebody", "came while too many others had not said who they are");
+    } else {
+      auto connection = std::make_shared<Connection>(std::move(socket), silence_);
+      asio::co_spawn(io_, greet(std::move(connection)), asio::detached);
+    }
+  }
+}
+
+awaitable<void> Links::greet(std::shared_ptr<Connection> connection) {
+  ++unknown_;
+  std::string trouble = "did not say who it is";
+  try {
+    const Patience patience(connection, kHandshakeMax);
+    const Introduction self = self_;
+    co_await connection->shake_hands(Handshake::Side::acceptor, key_, self);
+    trouble.clear();
+    if (const auto since = listener_.fenced_since(connection->peer())) {
+      const auto bytes = std::as_bytes(std::span(&*since, 1));
+      co_await connection->write(static_cast<uint16_t>(Topic::refusal), bytes);
+      trouble = fmt::format("was rank {} until epoch {}", connection->peer().self.slot, *since);
+    } else {
+      co_await connection->write(static_cast<uint16_t>(Topic::welcome), {});
+    }
+  } catch (const Stranger& stranger) {
+    trouble = stranger.what();
+  } catch (const std::system_error&) {
+    if (trouble.empty()) trouble = "went away";
+  }
+  --unknown_;
+  if (trouble.empty()) {
+    adopt(std::move(connection), Handshake::Side::acceptor);
+  } else {
+    connection->finish_writing();
+    listener_.turned_away(connection->remote_text(), trouble);
+  }
+}
+
+void Links::dial(const Member& peer) {
+  if (links_.contains(peer) || dialling_.contains(peer)) return;
+  dialling_.insert(peer);
+  asio::co_spawn(io_, keep_dialling(peer), asio::detached);
+}
+
+awaitable<void> Links::keep_dialling(Member peer) {
+  std::chrono::milliseconds rest = kPauseMin;
+  while (wanted_.contains(peer) && !links_.contains(peer)) {
+    const Card card = wanted_.at(peer);
+    try {
+      co_await reach(card);
+      break;
+    } catch (const Stranger& stranger) {
+      listener_.unreachable(peer, fmt::format("whoever answers at {}:{} {}", card.address,
+                                              card.port, stranger.what()));
+    } catch (const std::system_error& error) {
+      listener_.unreachable(
+          peer, fmt::format("{}:{}: {}", card.address, card.port, error.code().message()));
+    }
+    co_await pause(rest);
+    rest = std::min(rest * 2, kPauseMax);
+  }
+  dialling_.erase(peer);
+}
+
+awaitable<void> Links::reach(const Card& card) {
+  const TcpEndpoint place = co_await endpoint_of(card);
+  TcpSocket socket = co_await dial_endpoint(place, kDialMax);
+  const auto connection = std::make_shared<Connection>(std::move(socket), silence_);
+  const Patience patience(connection, kHandshakeMax);
+  Introduction self = self_;
+  self.sought = card.member.incarnation;
+  co_await connection->shake_hands(Handshake::Side::dialler, key_, self);
+  if (member_of(connection->peer()) != card.member)
+    throw Stranger("is another process of this job");
+  const SealedFrame frame = co_await connection->read();
+  if (frame.kind == static_cast<uint16_t>(Topic::refusal)) {
+    listener_.refused(card.member, epoch_in(frame));
+    co_return;
+  }
+  if (frame.kind != static_cast<uint16_t>(Topic::welcome)) throw Stranger("says no welcome");
+  adopt(connection, Handshake::Side::dialler);
+}
+
+void Links::adopt(std::shared_ptr<Connection> connection, Handshake::Side side) {
+  const Member peer = member_of(connection->peer());
+  const auto link = std::make_shared<Link>(connection, side);
+  asio::co_spawn(io_, listen_to(link), asio::detached);
+  const auto found = links_.find(peer);
+  if (found != links_.end()) {
+    if (is_kept_over(*found->second, *link)) return put_aside(link);
+    put_aside(found->second);
+  }
+  links_[peer] = link;
+  listener_.linked(peer, connection->peer().purpose);
+}
+
+/// Of two that one side has dialled, the later one: who dials again has lost the earlier one,
+/// whether we have noticed or not.
+bool Links::is_kept_over(const Link& one, const Link& another) const {
+  if (one.side() == another.side()) return false;
+  const bool greater = member_of(self_) > one.peer();
+  return one.side() == (greater ? Handshake::Side::dialler : Handshake::Side::acceptor);
+}
+
+void Links::put_aside(std::shared_ptr<Link> link) {
+  aside_.insert(link);
+  asio::co_spawn(io_, close_later(link), asio::detached);
+}
+
+awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
+  const Member peer = link->peer();
+  std::string trouble = "closed the connection";
+  const auto current = [&] {
+    const auto found = links_.find(peer);
+    return found != links_.end() && found->second == link;
+  };
+  try {
+    for (;;) {
+      const SealedFrame frame = co_await link->connection().read();
+      // After we have hung up, what it says is read and dropped, until it hangs up too.
+      if (current() || aside_.contains(link))
+        listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
+    }
+  } catch (const Stranger& stranger) {
+    trouble = stranger.what();
+    if (current()) listener_.turned_away(link->connection().remote_text(), trouble);
+  } catch (const std::system_error& error) {
+    trouble = error.code().message();
+  }
+  link->close();
+  parting_.erase(link);
+  aside_.erase(link);
+  if (!current()) co_return;
+  links_.erase(peer);
+  listener_.lost(peer, trouble);
+  if (wanted_.contains(peer)) dial(peer);
+}
+
+awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
+  co_await pause(kFarewellMax);
+  link->close();
+  parting_.erase(link);
+  aside_.erase(link);
+}
+
+}  // namespace tokenyard::collectives
