@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "membership/view.hpp"
+#include "control/words.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 struct Standing {
   std::set<Member> linked;                 ///< whose card is here, too
@@ -55,4 +55,4 @@ class Bulletin {
   uint64_t changes_ = 0, read_ = 0;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -4,7 +4,7 @@
 
 #include "fabric/tcp/frame.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 std::vector<std::byte> encode(const Card& card) {
   tcp::PayloadWriter writer;
@@ -35,4 +35,4 @@ std::optional<Card> decode_card(std::span<const std::byte> bytes) {
   return card;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

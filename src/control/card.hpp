@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "control/contact.hpp"
-#include "membership/view.hpp"
+#include "control/words.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 struct Card {
   Member member;
@@ -29,4 +29,4 @@ std::vector<std::byte> encode(const Card& card);
 /// Nothing for bytes that are no card.
 std::optional<Card> decode_card(std::span<const std::byte> bytes);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

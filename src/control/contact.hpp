@@ -6,11 +6,11 @@
 #include <map>
 #include <vector>
 
-#include "membership/view.hpp"
+#include "control/words.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 using Contact = std::vector<std::byte>;
 using Contacts = std::map<Slot, Contact>;
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

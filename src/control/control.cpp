@@ -10,7 +10,7 @@
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
@@ -31,9 +31,9 @@ double seconds_since(steady_clock::time_point start) {
 
 Control::Control(ControlOptions options)
     : options_(std::move(options)),
-      own_{.member = {options_.slot, random_number()},
+      own_{.member = {options_.slot, net::random_number()},
            .size = options_.slots,
-           .address = options_.address.empty() ? own_address(tcp_address(options_.store))
+           .address = options_.address.empty() ? net::own_address(tcp_address(options_.store))
                                                : options_.address,
            .port = 0,
            .contact = {}},
@@ -69,7 +69,7 @@ void Control::post(Body body) {
   asio::post(io_, [this, body = std::move(body)]() mutable { body(*loop_); });
 }
 
-void Control::start(Participant& participant, Contact contact, Purpose purpose) {
+void Control::start(Participant& participant, Contact contact, net::Purpose purpose) {
   own_.contact = contact;
   post([&participant, contact = std::move(contact), purpose](ControlLoop& loop) mutable {
     loop.open(participant, std::move(contact), purpose);
@@ -110,7 +110,7 @@ void Control::look_until(const Look& look, GiveUp give_up) {
 
 void Control::found(Participant& participant, Contact contact) {
   const auto place = options_.own_store ? std::nullopt : tcp_address(options_.store);
-  start(participant, std::move(contact), Purpose::member);
+  start(participant, std::move(contact), net::Purpose::member);
   look_until(
       [&](std::optional<Rendezvous>& rendezvous) {
         if (!rendezvous) {
@@ -181,7 +181,7 @@ void Control::begin(Rendezvous& rendezvous, const View& first) {
 }
 
 void Control::found_alone(Participant& participant, Contact contact) {
-  start(participant, std::move(contact), Purpose::member);
+  start(participant, std::move(contact), net::Purpose::member);
   post([first = View{.epoch = 1, .slots = options_.slots, .members = {own_.member}}](
            ControlLoop& loop) { loop.begin(first, {}); });
   await_first_view();
@@ -250,7 +250,7 @@ std::string Control::meeting_place() const {
 // ------------------------------------------------------------------------------------------
 
 void Control::join(Participant& participant, Contact contact) {
-  start(participant, std::move(contact), Purpose::newcomer);
+  start(participant, std::move(contact), net::Purpose::newcomer);
   look_until(
       [&](std::optional<Rendezvous>& rendezvous) {
         if (!rendezvous) {
@@ -361,4 +361,4 @@ void Control::stop() {
   loop_->join_participant();
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

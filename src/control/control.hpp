@@ -31,7 +31,7 @@
 #include "control/rendezvous.hpp"
 #include "control/store_server.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class Control final : public MembershipControl {
  public:
@@ -82,7 +82,7 @@ class Control final : public MembershipControl {
   using Clock = std::chrono::steady_clock;
 
   static std::shared_ptr<Store> open_store(const ControlOptions& options);
-  void start(Participant& participant, Contact contact, Purpose purpose);
+  void start(Participant& participant, Contact contact, net::Purpose purpose);
   void run();
   template <class Body>
   void post(Body body);
@@ -119,4 +119,4 @@ class Control final : public MembershipControl {
   std::map<Member, Card> acquaint_;  ///< seen in the store
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

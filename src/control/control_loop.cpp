@@ -7,12 +7,12 @@
 #include "membership/message_codec.hpp"
 #include "net/key.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
-Introduction introduction_of(const ControlOptions& options, const Card& own) {
-  return {.purpose = Purpose::member,
+net::Introduction introduction_of(const ControlOptions& options, const Card& own) {
+  return {.purpose = net::Purpose::member,
           .job = tcp::job_number(options.job),
           .self = {own.member.slot, own.member.incarnation},
           .epoch = 0,
@@ -32,15 +32,15 @@ ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Ca
       }),
       start_(std::chrono::steady_clock::now()),
       timer_(io),
-      links_(io, Key(options.secret, "tokenyard control " + options.job), own_.address,
+      links_(io, net::Key(options.secret, "tokenyard control " + options.job), own_.address,
              introduction_of(options, own_), options.membership.silence, *this) {
   own_.port = links_.port();
 }
 
-void ControlLoop::open(Participant& participant, Contact contact, Purpose purpose) {
+void ControlLoop::open(Participant& participant, Contact contact, net::Purpose purpose) {
   participant_.serve(participant);
   own_.contact = std::move(contact);
-  newcomer_ = purpose == Purpose::newcomer;
+  newcomer_ = purpose == net::Purpose::newcomer;
   links_.introduce_as(purpose, 0);
 }
 
@@ -50,7 +50,7 @@ void ControlLoop::meet(const std::map<Member, Card>& cards) {
 }
 
 void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& key) {
-  const auto replied = [this](const Message& reply) {
+  const auto replied = [this](const membership::Message& reply) {
     asio::post(io_, [this, reply] {
       if (!working()) return;
       membership_->witness_replied(reply, now());
@@ -130,27 +130,27 @@ void ControlLoop::fail(const std::string& why) {
 // What links report
 // --------------------------------------------------------------------------------
 
-std::optional<Epoch> ControlLoop::fenced_since(const Introduction& who) const {
-  if (!membership_ || who.purpose != Purpose::member) return std::nullopt;
+std::optional<Epoch> ControlLoop::fenced_since(const net::Introduction& who) const {
+  if (!membership_ || who.purpose != net::Purpose::member) return std::nullopt;
   const View& view = membership_->view();
   // Who is ahead of us may have been admitted in an epoch that we do not know of yet.
   if (who.epoch >= view.epoch || view.contains(member_of(who))) return std::nullopt;
   return view.epoch;
 }
 
-void ControlLoop::linked(const Member& peer, Purpose purpose) {
+void ControlLoop::linked(const Member& peer, net::Purpose purpose) {
   links_.send(peer, Topic::card, encode(own_));
   for (const auto& [member, card] : cards_) {
     if (member != peer) links_.send(peer, Topic::card, encode(card));
   }
-  if (working() && purpose == Purpose::newcomer) tell_of_view(peer);
+  if (working() && purpose == net::Purpose::newcomer) tell_of_view(peer);
 }
 
 void ControlLoop::received(const Member& peer, Topic topic, std::span<const std::byte> bytes) {
   if (topic == Topic::card) {
     if (const auto card = decode_card(bytes)) return learn(peer, *card);
   } else if (topic == Topic::message) {
-    if (const auto message = decode_message(bytes)) return hear(peer, *message);
+    if (const auto message = membership::decode_message(bytes)) return hear(peer, *message);
   }
   turned_away("a member", "sent what it should not");
 }
@@ -168,7 +168,7 @@ void ControlLoop::unreachable(const Member& peer, const std::string& why) {
 }
 
 void ControlLoop::refused(const Member& by, Epoch since) {
-  if (working()) hear(by, {.epoch = since, .body = FencedOff{since}});
+  if (working()) hear(by, {.epoch = since, .body = membership::FencedOff{since}});
 }
 
 void ControlLoop::turned_away(const std::string&, const std::string&) {
@@ -192,18 +192,18 @@ void ControlLoop::learn(const Member& from, const Card& card) {
   }
 }
 
-void ControlLoop::hear(const Member& from, const Message& message) {
+void ControlLoop::hear(const Member& from, const membership::Message& message) {
   if (over_) return;
   if (!membership_) {
     // A founder that is slow to read the roster loses a few messages of those that were not; they
     // will say it again.
-    const auto* not_yet = std::get_if<NotYet>(&message.body);
+    const auto* not_yet = std::get_if<membership::NotYet>(&message.body);
     if (!newcomer_ || not_yet == nullptr) return;
     become(not_yet->view);
     choose_whom_to_dial();
     return pump();
   }
-  if (const auto* beat = std::get_if<Heartbeat>(&message.body)) {
+  if (const auto* beat = std::get_if<membership::Heartbeat>(&message.body)) {
     if (beat->drains && membership_->is_member())
       participant_.tell([](Participant& participant) { participant.attend(); });
   }
@@ -211,7 +211,7 @@ void ControlLoop::hear(const Member& from, const Message& message) {
   pump();
 }
 
-void ControlLoop::say(const Member& to, const Message& message) {
+void ControlLoop::say(const Member& to, const membership::Message& message) {
   links_.send(to, Topic::message, encode(message));
 }
 
@@ -219,7 +219,8 @@ void ControlLoop::say(const Member& to, const Message& message) {
 /// verdict, which says more.
 void ControlLoop::tell_of_view(const Member& newcomer) {
   const View& view = membership_->view();
-  if (!view.contains(newcomer)) say(newcomer, {.epoch = view.epoch, .body = NotYet{view}});
+  if (!view.contains(newcomer))
+    say(newcomer, {.epoch = view.epoch, .body = membership::NotYet{view}});
 }
 
 // What the membership wants
@@ -233,7 +234,7 @@ void ControlLoop::become(const View& view) {
 void ControlLoop::pump() {
   for (auto effects = membership_->take_effects(); !effects.empty() && !over_;
        effects = membership_->take_effects()) {
-    for (const Effect& effect : effects) {
+    for (const membership::Effect& effect : effects) {
       if (!over_) carry_out(effect);
     }
   }
@@ -245,24 +246,24 @@ void ControlLoop::pump() {
   arm();
 }
 
-void ControlLoop::carry_out(const Effect& effect) {
+void ControlLoop::carry_out(const membership::Effect& effect) {
   struct Visitor {
     ControlLoop& loop;
-    void operator()(const Send& send) { loop.say(send.to, send.message); }
-    void operator()(const AskWitness& ask) {
+    void operator()(const membership::Send& send) { loop.say(send.to, send.message); }
+    void operator()(const membership::AskWitness& ask) {
       if (loop.witness_) loop.witness_->ask(ask.message);
     }
-    void operator()(const Freeze& freeze) { loop.freeze(freeze.epoch); }
-    void operator()(const Install& install) { loop.install(install.verdict); }
-    void operator()(const Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
-    void operator()(const QuorumMissing& missing) {
+    void operator()(const membership::Freeze& freeze) { loop.freeze(freeze.epoch); }
+    void operator()(const membership::Install& install) { loop.install(install.verdict); }
+    void operator()(const membership::Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
+    void operator()(const membership::QuorumMissing& missing) {
       loop.bulletin_.write(
           [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
       loop.participant_.tell([missing](Participant& participant) {
         participant.quorum_missing(missing.answering, missing.needed);
       });
     }
-    void operator()(const Left&) {
+    void operator()(const membership::Left&) {
       loop.bulletin_.write([](Standing& standing) { standing.left = true; });
     }
   };
@@ -292,7 +293,7 @@ void ControlLoop::install(const Verdict& verdict) {
     // with, which is to say that it has died.
   }
   bulletin_.write([](Standing& standing) { standing.alone = false; });
-  links_.introduce_as(Purpose::member, verdict.next.epoch);
+  links_.introduce_as(net::Purpose::member, verdict.next.epoch);
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);
@@ -308,7 +309,7 @@ void ControlLoop::part_from_former_members(const Verdict& verdict) {
     if (verdict.next.contains(peer)) continue;
     if (std::ranges::count(verdict.left, peer.slot) == 0) {
       // It may be stopped, and will find this when it wakes.
-      say(peer, {.epoch = verdict.next.epoch, .body = FencedOff{verdict.next.epoch}});
+      say(peer, {.epoch = verdict.next.epoch, .body = membership::FencedOff{verdict.next.epoch}});
     }
     links_.hang_up(peer);
   }
@@ -367,4 +368,4 @@ Instant ControlLoop::now() const {
   return std::chrono::steady_clock::now() - start_;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -22,7 +22,7 @@
 #include "control/witness_clerk.hpp"
 #include "membership/membership.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class ControlLoop final : private LinkListener {
  public:
@@ -34,7 +34,7 @@ class ControlLoop final : private LinkListener {
 
   // On the control thread, from here on.
 
-  void open(Participant& participant, Contact contact, Purpose purpose);
+  void open(Participant& participant, Contact contact, net::Purpose purpose);
   /// Looks for these processes, of which only the cards are known.
   void meet(const std::map<Member, Card>& cards);
   /// A founder begins epoch 1, and has these cards from the store: others may have been faster to
@@ -60,8 +60,8 @@ class ControlLoop final : private LinkListener {
   /// Members, and newcomers that have ever come.
   static constexpr size_t kCardsMax = 65536;
 
-  std::optional<Epoch> fenced_since(const Introduction& who) const override;
-  void linked(const Member& peer, Purpose purpose) override;
+  std::optional<Epoch> fenced_since(const net::Introduction& who) const override;
+  void linked(const Member& peer, net::Purpose purpose) override;
   void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) override;
   void lost(const Member& peer, const std::string& why) override;
   void unreachable(const Member& peer, const std::string& why) override;
@@ -69,10 +69,10 @@ class ControlLoop final : private LinkListener {
   void turned_away(const std::string& who, const std::string& why) override;
 
   void learn(const Member& from, const Card& card);
-  void hear(const Member& from, const Message& message);
+  void hear(const Member& from, const membership::Message& message);
   void become(const View& view);
   void pump();
-  void carry_out(const Effect& effect);
+  void carry_out(const membership::Effect& effect);
   void freeze(Epoch epoch);
   void install(const Verdict& verdict);
   void part_from_former_members(const Verdict& verdict);
@@ -80,7 +80,7 @@ class ControlLoop final : private LinkListener {
   void forget_former_members(const View& next);
   void be_over(Epoch epoch, const std::string& why);
   void arm();
-  void say(const Member& to, const Message& message);
+  void say(const Member& to, const membership::Message& message);
   void tell_of_view(const Member& newcomer);
   bool working() const { return membership_ && !over_; }
   Instant now() const;
@@ -99,9 +99,9 @@ class ControlLoop final : private LinkListener {
   Links links_;
   std::map<Member, Card> cards_;     ///< of others
   std::map<Member, Card> acquaint_;  ///< whom to meet as long as there is no view
-  std::optional<Membership> membership_;
+  std::optional<membership::Membership> membership_;
   View installed_;
   std::unique_ptr<WitnessClerk> witness_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

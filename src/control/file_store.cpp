@@ -15,7 +15,7 @@
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
@@ -127,7 +127,7 @@ FileStore::Version FileStore::latest(const std::string& key) const {
 bool FileStore::publish(const std::string& key, uint64_t number, const Value& value) const {
   const fs::path path = directory_of(key);
   make_directory(path);
-  const Draft draft{directory_ / ".new" / fmt::format("{:016x}", random_number())};
+  const Draft draft{directory_ / ".new" / fmt::format("{:016x}", net::random_number())};
   write_whole(draft.path, value);
   const fs::path place = path / std::to_string(number);
   if (link(draft.path.c_str(), place.c_str()) == 0) return true;
@@ -157,4 +157,4 @@ Store::Value FileStore::compare_and_set(const std::string& key,
   }
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -14,7 +14,7 @@
 
 #include "control/store.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class FileStore final : public Store {
  public:
@@ -41,4 +41,4 @@ class FileStore final : public Store {
   const std::filesystem::path directory_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 void Link::send(uint16_t kind, std::vector<std::byte> payload) {
   if (finishing_) return;
-  queued_ += payload.size() + kFrameHeaderBytes + kSealBytes;
+  queued_ += payload.size() + net::kFrameHeaderBytes + net::kSealBytes;
   if (queued_ > kQueueMax) return close();
   queue_.push_back({kind, std::move(payload)});
   if (writing_) return;
@@ -30,13 +30,13 @@ void Link::close() {
   connection_->close();
 }
 
-awaitable<void> Link::write() {
+net::awaitable<void> Link::write() {
   try {
     while (!queue_.empty()) {
-      const SealedFrame frame = std::move(queue_.front());
+      const net::SealedFrame frame = std::move(queue_.front());
       queue_.pop_front();
       co_await connection_->write(frame.kind, frame.payload);
-      queued_ -= std::min(queued_, frame.payload.size() + kFrameHeaderBytes + kSealBytes);
+      queued_ -= std::min(queued_, frame.payload.size() + net::kFrameHeaderBytes + net::kSealBytes);
     }
     if (finishing_) connection_->finish_writing();
   } catch (const std::system_error&) {
@@ -45,4 +45,4 @@ awaitable<void> Link::write() {
   writing_ = false;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

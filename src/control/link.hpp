@@ -6,12 +6,12 @@
 #include <memory>
 #include <vector>
 
-#include "membership/view.hpp"
+#include "control/words.hpp"
 #include "net/connection.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
-inline Member member_of(const Introduction& who) {
+inline Member member_of(const net::Introduction& who) {
   return {who.self.slot, who.self.incarnation};
 }
 
@@ -20,13 +20,13 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Bytes that may wait. Who lets more pile up has not read for minutes.
   static constexpr size_t kQueueMax = 16u << 20;
 
-  Link(std::shared_ptr<Connection> connection, Handshake::Side side)
+  Link(std::shared_ptr<net::Connection> connection, net::Handshake::Side side)
       : side_(side), connection_(std::move(connection)) {}
 
   Member peer() const { return member_of(connection_->peer()); }
   /// Which end of it this process is.
-  Handshake::Side side() const { return side_; }
-  Connection& connection() { return *connection_; }
+  net::Handshake::Side side() const { return side_; }
+  net::Connection& connection() { return *connection_; }
 
   /// Closes the link if too much is waiting.
   void send(uint16_t kind, std::vector<std::byte> payload);
@@ -37,14 +37,14 @@ class Link : public std::enable_shared_from_this<Link> {
   bool idle() const { return !writing_; }
 
  private:
-  awaitable<void> write();
+  net::awaitable<void> write();
 
-  const Handshake::Side side_;
-  std::shared_ptr<Connection> connection_;
-  std::deque<SealedFrame> queue_;
+  const net::Handshake::Side side_;
+  std::shared_ptr<net::Connection> connection_;
+  std::deque<net::SealedFrame> queue_;
   size_t queued_ = 0;
   bool writing_ = false;
   bool finishing_ = false;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

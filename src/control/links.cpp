@@ -8,11 +8,11 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
-TcpAcceptor acceptor_at(asio::io_context& io, const std::string& address) {
+net::TcpAcceptor acceptor_at(asio::io_context& io, const std::string& address) {
   try {
     asio::error_code a_name;
     auto place = asio::ip::make_address(address, a_name);
@@ -23,24 +23,24 @@ TcpAcceptor acceptor_at(asio::io_context& io, const std::string& address) {
       place = place.is_v6() ? asio::ip::address(asio::ip::address_v6::any())
                             : asio::ip::address(asio::ip::address_v4::any());
     }
-    return listen(io.get_executor(), {place, 0});
+    return net::listen(io.get_executor(), {place, 0});
   } catch (const std::system_error& error) {
     throw OsError("listen for the other ranks at " + address, error.code().value(),
                   error.code().message());
   }
 }
 
-awaitable<TcpEndpoint> endpoint_of(Card card) {
+net::awaitable<net::TcpEndpoint> endpoint_of(Card card) {
   asio::error_code a_name;
   const auto address = asio::ip::make_address(card.address, a_name);
-  if (!a_name) co_return TcpEndpoint(address, card.port);
+  if (!a_name) co_return net::TcpEndpoint(address, card.port);
   asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
   const auto places =
-      co_await resolver.async_resolve(card.address, std::to_string(card.port), use_awaitable);
+      co_await resolver.async_resolve(card.address, std::to_string(card.port), net::use_awaitable);
   co_return places.begin()->endpoint();
 }
 
-Epoch epoch_in(const SealedFrame& frame) {
+Epoch epoch_in(const net::SealedFrame& frame) {
   Epoch epoch = 0;
   if (frame.payload.size() == sizeof epoch) {
     std::memcpy(&epoch, frame.payload.data(), sizeof epoch);
@@ -50,8 +50,9 @@ Epoch epoch_in(const SealedFrame& frame) {
 
 }  // namespace
 
-Links::Links(asio::io_context& io, const Key& key, const std::string& address,
-             const Introduction& self, std::chrono::nanoseconds silence, LinkListener& listener)
+Links::Links(asio::io_context& io, const net::Key& key, const std::string& address,
+             const net::Introduction& self, std::chrono::nanoseconds silence,
+             LinkListener& listener)
     : io_(io),
       key_(key),
       self_(self),
@@ -62,7 +63,7 @@ Links::Links(asio::io_context& io, const Key& key, const std::string& address,
   asio::co_spawn(io_, accept(), asio::detached);
 }
 
-void Links::introduce_as(Purpose purpose, Epoch epoch) {
+void Links::introduce_as(net::Purpose purpose, Epoch epoch) {
   self_.purpose = purpose;
   self_.epoch = epoch;
 }
@@ -104,29 +105,29 @@ std::vector<Member> Links::peers() const {
   return all;
 }
 
-awaitable<void> Links::accept() {
+net::awaitable<void> Links::accept() {
   while (acceptor_.is_open()) {
-    TcpSocket socket = co_await collectives::accept(acceptor_);
+    net::TcpSocket socket = co_await net::accept(acceptor_);
     if (!acceptor_.is_open()) co_return;
     if (!socket.is_open()) {
       // No descriptors left, or a connection that is gone already. Others may do better.
-      co_await pause(std::chrono::milliseconds(20));
+      co_await net::pause(std::chrono::milliseconds(20));
     } else if (unknown_ == kUnknownMax) {
       listener_.turned_away("somebody", "came while too many others had not said who they are");
     } else {
-      auto connection = std::make_shared<Connection>(std::move(socket), silence_);
+      auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
       asio::co_spawn(io_, greet(std::move(connection)), asio::detached);
     }
   }
 }
 
-awaitable<void> Links::greet(std::shared_ptr<Connection> connection) {
+net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection) {
   ++unknown_;
   std::string trouble = "did not say who it is";
   try {
-    const Patience patience(connection, kHandshakeMax);
-    const Introduction self = self_;
-    co_await connection->shake_hands(Handshake::Side::acceptor, key_, self);
+    const net::Patience patience(connection, net::kHandshakeMax);
+    const net::Introduction self = self_;
+    co_await connection->shake_hands(net::Handshake::Side::acceptor, key_, self);
     trouble.clear();
     if (const auto since = listener_.fenced_since(connection->peer())) {
       const auto bytes = std::as_bytes(std::span(&*since, 1));
@@ -135,14 +136,14 @@ awaitable<void> Links::greet(std::shared_ptr<Connection> connection) {
     } else {
       co_await connection->write(static_cast<uint16_t>(Topic::welcome), {});
     }
-  } catch (const Stranger& stranger) {
+  } catch (const net::Stranger& stranger) {
     trouble = stranger.what();
   } catch (const std::system_error&) {
     if (trouble.empty()) trouble = "went away";
   }
   --unknown_;
   if (trouble.empty()) {
-    adopt(std::move(connection), Handshake::Side::acceptor);
+    adopt(std::move(connection), net::Handshake::Side::acceptor);
   } else {
     connection->finish_writing();
     listener_.turned_away(connection->remote_text(), trouble);
@@ -155,46 +156,46 @@ void Links::dial(const Member& peer) {
   asio::co_spawn(io_, keep_dialling(peer), asio::detached);
 }
 
-awaitable<void> Links::keep_dialling(Member peer) {
+net::awaitable<void> Links::keep_dialling(Member peer) {
   std::chrono::milliseconds rest = kPauseMin;
   while (wanted_.contains(peer) && !links_.contains(peer)) {
     const Card card = wanted_.at(peer);
     try {
       co_await reach(card);
       break;
-    } catch (const Stranger& stranger) {
+    } catch (const net::Stranger& stranger) {
       listener_.unreachable(peer, fmt::format("whoever answers at {}:{} {}", card.address,
                                               card.port, stranger.what()));
     } catch (const std::system_error& error) {
       listener_.unreachable(
           peer, fmt::format("{}:{}: {}", card.address, card.port, error.code().message()));
     }
-    co_await pause(rest);
+    co_await net::pause(rest);
     rest = std::min(rest * 2, kPauseMax);
   }
   dialling_.erase(peer);
 }
 
-awaitable<void> Links::reach(const Card& card) {
-  const TcpEndpoint place = co_await endpoint_of(card);
-  TcpSocket socket = co_await dial_endpoint(place, kDialMax);
-  const auto connection = std::make_shared<Connection>(std::move(socket), silence_);
-  const Patience patience(connection, kHandshakeMax);
-  Introduction self = self_;
+net::awaitable<void> Links::reach(const Card& card) {
+  const net::TcpEndpoint place = co_await endpoint_of(card);
+  net::TcpSocket socket = co_await net::dial_endpoint(place, kDialMax);
+  const auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
+  const net::Patience patience(connection, net::kHandshakeMax);
+  net::Introduction self = self_;
   self.sought = card.member.incarnation;
-  co_await connection->shake_hands(Handshake::Side::dialler, key_, self);
+  co_await connection->shake_hands(net::Handshake::Side::dialler, key_, self);
   if (member_of(connection->peer()) != card.member)
-    throw Stranger("is another process of this job");
-  const SealedFrame frame = co_await connection->read();
+    throw net::Stranger("is another process of this job");
+  const net::SealedFrame frame = co_await connection->read();
   if (frame.kind == static_cast<uint16_t>(Topic::refusal)) {
     listener_.refused(card.member, epoch_in(frame));
     co_return;
   }
-  if (frame.kind != static_cast<uint16_t>(Topic::welcome)) throw Stranger("says no welcome");
-  adopt(connection, Handshake::Side::dialler);
+  if (frame.kind != static_cast<uint16_t>(Topic::welcome)) throw net::Stranger("says no welcome");
+  adopt(connection, net::Handshake::Side::dialler);
 }
 
-void Links::adopt(std::shared_ptr<Connection> connection, Handshake::Side side) {
+void Links::adopt(std::shared_ptr<net::Connection> connection, net::Handshake::Side side) {
   const Member peer = member_of(connection->peer());
   const auto link = std::make_shared<Link>(connection, side);
   asio::co_spawn(io_, listen_to(link), asio::detached);
@@ -212,7 +213,7 @@ void Links::adopt(std::shared_ptr<Connection> connection, Handshake::Side side) 
 bool Links::is_kept_over(const Link& one, const Link& another) const {
   if (one.side() == another.side()) return false;
   const bool greater = member_of(self_) > one.peer();
-  return one.side() == (greater ? Handshake::Side::dialler : Handshake::Side::acceptor);
+  return one.side() == (greater ? net::Handshake::Side::dialler : net::Handshake::Side::acceptor);
 }
 
 void Links::put_aside(std::shared_ptr<Link> link) {
@@ -220,7 +221,7 @@ void Links::put_aside(std::shared_ptr<Link> link) {
   asio::co_spawn(io_, close_later(link), asio::detached);
 }
 
-awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
+net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   const Member peer = link->peer();
   std::string trouble = "closed the connection";
   const auto current = [&] {
@@ -229,12 +230,12 @@ awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   };
   try {
     for (;;) {
-      const SealedFrame frame = co_await link->connection().read();
+      const net::SealedFrame frame = co_await link->connection().read();
       // After we have hung up, what it says is read and dropped, until it hangs up too.
       if (current() || aside_.contains(link))
         listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
     }
-  } catch (const Stranger& stranger) {
+  } catch (const net::Stranger& stranger) {
     trouble = stranger.what();
     if (current()) listener_.turned_away(link->connection().remote_text(), trouble);
   } catch (const std::system_error& error) {
@@ -249,11 +250,11 @@ awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
   if (wanted_.contains(peer)) dial(peer);
 }
 
-awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
-  co_await pause(kFarewellMax);
+net::awaitable<void> Links::close_later(std::shared_ptr<Link> link) {
+  co_await net::pause(kFarewellMax);
   link->close();
   parting_.erase(link);
   aside_.erase(link);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -21,7 +21,7 @@
 #include "control/link.hpp"
 #include "net/connection.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 /// What a link carries. The acceptor begins with a welcome, or a refusal.
 enum class Topic : uint16_t {
@@ -36,8 +36,8 @@ class LinkListener {
  public:
   virtual ~LinkListener() = default;
   /// Since when a process that comes as a member is none, if so.
-  virtual std::optional<Epoch> fenced_since(const Introduction& who) const = 0;
-  virtual void linked(const Member& peer, Purpose purpose) = 0;
+  virtual std::optional<Epoch> fenced_since(const net::Introduction& who) const = 0;
+  virtual void linked(const Member& peer, net::Purpose purpose) = 0;
   virtual void received(const Member& peer, Topic topic, std::span<const std::byte> bytes) = 0;
   virtual void lost(const Member& peer, const std::string& why) = 0;
   /// Tried to dial a process that is wanted; will try again.
@@ -51,12 +51,12 @@ class LinkListener {
 class Links {
  public:
   /// Listens at `address`, any port. Throws OsError if it cannot.
-  Links(asio::io_context& io, const Key& key, const std::string& address, const Introduction& self,
-        std::chrono::nanoseconds silence, LinkListener& listener);
+  Links(asio::io_context& io, const net::Key& key, const std::string& address,
+        const net::Introduction& self, std::chrono::nanoseconds silence, LinkListener& listener);
 
   uint16_t port() const { return port_; }
   /// As what this process introduces itself from now on.
-  void introduce_as(Purpose purpose, Epoch epoch);
+  void introduce_as(net::Purpose purpose, Epoch epoch);
   /// Dials these and no others.
   void want(std::map<Member, Card> wanted);
   /// To nobody if there is no link.
@@ -76,25 +76,25 @@ class Links {
   static constexpr std::chrono::milliseconds kFarewellMax{500};
   static constexpr uint32_t kUnknownMax = 256;
 
-  awaitable<void> accept();
-  awaitable<void> greet(std::shared_ptr<Connection> connection);
+  net::awaitable<void> accept();
+  net::awaitable<void> greet(std::shared_ptr<net::Connection> connection);
   void dial(const Member& peer);
-  awaitable<void> keep_dialling(Member peer);
+  net::awaitable<void> keep_dialling(Member peer);
   /// Links with it, or hears that it does not want to.
-  awaitable<void> reach(const Card& card);
-  void adopt(std::shared_ptr<Connection> connection, Handshake::Side side);
+  net::awaitable<void> reach(const Card& card);
+  void adopt(std::shared_ptr<net::Connection> connection, net::Handshake::Side side);
   bool is_kept_over(const Link& one, const Link& another) const;
   /// Reads it on, and closes it after a while.
   void put_aside(std::shared_ptr<Link> link);
-  awaitable<void> listen_to(std::shared_ptr<Link> link);
-  awaitable<void> close_later(std::shared_ptr<Link> link);
+  net::awaitable<void> listen_to(std::shared_ptr<Link> link);
+  net::awaitable<void> close_later(std::shared_ptr<Link> link);
 
   asio::io_context& io_;
-  const Key key_;
-  Introduction self_;
+  const net::Key key_;
+  net::Introduction self_;
   const std::chrono::nanoseconds silence_;
   LinkListener& listener_;
-  TcpAcceptor acceptor_;
+  net::TcpAcceptor acceptor_;
   uint16_t port_ = 0;
   uint32_t unknown_ = 0;  ///< connections that have not proved themselves yet
   std::map<Member, std::shared_ptr<Link>> links_;
@@ -104,4 +104,4 @@ class Links {
   std::set<Member> dialling_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

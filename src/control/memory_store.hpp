@@ -6,7 +6,7 @@
 
 #include "control/store.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class MemoryStore final : public Store {
  public:
@@ -36,4 +36,4 @@ class MemoryStore final : public Store {
   std::map<std::string, Value> values_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -10,7 +10,7 @@
 #include "control/store.hpp"
 #include "membership/membership.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 struct ControlOptions {
   std::string store;                 ///< "file:/directory" or "tcp://host:port"
@@ -23,9 +23,9 @@ struct ControlOptions {
   uint32_t slots_max = 1;  ///< how far the job may grow
   std::string address;     ///< where others reach this process; empty: found out
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of `found` and `join`
-  MembershipOptions membership;
+  membership::MembershipOptions membership;
   /// Called now and then by `found` and `join`; may throw to end them.
   std::function<void()> interrupt = [] {};
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -8,7 +8,7 @@
 #include "control/contact.hpp"
 #include "membership/membership.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 /// Called by one thread of the control plane, which does nothing else: a call may take long, but
 /// must not wait for an operation.
@@ -47,4 +47,4 @@ class MembershipControl {
   virtual void leave() = 0;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 ParticipantThread::ParticipantThread(std::function<void(const std::string& why)> failed)
     : failed_(std::move(failed)) {}
@@ -24,4 +24,4 @@ void ParticipantThread::tell_fenced(Epoch epoch, const std::string& why) {
   });
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

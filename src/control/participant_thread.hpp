@@ -10,7 +10,7 @@
 
 #include "control/participant.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class ParticipantThread {
  public:
@@ -42,4 +42,4 @@ class ParticipantThread {
   asio::thread_pool pool_{1};
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

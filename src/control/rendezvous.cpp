@@ -6,7 +6,7 @@
 #include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
@@ -14,7 +14,7 @@ constexpr const char* kGeneration = "generation";
 
 Store::Value value_of(uint64_t number) {
   const std::string text = fmt::format("{}", number);
-  const auto bytes = as_bytes(text);
+  const auto bytes = net::as_bytes(text);
   return {bytes.begin(), bytes.end()};
 }
 
@@ -64,7 +64,7 @@ std::optional<Card> Rendezvous::look(Slot slot) const {
 std::optional<View> Rendezvous::roster() const {
   const auto value = store_->get(key("roster"));
   if (!value) return std::nullopt;
-  const auto verdict = decode_verdict(*value);
+  const auto verdict = membership::decode_verdict(*value);
   if (!verdict) throw OsError("read the store", 0, "the roster is none");
   return verdict->next;
 }
@@ -91,4 +91,4 @@ uint64_t Rendezvous::newest_generation() const {
   return newest ? number_in(*newest) : 0;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -20,7 +20,7 @@
 #include "control/card.hpp"
 #include "control/store.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 /// All of it throws OsError where the store does.
 class Rendezvous {
@@ -55,4 +55,4 @@ class Rendezvous {
   uint64_t generation_ = 0;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

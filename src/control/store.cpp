@@ -7,7 +7,7 @@
 #include "control/tcp_store.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 namespace {
 
@@ -17,9 +17,9 @@ constexpr const char* kExpected = "file:/directory or tcp://host:port";
 
 }  // namespace
 
-std::optional<Address> tcp_address(const std::string& where) {
+std::optional<net::Address> tcp_address(const std::string& where) {
   if (!where.starts_with(kTcp)) return std::nullopt;
-  auto address = parse_address(std::string_view(where).substr(kTcp.size()));
+  auto address = net::parse_address(std::string_view(where).substr(kTcp.size()));
   if (!address) throw InvalidArgument("store", kExpected, where);
   return address;
 }
@@ -41,4 +41,4 @@ std::shared_ptr<Store> Store::open(const std::string& where, const std::string& 
   throw InvalidArgument("store", kExpected, where);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

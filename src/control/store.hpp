@@ -12,7 +12,7 @@
 
 #include "net/address.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 /// Any thread may call. Everything throws OsError where the store cannot be reached (within a few
 /// seconds), so that nobody waits for a dead one.
@@ -35,10 +35,10 @@ class Store {
 
 /// Returns where a "tcp://host:port" points to; nothing for what does not begin with "tcp://".
 /// Throws InvalidArgument if the rest is no host and port.
-std::optional<Address> tcp_address(const std::string& where);
+std::optional<net::Address> tcp_address(const std::string& where);
 
 /// Serves the store "tcp://host:port" for all who know the secret, until what it returns is
 /// dropped. Throws OsError if it cannot listen there. Nothing is kept when it ends.
 std::shared_ptr<void> serve_store(const std::string& where, const std::string& secret);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -2,7 +2,7 @@
 
 #include "fabric/tcp/frame.hpp"
 
-namespace tokenyard::collectives::store_protocol {
+namespace tokenyard::control::store_protocol {
 
 namespace {
 
@@ -11,7 +11,7 @@ std::string_view text_of(const Store::Value& value) {
 }
 
 Store::Value value_of(const std::string& text) {
-  const auto bytes = as_bytes(text);
+  const auto bytes = net::as_bytes(text);
   return {bytes.begin(), bytes.end()};
 }
 
@@ -42,7 +42,7 @@ std::vector<std::byte> encode(const Reply& reply) {
   return writer.take();
 }
 
-Request decode_request(const SealedFrame& frame) {
+Request decode_request(const net::SealedFrame& frame) {
   Request request;
   request.verb = static_cast<Verb>(frame.kind);
   const bool known = request.verb == Verb::get || request.verb == Verb::set ||
@@ -53,28 +53,28 @@ Request decode_request(const SealedFrame& frame) {
   request.value = value_of(reader.text());
   const bool fits = request.key.size() <= kKeyMax && request.value.size() <= kValueMax;
   if (!known || !fits || !reader.ok() || !reader.at_end()) {
-    throw Stranger("sent the store a request that is none");
+    throw net::Stranger("sent the store a request that is none");
   }
   return request;
 }
 
-Reply decode_reply(const SealedFrame& frame, Verb verb) {
+Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
   tcp::PayloadReader reader(frame.payload);
   Reply reply;
   reply.value = get(reader);
   reply.full = reader.number() != 0;
   if (frame.kind != static_cast<uint16_t>(verb) || !reader.ok() || !reader.at_end()) {
-    throw Stranger("answered with what is no reply of a store");
+    throw net::Stranger("answered with what is no reply of a store");
   }
   return reply;
 }
 
-Key key_of(const std::string& secret) {
-  return Key(secret, "tokenyard store");
+net::Key key_of(const std::string& secret) {
+  return net::Key(secret, "tokenyard store");
 }
 
-Introduction introduction() {
-  return {.purpose = Purpose::store, .job = 0, .self = {}, .epoch = 0, .sought = 0};
+net::Introduction introduction() {
+  return {.purpose = net::Purpose::store, .job = 0, .self = {}, .epoch = 0, .sought = 0};
 }
 
-}  // namespace tokenyard::collectives::store_protocol
+}  // namespace tokenyard::control::store_protocol

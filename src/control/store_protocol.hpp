@@ -10,7 +10,7 @@
 #include "net/handshake.hpp"
 #include "net/sealed_frame.hpp"
 
-namespace tokenyard::collectives::store_protocol {
+namespace tokenyard::control::store_protocol {
 
 enum class Verb : uint16_t {
   greeting = 1,  ///< the server's first frame: a Reply that holds its instance
@@ -38,11 +38,11 @@ struct Reply {
 std::vector<std::byte> encode(const Request& request);
 std::vector<std::byte> encode(const Reply& reply);
 /// Throw Stranger for what is not one.
-Request decode_request(const SealedFrame& frame);
-Reply decode_reply(const SealedFrame& frame, Verb verb);
+Request decode_request(const net::SealedFrame& frame);
+Reply decode_reply(const net::SealedFrame& frame, Verb verb);
 
 /// Server and client prove to each other that they know this, whatever the job.
-Key key_of(const std::string& secret);
-Introduction introduction();
+net::Key key_of(const std::string& secret);
+net::Introduction introduction();
 
-}  // namespace tokenyard::collectives::store_protocol
+}  // namespace tokenyard::control::store_protocol

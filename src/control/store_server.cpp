@@ -5,7 +5,7 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 using store_protocol::Reply;
 using store_protocol::Request;
@@ -17,9 +17,9 @@ namespace {
 constexpr std::chrono::seconds kSilence{10};
 
 /// Not every interface: then ranks on two hosts could both believe that they serve.
-TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
+net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
   asio::ip::tcp::resolver resolver(io);
-  TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
+  net::TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
   // Some systems know their own name as a loopback address, which other hosts cannot reach.
   asio::error_code a_name;
   asio::ip::make_address(host, a_name);
@@ -29,9 +29,9 @@ TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t por
   return place;
 }
 
-TcpAcceptor acceptor_at(asio::io_context& io, const std::string& host, uint16_t port) {
+net::TcpAcceptor acceptor_at(asio::io_context& io, const std::string& host, uint16_t port) {
   try {
-    return listen(io.get_executor(), resolved(io, host, port));
+    return net::listen(io.get_executor(), resolved(io, host, port));
   } catch (const std::system_error& error) {
     throw OsError("listen of a store at " + host + ":" + std::to_string(port), error.code().value(),
                   error.code().message());
@@ -47,7 +47,7 @@ Store::Value bytes_of_number(uint64_t number) {
 
 StoreServer::StoreServer(const std::string& host, uint16_t port, const std::string& secret)
     : key_(store_protocol::key_of(secret)),
-      instance_(random_number()),
+      instance_(net::random_number()),
       io_(1),
       acceptor_(acceptor_at(io_, host, port)),
       port_(acceptor_.local_endpoint().port()) {
@@ -70,41 +70,41 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-awaitable<void> StoreServer::serve() {
+net::awaitable<void> StoreServer::serve() {
   for (;;) {
-    TcpSocket socket = co_await accept(acceptor_);
+    net::TcpSocket socket = co_await net::accept(acceptor_);
     if (!socket.is_open()) {
       // No descriptors left, or a connection that is gone already: there may be others.
-      co_await pause(std::chrono::milliseconds(50));
+      co_await net::pause(std::chrono::milliseconds(50));
     } else if (connections_ == kConnectionsMax) {
       ++refused_;
     } else {
-      auto client = std::make_shared<Connection>(std::move(socket), kSilence);
+      auto client = std::make_shared<net::Connection>(std::move(socket), kSilence);
       asio::co_spawn(io_, attend(std::move(client)), asio::detached);
     }
   }
 }
 
-awaitable<void> StoreServer::attend(std::shared_ptr<Connection> client) {
+net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client) {
   ++connections_;
   try {
     {
-      const Patience patience(client, kHandshakeMax);
-      const Introduction self = store_protocol::introduction();
-      co_await client->shake_hands(Handshake::Side::acceptor, key_, self);
+      const net::Patience patience(client, net::kHandshakeMax);
+      const net::Introduction self = store_protocol::introduction();
+      co_await client->shake_hands(net::Handshake::Side::acceptor, key_, self);
     }
     const auto greeting = store_protocol::encode(Reply{.value = bytes_of_number(instance_)});
     co_await client->write(static_cast<uint16_t>(Verb::greeting), greeting);
     for (;;) {
-      const SealedFrame frame = co_await client->read();
+      const net::SealedFrame frame = co_await client->read();
       const auto reply = store_protocol::encode(answer(store_protocol::decode_request(frame)));
       co_await client->write(static_cast<uint16_t>(Verb::reply), reply);
     }
-  } catch (const Stranger&) {
+  } catch (const net::Stranger&) {
     ++refused_;
   } catch (const std::system_error&) {
     // Gone, or silent for too long.
-    if (client->peer().purpose != Purpose::store) ++refused_;
+    if (client->peer().purpose != net::Purpose::store) ++refused_;
   }
   client->close();
   --connections_;
@@ -126,4 +126,4 @@ Reply StoreServer::answer(const Request& request) {
   return {.value = request.value};
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -12,7 +12,7 @@
 #include "control/store_protocol.hpp"
 #include "net/connection.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class StoreServer {
  public:
@@ -34,15 +34,15 @@ class StoreServer {
   static constexpr size_t kBytesMax = size_t{256} << 20;
 
  private:
-  awaitable<void> serve();
-  awaitable<void> attend(std::shared_ptr<Connection> client);
+  net::awaitable<void> serve();
+  net::awaitable<void> attend(std::shared_ptr<net::Connection> client);
   store_protocol::Reply answer(const store_protocol::Request& request);
 
-  const Key key_;
+  const net::Key key_;
   /// Of this server's memory: tells clients that a server forgot what another one knew.
   const uint64_t instance_;
   asio::io_context io_;
-  TcpAcceptor acceptor_;
+  net::TcpAcceptor acceptor_;
   uint16_t port_ = 0;
   std::atomic<uint64_t> refused_ = 0;
   uint32_t connections_ = 0;
@@ -51,4 +51,4 @@ class StoreServer {
   std::thread thread_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

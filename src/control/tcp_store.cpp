@@ -8,7 +8,7 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 using store_protocol::Reply;
 using store_protocol::Request;
@@ -69,7 +69,7 @@ std::optional<Reply> TcpStore::attempt(const Request& request, Clock::time_point
   if (!failure) throw OsError(place(), ETIMEDOUT, "no answer in time");
   try {
     std::rethrow_exception(failure);
-  } catch (const Stranger& stranger) {
+  } catch (const net::Stranger& stranger) {
     throw OsError(place(), EPROTO, fmt::format("whoever answers there {}", stranger.what()));
   } catch (const std::system_error& error) {
     trouble_ = error.code().message();
@@ -77,33 +77,34 @@ std::optional<Reply> TcpStore::attempt(const Request& request, Clock::time_point
   return std::nullopt;
 }
 
-awaitable<Reply> TcpStore::exchange(const Request& request) {
+net::awaitable<Reply> TcpStore::exchange(const Request& request) {
   if (!connection_) co_await connect();
   const auto bytes = encode(request);
   co_await connection_->write(static_cast<uint16_t>(request.verb), bytes);
-  const SealedFrame frame = co_await connection_->read();
+  const net::SealedFrame frame = co_await connection_->read();
   co_return decode_reply(frame, Verb::reply);
 }
 
-awaitable<void> TcpStore::connect() {
+net::awaitable<void> TcpStore::connect() {
   asio::ip::tcp::resolver resolver(*io_);
-  const auto places = co_await resolver.async_resolve(host_, std::to_string(port_), use_awaitable);
-  std::optional<TcpSocket> socket;
+  const auto places =
+      co_await resolver.async_resolve(host_, std::to_string(port_), net::use_awaitable);
+  std::optional<net::TcpSocket> socket;
   for (auto place = places.begin(); !socket; ++place) {
     const bool last = std::next(place) == places.end();
     try {
-      socket = co_await dial_endpoint(place->endpoint(), kCallMax);
+      socket = co_await net::dial_endpoint(place->endpoint(), kCallMax);
     } catch (const std::system_error&) {
       if (last) throw;
     }
   }
-  const auto connection = std::make_shared<Connection>(std::move(*socket), kCallMax);
-  const Introduction self = store_protocol::introduction();
-  co_await connection->shake_hands(Handshake::Side::dialler, key_, self);
-  const SealedFrame frame = co_await connection->read();
+  const auto connection = std::make_shared<net::Connection>(std::move(*socket), kCallMax);
+  const net::Introduction self = store_protocol::introduction();
+  co_await connection->shake_hands(net::Handshake::Side::dialler, key_, self);
+  const net::SealedFrame frame = co_await connection->read();
   const Reply greeting = decode_reply(frame, Verb::greeting);
   if (instance_ && instance_ != greeting.value) {
-    throw Stranger("has forgotten what the store that was there before knew");
+    throw net::Stranger("has forgotten what the store that was there before knew");
   }
   instance_ = greeting.value;
   connection_ = connection;
@@ -119,4 +120,4 @@ std::string TcpStore::place() const {
   return fmt::format("the store at {}:{}", host_, port_);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

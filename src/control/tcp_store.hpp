@@ -11,7 +11,7 @@
 #include "control/store_protocol.hpp"
 #include "net/connection.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class TcpStore final : public Store {
  public:
@@ -34,23 +34,23 @@ class TcpStore final : public Store {
   /// Nothing if the connection broke.
   std::optional<store_protocol::Reply> attempt(const store_protocol::Request& request,
                                                Clock::time_point until);
-  awaitable<store_protocol::Reply> exchange(const store_protocol::Request& request);
-  awaitable<void> connect();
+  net::awaitable<store_protocol::Reply> exchange(const store_protocol::Request& request);
+  net::awaitable<void> connect();
   void forget_connection();
   std::string place() const;
 
   const std::string host_;
   const uint16_t port_;
   const std::string job_;
-  const Key key_;
+  const net::Key key_;
 
   std::mutex mutex_;
   std::unique_ptr<asio::io_context> io_;  ///< a new one after each failure: nothing is left over
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<net::Connection> connection_;
   std::string trouble_;  ///< why the connection broke
   /// Of the server that was found first: another one does not know what that one knew, and to
   /// believe it could let both halves of a job go on.
   std::optional<Value> instance_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -6,10 +6,10 @@
 #include "membership/witness.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 WitnessClerk::WitnessClerk(std::shared_ptr<Store> store, std::string key,
-                           std::function<void(const Message&)> replied)
+                           std::function<void(const membership::Message&)> replied)
     : store_(std::move(store)), key_(std::move(key)), replied_(std::move(replied)) {}
 
 WitnessClerk::~WitnessClerk() {
@@ -21,7 +21,7 @@ WitnessClerk::~WitnessClerk() {
   if (thread_.joinable()) thread_.join();
 }
 
-void WitnessClerk::ask(const Message& question) {
+void WitnessClerk::ask(const membership::Message& question) {
   {
     const std::lock_guard lock(mutex_);
     question_ = question;
@@ -36,7 +36,7 @@ void WitnessClerk::work() {
   for (;;) {
     change_.wait(lock, [this] { return over_ || question_.has_value(); });
     if (over_) return;
-    const Message question = *std::exchange(question_, std::nullopt);
+    const membership::Message question = *std::exchange(question_, std::nullopt);
     lock.unlock();
     try {
       put(question);
@@ -47,13 +47,13 @@ void WitnessClerk::work() {
   }
 }
 
-void WitnessClerk::put(const Message& question) {
+void WitnessClerk::put(const membership::Message& question) {
   auto held = store_->get(key_);
   for (;;) {
-    std::optional<WitnessRegister> memory;
-    if (held) memory = decode_witness(*held);
+    std::optional<membership::WitnessRegister> memory;
+    if (held) memory = membership::decode_witness(*held);
     if (held && !memory) return;  // Not written by us: it is not for us to overwrite it.
-    const WitnessAnswer answer = ask_witness(memory, question);
+    const membership::WitnessAnswer answer = membership::ask_witness(memory, question);
     const Store::Value desired = encode(answer.memory);
     if (held != desired) {
       const Store::Value now = store_->compare_and_set(key_, held, desired);
@@ -67,4 +67,4 @@ void WitnessClerk::put(const Message& question) {
   }
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -13,33 +13,33 @@
 #include "control/store.hpp"
 #include "membership/message.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 
 class WitnessClerk {
  public:
   /// `replied` is called on the clerk's thread.
   WitnessClerk(std::shared_ptr<Store> store, std::string key,
-               std::function<void(const Message&)> replied);
+               std::function<void(const membership::Message&)> replied);
   /// Waits for a question that is being asked: for a few seconds at most (see Store).
   ~WitnessClerk();
   WitnessClerk(const WitnessClerk&) = delete;
   WitnessClerk& operator=(const WitnessClerk&) = delete;
 
   /// Makes a question void that was not answered yet. A store that fails gives no answer.
-  void ask(const Message& question);
+  void ask(const membership::Message& question);
 
  private:
   void work();
-  void put(const Message& question);
+  void put(const membership::Message& question);
 
   std::shared_ptr<Store> store_;
   const std::string key_;
-  const std::function<void(const Message&)> replied_;
+  const std::function<void(const membership::Message&)> replied_;
   std::mutex mutex_;
   std::condition_variable change_;
-  std::optional<Message> question_;
+  std::optional<membership::Message> question_;
   bool over_ = false;
   std::thread thread_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

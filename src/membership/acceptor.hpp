@@ -5,7 +5,7 @@
 #include "membership/message.hpp"
 #include "membership/mutant.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// One vote of an epoch's consensus (Lamport, "Paxos Made Simple"): a member's, or the witness's.
 /// Invariant: `accepted_in <= promised`, and neither ever decreases.
@@ -31,4 +31,4 @@ struct Acceptor {
   }
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

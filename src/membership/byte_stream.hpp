@@ -11,7 +11,7 @@
 
 #include "base/little_endian.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 class ByteWriter {
  public:
@@ -74,4 +74,4 @@ class ByteReader {
   bool good_ = true;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

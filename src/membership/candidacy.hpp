@@ -8,7 +8,7 @@
 #include "membership/message.hpp"
 #include "membership/roster.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 struct Candidacy {
   enum class Phase : uint8_t { idle, preparing, accepting };
@@ -41,4 +41,4 @@ struct Candidacy {
   }
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

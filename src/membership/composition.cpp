@@ -5,7 +5,7 @@
 
 #include "membership/invariant.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 template <class Value>
@@ -312,4 +312,4 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   return verdict;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

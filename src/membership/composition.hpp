@@ -10,7 +10,7 @@
 #include "membership/mutant.hpp"
 #include "membership/quorum.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 struct Evidence {
   const View& view;                         ///< the epoch that ends
@@ -34,4 +34,4 @@ struct Evidence {
 /// order they must be as many as a quorum, the witness counting for one of them.
 std::optional<Verdict> compose(const Evidence& evidence);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -7,7 +7,7 @@
 
 #include "membership/invariant.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 /// Whether the view has this very process, and not only its slot.
@@ -387,4 +387,4 @@ Instant Membership::next_tick() const {
   return next;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

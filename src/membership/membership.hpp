@@ -49,7 +49,7 @@
 #include "membership/view.hpp"
 #include "membership/waiting_room.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 struct MembershipOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(100);
@@ -231,4 +231,4 @@ class Membership {
   std::vector<Effect> effects_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

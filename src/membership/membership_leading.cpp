@@ -5,7 +5,7 @@
 #include "membership/invariant.hpp"
 #include "membership/membership.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 /// Followers wait this many times longer than the leader between two questions, and up to
@@ -307,4 +307,4 @@ void Membership::witness_replied(const Message& message, Instant now) {
   settle(now);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

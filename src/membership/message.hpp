@@ -8,7 +8,7 @@
 
 #include "membership/view.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// Ordered by round, then by leader; no two leaders share one.
 struct Ballot {
@@ -77,4 +77,4 @@ struct Message {
       body;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

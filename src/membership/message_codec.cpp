@@ -5,7 +5,7 @@
 #include "membership/byte_stream.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
@@ -340,4 +340,4 @@ std::optional<WitnessRegister> decode_witness(std::span<const std::byte> bytes) 
   return whole(reader, std::move(memory));
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

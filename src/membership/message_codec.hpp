@@ -10,7 +10,7 @@
 #include "membership/message.hpp"
 #include "membership/witness.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// Any message of kSlotsMax members with 80 groups of all: even the promise of one that has
 /// accepted a verdict, and names all the others in an operation of each group.
@@ -26,4 +26,4 @@ std::optional<Verdict> decode_verdict(std::span<const std::byte> bytes);
 std::vector<std::byte> encode(const WitnessRegister& memory);
 std::optional<WitnessRegister> decode_witness(std::span<const std::byte> bytes);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 enum class Mutant : uint8_t {
   none,
@@ -29,4 +29,4 @@ enum class Mutant : uint8_t {
   wishes_never_late,         ///< one for a slot that was filled meanwhile fills it once more
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -3,7 +3,7 @@
 #include "membership/mutant.hpp"
 #include "membership/view.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// How many acceptors must agree in an epoch, so that any two quorums have one in common: of n
 /// members n / 2 + 1. With a witness as an (n + 1)th acceptor that still holds where n is even, so
@@ -18,4 +18,4 @@ struct Quorum {
   bool witness;  ///< is an acceptor in this epoch
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 void Roster::install(const View& view, const Member& self, Instant now) {
   std::vector<Peer> peers;
@@ -63,4 +63,4 @@ std::vector<Slot> Roster::suspected() const {
   return slots;
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -1,15 +1,11 @@
 /// What a member knows of the others: when each was last heard, and what speaks against it.
 #pragma once
 
-#include <chrono>
 #include <vector>
 
 #include "membership/view.hpp"
 
-namespace tokenyard::collectives {
-
-/// Since the start of the process, or of the simulation.
-using Instant = std::chrono::nanoseconds;
+namespace tokenyard::membership {
 
 struct Peer {
   Member member;
@@ -49,4 +45,4 @@ class Roster {
   std::vector<Peer> peers_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

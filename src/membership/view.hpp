@@ -2,13 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <optional>
 #include <tuple>
 #include <vector>
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// A rank's place in the job. Stays with the rank whatever happens to others; a replacement takes
 /// over the slot of whom it replaces.
@@ -20,6 +21,8 @@ using Epoch = uint64_t;
 using GroupId = uint64_t;
 /// Of an operation within its group, from 1, in the order of the calls.
 using Sequence = uint64_t;
+/// Since the start of the process, or of the simulation.
+using Instant = std::chrono::nanoseconds;
 
 /// A process in a slot. Two processes that ever held a slot differ in their incarnation.
 struct Member {
@@ -98,4 +101,4 @@ struct Verdict {
   bool operator==(const Verdict&) const = default;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

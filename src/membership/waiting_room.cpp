@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 WaitingRoom::Newcomer* WaitingRoom::note(const Member& newcomer) {
   if (was_member(newcomer)) return nullptr;
@@ -61,4 +61,4 @@ bool WaitingRoom::anybody_for(Slot slot) const {
                      [&](const auto& entry) { return entry.first.slot == slot; });
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

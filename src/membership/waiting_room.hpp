@@ -9,7 +9,7 @@
 #include "membership/roster.hpp"
 #include "membership/view.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// A newcomer that does not knock again is forgotten after a while. What others tell is not told
 /// on, so that hearsay keeps nobody here.
@@ -41,4 +41,4 @@ class WaitingRoom {
   std::map<Slot, uint64_t> departed_;  ///< the last process that lost the slot
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -2,7 +2,7 @@
 
 #include "membership/invariant.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 Message promise_of(const WitnessRegister& memory) {
@@ -35,4 +35,4 @@ WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Me
   return {known, {known.epoch, Refused{accept->ballot, known.acceptor.promised}}};
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -10,7 +10,7 @@
 #include "membership/acceptor.hpp"
 #include "membership/message.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 
 /// Of the newest epoch in which it was asked. Nothing is known of older ones, nor needed: who is in
 /// an epoch has seen the one before decided.
@@ -30,4 +30,4 @@ struct WitnessAnswer {
 WitnessAnswer ask_witness(const std::optional<WitnessRegister>& memory, const Message& message,
                           Mutant mutant = Mutant::none);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

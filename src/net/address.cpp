@@ -8,7 +8,7 @@
 #include <charconv>
 #include <memory>
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -66,4 +66,4 @@ std::string own_address(const std::optional<Address>& target) try {
   return kLoopback;  // No descriptors left: whoever needs more of them says so.
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

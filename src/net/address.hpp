@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 struct Address {
   std::string host;  ///< a number or a name
@@ -23,4 +23,4 @@ std::optional<Address> parse_address(std::string_view text);
 /// Sends nothing.
 std::string own_address(const std::optional<Address>& target);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -11,7 +11,7 @@
 
 #include "net/fork_guard.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -146,4 +146,4 @@ awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds t
   co_return std::move(*socket);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -11,7 +11,7 @@
 #include "net/handshake.hpp"
 #include "net/sealed_frame.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 using asio::awaitable;
 using asio::use_awaitable;
@@ -78,4 +78,4 @@ awaitable<TcpSocket> accept(TcpAcceptor& acceptor);
 /// Connected, or std::system_error.
 awaitable<TcpSocket> dial_endpoint(TcpEndpoint where, std::chrono::nanoseconds time);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <utility>
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -75,4 +75,4 @@ FileDescriptor accept_socket(int listener) {
   return noted(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

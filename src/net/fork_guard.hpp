@@ -8,11 +8,11 @@
 
 #include "base/file_descriptor.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 // Sockets that do not block and are kept from forks for as long as they are open; nothing is to be
 // undone. Nothing, and errno tells why, if there is none.
 FileDescriptor open_socket(int family, int type);
 FileDescriptor accept_socket(int listener);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

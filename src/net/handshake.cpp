@@ -7,7 +7,7 @@
 
 #include "base/little_endian.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -132,4 +132,4 @@ Key Handshake::session_key(Side sender) const {
                      {mine_first ? mine_ : theirs_, mine_first ? theirs_ : mine_});
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

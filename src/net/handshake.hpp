@@ -23,7 +23,7 @@
 
 #include "net/key.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 inline constexpr uint32_t kControlMagic = 0x4c435954;  // "TYCL"
 /// Of all that is said over these connections, by the membership and the store, too. A job of two
@@ -103,4 +103,4 @@ class Handshake {
   std::vector<std::byte> output_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

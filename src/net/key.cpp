@@ -11,7 +11,7 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -69,4 +69,4 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 using Digest = std::array<std::byte, 32>;
 
@@ -39,4 +39,4 @@ uint64_t random_number();
 
 std::span<const std::byte> as_bytes(std::string_view text);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

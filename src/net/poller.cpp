@@ -11,7 +11,7 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -60,4 +60,4 @@ void Sleeper::wake() {
   (void)!::write(waker_.native(), &one, sizeof one);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

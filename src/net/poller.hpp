@@ -11,7 +11,7 @@
 
 #include "base/file_descriptor.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 class Sleeper {
  public:
@@ -31,4 +31,4 @@ class Sleeper {
   FileDescriptor waker_;
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

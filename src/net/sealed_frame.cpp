@@ -9,7 +9,7 @@
 #include "net/handshake.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 std::vector<std::byte> Sealer::seal(uint16_t kind, std::span<const std::byte> payload) {
   if (payload.size() > kFramePayloadMax) {
@@ -48,4 +48,4 @@ SealedFrame Opener::open(std::vector<std::byte> rest) {
   return {take_number<uint16_t>(kind), std::move(rest)};
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

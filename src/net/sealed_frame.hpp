@@ -13,7 +13,7 @@
 
 #include "net/key.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 struct SealedFrame {
   uint16_t kind = 0;
@@ -49,4 +49,4 @@ class Opener {
   std::array<std::byte, kFrameHeaderBytes> header_{};
 };
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -53,4 +53,4 @@ void pace_a_long_way(const FileDescriptor& socket, std::chrono::microseconds sho
   if (paces(system)) choose(socket, system);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -12,7 +12,7 @@
 
 #include "base/file_descriptor.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 /// There and back: within a building, or two that are close.
 inline constexpr std::chrono::microseconds kShortWay{1000};
@@ -24,4 +24,4 @@ void begin_unpaced(const FileDescriptor& socket);
 /// way that is shorter than that.
 void pace_a_long_way(const FileDescriptor& socket, std::chrono::microseconds shorter = kShortWay);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -14,7 +14,7 @@
 #include "net/tcp_pacing.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 namespace {
 
@@ -113,4 +113,4 @@ Moved receive_now(const FileDescriptor& socket, std::span<std::byte> into) {
   return moved(result);
 }
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -8,7 +8,7 @@
 
 #include "base/file_descriptor.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 
 struct Listening {
   FileDescriptor socket;
@@ -39,4 +39,4 @@ struct Moved {
 Moved send_now(const FileDescriptor& socket, std::span<const std::byte> bytes);
 Moved receive_now(const FileDescriptor& socket, std::span<std::byte> into);
 
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

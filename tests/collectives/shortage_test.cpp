@@ -99,11 +99,11 @@ TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
 TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
   // It answers everybody, in its own language.
   asio::io_context io;
-  TcpAcceptor other = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  net::TcpAcceptor other = net::listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
   std::atomic<bool> over = false;
   std::thread answering([&] {
     while (!over) {
-      TcpSocket customer = other.accept();
+      net::TcpSocket customer = other.accept();
       asio::error_code ignored;
       asio::write(customer, asio::buffer(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")), ignored);
     }
@@ -119,7 +119,7 @@ TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
         << error.what();
   }
   over = true;
-  TcpSocket last(io);
+  net::TcpSocket last(io);
   last.connect(other.local_endpoint());
   answering.join();
 }

@@ -9,7 +9,7 @@
 #include "control/control_planes.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives::testing {
+namespace tokenyard::control::testing {
 namespace {
 
 TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
@@ -148,4 +148,4 @@ TEST_F(ControlPlane, ReplacementFencesWhomItReplaces) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives::testing
+}  // namespace tokenyard::control::testing

@@ -17,7 +17,7 @@
 #include "fabric/ranks.hpp"
 #include "fabric/worlds.hpp"
 
-namespace tokenyard::collectives::testing {
+namespace tokenyard::control::testing {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
@@ -162,4 +162,4 @@ class ControlPlane : public ::testing::Test {
   std::filesystem::path directory_;
 };
 
-}  // namespace tokenyard::collectives::testing
+}  // namespace tokenyard::control::testing

@@ -12,7 +12,7 @@
 #include "fabric/free_port.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives::testing {
+namespace tokenyard::control::testing {
 namespace {
 
 TEST_F(ControlPlane, FoundersBeginWithOneAnother) {
@@ -156,18 +156,18 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
     Rendezvous rendezvous(Store::open(options(0, 2).store, "tokenyard", "secret"));
     EXPECT_TRUE(rendezvous.find_founded());
     const auto card = rendezvous.look(0);
-    return TcpEndpoint(asio::ip::make_address(card->address), card->port);
+    return net::TcpEndpoint(asio::ip::make_address(card->address), card->port);
   }();
   asio::io_context io;
-  std::vector<TcpSocket> silent;
+  std::vector<net::TcpSocket> silent;
   std::mt19937 random(3);
   constexpr int kStrangers = 200;
   for (int stranger = 0; stranger < kStrangers; ++stranger) {
-    TcpSocket socket(io);
+    net::TcpSocket socket(io);
     socket.connect(where);
-    Handshake honest(
-        Handshake::Side::dialler, Key("guess", "tokenyard control tokenyard"),
-        {.purpose = Purpose::member, .job = 1, .self = {1, 5}, .epoch = 1, .sought = 0});
+    net::Handshake honest(
+        net::Handshake::Side::dialler, net::Key("guess", "tokenyard control tokenyard"),
+        {.purpose = net::Purpose::member, .job = 1, .self = {1, 5}, .epoch = 1, .sought = 0});
     auto bytes = honest.take_output();
     asio::error_code closed;
     switch (stranger % 4) {
@@ -178,7 +178,7 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
         bytes.resize(random() % bytes.size());
         break;
       case 2:  // All of a hello, and a proof that is none.
-        bytes.resize(bytes.size() + sizeof(Digest));
+        bytes.resize(bytes.size() + sizeof(net::Digest));
         break;
       default:  // Says nothing, and stays.
         bytes.clear();
@@ -207,4 +207,4 @@ TEST_F(ControlPlane, ForeignJobWithTheSameSecretStaysOutside) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives::testing
+}  // namespace tokenyard::control::testing

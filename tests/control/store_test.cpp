@@ -16,11 +16,11 @@
 #include "net/connection.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::control {
 namespace {
 
 Store::Value value(const std::string& text) {
-  const auto bytes = as_bytes(text);
+  const auto bytes = net::as_bytes(text);
   return {bytes.begin(), bytes.end()};
 }
 
@@ -93,7 +93,7 @@ TEST_P(Stores, LetOneOfManyWin) {
           now ? std::stoul(std::string(reinterpret_cast<const char*>(now->data()), now->size())) + 1
               : 1;
       // Who finds its own text there may have lost to one who wrote the same: so texts differ.
-      const auto mine = value(fmt::format("{} {}", next, random_number()));
+      const auto mine = value(fmt::format("{} {}", next, net::random_number()));
       if (store->compare_and_set("count", now, mine) == mine) ++turn;
     }
   });
@@ -143,7 +143,8 @@ TEST(TcpStore, ServerThatDiesIsNoticed) {
 TEST(TcpStore, ServerThatIsSilentIsNotWaitedForLong) {
   // It listens, and that is all.
   asio::io_context io;
-  const TcpAcceptor silent = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  const net::TcpAcceptor silent =
+      net::listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
   const auto store =
       Store::open(fmt::format("tcp://127.0.0.1:{}", silent.local_endpoint().port()), "job", "s");
   try {
@@ -169,7 +170,7 @@ TEST(TcpStore, WhoDoesNotKnowTheSecretGetsNothing) {
   Place place("tcp");
   EXPECT_THROW(Store::open(place.where, "job", "guess")->get("k"), OsError);
   asio::io_context io;
-  TcpSocket garbage(io);
+  net::TcpSocket garbage(io);
   garbage.connect({asio::ip::address_v4::loopback(), place.server->port()});
   asio::write(garbage, asio::buffer(std::string("GET / HTTP/1.1\r\n\r\n")));
   asio::error_code closed;
@@ -190,4 +191,4 @@ TEST(TcpStore, FirstToComeServes) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::control

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 using testing::ElementsAre;
@@ -23,12 +23,12 @@ struct Promised {
     }
   }
   std::optional<Verdict> compose(bool evict_stalled) const {
-    return collectives::compose({.view = view,
-                                 .last = last,
-                                 .promises = promises,
-                                 .leaving = leaving,
-                                 .quorum = Quorum(view, false, Mutant::none),
-                                 .evict_stalled = evict_stalled});
+    return membership::compose({.view = view,
+                                .last = last,
+                                .promises = promises,
+                                .leaving = leaving,
+                                .quorum = Quorum(view, false, Mutant::none),
+                                .evict_stalled = evict_stalled});
   }
 
   View view;
@@ -276,4 +276,4 @@ TEST(Composition, NobodyGoesOnWhereAllLeave) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

@@ -5,7 +5,7 @@
 #include "membership/message_codec.hpp"
 #include "tokenyard/error.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::membership {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -200,4 +200,4 @@ TEST(MembershipCodec, TooMuchToSayIsTold) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::membership

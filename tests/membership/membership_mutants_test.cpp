@@ -34,18 +34,18 @@ void expect_caught(Mutations mutations, const std::vector<Trouble>& kinds) {
 }
 
 /// What shows bugs that few disasters do. For the others anything may happen.
-std::vector<Trouble> kinds_for(Mutant mutant) {
+std::vector<Trouble> kinds_for(membership::Mutant mutant) {
   switch (mutant) {
-    case Mutant::stalls_blamed_on_all:
+    case membership::Mutant::stalls_blamed_on_all:
       return {Trouble::stuck};
-    case Mutant::ballot_not_compared:
-    case Mutant::accepted_forgotten:
+    case membership::Mutant::ballot_not_compared:
+    case membership::Mutant::accepted_forgotten:
       // Several lead, and do not hear one another.
       return {Trouble::cut, Trouble::slow, Trouble::stop, Trouble::false_alarm,
               Trouble::decider_dies};
-    case Mutant::leaders_never_replaced:
+    case membership::Mutant::leaders_never_replaced:
       return {Trouble::kill, Trouble::power_loss, Trouble::decider_dies};
-    case Mutant::goodbye_not_passed_on:
+    case membership::Mutant::goodbye_not_passed_on:
       return {Trouble::leave};
     default:
       return {};
@@ -56,7 +56,7 @@ std::vector<Trouble> kinds_for(StandInMutant mutant) {
   return {Trouble::slow, Trouble::stop, Trouble::false_alarm, Trouble::replace, Trouble::leave};
 }
 
-class ProtocolMutants : public testing::TestWithParam<Mutant> {};
+class ProtocolMutants : public testing::TestWithParam<membership::Mutant> {};
 TEST_P(ProtocolMutants, AreCaught) {
   expect_caught({.protocol = GetParam()}, kinds_for(GetParam()));
 }
@@ -67,47 +67,47 @@ TEST_P(StandInMutants, AreCaught) {
 }
 
 struct Name {
-  std::string operator()(const testing::TestParamInfo<Mutant>& info) const {
+  std::string operator()(const testing::TestParamInfo<membership::Mutant>& info) const {
     switch (info.param) {
-      case Mutant::none:
+      case membership::Mutant::none:
         break;
-      case Mutant::quorum_off_by_one:
+      case membership::Mutant::quorum_off_by_one:
         return "quorum_off_by_one";
-      case Mutant::ballot_not_compared:
+      case membership::Mutant::ballot_not_compared:
         return "ballot_not_compared";
-      case Mutant::accepted_forgotten:
+      case membership::Mutant::accepted_forgotten:
         return "accepted_forgotten";
-      case Mutant::adopted_value_ignored:
+      case membership::Mutant::adopted_value_ignored:
         return "adopted_value_ignored";
-      case Mutant::decided_without_votes:
+      case membership::Mutant::decided_without_votes:
         return "decided_without_votes";
-      case Mutant::committed_is_least:
+      case membership::Mutant::committed_is_least:
         return "committed_is_least";
-      case Mutant::unpromised_members_kept:
+      case membership::Mutant::unpromised_members_kept:
         return "unpromised_members_kept";
-      case Mutant::witness_not_asked:
+      case membership::Mutant::witness_not_asked:
         return "witness_not_asked";
-      case Mutant::witness_forgets:
+      case membership::Mutant::witness_forgets:
         return "witness_forgets";
-      case Mutant::epoch_not_checked:
+      case membership::Mutant::epoch_not_checked:
         return "epoch_not_checked";
-      case Mutant::old_incarnation_accepted:
+      case membership::Mutant::old_incarnation_accepted:
         return "old_incarnation_accepted";
-      case Mutant::suspicions_not_told:
+      case membership::Mutant::suspicions_not_told:
         return "suspicions_not_told";
-      case Mutant::stalls_blamed_on_all:
+      case membership::Mutant::stalls_blamed_on_all:
         return "stalls_blamed_on_all";
-      case Mutant::admitted_unasked:
+      case membership::Mutant::admitted_unasked:
         return "admitted_unasked";
-      case Mutant::mended_by_some:
+      case membership::Mutant::mended_by_some:
         return "mended_by_some";
-      case Mutant::leaders_never_replaced:
+      case membership::Mutant::leaders_never_replaced:
         return "leaders_never_replaced";
-      case Mutant::quorum_is_enough:
+      case membership::Mutant::quorum_is_enough:
         return "quorum_is_enough";
-      case Mutant::goodbye_not_passed_on:
+      case membership::Mutant::goodbye_not_passed_on:
         return "goodbye_not_passed_on";
-      case Mutant::wishes_never_late:
+      case membership::Mutant::wishes_never_late:
         return "wishes_never_late";  // For recovery_mutants_test.cpp.
     }
     return "none";
@@ -141,7 +141,8 @@ std::vector<Kind> all_to(Kind last) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Membership, ProtocolMutants,
-                         testing::ValuesIn(all_to(Mutant::goodbye_not_passed_on)), Name());
+                         testing::ValuesIn(all_to(membership::Mutant::goodbye_not_passed_on)),
+                         Name());
 INSTANTIATE_TEST_SUITE_P(Membership, StandInMutants,
                          testing::ValuesIn(all_to(StandInMutant::sequence_not_restored)), Name());
 

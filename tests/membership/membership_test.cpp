@@ -254,7 +254,8 @@ struct Three {
   static constexpr Member members[] = {{0, 1}, {1, 2}, {2, 3}};
   Three() {
     const View first{.epoch = 1, .slots = 3, .members = {members[0], members[1], members[2]}};
-    for (const Member& member : members) ranks.emplace_back(member, first, MembershipOptions{});
+    for (const Member& member : members)
+      ranks.emplace_back(member, first, membership::MembershipOptions{});
   }
   void frozen(Slot slot, Sequence committed) {
     ranks[slot].frozen({{.slots = {0, 1, 2}, .committed = committed, .begun = 5}}, now);
@@ -263,11 +264,11 @@ struct Three {
   void talk() {
     for (bool quiet = false; !std::exchange(quiet, true);) {
       for (const Member& member : members) {
-        for (const Effect& effect : ranks[member.slot].take_effects()) {
+        for (const membership::Effect& effect : ranks[member.slot].take_effects()) {
           quiet = false;
-          if (const auto* said = std::get_if<Send>(&effect))
+          if (const auto* said = std::get_if<membership::Send>(&effect))
             ranks[said->to.slot].receive(member, said->message, now);
-          else if (const auto* install = std::get_if<Install>(&effect))
+          else if (const auto* install = std::get_if<membership::Install>(&effect))
             verdicts[member.slot] = install->verdict;
         }
       }
@@ -275,7 +276,7 @@ struct Three {
   }
 
   const Instant now = seconds(1);
-  std::vector<Membership> ranks;
+  std::vector<membership::Membership> ranks;
   std::map<Slot, Verdict> verdicts;
 };
 

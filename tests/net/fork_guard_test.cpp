@@ -20,7 +20,7 @@
 #include "net/fork_guard.hpp"
 #include "net/tcp_socket.hpp"
 
-namespace tokenyard::collectives::testing {
+namespace tokenyard::control::testing {
 namespace {
 
 constexpr unsigned kLifeOfAForkS = 60;
@@ -43,11 +43,11 @@ int status_of_child(const std::function<bool()>& does) {
 }
 
 struct Pair {
-  Listening listening = listen_at("127.0.0.1");
-  FileDescriptor dialled = connect_to(listening.address, listening.port);
+  net::Listening listening = net::listen_at("127.0.0.1");
+  FileDescriptor dialled = net::connect_to(listening.address, listening.port);
   FileDescriptor accepted;
   Pair() {
-    while (!(accepted = accept_from(listening.socket))) std::this_thread::yield();
+    while (!(accepted = net::accept_from(listening.socket))) std::this_thread::yield();
   }
 };
 
@@ -59,7 +59,7 @@ TEST(KeptFromForks, WhatIsClosedEndsThoughAForkLives) {
   const auto until = std::chrono::steady_clock::now() + 10s;
   bool over = false;
   while (!over && std::chrono::steady_clock::now() < until) {
-    over = receive_now(pair.dialled, {&byte, 1}).over;
+    over = net::receive_now(pair.dialled, {&byte, 1}).over;
   }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
@@ -105,7 +105,7 @@ TEST(KeptFromForks, NoForkComesWhileASocketIsMade) {
   };
   const size_t others = sockets_of_this_process();
   std::jthread making([](const std::stop_token& enough) {
-    while (!enough.stop_requested()) open_socket(AF_UNIX, SOCK_DGRAM);
+    while (!enough.stop_requested()) net::open_socket(AF_UNIX, SOCK_DGRAM);
   });
   for (int fork = 0; fork < 500; ++fork)
     ASSERT_EQ(status_of_child([&] { return sockets_of_this_process() <= others; }), 0);
@@ -137,4 +137,4 @@ TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives::testing
+}  // namespace tokenyard::control::testing

@@ -10,7 +10,7 @@
 
 #include "net/sealed_frame.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -226,4 +226,4 @@ TEST(SealedFrame, NoRoomIsMadeForWhatIsTooLong) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -10,7 +10,7 @@
 #include "collectives/transports/tcp_channel.hpp"
 #include "net/tcp_pacing.hpp"
 
-namespace tokenyard::collectives {
+namespace tokenyard::net {
 namespace {
 
 using namespace std::chrono_literals;
@@ -55,7 +55,7 @@ TEST_F(TcpPacing, NeverBeginsOverAShortWay) {
   for (FileDescriptor* const end : {&dialled_, &accepted_}) {
     const int socket = end->native();
     EXPECT_EQ(choice_of(socket), "reno");
-    TcpChannel channel(1, 1 << 20);
+    collectives::TcpChannel channel(1, 1 << 20);
     channel.add(0, std::move(*end));
     EXPECT_EQ(choice_of(socket), "reno");
   }
@@ -77,4 +77,4 @@ TEST_F(TcpPacing, LeavesOtherChoicesAlone) {
 }
 
 }  // namespace
-}  // namespace tokenyard::collectives
+}  // namespace tokenyard::net

@@ -22,7 +22,7 @@ struct QuorumFacts {
 
 struct Surroundings {
   Transport* transport = nullptr;
-  MembershipControl* control = nullptr;
+  control::MembershipControl* control = nullptr;
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
   Places places = Places::kept;

@@ -10,8 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "control/contact.hpp"
-#include "membership/view.hpp"
+#include "collectives/interfaces/words.hpp"
 
 namespace tokenyard::collectives {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "collectives/interfaces/signature.hpp"
-#include "membership/view.hpp"
+#include "collectives/interfaces/words.hpp"
 
 namespace tokenyard::collectives {
 

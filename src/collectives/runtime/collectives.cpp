@@ -38,7 +38,7 @@ std::unique_ptr<Collectives> Collectives::join(const CollectivesOptions& options
 
 std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& options) {
   CollectivesOptions unseen = options;
-  unseen.own_store = std::make_shared<collectives::MemoryStore>();
+  unseen.own_store = std::make_shared<control::MemoryStore>();
   return make(unseen, Entrance::alone);
 }
 

@@ -19,8 +19,8 @@ Instant since_start() {
   return std::chrono::duration_cast<Instant>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-ControlOptions control_options(const CollectivesOptions& options) {
-  ControlOptions control;
+control::ControlOptions control_options(const CollectivesOptions& options) {
+  control::ControlOptions control;
   control.store = options.store;
   control.host_store = options.host_store;
   control.own_store = options.own_store;
@@ -29,8 +29,8 @@ ControlOptions control_options(const CollectivesOptions& options) {
   control.slot = options.rank;
   control.slots = options.size;
   control.slots_max = std::max(options.size, options.size_max);
-  control.address =
-      options.address.empty() ? own_address(tcp_address(options.store)) : options.address;
+  control.address = options.address.empty() ? net::own_address(control::tcp_address(options.store))
+                                            : options.address;
   control.timeout = options.timeout;
   control.membership.silence = options.silence;
   control.membership.witness = options.witness;
@@ -56,7 +56,7 @@ void check(const CollectivesOptions& options, Entrance entrance) {
 
 Machine::Machine(const CollectivesOptions& options, Entrance entrance) : options(options) {
   check(options, entrance);
-  control_ = std::make_unique<Control>(control_options(options));
+  control_ = std::make_unique<control::Control>(control_options(options));
   transport_ =
       std::make_shared<WireTransport>(WireOptions{.self = control_->self(),
                                                   .job = options.job,

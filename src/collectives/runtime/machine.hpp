@@ -31,7 +31,7 @@ class Machine {
   const CollectivesOptions options;
   Engine& engine() { return *engine_; }
   Driver& driver() { return *driver_; }
-  Control& control() { return *control_; }
+  control::Control& control() { return *control_; }
 
   Recovery& recovery() { return *recovery_; }
 
@@ -47,7 +47,7 @@ class Machine {
   /// Nobody calls `replace` under OnFailure::retry.
   void admit_replacements(const View& view);
 
-  std::unique_ptr<Control> control_;
+  std::unique_ptr<control::Control> control_;
   std::shared_ptr<WireTransport> transport_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;

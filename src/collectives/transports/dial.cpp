@@ -17,7 +17,8 @@ constexpr std::chrono::milliseconds kPauseMax(500);
 
 }  // namespace
 
-Dial::Dial(const Invitation& invitation, const Key& key, const ContactCard& to, int buffer_bytes)
+Dial::Dial(const Invitation& invitation, const net::Key& key, const ContactCard& to,
+           int buffer_bytes)
     : invitation_(invitation),
       frame_(encode(invitation, key)),
       expected_(welcome(frame_, key)),
@@ -26,12 +27,12 @@ Dial::Dial(const Invitation& invitation, const Key& key, const ContactCard& to, 
       buffer_bytes_(buffer_bytes),
       pause_(kPauseFirst) {}
 
-std::optional<FileDescriptor> Dial::poll(WireTime now, Sleeper& sleeper) {
+std::optional<FileDescriptor> Dial::poll(WireTime now, net::Sleeper& sleeper) {
   if (!socket_) {
     if (now < next_try_) return std::nullopt;
     try {
-      socket_ = connect_to(address_, port_);
-      tune(socket_, buffer_bytes_);
+      socket_ = net::connect_to(address_, port_);
+      net::tune(socket_, buffer_bytes_);
       sleeper.watch_arrivals_and_room(socket_.native());
     } catch (const OsError& error) {
       fail(now, error.what());
@@ -39,7 +40,7 @@ std::optional<FileDescriptor> Dial::poll(WireTime now, Sleeper& sleeper) {
     }
   }
   if (!sent_) {
-    const Moved sent = send_now(socket_, frame_);
+    const net::Moved sent = net::send_now(socket_, frame_);
     // A fresh connection has room for so little, or none at all as long as it is being made.
     if (sent.over || (sent.bytes > 0 && sent.bytes < frame_.size())) {
       fail(now, sent.error != 0 ? std::strerror(sent.error) : "no room in a fresh connection");
@@ -48,12 +49,12 @@ std::optional<FileDescriptor> Dial::poll(WireTime now, Sleeper& sleeper) {
     sent_ = sent.bytes > 0;
     if (!sent_) return std::nullopt;
   }
-  const Moved got = receive_now(socket_, std::span(welcome_).subspan(welcome_bytes_));
+  const net::Moved got = net::receive_now(socket_, std::span(welcome_).subspan(welcome_bytes_));
   welcome_bytes_ += got.bytes;
   if (got.over) {
     fail(now, got.error != 0 ? std::strerror(got.error) : "turned away");
   } else if (welcome_bytes_ == welcome_.size()) {
-    if (same(welcome_, expected_)) return std::move(socket_);
+    if (net::same(welcome_, expected_)) return std::move(socket_);
     fail(now, "somebody else listens there");
   }
   return std::nullopt;

@@ -19,11 +19,11 @@ using WireTime = std::chrono::steady_clock::time_point;
 
 class Dial {
  public:
-  Dial(const Invitation& invitation, const Key& key, const ContactCard& to, int buffer_bytes);
+  Dial(const Invitation& invitation, const net::Key& key, const ContactCard& to, int buffer_bytes);
 
   const Invitation& invitation() const { return invitation_; }
   /// The connection, once the taker has welcomed it.
-  std::optional<FileDescriptor> poll(WireTime now, Sleeper& sleeper);
+  std::optional<FileDescriptor> poll(WireTime now, net::Sleeper& sleeper);
   /// Between two tries, of which nothing tells.
   bool is_pausing() const { return !socket_; }
   /// What went wrong last; empty if nothing has.
@@ -34,14 +34,14 @@ class Dial {
 
   Invitation invitation_;
   std::vector<std::byte> frame_;
-  Digest expected_;
+  net::Digest expected_;
   std::string address_;
   uint16_t port_;
   int buffer_bytes_;
 
   FileDescriptor socket_;
   bool sent_ = false;
-  Digest welcome_{};
+  net::Digest welcome_{};
   size_t welcome_bytes_ = 0;
   WireTime next_try_{};
   std::chrono::milliseconds pause_;

@@ -15,11 +15,11 @@ constexpr size_t kEarlyVisitorsMax = 4096;  ///< only members can be early
 
 }  // namespace
 
-Door::Door(const EpochGate& gate, const Key& key, const std::string& address, Sleeper& sleeper,
-           int buffer_bytes)
+Door::Door(const EpochGate& gate, const net::Key& key, const std::string& address,
+           net::Sleeper& sleeper, int buffer_bytes)
     : gate_(gate),
       key_(key),
-      listening_(listen_at(address)),
+      listening_(net::listen_at(address)),
       sleeper_(sleeper),
       buffer_bytes_(buffer_bytes) {
   sleeper_.watch_arrivals(listening_.socket.native());
@@ -48,12 +48,12 @@ std::vector<Guest> Door::poll(WireTime now) {
 void Door::accept_all(WireTime now) {
   short_ = false;
   for (size_t count = 0; count < kAcceptsMax; ++count) {
-    FileDescriptor socket = accept_from(listening_.socket);
+    FileDescriptor socket = net::accept_from(listening_.socket);
     if (!socket) {
       short_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       return;
     }
-    tune(socket, buffer_bytes_);
+    net::tune(socket, buffer_bytes_);
     try {
       sleeper_.watch_arrivals_and_room(socket.native());
     } catch (const OsError&) {
@@ -68,7 +68,8 @@ void Door::accept_all(WireTime now) {
 }
 
 bool Door::hear(Stranger& stranger, WireTime now, std::vector<Guest>& guests) {
-  const Moved moved = receive_now(stranger.socket, std::span(stranger.bytes).subspan(stranger.got));
+  const net::Moved moved =
+      net::receive_now(stranger.socket, std::span(stranger.bytes).subspan(stranger.got));
   stranger.got += moved.bytes;
   if (stranger.got < stranger.bytes.size()) {
     const bool gone = moved.over || now - stranger.since > kStrangerTime;

@@ -16,15 +16,15 @@ namespace tokenyard::collectives {
 
 struct Guest {
   Invitation invitation;
-  Digest welcome;  ///< to be sent by whoever lets the guest in
+  net::Digest welcome;  ///< to be sent by whoever lets the guest in
   FileDescriptor socket;
 };
 
 class Door {
  public:
   /// At any free port of the address. Throws OsError.
-  Door(const EpochGate& gate, const Key& key, const std::string& address, Sleeper& sleeper,
-       int buffer_bytes);
+  Door(const EpochGate& gate, const net::Key& key, const std::string& address,
+       net::Sleeper& sleeper, int buffer_bytes);
 
   const std::string& address() const { return listening_.address; }
   uint16_t port() const { return listening_.port; }
@@ -53,9 +53,9 @@ class Door {
   bool hear(Stranger& stranger, WireTime now, std::vector<Guest>& guests);
 
   const EpochGate& gate_;
-  const Key key_;
-  const Listening listening_;
-  Sleeper& sleeper_;
+  const net::Key key_;
+  const net::Listening listening_;
+  net::Sleeper& sleeper_;
   const int buffer_bytes_;
   std::deque<Stranger> strangers_;  ///< the oldest first
   std::vector<Guest> early_;

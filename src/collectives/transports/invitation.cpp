@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x49575954;  // "TYWI"
 constexpr uint16_t kVersion = 1;
-constexpr size_t kFieldBytes = kInvitationBytes - sizeof(Digest);
+constexpr size_t kFieldBytes = kInvitationBytes - sizeof(net::Digest);
 
 struct Prefix {
   uint32_t magic = kMagic;
@@ -40,24 +40,24 @@ static_assert(kFieldBytes == 4 + 2 + 1 + 1 + 2 * 8 + 2 * (4 + 8) + 2 * 8 + 2 * 4
 
 }  // namespace
 
-Key wire_key(const std::string& secret, const std::string& job) {
-  return Key(secret, "tokenyard wire").derive("job", {as_bytes(job)});
+net::Key wire_key(const std::string& secret, const std::string& job) {
+  return net::Key(secret, "tokenyard wire").derive("job", {net::as_bytes(job)});
 }
 
-std::vector<std::byte> encode(const Invitation& invitation, const Key& key) {
+std::vector<std::byte> encode(const Invitation& invitation, const net::Key& key) {
   const auto words =
-      as_bytes(invitation.words).first(std::min(invitation.words.size(), kInvitationWordsMax));
+      net::as_bytes(invitation.words).first(std::min(invitation.words.size(), kInvitationWordsMax));
   std::vector<std::byte> bytes(kInvitationBytes + words.size());
   const Prefix prefix;
   std::span<std::byte> to(bytes);
   each_field(prefix, invitation, [&](auto field) { put_number(to, field); });
-  const Digest seal = key.sign({std::span(bytes).first(kFieldBytes), words});
+  const net::Digest seal = key.sign({std::span(bytes).first(kFieldBytes), words});
   std::copy(seal.begin(), seal.end(), bytes.begin() + kFieldBytes);
   std::copy(words.begin(), words.end(), bytes.begin() + kInvitationBytes);
   return bytes;
 }
 
-std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, const Key& key) {
+std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, const net::Key& key) {
   if (bytes.size() < kInvitationBytes) return std::nullopt;
   const auto words = bytes.subspan(kInvitationBytes);
   if (words.size() > kInvitationWordsMax) return std::nullopt;
@@ -67,8 +67,8 @@ std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, co
   each_field(prefix, invitation,
              [&]<class Number>(Number& field) { field = take_number<Number>(from); });
   if (prefix.magic != kMagic || prefix.version != kVersion) return std::nullopt;
-  const Digest seal = key.sign({bytes.first(kFieldBytes), words});
-  if (!same(seal, bytes.subspan(kFieldBytes, seal.size()))) return std::nullopt;
+  const net::Digest seal = key.sign({bytes.first(kFieldBytes), words});
+  if (!net::same(seal, bytes.subspan(kFieldBytes, seal.size()))) return std::nullopt;
   if (invitation.kind < InvitationKind::shared_memory ||
       invitation.kind > InvitationKind::refusal || invitation.channel.lane > Lane::point_to_point) {
     return std::nullopt;
@@ -77,7 +77,7 @@ std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, co
   return invitation;
 }
 
-Digest welcome(std::span<const std::byte> invitation, const Key& key) {
+net::Digest welcome(std::span<const std::byte> invitation, const net::Key& key) {
   return key.derive("welcome", {}).sign({invitation});
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collectives/interfaces/channel.hpp"
-#include "membership/view.hpp"
+#include "collectives/interfaces/words.hpp"
 #include "net/key.hpp"
 
 namespace tokenyard::collectives {
@@ -46,11 +46,11 @@ inline constexpr size_t kInvitationWordsMax = 200;
 inline constexpr uint32_t kStripesMax = 16;
 
 /// The key of a job's wire.
-Key wire_key(const std::string& secret, const std::string& job);
-std::vector<std::byte> encode(const Invitation& invitation, const Key& key);
+net::Key wire_key(const std::string& secret, const std::string& job);
+std::vector<std::byte> encode(const Invitation& invitation, const net::Key& key);
 /// Nothing if it is none, of another version, or was not sealed with this key.
-std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, const Key& key);
+std::optional<Invitation> decode_invitation(std::span<const std::byte> bytes, const net::Key& key);
 /// What the taker of a TCP stripe answers: the maker, too, must know with whom it speaks.
-Digest welcome(std::span<const std::byte> invitation, const Key& key);
+net::Digest welcome(std::span<const std::byte> invitation, const net::Key& key);
 
 }  // namespace tokenyard::collectives

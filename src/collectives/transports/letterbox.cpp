@@ -54,8 +54,8 @@ LetterboxAddress::LetterboxAddress(const std::string& name) {
 }
 
 Letterbox::Letterbox()
-    : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), random_number())),
-      socket_(open_socket(AF_UNIX, SOCK_DGRAM)) {
+    : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), net::random_number())),
+      socket_(net::open_socket(AF_UNIX, SOCK_DGRAM)) {
   if (!socket_) letterbox_failed("socket");
   const int yes = 1;
   if (setsockopt(socket_.native(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {

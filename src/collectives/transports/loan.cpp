@@ -27,7 +27,7 @@ size_t read_memory(int32_t process, uint64_t address, std::span<std::byte> into)
 }  // namespace
 
 Lender::Lender(LoanWords& words)
-    : words_(words), proof_(std::make_unique<const uint64_t>(random_number())) {}
+    : words_(words), proof_(std::make_unique<const uint64_t>(net::random_number())) {}
 
 void Lender::lend(std::span<const std::byte> bytes, uint64_t after) {
   if (is_lending() || bytes.size() % kLoanGranule != 0) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "membership/view.hpp"
+#include "collectives/interfaces/words.hpp"
 
 namespace tokenyard::collectives {
 

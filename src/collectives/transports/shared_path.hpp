@@ -26,7 +26,7 @@ struct SharedNews {
 
 class SharedPath {
  public:
-  SharedPath(const EpochGate& gate, const Key& key) : gate_(gate), key_(key) {}
+  SharedPath(const EpochGate& gate, const net::Key& key) : gate_(gate), key_(key) {}
 
   const Letterbox& letterbox() const { return letterbox_; }
 
@@ -61,7 +61,7 @@ class SharedPath {
   void open(Early letter, std::vector<SharedNews>& news);
 
   const EpochGate& gate_;
-  const Key key_;
+  const net::Key key_;
   Letterbox letterbox_;
   std::deque<Outgoing> outbox_;
   std::vector<Early> early_;

@@ -50,7 +50,7 @@ bool TcpChannel::discard_to_end() {
   bool end = true;
   for (FileDescriptor& socket : sockets_) {
     while (socket) {
-      const Moved moved = receive_now(socket, waste);
+      const net::Moved moved = net::receive_now(socket, waste);
       if (moved.over) socket.close();
       if (moved.bytes == 0) break;
     }
@@ -65,7 +65,7 @@ bool TcpChannel::is_closed_by_peer() const {
 }
 
 void TcpChannel::add(uint32_t stripe, FileDescriptor socket) {
-  pace_a_long_way(socket);
+  net::pace_a_long_way(socket);
   sockets_[stripe] = std::move(socket);
 }
 
@@ -75,7 +75,7 @@ size_t TcpChannel::send_some(std::span<const std::byte> bytes) {
     const FileDescriptor& socket = at_turn(sent_);
     if (!socket) break;
     const size_t piece = std::min(bytes.size() - taken, left_of_turn(sent_));
-    const Moved moved = send_now(socket, bytes.subspan(taken, piece));
+    const net::Moved moved = net::send_now(socket, bytes.subspan(taken, piece));
     taken += moved.bytes;
     sent_ += moved.bytes;
     if (moved.over) {
@@ -93,7 +93,7 @@ size_t TcpChannel::receive_directly(std::span<std::byte> into) {
     const FileDescriptor& socket = at_turn(received_);
     if (!socket) break;
     const size_t piece = std::min(into.size() - got, left_of_turn(received_));
-    const Moved moved = receive_now(socket, into.subspan(got, piece));
+    const net::Moved moved = net::receive_now(socket, into.subspan(got, piece));
     got += moved.bytes;
     received_ += moved.bytes;
     if (moved.over) {

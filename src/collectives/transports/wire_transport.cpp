@@ -30,7 +30,7 @@ WireTransport::WireTransport(const WireOptions& options)
       key_(wire_key(options.secret, options.job)),
       gate_(options.self),
       shared_(gate_, key_),
-      door_(gate_, key_, options.address.empty() ? own_address(std::nullopt) : options.address,
+      door_(gate_, key_, options.address.empty() ? net::own_address(std::nullopt) : options.address,
             sleeper_, options.socket_buffer_bytes),
       nap_max_ns_(kNapForeverNs) {
   if (options.stripes < 1 || options.stripes > kStripesMax) {
@@ -209,7 +209,7 @@ void WireTransport::dial(Pair& pair, uint32_t stripe) {
                                  .bytes = channel.turn_bytes(),
                                  .stripe = stripe,
                                  .stripes = channel.stripes(),
-                                 .nonce = random_number(),
+                                 .nonce = net::random_number(),
                                  .words = {}},
                       key_, peer_of(pair).card, options_.socket_buffer_bytes);
   pair.dialled = stripe + 1;
@@ -285,7 +285,7 @@ void WireTransport::look_at_guests(WireTime now) {
     TcpChannel* const tcp = pair.channel->tcp();
     const bool fits = tcp != nullptr && tcp->stripes() == invitation.stripes &&
                       tcp->turn_bytes() == invitation.bytes && !tcp->has(invitation.stripe);
-    if (fits && send_now(guest.socket, guest.welcome).bytes == guest.welcome.size()) {
+    if (fits && net::send_now(guest.socket, guest.welcome).bytes == guest.welcome.size()) {
       tcp->add(invitation.stripe, std::move(guest.socket));
     } else {
       door_.count_refused();

@@ -101,9 +101,9 @@ class WireTransport final : public Transport {
 
   const WireOptions options_;
   const std::string host_;
-  const Key key_;
+  const net::Key key_;
   EpochGate gate_;
-  Sleeper sleeper_;
+  net::Sleeper sleeper_;
   SharedPath shared_;
   Door door_;
 

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "collectives/interfaces/words.hpp"
 #include "collectives/simulated/program.hpp"
-#include "membership/view.hpp"
 
 namespace tokenyard::collectives::simulated {
 

@@ -102,7 +102,7 @@ class Operations final : public Program {
   // ---- Participant ------------------------------------------------------------------------------
 
   std::vector<GroupProgress> freeze(Epoch epoch) override {
-    invariant(epoch == view_.epoch, "an epoch ends that is not this one");
+    membership::invariant(epoch == view_.epoch, "an epoch ends that is not this one");
     frozen_ = options_.mutant != StandInMutant::commits_while_frozen;
     return progress();
   }
