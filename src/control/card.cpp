@@ -2,12 +2,12 @@
 
 #include <string_view>
 
-#include "fabric/tcp/frame.hpp"
+#include "net/payload.hpp"
 
 namespace tokenyard::control {
 
 std::vector<std::byte> encode(const Card& card) {
-  tcp::PayloadWriter writer;
+  net::PayloadWriter writer;
   writer.number(card.member.slot);
   writer.number(card.member.incarnation);
   writer.number(card.size);
@@ -18,7 +18,7 @@ std::vector<std::byte> encode(const Card& card) {
 }
 
 std::optional<Card> decode_card(std::span<const std::byte> bytes) {
-  tcp::PayloadReader reader(bytes);
+  net::PayloadReader reader(bytes);
   Card card;
   card.member.slot = static_cast<Slot>(reader.number());
   card.member.incarnation = reader.number();

@@ -12,18 +12,11 @@ namespace tokenyard::control {
 
 namespace {
 
-net::TcpAcceptor acceptor_at(asio::io_context& io, const std::string& address) {
+net::Listener listener_at(asio::io_context& io, const std::string& address) {
   try {
-    asio::error_code a_name;
-    auto place = asio::ip::make_address(address, a_name);
-    // A name may stand for an address of a router in front of this host: then any will do. So will
-    // it for others: an address may be one that only others know this host by.
-    if (a_name) place = asio::ip::address_v4::any();
-    if (!place.is_loopback()) {
-      place = place.is_v6() ? asio::ip::address(asio::ip::address_v6::any())
-                            : asio::ip::address(asio::ip::address_v4::any());
-    }
-    return net::listen(io.get_executor(), {place, 0});
+    // An address may be one that only others know this host by, so a number says no more than
+    // whether it is the loopback's.
+    return {io.get_executor(), {net::listening_address(address), 0}};
   } catch (const std::system_error& error) {
     throw OsError("listen for the other ranks at " + address, error.code().value(),
                   error.code().message());
@@ -58,9 +51,15 @@ Links::Links(asio::io_context& io, const net::Key& key, const std::string& addre
       self_(self),
       silence_(silence),
       listener_(listener),
-      acceptor_(acceptor_at(io, address)),
-      port_(acceptor_.local_endpoint().port()) {
-  asio::co_spawn(io_, accept(), asio::detached);
+      incoming_(listener_at(io, address)) {
+  const auto came = [this](net::TcpSocket socket, net::Pending pending) {
+    return greet(std::make_shared<net::Connection>(std::move(socket), silence_),
+                 std::move(pending));
+  };
+  const auto full = [this] {
+    listener_.turned_away("somebody", "came while too many others had not said who they are");
+  };
+  asio::co_spawn(io_, incoming_.serve({.pending_max = kPendingMax}, came, full), asio::detached);
 }
 
 void Links::introduce_as(net::Purpose purpose, Epoch epoch) {
@@ -90,8 +89,7 @@ void Links::hang_up(const Member& peer) {
 
 void Links::hang_up_on_all() {
   wanted_.clear();
-  asio::error_code ignored;
-  acceptor_.close(ignored);
+  incoming_.close();
   for (const Member& peer : peers()) hang_up(peer);
 }
 
@@ -105,27 +103,11 @@ std::vector<Member> Links::peers() const {
   return all;
 }
 
-net::awaitable<void> Links::accept() {
-  while (acceptor_.is_open()) {
-    net::TcpSocket socket = co_await net::accept(acceptor_);
-    if (!acceptor_.is_open()) co_return;
-    if (!socket.is_open()) {
-      // No descriptors left, or a connection that is gone already. Others may do better.
-      co_await net::pause(std::chrono::milliseconds(20));
-    } else if (unknown_ == kUnknownMax) {
-      listener_.turned_away("somebody", "came while too many others had not said who they are");
-    } else {
-      auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
-      asio::co_spawn(io_, greet(std::move(connection)), asio::detached);
-    }
-  }
-}
-
-net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection) {
-  ++unknown_;
+net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection,
+                                  net::Pending pending) {
   std::string trouble = "did not say who it is";
   try {
-    const net::Patience patience(connection, net::kHandshakeMax);
+    const net::StreamTimeout timeout(connection, net::kHandshakeMax);
     const net::Introduction self = self_;
     co_await connection->shake_hands(net::Handshake::Side::acceptor, key_, self);
     trouble.clear();
@@ -136,12 +118,12 @@ net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection) {
     } else {
       co_await connection->write(static_cast<uint16_t>(Topic::welcome), {});
     }
-  } catch (const net::Stranger& stranger) {
+  } catch (const net::ProtocolError& stranger) {
     trouble = stranger.what();
   } catch (const std::system_error&) {
     if (trouble.empty()) trouble = "went away";
   }
-  --unknown_;
+  pending.release();
   if (trouble.empty()) {
     adopt(std::move(connection), net::Handshake::Side::acceptor);
   } else {
@@ -163,7 +145,7 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
     try {
       co_await reach(card);
       break;
-    } catch (const net::Stranger& stranger) {
+    } catch (const net::ProtocolError& stranger) {
       listener_.unreachable(peer, fmt::format("whoever answers at {}:{} {}", card.address,
                                               card.port, stranger.what()));
     } catch (const std::system_error& error) {
@@ -178,20 +160,21 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
 
 net::awaitable<void> Links::reach(const Card& card) {
   const net::TcpEndpoint place = co_await endpoint_of(card);
-  net::TcpSocket socket = co_await net::dial_endpoint(place, kDialMax);
+  net::TcpSocket socket = co_await net::dial(place, kDialMax);
   const auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
-  const net::Patience patience(connection, net::kHandshakeMax);
+  const net::StreamTimeout timeout(connection, net::kHandshakeMax);
   net::Introduction self = self_;
   self.sought = card.member.incarnation;
   co_await connection->shake_hands(net::Handshake::Side::dialler, key_, self);
   if (member_of(connection->peer()) != card.member)
-    throw net::Stranger("is another process of this job");
+    throw net::ProtocolError("is another process of this job");
   const net::SealedFrame frame = co_await connection->read();
   if (frame.kind == static_cast<uint16_t>(Topic::refusal)) {
     listener_.refused(card.member, epoch_in(frame));
     co_return;
   }
-  if (frame.kind != static_cast<uint16_t>(Topic::welcome)) throw net::Stranger("says no welcome");
+  if (frame.kind != static_cast<uint16_t>(Topic::welcome))
+    throw net::ProtocolError("says no welcome");
   adopt(connection, net::Handshake::Side::dialler);
 }
 
@@ -235,7 +218,7 @@ net::awaitable<void> Links::listen_to(std::shared_ptr<Link> link) {
       if (current() || aside_.contains(link))
         listener_.received(peer, static_cast<Topic>(frame.kind), frame.payload);
     }
-  } catch (const net::Stranger& stranger) {
+  } catch (const net::ProtocolError& stranger) {
     trouble = stranger.what();
     if (current()) listener_.turned_away(link->connection().remote_text(), trouble);
   } catch (const std::system_error& error) {

@@ -20,6 +20,7 @@
 #include "control/card.hpp"
 #include "control/link.hpp"
 #include "net/connection.hpp"
+#include "net/listener.hpp"
 
 namespace tokenyard::control {
 
@@ -54,7 +55,7 @@ class Links {
   Links(asio::io_context& io, const net::Key& key, const std::string& address,
         const net::Introduction& self, std::chrono::nanoseconds silence, LinkListener& listener);
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return incoming_.port(); }
   /// As what this process introduces itself from now on.
   void introduce_as(net::Purpose purpose, Epoch epoch);
   /// Dials these and no others.
@@ -74,10 +75,9 @@ class Links {
   static constexpr std::chrono::milliseconds kPauseMin{10};
   static constexpr std::chrono::milliseconds kPauseMax{200};
   static constexpr std::chrono::milliseconds kFarewellMax{500};
-  static constexpr uint32_t kUnknownMax = 256;
+  static constexpr uint32_t kPendingMax = 256;
 
-  net::awaitable<void> accept();
-  net::awaitable<void> greet(std::shared_ptr<net::Connection> connection);
+  net::awaitable<void> greet(std::shared_ptr<net::Connection> connection, net::Pending pending);
   void dial(const Member& peer);
   net::awaitable<void> keep_dialling(Member peer);
   /// Links with it, or hears that it does not want to.
@@ -94,9 +94,7 @@ class Links {
   net::Introduction self_;
   const std::chrono::nanoseconds silence_;
   LinkListener& listener_;
-  net::TcpAcceptor acceptor_;
-  uint16_t port_ = 0;
-  uint32_t unknown_ = 0;  ///< connections that have not proved themselves yet
+  net::Listener incoming_;
   std::map<Member, std::shared_ptr<Link>> links_;
   std::set<std::shared_ptr<Link>> parting_;  ///< nothing that they say matters
   std::set<std::shared_ptr<Link>> aside_;    ///< what they say does

@@ -1,6 +1,6 @@
 #include "control/store_protocol.hpp"
 
-#include "fabric/tcp/frame.hpp"
+#include "net/payload.hpp"
 
 namespace tokenyard::control::store_protocol {
 
@@ -15,12 +15,12 @@ Store::Value value_of(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-void put(tcp::PayloadWriter& writer, const std::optional<Store::Value>& value) {
+void put(net::PayloadWriter& writer, const std::optional<Store::Value>& value) {
   writer.number(value ? 1 : 0);
   if (value) writer.text(text_of(*value));
 }
 
-std::optional<Store::Value> get(tcp::PayloadReader& reader) {
+std::optional<Store::Value> get(net::PayloadReader& reader) {
   if (reader.number() == 0) return std::nullopt;
   return value_of(reader.text());
 }
@@ -28,7 +28,7 @@ std::optional<Store::Value> get(tcp::PayloadReader& reader) {
 }  // namespace
 
 std::vector<std::byte> encode(const Request& request) {
-  tcp::PayloadWriter writer;
+  net::PayloadWriter writer;
   writer.text(request.key);
   put(writer, request.expected);
   writer.text(text_of(request.value));
@@ -36,7 +36,7 @@ std::vector<std::byte> encode(const Request& request) {
 }
 
 std::vector<std::byte> encode(const Reply& reply) {
-  tcp::PayloadWriter writer;
+  net::PayloadWriter writer;
   put(writer, reply.value);
   writer.number(reply.full ? 1 : 0);
   return writer.take();
@@ -47,24 +47,24 @@ Request decode_request(const net::SealedFrame& frame) {
   request.verb = static_cast<Verb>(frame.kind);
   const bool known = request.verb == Verb::get || request.verb == Verb::set ||
                      request.verb == Verb::compare_and_set;
-  tcp::PayloadReader reader(frame.payload);
+  net::PayloadReader reader(frame.payload);
   request.key = reader.text();
   request.expected = get(reader);
   request.value = value_of(reader.text());
   const bool fits = request.key.size() <= kKeyMax && request.value.size() <= kValueMax;
   if (!known || !fits || !reader.ok() || !reader.at_end()) {
-    throw net::Stranger("sent the store a request that is none");
+    throw net::ProtocolError("sent the store a request that is none");
   }
   return request;
 }
 
 Reply decode_reply(const net::SealedFrame& frame, Verb verb) {
-  tcp::PayloadReader reader(frame.payload);
+  net::PayloadReader reader(frame.payload);
   Reply reply;
   reply.value = get(reader);
   reply.full = reader.number() != 0;
   if (frame.kind != static_cast<uint16_t>(verb) || !reader.ok() || !reader.at_end()) {
-    throw net::Stranger("answered with what is no reply of a store");
+    throw net::ProtocolError("answered with what is no reply of a store");
   }
   return reply;
 }

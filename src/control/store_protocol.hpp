@@ -37,7 +37,7 @@ struct Reply {
 
 std::vector<std::byte> encode(const Request& request);
 std::vector<std::byte> encode(const Reply& reply);
-/// Throw Stranger for what is not one.
+/// Throw ProtocolError for what is not one.
 Request decode_request(const net::SealedFrame& frame);
 Reply decode_reply(const net::SealedFrame& frame, Verb verb);
 

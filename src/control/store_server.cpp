@@ -15,6 +15,8 @@ namespace {
 
 /// How long the network may swallow what the server says to a client.
 constexpr std::chrono::seconds kSilence{10};
+/// After an accept that failed: clients may have closed connections then.
+constexpr std::chrono::milliseconds kRest{50};
 
 /// Not every interface: then ranks on two hosts could both believe that they serve.
 net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
@@ -29,9 +31,9 @@ net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_
   return place;
 }
 
-net::TcpAcceptor acceptor_at(asio::io_context& io, const std::string& host, uint16_t port) {
+net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_t port) {
   try {
-    return net::listen(io.get_executor(), resolved(io, host, port));
+    return {io.get_executor(), resolved(io, host, port)};
   } catch (const std::system_error& error) {
     throw OsError("listen of a store at " + host + ":" + std::to_string(port), error.code().value(),
                   error.code().message());
@@ -49,9 +51,15 @@ StoreServer::StoreServer(const std::string& host, uint16_t port, const std::stri
     : key_(store_protocol::key_of(secret)),
       instance_(net::random_number()),
       io_(1),
-      acceptor_(acceptor_at(io_, host, port)),
-      port_(acceptor_.local_endpoint().port()) {
-  asio::co_spawn(io_, serve(), asio::detached);
+      listener_(listener_at(io_, host, port)) {
+  const auto came = [this](net::TcpSocket socket, net::Pending place) {
+    return attend(std::make_shared<net::Connection>(std::move(socket), kSilence), std::move(place));
+  };
+  // A client keeps its place as long as it is connected.
+  asio::co_spawn(io_,
+                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, came,
+                                 [this] { ++refused_; }),
+                 asio::detached);
   thread_ = std::thread([this] { io_.run(); });
 }
 
@@ -70,26 +78,10 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-net::awaitable<void> StoreServer::serve() {
-  for (;;) {
-    net::TcpSocket socket = co_await net::accept(acceptor_);
-    if (!socket.is_open()) {
-      // No descriptors left, or a connection that is gone already: there may be others.
-      co_await net::pause(std::chrono::milliseconds(50));
-    } else if (connections_ == kConnectionsMax) {
-      ++refused_;
-    } else {
-      auto client = std::make_shared<net::Connection>(std::move(socket), kSilence);
-      asio::co_spawn(io_, attend(std::move(client)), asio::detached);
-    }
-  }
-}
-
-net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client) {
-  ++connections_;
+net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client, net::Pending) {
   try {
     {
-      const net::Patience patience(client, net::kHandshakeMax);
+      const net::StreamTimeout timeout(client, net::kHandshakeMax);
       const net::Introduction self = store_protocol::introduction();
       co_await client->shake_hands(net::Handshake::Side::acceptor, key_, self);
     }
@@ -100,14 +92,13 @@ net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client
       const auto reply = store_protocol::encode(answer(store_protocol::decode_request(frame)));
       co_await client->write(static_cast<uint16_t>(Verb::reply), reply);
     }
-  } catch (const net::Stranger&) {
+  } catch (const net::ProtocolError&) {
     ++refused_;
   } catch (const std::system_error&) {
     // Gone, or silent for too long.
     if (client->peer().purpose != net::Purpose::store) ++refused_;
   }
   client->close();
-  --connections_;
 }
 
 Reply StoreServer::answer(const Request& request) {

@@ -11,6 +11,7 @@
 #include "control/store.hpp"
 #include "control/store_protocol.hpp"
 #include "net/connection.hpp"
+#include "net/listener.hpp"
 
 namespace tokenyard::control {
 
@@ -26,7 +27,7 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return listener_.port(); }
   /// Connections that were turned away.
   uint64_t refused() const { return refused_; }
 
@@ -34,18 +35,15 @@ class StoreServer {
   static constexpr size_t kBytesMax = size_t{256} << 20;
 
  private:
-  net::awaitable<void> serve();
-  net::awaitable<void> attend(std::shared_ptr<net::Connection> client);
+  net::awaitable<void> attend(std::shared_ptr<net::Connection> client, net::Pending place);
   store_protocol::Reply answer(const store_protocol::Request& request);
 
   const net::Key key_;
   /// Of this server's memory: tells clients that a server forgot what another one knew.
   const uint64_t instance_;
   asio::io_context io_;
-  net::TcpAcceptor acceptor_;
-  uint16_t port_ = 0;
+  net::Listener listener_;
   std::atomic<uint64_t> refused_ = 0;
-  uint32_t connections_ = 0;
   std::map<std::string, Store::Value> values_;
   size_t bytes_ = 0;
   std::thread thread_;

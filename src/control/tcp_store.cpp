@@ -69,7 +69,7 @@ std::optional<Reply> TcpStore::attempt(const Request& request, Clock::time_point
   if (!failure) throw OsError(place(), ETIMEDOUT, "no answer in time");
   try {
     std::rethrow_exception(failure);
-  } catch (const net::Stranger& stranger) {
+  } catch (const net::ProtocolError& stranger) {
     throw OsError(place(), EPROTO, fmt::format("whoever answers there {}", stranger.what()));
   } catch (const std::system_error& error) {
     trouble_ = error.code().message();
@@ -86,25 +86,14 @@ net::awaitable<Reply> TcpStore::exchange(const Request& request) {
 }
 
 net::awaitable<void> TcpStore::connect() {
-  asio::ip::tcp::resolver resolver(*io_);
-  const auto places =
-      co_await resolver.async_resolve(host_, std::to_string(port_), net::use_awaitable);
-  std::optional<net::TcpSocket> socket;
-  for (auto place = places.begin(); !socket; ++place) {
-    const bool last = std::next(place) == places.end();
-    try {
-      socket = co_await net::dial_endpoint(place->endpoint(), kCallMax);
-    } catch (const std::system_error&) {
-      if (last) throw;
-    }
-  }
-  const auto connection = std::make_shared<net::Connection>(std::move(*socket), kCallMax);
+  net::TcpSocket socket = co_await net::dial(host_, port_, kCallMax);
+  const auto connection = std::make_shared<net::Connection>(std::move(socket), kCallMax);
   const net::Introduction self = store_protocol::introduction();
   co_await connection->shake_hands(net::Handshake::Side::dialler, key_, self);
   const net::SealedFrame frame = co_await connection->read();
   const Reply greeting = decode_reply(frame, Verb::greeting);
   if (instance_ && instance_ != greeting.value) {
-    throw net::Stranger("has forgotten what the store that was there before knew");
+    throw net::ProtocolError("has forgotten what the store that was there before knew");
   }
   instance_ = greeting.value;
   connection_ = connection;

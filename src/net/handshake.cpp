@@ -49,7 +49,7 @@ size_t Handshake::wanted() const {
 }
 
 void Handshake::receive(std::span<const std::byte> bytes) {
-  if (bytes.size() != wanted()) throw Stranger("sent a handshake of another length");
+  if (bytes.size() != wanted()) throw ProtocolError("sent a handshake of another length");
   switch (step_) {
     case Step::prefix:
       std::ranges::copy(bytes, theirs_.begin());
@@ -67,7 +67,8 @@ void Handshake::receive(std::span<const std::byte> bytes) {
       }
       break;
     case Step::proof:
-      if (!same(bytes, proof_of(other(side_)))) throw Stranger("does not know the job's secret");
+      if (!same(bytes, proof_of(other(side_))))
+        throw ProtocolError("does not know the job's secret");
       step_ = Step::done;
       if (side_ == Side::dialler) {
         const Digest proof = proof_of(side_);
@@ -75,7 +76,7 @@ void Handshake::receive(std::span<const std::byte> bytes) {
       }
       break;
     case Step::done:
-      throw Stranger("went on after the handshake");
+      throw ProtocolError("went on after the handshake");
   }
 }
 
@@ -85,12 +86,13 @@ std::vector<std::byte> Handshake::take_output() {
 
 void Handshake::judge_prefix() {
   std::span<const std::byte> from(theirs_);
-  if (take_number<uint32_t>(from) != kControlMagic) throw Stranger("does not speak our protocol");
+  if (take_number<uint32_t>(from) != kControlMagic)
+    throw ProtocolError("does not speak our protocol");
   const auto version = take_number<uint16_t>(from);
   if (version != kControlVersion) {
     // Our own prefix tells the other side why it is turned away.
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.begin() + kPrefixBytes);
-    throw Stranger(
+    throw ProtocolError(
         fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion));
   }
 }
@@ -106,17 +108,17 @@ void Handshake::judge_hello() {
   peer_.sought = take_number<uint64_t>(from);
   if (peer_.job != self_.job) {
     if (side_ == Side::acceptor) output_.assign(mine_.begin(), mine_.end());
-    throw Stranger("belongs to another job");
+    throw ProtocolError("belongs to another job");
   }
   const bool store = self_.purpose == Purpose::store;
   if (peer_.purpose < Purpose::member || peer_.purpose > Purpose::store ||
       (peer_.purpose == Purpose::store) != store) {
-    throw Stranger(fmt::format("wants something else ({})", static_cast<int>(peer_.purpose)));
+    throw ProtocolError(fmt::format("wants something else ({})", static_cast<int>(peer_.purpose)));
   }
   if (store) return;
-  if (peer_.self.incarnation == 0) throw Stranger("has no incarnation");
+  if (peer_.self.incarnation == 0) throw ProtocolError("has no incarnation");
   if (peer_.sought != 0 && peer_.sought != self_.self.incarnation) {
-    throw Stranger("looks for another process");
+    throw ProtocolError("looks for another process");
   }
 }
 

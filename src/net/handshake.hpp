@@ -17,11 +17,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "net/key.hpp"
+#include "net/protocol_error.hpp"
 
 namespace tokenyard::net {
 
@@ -54,12 +54,6 @@ struct Introduction {
   uint64_t sought = 0;
 };
 
-/// Who is not one of us: what() tells what gave it away. Never leaves control.
-class Stranger : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 class Handshake {
  public:
   enum class Side : uint8_t { dialler, acceptor };
@@ -68,7 +62,7 @@ class Handshake {
 
   /// How many bytes `receive` wants next; 0 when it is done.
   size_t wanted() const;
-  /// Exactly `wanted()` bytes. Throws Stranger; even then there may be a last output.
+  /// Exactly `wanted()` bytes. Throws ProtocolError; even then there may be a last output.
   void receive(std::span<const std::byte> bytes);
   /// To be sent now. May be empty.
   std::vector<std::byte> take_output();

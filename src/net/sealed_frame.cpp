@@ -30,8 +30,8 @@ size_t Opener::judge(std::span<const std::byte, kFrameHeaderBytes> header) {
   std::span<const std::byte> from(header);
   const size_t payload = take_number<uint32_t>(from);
   if (payload > kFramePayloadMax) {
-    throw Stranger(fmt::format("announced a frame of {} bytes, over the limit of {}", payload,
-                               kFramePayloadMax));
+    throw ProtocolError(fmt::format("announced a frame of {} bytes, over the limit of {}", payload,
+                                    kFramePayloadMax));
   }
   return payload + kSealBytes;
 }
@@ -41,7 +41,7 @@ SealedFrame Opener::open(std::vector<std::byte> rest) {
   const Digest seal =
       key_.sign({little_endian(number_++), header_, std::span(rest).first(payload)});
   if (!same(std::span(rest).subspan(payload), std::span(seal).first(kSealBytes))) {
-    throw Stranger("broke the seal of a frame");
+    throw ProtocolError("broke the seal of a frame");
   }
   rest.resize(payload);
   auto kind = std::span<const std::byte>(header_).subspan(sizeof(uint32_t));

@@ -37,10 +37,13 @@ class Sealer {
 
 class Opener {
  public:
+  static constexpr size_t kHeaderBytes = kFrameHeaderBytes;
+
   explicit Opener(const Key& key) : key_(key) {}
-  /// How many bytes follow this header. Throws Stranger if they are too many: before room is made.
+  /// How many bytes follow this header. Throws ProtocolError if they are too many: before room is
+  /// made.
   size_t judge(std::span<const std::byte, kFrameHeaderBytes> header);
-  /// Takes what followed the header judged last. Throws Stranger if the seal is broken.
+  /// Takes what followed the header judged last. Throws ProtocolError if the seal is broken.
   SealedFrame open(std::vector<std::byte> rest);
 
  private:

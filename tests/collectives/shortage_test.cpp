@@ -99,7 +99,7 @@ TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
 TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
   // It answers everybody, in its own language.
   asio::io_context io;
-  net::TcpAcceptor other = net::listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  asio::ip::tcp::acceptor other(io, {asio::ip::address_v4::loopback(), 0});
   std::atomic<bool> over = false;
   std::thread answering([&] {
     while (!over) {

@@ -143,8 +143,7 @@ TEST(TcpStore, ServerThatDiesIsNoticed) {
 TEST(TcpStore, ServerThatIsSilentIsNotWaitedForLong) {
   // It listens, and that is all.
   asio::io_context io;
-  const net::TcpAcceptor silent =
-      net::listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  const asio::ip::tcp::acceptor silent(io, {asio::ip::address_v4::loopback(), 0});
   const auto store =
       Store::open(fmt::format("tcp://127.0.0.1:{}", silent.local_endpoint().port()), "job", "s");
   try {

@@ -63,7 +63,7 @@ std::string refusal(const Introduction& first, const Key& first_key, const Intro
   Pair pair(first, first_key, second, second_key);
   try {
     pair.run();
-  } catch (const Stranger& stranger) {
+  } catch (const ProtocolError& stranger) {
     return stranger.what();
   }
   return "";
@@ -106,7 +106,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
     prefix.resize(Handshake::kPrefixBytes);
     prefix[4] = static_cast<std::byte>(version);
     EXPECT_THAT([&] { acceptor.receive(prefix); },
-                testing::ThrowsMessage<Stranger>(testing::StrEq(told)));
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq(told)));
     // Its own answer, from which a dialler of that version reads ours. Ours reads theirs.
     Bytes answer = acceptor.take_output();
     ASSERT_EQ(answer.size(), Handshake::kPrefixBytes);
@@ -114,7 +114,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
     ASSERT_EQ(dialler.wanted(), answer.size());
     answer[4] = static_cast<std::byte>(version);
     EXPECT_THAT([&] { dialler.receive(answer); },
-                testing::ThrowsMessage<Stranger>(testing::StrEq(told)));
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq(told)));
   }
 }
 
@@ -127,7 +127,7 @@ TEST(Handshake, ProofsAreGoodForOneConversationAndOneSide) {
   const Bytes proof(answer.end() - sizeof(Digest), answer.end());
 
   // What the acceptor has proved is no proof of a dialler.
-  EXPECT_THROW(first.acceptor.receive(proof), Stranger);
+  EXPECT_THROW(first.acceptor.receive(proof), ProtocolError);
 
   // Another acceptor does not believe what this one's dialler would have said.
   Handshake second(Handshake::Side::acceptor, kKey, kAcceptor);
@@ -136,7 +136,7 @@ TEST(Handshake, ProofsAreGoodForOneConversationAndOneSide) {
   first.to_dialler.bytes = answer;
   first.to_dialler.feed(first.dialler);
   ASSERT_TRUE(first.dialler.done());
-  EXPECT_THROW(second.receive(first.dialler.take_output()), Stranger);
+  EXPECT_THROW(second.receive(first.dialler.take_output()), ProtocolError);
 }
 
 TEST(Handshake, NoChangeOfAByteGoesUnnoticed) {
@@ -154,7 +154,7 @@ TEST(Handshake, NoChangeOfAByteGoesUnnoticed) {
           if (at >= said.size()) proof[at - said.size()] ^= std::byte{0x20};
           pair.acceptor.receive(proof);
         },
-        Stranger)
+        ProtocolError)
         << "byte " << at;
     EXPECT_FALSE(pair.acceptor.done());
   }
@@ -174,7 +174,7 @@ TEST(Handshake, RandomBytesNeverGetIn) {
     Wire wire{bytes};
     try {
       wire.feed(acceptor);
-    } catch (const Stranger&) {
+    } catch (const ProtocolError&) {
       // As it should be; silence would be, too.
     }
     ASSERT_FALSE(acceptor.done());
@@ -186,7 +186,7 @@ struct Sealed {
   Opener opener{kKey};
   SealedFrame open(const Bytes& frame) {
     const size_t rest = opener.judge(std::span(frame).first<kFrameHeaderBytes>());
-    if (rest != frame.size() - kFrameHeaderBytes) throw Stranger("another length");
+    if (rest != frame.size() - kFrameHeaderBytes) throw ProtocolError("another length");
     return opener.open(Bytes(frame.begin() + kFrameHeaderBytes, frame.end()));
   }
 };
@@ -207,22 +207,22 @@ TEST(SealedFrame, NothingIsChangedRepeatedOrLeftOut) {
     Sealed sealed;
     Bytes frame = sealed.sealer.seal(9, payload);
     frame[at] ^= std::byte{1};
-    EXPECT_THROW(sealed.open(frame), Stranger) << "byte " << at;
+    EXPECT_THROW(sealed.open(frame), ProtocolError) << "byte " << at;
   }
   Sealed sealed;
   const Bytes first = sealed.sealer.seal(1, payload);
   const Bytes second = sealed.sealer.seal(2, payload);
   sealed.open(first);
-  EXPECT_THROW(sealed.open(first), Stranger);
+  EXPECT_THROW(sealed.open(first), ProtocolError);
   Sealed skipping;
-  EXPECT_THROW(skipping.open(second), Stranger);
+  EXPECT_THROW(skipping.open(second), ProtocolError);
 }
 
 TEST(SealedFrame, NoRoomIsMadeForWhatIsTooLong) {
   Opener opener(kKey);
   std::array<std::byte, kFrameHeaderBytes> header;
   header.fill(std::byte{0xff});
-  EXPECT_THROW(opener.judge(header), Stranger);
+  EXPECT_THROW(opener.judge(header), ProtocolError);
 }
 
 }  // namespace
