@@ -237,7 +237,7 @@ TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
   WireRanks ranks(2);
   ranks.begin_epoch(1);
   Letterbox stranger;
-  const LetterboxAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
+  const net::AbstractAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
   const std::vector<std::byte> junk(200);
   const auto low = ranks[0].channel(0, Lane::collective, 1);
   const auto high = ranks[1].channel(0, Lane::collective, 0);

@@ -127,18 +127,18 @@ TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
 
 TEST_F(WireStrangerTest, WhoSayNothingTakeNobodysPlace) {
   std::vector<FileDescriptor> silent;
-  for (size_t count = 0; count < 3 * Door::kStrangersMax; ++count) {
+  for (size_t count = 0; count < 3 * net::PolledListener::kPendingMax; ++count) {
     silent.push_back(net::connect_to(card().address, card().port));
   }
   EXPECT_TRUE(channel_works());
   ranks_.poll_until("them to be seen",
-                    [&] { return ranks_[1].refused() >= 2 * Door::kStrangersMax; });
+                    [&] { return ranks_[1].refused() >= 2 * net::PolledListener::kPendingMax; });
   EXPECT_TRUE(channel_works());
 }
 
 TEST_F(WireStrangerTest, CannotDisturbByLetters) {
   Letterbox stranger;
-  const LetterboxAddress to(card().letterbox);
+  const net::AbstractAddress to(card().letterbox);
   std::mt19937 random(2);
   uint64_t letters = 0;
   for (int round = 0; round < 200; ++round) {

@@ -1,16 +1,15 @@
 /// Where TCP connections come in. Whoever connects has to show an invitation that is sealed with
-/// the job's secret, within seconds; everybody else is put out, and counted. There is room for a
-/// few strangers at a time, so that many of them cost no more, and nobody waits for any.
+/// the job's secret, within seconds (net/polled_listener.hpp); everybody else is put out, and
+/// counted.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <deque>
 #include <string>
 #include <vector>
 
 #include "collectives/transports/dial.hpp"
 #include "collectives/transports/epoch_gate.hpp"
+#include "net/polled_listener.hpp"
 
 namespace tokenyard::collectives {
 
@@ -26,40 +25,25 @@ class Door {
   Door(const EpochGate& gate, const net::Key& key, const std::string& address,
        net::Sleeper& sleeper, int buffer_bytes);
 
-  const std::string& address() const { return listening_.address; }
-  uint16_t port() const { return listening_.port; }
+  const std::string& address() const { return listener_.address(); }
+  uint16_t port() const { return listener_.port(); }
 
   /// Those whose time is now.
   std::vector<Guest> poll(WireTime now);
   /// Connections wait outside that could not be let in for want of descriptors.
-  bool is_short() const { return short_; }
+  bool is_short() const { return listener_.is_short(); }
   void count_refused() { ++refused_; }
   /// Any thread may ask.
-  uint64_t refused() const { return refused_; }
-
-  static constexpr size_t kStrangersMax = 64;
-  static constexpr std::chrono::seconds kStrangerTime{3};
+  uint64_t refused() const { return refused_ + listener_.dropped(); }
 
  private:
-  struct Stranger {
-    FileDescriptor socket;
-    WireTime since;
-    std::array<std::byte, kInvitationBytes> bytes{};
-    size_t got = 0;
-  };
-
-  void accept_all(WireTime now);
-  /// Whether there is no more to do with this one.
-  bool hear(Stranger& stranger, WireTime now, std::vector<Guest>& guests);
+  /// Keeps or refuses one that has shown these bytes.
+  void judge(net::PolledListener::Arrival arrival, std::vector<Guest>& guests);
 
   const EpochGate& gate_;
   const net::Key key_;
-  const net::Listening listening_;
-  net::Sleeper& sleeper_;
-  const int buffer_bytes_;
-  std::deque<Stranger> strangers_;  ///< the oldest first
+  net::PolledListener listener_;
   std::vector<Guest> early_;
-  bool short_ = false;
   std::atomic<uint64_t> refused_ = 0;
 };
 

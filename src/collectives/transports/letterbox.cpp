@@ -45,14 +45,6 @@ void open_enclosures(msghdr& message, ArrivedLetter& letter) {
 
 }  // namespace
 
-LetterboxAddress::LetterboxAddress(const std::string& name) {
-  native_.sun_family = AF_UNIX;
-  // The zero before it makes it abstract.
-  const size_t bytes = std::min(name.size(), sizeof native_.sun_path - 1);
-  std::memcpy(native_.sun_path + 1, name.data(), bytes);
-  bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-}
-
 Letterbox::Letterbox()
     : name_(fmt::format("tokenyard-wire-{}-{:016x}", getpid(), net::random_number())),
       socket_(net::open_socket(AF_UNIX, SOCK_DGRAM)) {
@@ -61,11 +53,11 @@ Letterbox::Letterbox()
   if (setsockopt(socket_.native(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
     letterbox_failed("setsockopt(SO_PASSCRED)");
   }
-  const LetterboxAddress address(name_);
+  const net::AbstractAddress address(name_);
   if (bind(socket_.native(), address.native(), address.bytes()) != 0) letterbox_failed("bind");
 }
 
-Posted Letterbox::post(const LetterboxAddress& to, const std::vector<std::byte>& bytes,
+Posted Letterbox::post(const net::AbstractAddress& to, const std::vector<std::byte>& bytes,
                        const FileDescriptor& enclosed) {
   std::vector<std::byte> copy = bytes;
   iovec data{copy.data(), copy.size()};
@@ -111,7 +103,7 @@ std::optional<ArrivedLetter> Letterbox::take() {
   return letter;
 }
 
-void Letterbox::ring(const LetterboxAddress& to) const {
+void Letterbox::ring(const net::AbstractAddress& to) const {
   (void)sendto(socket_.native(), nullptr, 0, MSG_DONTWAIT | MSG_NOSIGNAL, to.native(), to.bytes());
 }
 

@@ -3,9 +3,6 @@
 /// a sleep.
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,20 +10,9 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "net/abstract_address.hpp"
 
 namespace tokenyard::collectives {
-
-/// Of a letterbox, as the system calls want it.
-class LetterboxAddress {
- public:
-  explicit LetterboxAddress(const std::string& name);
-  const sockaddr* native() const { return reinterpret_cast<const sockaddr*>(&native_); }
-  socklen_t bytes() const { return bytes_; }
-
- private:
-  sockaddr_un native_{};
-  socklen_t bytes_;
-};
 
 struct ArrivedLetter {
   std::vector<std::byte> bytes;
@@ -49,12 +35,12 @@ class Letterbox {
   /// To be watched for arrivals.
   int native() const { return socket_.native(); }
 
-  Posted post(const LetterboxAddress& to, const std::vector<std::byte>& bytes,
+  Posted post(const net::AbstractAddress& to, const std::vector<std::byte>& bytes,
               const FileDescriptor& enclosed);
   /// Nothing if the box is empty. Bells come as letters without bytes.
   std::optional<ArrivedLetter> take();
   /// A full box rings as well: its owner has not looked yet.
-  void ring(const LetterboxAddress& to) const;
+  void ring(const net::AbstractAddress& to) const;
 
  private:
   std::string name_;

@@ -23,7 +23,7 @@ constexpr size_t kLoanMax = 8 << 20;
 }  // namespace
 
 SharedChannel::SharedChannel(Segment segment, End end, const Letterbox& letterbox,
-                             LetterboxAddress peer, bool lends)
+                             net::AbstractAddress peer, bool lends)
     : segment_(std::move(segment)),
       header_(segment_.header()),
       end_(end),

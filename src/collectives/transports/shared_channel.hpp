@@ -22,7 +22,7 @@ namespace tokenyard::collectives {
 class SharedChannel final : public Channel {
  public:
   /// Rings with `letterbox`, which must outlive this. `lends`: what is sent may be lent.
-  SharedChannel(Segment segment, End end, const Letterbox& letterbox, LetterboxAddress peer,
+  SharedChannel(Segment segment, End end, const Letterbox& letterbox, net::AbstractAddress peer,
                 bool lends);
   ~SharedChannel() override;
 
@@ -61,7 +61,7 @@ class SharedChannel final : public Channel {
   std::vector<std::byte> shelf_;
   std::span<const std::byte> held_;
   const Letterbox& letterbox_;
-  const LetterboxAddress peer_;
+  const net::AbstractAddress peer_;
   uint64_t sent_ = 0;
   mutable bool taken_ = false;
 };

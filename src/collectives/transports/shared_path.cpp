@@ -24,15 +24,15 @@ Segment SharedPath::invite(const ChannelName& channel, const std::string& letter
                               .bytes = segment.ring_bytes(),
                               .file = segment.file(),
                               .words = {}};
-  outbox_.push_back(
-      {LetterboxAddress(letterbox), encode(invitation, key_), segment.take_descriptor(), channel});
+  outbox_.push_back({net::AbstractAddress(letterbox), encode(invitation, key_),
+                     segment.take_descriptor(), channel});
   return segment;
 }
 
 void SharedPath::refuse(const ChannelName& channel, const std::string& letterbox,
                         const std::string& words) {
   const Invitation refusal{.kind = InvitationKind::refusal, .channel = channel, .words = words};
-  outbox_.push_back({LetterboxAddress(letterbox), encode(refusal, key_), {}, channel});
+  outbox_.push_back({net::AbstractAddress(letterbox), encode(refusal, key_), {}, channel});
 }
 
 std::vector<SharedNews> SharedPath::poll() {

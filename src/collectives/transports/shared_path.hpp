@@ -45,7 +45,7 @@ class SharedPath {
 
  private:
   struct Outgoing {
-    LetterboxAddress to;
+    net::AbstractAddress to;
     std::vector<std::byte> bytes;
     FileDescriptor enclosed;
     ChannelName channel;

@@ -176,7 +176,7 @@ void WireTransport::invite(Pair& pair) {
   try {
     pair.channel->use(std::make_unique<SharedChannel>(
         shared_.invite(pair.name, peer.card.letterbox, ring_bytes), End::maker, shared_.letterbox(),
-        LetterboxAddress(peer.card.letterbox), lends(pair)));
+        net::AbstractAddress(peer.card.letterbox), lends(pair)));
   } catch (const OsError& error) {
     invite_by_tcp(pair, error.what());
   }
@@ -267,7 +267,7 @@ void WireTransport::look_at_letters() {
     } else if (news.segment && same_host(peer.member.slot)) {
       pair.channel->use(
           std::make_unique<SharedChannel>(std::move(*news.segment), End::taker, shared_.letterbox(),
-                                          LetterboxAddress(peer.card.letterbox), lends(pair)));
+                                          net::AbstractAddress(peer.card.letterbox), lends(pair)));
     } else {
       peer.reason = "over TCP: " + news.refusal;
       shared_.refuse(news.channel, peer.card.letterbox, news.refusal);

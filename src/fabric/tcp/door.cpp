@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <random>
 #include <utility>
+
+#include "net/key.hpp"
 
 namespace tokenyard::tcp {
 
 namespace {
-
-uint64_t fresh_session() {
-  std::random_device source;
-  return (uint64_t{source()} << 32) | source();
-}
 
 /// Waits for a timer; being woken early is what it is for.
 awaitable<void> sleep_on(asio::steady_timer& timer) {
@@ -35,7 +31,7 @@ awaitable<Directory> Door::wait_for_everybody() {
       executor_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
   while (!missing().empty()) co_await sleep_on(change_);
 
-  Directory directory{.session = fresh_session(), .listeners = {}};
+  Directory directory{.session = net::random_number(), .listeners = {}};
   directory.listeners.emplace_back(asio::ip::address_v4::any(), self_.listener_port);
   for (const auto& [rank, guest] : guests_) {
     directory.listeners.emplace_back(guest.stream->remote().address(), guest.listener_port);
