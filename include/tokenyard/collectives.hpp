@@ -23,7 +23,7 @@
 
 namespace tokenyard {
 
-namespace collectives {
+namespace control {
 class Store;
 }
 
@@ -103,8 +103,8 @@ struct CollectivesOptions {
   /// listens there and `host_store` is set).
   std::string store;
   bool host_store = true;
-  /// A store of the caller's own, instead: torch's, for one (src/collectives/control/store.hpp).
-  std::shared_ptr<collectives::Store> own_store;
+  /// A store of the caller's own, instead: torch's, for one (src/control/store.hpp).
+  std::shared_ptr<control::Store> own_store;
   std::string job = "tokenyard";
   std::string secret;  ///< who does not know it is turned away
   uint32_t rank = 0, size = 1;

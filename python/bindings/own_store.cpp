@@ -12,7 +12,7 @@ namespace {
 
 using Bytes = core::Store::Bytes;
 
-class OwnStore final : public collectives::Store {
+class OwnStore final : public control::Store {
  public:
   explicit OwnStore(const core::Store& functions) : store_(functions) {}
   ~OwnStore() override { store_.drop(store_.context); }
@@ -60,7 +60,7 @@ class OwnStore final : public collectives::Store {
 
 }  // namespace
 
-std::shared_ptr<collectives::Store> own_store_of(const nb::object& capsule) {
+std::shared_ptr<control::Store> own_store_of(const nb::object& capsule) {
   auto* functions =
       static_cast<core::Store*>(PyCapsule_GetPointer(capsule.ptr(), core::kStoreCapsule));
   if (functions == nullptr) throw nb::python_error();

@@ -5,11 +5,11 @@
 
 #include <memory>
 
-#include "collectives/control/store.hpp"
+#include "control/store.hpp"
 
 namespace tokenyard::python {
 
 /// From a capsule with a core::Store, which is emptied: its end is this object's now.
-std::shared_ptr<collectives::Store> own_store_of(const nanobind::object& capsule);
+std::shared_ptr<control::Store> own_store_of(const nanobind::object& capsule);
 
 }  // namespace tokenyard::python

@@ -1,5 +1,5 @@
 /// The store of a job, served from Python.
-#include "collectives/control/store_server.hpp"
+#include "control/store_server.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -17,15 +17,15 @@ class ServerHandle {
  public:
   ServerHandle(const std::string& host, uint16_t port, const std::string& secret)
       : server_(shared_and_destroyed_unlocked(
-            std::make_unique<collectives::StoreServer>(host, port, secret))) {}
-  const collectives::StoreServer& get() const {
+            std::make_unique<control::StoreServer>(host, port, secret))) {}
+  const control::StoreServer& get() const {
     if (!server_) throw InvalidArgument("store", "an open StoreServer", "a closed one");
     return *server_;
   }
   void close() { server_.reset(); }
 
  private:
-  std::shared_ptr<collectives::StoreServer> server_;
+  std::shared_ptr<control::StoreServer> server_;
 };
 
 }  // namespace

@@ -15,7 +15,7 @@
 /// That is found by the type's namespace, so it stands there and not in an unnamed one.
 ///
 /// Finds what was cut off or damaged, not what was forged. Where bytes may come from strangers or
-/// from another build: fabric/tcp/frame.hpp, collectives/membership/byte_stream.hpp.
+/// from another build: fabric/tcp/frame.hpp, membership/byte_stream.hpp.
 #pragma once
 
 #include <fmt/format.h>
@@ -54,11 +54,13 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Type>;
 /// since not every byte is one.
 template <class T>
 concept Packed = std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> &&
-                 !std::same_as<T, bool>;
+    !std::same_as<T, bool>;
 
 /// A text or a vector.
 template <class T>
-concept List = requires(T list) { list.resize(list.size()), list.data(); };
+concept List = requires(T list) {
+  list.resize(list.size()), list.data();
+};
 
 class ArchiveWriter {
  public:

@@ -1,7 +1,7 @@
 /// FNV-1a of 64 bits (Fowler, Noll, Vo): the same number for the same bytes, everywhere and always,
 /// so it may travel. Good for telling names and lists apart, and for finding what was damaged by
 /// accident. Not for what somebody may forge: bytes of any given number are easily found; that is
-/// collectives/control/key.hpp's. Nor for very much: it takes a multiplication a byte.
+/// net/key.hpp's. Nor for very much: it takes a multiplication a byte.
 #pragma once
 
 #include <cstddef>

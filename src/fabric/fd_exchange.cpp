@@ -3,18 +3,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "fabric/gather.hpp"
 #include "fabric/joint_step.hpp"
+#include "net/abstract_address.hpp"
+#include "net/fork_guard.hpp"
+#include "net/key.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -40,31 +41,20 @@ struct Label {
   uint32_t rank;
 };
 
-uint64_t random_number() {
-  std::random_device source;
-  return (uint64_t{source()} << 32) | source();
-}
-
 FileDescriptor make_socket() {
-  FileDescriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor made = net::open_socket(AF_UNIX, SOCK_SEQPACKET);
   if (!made) fail("socket");
   return made;
 }
 
-std::pair<sockaddr_un, socklen_t> abstract_address(const Address& address) {
-  sockaddr_un native{};
-  native.sun_family = AF_UNIX;
-  const size_t bytes = strnlen(address.name, sizeof address.name);
-  std::memcpy(native.sun_path + 1, address.name, bytes);  // The zero before it makes it abstract.
-  return {native, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes)};
+net::AbstractAddress native_of(const Address& address) {
+  return net::AbstractAddress({address.name, strnlen(address.name, sizeof address.name)});
 }
 
 FileDescriptor listen_at(const Address& address, uint32_t peers) {
   FileDescriptor listener = make_socket();
-  const auto [native, bytes] = abstract_address(address);
-  if (bind(listener.native(), reinterpret_cast<const sockaddr*>(&native), bytes) != 0) {
-    fail("bind");
-  }
+  const net::AbstractAddress native = native_of(address);
+  if (bind(listener.native(), native.native(), native.bytes()) != 0) fail("bind");
   if (listen(listener.native(), static_cast<int>(peers) + 16) != 0) fail("listen");
   return listener;
 }
@@ -72,8 +62,8 @@ FileDescriptor listen_at(const Address& address, uint32_t peers) {
 /// True once it is on its way; false if the peer's queue is full.
 bool send_to(const Address& peer, const Label& label, int descriptor) {
   const FileDescriptor socket = make_socket();
-  const auto [native, bytes] = abstract_address(peer);
-  if (connect(socket.native(), reinterpret_cast<const sockaddr*>(&native), bytes) != 0) {
+  const net::AbstractAddress native = native_of(peer);
+  if (connect(socket.native(), native.native(), native.bytes()) != 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
     if (errno == ECONNREFUSED) return false;  // Gone: whoever waits for it will say so.
     fail("connect");
@@ -139,9 +129,9 @@ bool trusted(const FileDescriptor& connection, const std::vector<Address>& peers
 std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const std::string& what,
                                          TimePoint until) {
   const uint32_t ranks = bootstrap.size();
-  Address me{.name = {}, .secret = random_number(), .process = getpid()};
+  Address me{.name = {}, .secret = net::random_number(), .process = getpid()};
   fmt::format_to_n(me.name, sizeof me.name - 1, "tokenyard-{}-{:016x}", me.process,
-                   random_number());
+                   net::random_number());
   FileDescriptor listener;
   std::vector<FileDescriptor> received(ranks);
   const std::string addresses = "addresses for " + what;
@@ -164,8 +154,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
       sent[rank] = send_to(peers[rank], Label{peers[rank].secret, bootstrap.rank()}, mine);
     }
     for (;;) {
-      FileDescriptor connection(
-          accept4(listener.native(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      FileDescriptor connection = net::accept_socket(listener.native());
       out_of_descriptors = !connection && (errno == EMFILE || errno == ENFILE);
       if (!connection) break;
       connections.push_back(std::move(connection));

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "fabric/bootstrap.hpp"
-#include "fabric/file_descriptor.hpp"
 
 namespace tokenyard {
 

@@ -8,7 +8,7 @@
 /// Messages of one endpoint arrive in order.
 ///
 /// Endpoints report errors; UCX then uses no shared memory, which is what we have ourselves. One
-/// that has failed moves nothing any more: that the peer is gone is control/'s to know.
+/// that has failed moves nothing any more: that the peer is gone is the control plane's to know.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/wire/interconnect.hpp"
+#include "collectives/transports/interconnect.hpp"
 
 namespace tokenyard::ucx {
 

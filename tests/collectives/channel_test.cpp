@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
-#include "collectives/wire/contact_card.hpp"
-#include "collectives/wire/letterbox.hpp"
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
 
 #ifndef TOKENYARD_UCX_PLUGIN
@@ -237,7 +237,7 @@ TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
   WireRanks ranks(2);
   ranks.begin_epoch(1);
   Letterbox stranger;
-  const LetterboxAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
+  const net::AbstractAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
   const std::vector<std::byte> junk(200);
   const auto low = ranks[0].channel(0, Lane::collective, 1);
   const auto high = ranks[1].channel(0, Lane::collective, 0);

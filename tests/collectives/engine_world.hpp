@@ -17,7 +17,7 @@ namespace tokenyard::collectives::testing {
 
 using namespace std::chrono_literals;
 
-class RecordingControl final : public MembershipControl {
+class RecordingControl final : public control::MembershipControl {
  public:
   void accuse(const Accusation& accusation, Epoch) override { accusations.insert(accusation); }
   void admit(const std::vector<Slot>& slots, Epoch) override {

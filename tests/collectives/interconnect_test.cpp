@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/wire/interconnect.hpp"
+#include "collectives/transports/interconnect.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard {

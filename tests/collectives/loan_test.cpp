@@ -1,6 +1,6 @@
 // What is large goes past the ring of a channel within a host: in order with all else, given back
 // only once it has been copied, and by the ring where memory cannot be read.
-#include "collectives/wire/loan.hpp"
+#include "collectives/transports/loan.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "collectives/wire/channel.hpp"
+#include "collectives/interfaces/channel.hpp"
 
 namespace tokenyard::collectives::testing {
 

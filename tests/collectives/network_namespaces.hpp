@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "fabric/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 
 namespace tokenyard::collectives {
 

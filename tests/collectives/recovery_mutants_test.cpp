@@ -36,7 +36,7 @@ TEST(RecoveryMutants, ReplacingOnlyThoseWhoAreMissingIsCaught) {
 
 // A call that comes late lets a second spare take the place of the first, which lives.
 TEST(RecoveryMutants, AWishThatComesLateIsCaught) {
-  const std::string how = caught({.protocol = Mutant::wishes_never_late});
+  const std::string how = caught({.protocol = membership::Mutant::wishes_never_late});
   EXPECT_NE(how, "");
   fmt::print("{}\n", how);
 }

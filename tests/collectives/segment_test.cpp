@@ -1,4 +1,4 @@
-#include "collectives/wire/segment.hpp"
+#include "collectives/transports/segment.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "collectives/control_group.hpp"
 #include "collectives/resource_limit.hpp"
-#include "collectives/wire/memory_room.hpp"
+#include "collectives/transports/memory_room.hpp"
 #include "fabric/worlds.hpp"
 #include "tokenyard/error.hpp"
 

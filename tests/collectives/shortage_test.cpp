@@ -5,12 +5,12 @@
 #include <fstream>
 #include <set>
 
-#include "collectives/control/connection.hpp"
 #include "collectives/control_group.hpp"
 #include "collectives/elastic_job.hpp"
 #include "collectives/resource_limit.hpp"
-#include "collectives/wire/memory_room.hpp"
+#include "collectives/transports/memory_room.hpp"
 #include "fabric/ranks.hpp"
+#include "net/connection.hpp"
 #include "simt/sanitizers.hpp"
 
 namespace tokenyard::collectives {
@@ -99,11 +99,11 @@ TEST(Shortage, TooFewDescriptorsAreAnErrorOrEnough) {
 TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
   // It answers everybody, in its own language.
   asio::io_context io;
-  TcpAcceptor other = listen(io.get_executor(), {asio::ip::address_v4::loopback(), 0});
+  asio::ip::tcp::acceptor other(io, {asio::ip::address_v4::loopback(), 0});
   std::atomic<bool> over = false;
   std::thread answering([&] {
     while (!over) {
-      TcpSocket customer = other.accept();
+      net::TcpSocket customer = other.accept();
       asio::error_code ignored;
       asio::write(customer, asio::buffer(std::string("HTTP/1.1 400 Bad Request\r\n\r\n")), ignored);
     }
@@ -119,7 +119,7 @@ TEST(Shortage, PortOfTheStoreIsTakenByAnotherProgram) {
         << error.what();
   }
   over = true;
-  TcpSocket last(io);
+  net::TcpSocket last(io);
   last.connect(other.local_endpoint());
   answering.join();
 }

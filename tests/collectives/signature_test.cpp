@@ -1,4 +1,4 @@
-#include "collectives/engine/signature.hpp"
+#include "collectives/interfaces/signature.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,18 +5,18 @@
 #include <span>
 #include <string>
 
-#include "collectives/control/card.hpp"
-#include "collectives/control/handshake.hpp"
-#include "collectives/control/sealed_frame.hpp"
-#include "collectives/control/store_protocol.hpp"
-#include "collectives/membership/message_codec.hpp"
-#include "collectives/wire/contact_card.hpp"
-#include "collectives/wire/invitation.hpp"
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/invitation.hpp"
+#include "control/card.hpp"
+#include "control/store_protocol.hpp"
+#include "membership/message_codec.hpp"
+#include "net/handshake.hpp"
+#include "net/sealed_frame.hpp"
 
 namespace tokenyard::collectives {
 namespace {
 
-const Key kKey("a secret", "test");
+const net::Key kKey("a secret", "test");
 
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
@@ -25,14 +25,14 @@ std::string hex(std::span<const std::byte> bytes) {
 }
 
 TEST(WireBytes, Hello) {
-  Handshake dialler(Handshake::Side::dialler, kKey,
-                    {.purpose = Purpose::newcomer,
-                     .job = 0x0123456789abcdef,
-                     .self = {0xa1a2a3a4, 0xb1b2b3b4b5b6b7b8},
-                     .epoch = 0xc1c2c3c4c5c6c7c8,
-                     .sought = 0xd1d2d3d4d5d6d7d8});
+  net::Handshake dialler(net::Handshake::Side::dialler, kKey,
+                         {.purpose = net::Purpose::newcomer,
+                          .job = 0x0123456789abcdef,
+                          .self = {0xa1a2a3a4, 0xb1b2b3b4b5b6b7b8},
+                          .epoch = 0xc1c2c3c4c5c6c7c8,
+                          .sought = 0xd1d2d3d4d5d6d7d8});
   const auto hello = dialler.take_output();
-  ASSERT_EQ(hello.size(), Handshake::kHelloBytes);
+  ASSERT_EQ(hello.size(), net::Handshake::kHelloBytes);
   // A random nonce follows.
   EXPECT_EQ(hex(std::span(hello).first(48)),
             "5459434c03000200a4a3a2a100000000b8b7b6b5b4b3b2b1c8c7c6c5c4c3c2c1"
@@ -41,7 +41,7 @@ TEST(WireBytes, Hello) {
 
 TEST(WireBytes, SealedFrame) {
   const std::vector<std::byte> payload{std::byte{1}, std::byte{2}, std::byte{3}};
-  Sealer sealer(kKey);
+  net::Sealer sealer(kKey);
   EXPECT_EQ(hex(sealer.seal(0x1234, payload)),
             "03000000341200000102031756a63ad47554f39e6c6a34ec0e0e44");
   EXPECT_EQ(hex(sealer.seal(0x1234, payload)),
@@ -73,32 +73,32 @@ TEST(WireBytes, ContactCard) {
 }
 
 TEST(WireBytes, Card) {
-  EXPECT_EQ(hex(encode(Card{.member = {7, 0x0102030405060708},
-                            .size = 9,
-                            .address = "ab",
-                            .port = 0x1234,
-                            .contact = {std::byte{0xff}}})),
+  EXPECT_EQ(hex(encode(control::Card{.member = {7, 0x0102030405060708},
+                                     .size = 9,
+                                     .address = "ab",
+                                     .port = 0x1234,
+                                     .contact = {std::byte{0xff}}})),
             "0700000000000000080706050403020109000000000000000200000000000000"
             "616234120000000000000100000000000000ff");
 }
 
 TEST(WireBytes, RequestToAStore) {
-  EXPECT_EQ(hex(store_protocol::encode(
-                store_protocol::Request{.verb = store_protocol::Verb::compare_and_set,
-                                        .key = "k",
-                                        .expected = Store::Value{std::byte{0xfe}},
-                                        .value = {std::byte{0xff}}})),
+  EXPECT_EQ(hex(control::store_protocol::encode(control::store_protocol::Request{
+                .verb = control::store_protocol::Verb::compare_and_set,
+                .key = "k",
+                .expected = control::Store::Value{std::byte{0xfe}},
+                .value = {std::byte{0xff}}})),
             "01000000000000006b01000000000000000100000000000000fe010000000000"
             "0000ff");
 }
 
 TEST(WireBytes, Message) {
-  const Message message{.epoch = 0x0102030405060708,
-                        .body = Heartbeat{.waiting = {{2, 99}},
-                                          .suspected = {0, 3},
-                                          .wants_change = true,
-                                          .mends = false,
-                                          .drains = true}};
+  const membership::Message message{.epoch = 0x0102030405060708,
+                                    .body = membership::Heartbeat{.waiting = {{2, 99}},
+                                                                  .suspected = {0, 3},
+                                                                  .wants_change = true,
+                                                                  .mends = false,
+                                                                  .drains = true}};
   EXPECT_EQ(hex(encode(message)),
             "0008070605040302010100000002000000630000000000000002000000000000"
             "0003000000010001");
@@ -106,19 +106,20 @@ TEST(WireBytes, Message) {
 
 // These had changed once, and the version of the protocol had not.
 TEST(WireBytes, Promise) {
-  const Message message{.epoch = 7,
-                        .body = Promise{.ballot = {3, 1},
-                                        .progress = {{.group = 9,
-                                                      .slots = {1, 3},
-                                                      .committed = 4,
-                                                      .begun = 5,
-                                                      .label = 0x1112131415161718,
-                                                      .stage = GroupStage::closing}},
-                                        .suspected = {2},
-                                        .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
-                                        .admits = {6},
-                                        .waiting = {{6, 99}},
-                                        .mends = true}};
+  const membership::Message message{
+      .epoch = 7,
+      .body = membership::Promise{.ballot = {3, 1},
+                                  .progress = {{.group = 9,
+                                                .slots = {1, 3},
+                                                .committed = 4,
+                                                .begun = 5,
+                                                .label = 0x1112131415161718,
+                                                .stage = GroupStage::closing}},
+                                  .suspected = {2},
+                                  .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
+                                  .admits = {6},
+                                  .waiting = {{6, 99}},
+                                  .mends = true}};
   EXPECT_EQ(hex(encode(message)),
             "0407000000000000000300000000000000010000000001000000090000000000"
             "0000020000000100000003000000040000000000000005000000000000001817"

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "collectives/wire/wire_transport.hpp"
+#include "collectives/transports/wire_transport.hpp"
 #include "fabric/worlds.hpp"
 
 namespace tokenyard::collectives {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/wire/wire_transport.hpp"
+#include "collectives/transports/wire_transport.hpp"
 
 namespace tokenyard::collectives {
 

@@ -4,15 +4,15 @@
 
 #include <random>
 
-#include "collectives/wire/letterbox.hpp"
-#include "collectives/wire/tcp_socket.hpp"
+#include "collectives/transports/letterbox.hpp"
 #include "collectives/wire_ranks.hpp"
+#include "net/tcp_socket.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
 namespace {
 
-const Key kRightKey = wire_key("between us", "wire test");
+const net::Key kRightKey = wire_key("between us", "wire test");
 
 class WireStrangerTest : public testing::Test {
  protected:
@@ -31,18 +31,18 @@ class WireStrangerTest : public testing::Test {
   }
   /// What rank 1 answers to these first bytes of a connection; nothing if it hangs up.
   std::optional<std::vector<std::byte>> answer_to(std::span<const std::byte> bytes) {
-    const FileDescriptor socket = connect_to(card().address, card().port);
+    const FileDescriptor socket = net::connect_to(card().address, card().port);
     size_t sent = 0;
-    std::vector<std::byte> answer(sizeof(Digest));
+    std::vector<std::byte> answer(sizeof(net::Digest));
     size_t got = 0;
     bool over = false;
     ranks_.poll_until("an answer", [&] {
       if (sent < bytes.size()) {
-        const Moved moved = send_now(socket, bytes.subspan(sent));
+        const net::Moved moved = net::send_now(socket, bytes.subspan(sent));
         sent += moved.bytes;
         over = over || moved.over;
       }
-      const Moved moved = receive_now(socket, std::span(answer).subspan(got));
+      const net::Moved moved = net::receive_now(socket, std::span(answer).subspan(got));
       got += moved.bytes;
       return over || moved.over || got == answer.size();
     });
@@ -65,7 +65,7 @@ TEST_F(WireStrangerTest, AreLetInWithTheRightInvitationOnly) {
   const auto frame = encode(right_invitation(), kRightKey);
   const auto answer = answer_to(frame);
   ASSERT_TRUE(answer);
-  const Digest expected = welcome(frame, kRightKey);
+  const net::Digest expected = welcome(frame, kRightKey);
   EXPECT_TRUE(std::equal(answer->begin(), answer->end(), expected.begin(), expected.end()));
   EXPECT_EQ(ranks_[1].refused(), 0u);
   EXPECT_FALSE(answer_to(frame)) << "the same one again";
@@ -74,7 +74,7 @@ TEST_F(WireStrangerTest, AreLetInWithTheRightInvitationOnly) {
 
 TEST_F(WireStrangerTest, AreTurnedAwayForEveryFieldThatIsWrong) {
   const auto refused = [&](const std::function<void(Invitation&)>& change,
-                           const Key& key = kRightKey) {
+                           const net::Key& key = kRightKey) {
     Invitation invitation = right_invitation();
     change(invitation);
     const uint64_t before = ranks_[1].refused();
@@ -116,9 +116,9 @@ TEST_F(WireStrangerTest, CannotGuess) {
 TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
   const auto right = encode(right_invitation(), kRightKey);
   for (size_t bytes = 0; bytes < right.size(); bytes += 7) {
-    const FileDescriptor socket = connect_to(card().address, card().port);
+    const FileDescriptor socket = net::connect_to(card().address, card().port);
     ranks_.poll_until("a connection", [&] {
-      return bytes == 0 || send_now(socket, std::span(right).first(bytes)).bytes == bytes;
+      return bytes == 0 || net::send_now(socket, std::span(right).first(bytes)).bytes == bytes;
     });
   }
   ranks_.poll_until("their ends", [&] { return ranks_[1].refused() == right.size() / 7; });
@@ -127,18 +127,18 @@ TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
 
 TEST_F(WireStrangerTest, WhoSayNothingTakeNobodysPlace) {
   std::vector<FileDescriptor> silent;
-  for (size_t count = 0; count < 3 * Door::kStrangersMax; ++count) {
-    silent.push_back(connect_to(card().address, card().port));
+  for (size_t count = 0; count < 3 * net::PolledListener::kPendingMax; ++count) {
+    silent.push_back(net::connect_to(card().address, card().port));
   }
   EXPECT_TRUE(channel_works());
   ranks_.poll_until("them to be seen",
-                    [&] { return ranks_[1].refused() >= 2 * Door::kStrangersMax; });
+                    [&] { return ranks_[1].refused() >= 2 * net::PolledListener::kPendingMax; });
   EXPECT_TRUE(channel_works());
 }
 
 TEST_F(WireStrangerTest, CannotDisturbByLetters) {
   Letterbox stranger;
-  const LetterboxAddress to(card().letterbox);
+  const net::AbstractAddress to(card().letterbox);
   std::mt19937 random(2);
   uint64_t letters = 0;
   for (int round = 0; round < 200; ++round) {

@@ -1,5 +1,5 @@
 // How transports choose, fall back, and turn strangers away.
-#include "collectives/wire/wire_transport.hpp"
+#include "collectives/transports/wire_transport.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

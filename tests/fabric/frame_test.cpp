@@ -45,7 +45,7 @@ TEST(Frame, IsTheseBytes) {
 }
 
 TEST(Frame, JobsAreNumberedByFnv1aOfTheirNames) {
-  EXPECT_EQ(job_number("foobar"), 0x85944171f73967e8);
+  EXPECT_EQ(net::job_number("foobar"), 0x85944171f73967e8);
 }
 
 TEST(Frame, SaysWhatIsWrongWithAHeader) {
@@ -110,7 +110,7 @@ TEST(Frame, GarbledPayloadsAreRefused) {
         default:
           return (void)read_refusal(frame);
       }
-    } catch (const BadFrame&) {
+    } catch (const net::ProtocolError&) {
       ++refused;
     }
   };
@@ -134,7 +134,7 @@ TEST(Frame, GarbledPayloadsAreRefused) {
     read_all(longer);
     EXPECT_EQ(refused, shorter + 1) << "bytes left over";
   }
-  EXPECT_THROW(read_welcome(hello(self)), BadFrame) << "of another kind";
+  EXPECT_THROW(read_welcome(hello(self)), net::ProtocolError) << "of another kind";
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ struct Table {
   void (*drop_failure)(Failure* failure);
 };
 
-/// A store of somebody else's, for collectives/control. A value is handed over by calling
+/// A store of somebody else's, for the control plane. A value is handed over by calling
 /// `take(taker, data, bytes)` before the function returns; a result below 0 is an error, whose
 /// sentence is handed over so. Any thread may call.
 struct Store {

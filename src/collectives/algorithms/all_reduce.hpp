@@ -12,7 +12,7 @@
 #pragma once
 
 #include "collectives/algorithms/reduce.hpp"
-#include "collectives/engine/attempt.hpp"
+#include "collectives/interfaces/attempt.hpp"
 
 namespace tokenyard::collectives {
 

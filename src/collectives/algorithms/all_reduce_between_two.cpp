@@ -13,8 +13,8 @@
 
 #include "collectives/algorithms/all_reduce.hpp"
 #include "collectives/algorithms/saving_sum.hpp"
-#include "collectives/engine/streaming_copy.hpp"
-#include "collectives/wire/prefetch.hpp"
+#include "collectives/interfaces/prefetch.hpp"
+#include "collectives/interfaces/streaming_copy.hpp"
 
 namespace tokenyard::collectives {
 

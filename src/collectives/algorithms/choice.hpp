@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "collectives/engine/attempt.hpp"
-#include "collectives/engine/signature.hpp"
+#include "collectives/interfaces/attempt.hpp"
+#include "collectives/interfaces/signature.hpp"
 
 namespace tokenyard::collectives {
 

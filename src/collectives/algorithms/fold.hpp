@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "collectives/engine/attempt.hpp"
+#include "collectives/interfaces/attempt.hpp"
 
 namespace tokenyard::collectives {
 

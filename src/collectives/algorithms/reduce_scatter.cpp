@@ -2,7 +2,7 @@
 
 #include "collectives/algorithms/bytes.hpp"
 #include "collectives/algorithms/scattered.hpp"
-#include "collectives/engine/streaming_copy.hpp"
+#include "collectives/interfaces/streaming_copy.hpp"
 
 namespace tokenyard::collectives {
 

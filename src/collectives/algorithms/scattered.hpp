@@ -6,7 +6,7 @@
 #include <span>
 
 #include "collectives/algorithms/reduce.hpp"
-#include "collectives/engine/attempt.hpp"
+#include "collectives/interfaces/attempt.hpp"
 
 namespace tokenyard::collectives {
 

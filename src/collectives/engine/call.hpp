@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "collectives/algorithms/choice.hpp"
-#include "collectives/engine/attempt.hpp"
-#include "collectives/engine/signature.hpp"
+#include "collectives/interfaces/attempt.hpp"
+#include "collectives/interfaces/signature.hpp"
 
 namespace tokenyard::collectives {
 

@@ -30,7 +30,7 @@ Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Cloc
   around_.mutant = options.mutant;
 }
 
-void Engine::use(MembershipControl& control) {
+void Engine::use(control::MembershipControl& control) {
   const std::lock_guard lock(mutex_);
   around_.control = &control;
 }

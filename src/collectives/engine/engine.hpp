@@ -33,13 +33,13 @@ struct Founding {
   bool awaited = false;  ///< somebody waits for it
 };
 
-class Engine final : public Participant {
+class Engine final : public control::Participant {
  public:
   using Clock = std::function<Instant()>;
   Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock);
 
   /// Before the first operation. Borrowed: must outlive all use of the engine.
-  void use(MembershipControl& control);
+  void use(control::MembershipControl& control);
   /// Called without the lock when there may be something to do that no peer will ring for, and
   /// something to `announce`. The control plane's thread runs no caller's code.
   void on_news(std::function<void()> call) { on_news_ = std::move(call); }

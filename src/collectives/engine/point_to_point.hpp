@@ -28,8 +28,8 @@
 #include <set>
 #include <vector>
 
-#include "collectives/engine/stream.hpp"
 #include "collectives/engine/surroundings.hpp"
+#include "collectives/interfaces/stream.hpp"
 
 namespace tokenyard::collectives {
 

@@ -22,7 +22,7 @@ std::vector<Slot> empty_slots(const View& view) {
 /// Slots to be filled, for as long as it lives.
 class Recovery::Wish {
  public:
-  explicit Wish(MembershipControl& control) : control_(control) {}
+  explicit Wish(control::MembershipControl& control) : control_(control) {}
   ~Wish() {
     if (!slots_.empty()) control_.withdraw(slots_);
   }
@@ -40,7 +40,7 @@ class Recovery::Wish {
   }
 
  private:
-  MembershipControl& control_;
+  control::MembershipControl& control_;
   std::vector<Slot> slots_;
   Epoch seen_in_ = 0;
 };

@@ -41,7 +41,8 @@ class Recovery {
   };
 
   /// Both must outlive this and every call.
-  Recovery(Engine& engine, MembershipControl& control) : engine_(engine), control_(control) {}
+  Recovery(Engine& engine, control::MembershipControl& control)
+      : engine_(engine), control_(control) {}
   /// Once this process is a member.
   void begin(Slot self);
 
@@ -64,7 +65,7 @@ class Recovery {
   void note_shrunk(Epoch epoch);
 
   Engine& engine_;
-  MembershipControl& control_;
+  control::MembershipControl& control_;
   mutable std::mutex mutex_;
   Epoch shrunk_in_ = 0;  ///< the last epoch that mended and that a call here has returned
   uint32_t slots_ = 0;   ///< as many as this rank's calls have asked for

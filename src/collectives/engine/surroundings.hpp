@@ -6,10 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "collectives/engine/memory_pool.hpp"
 #include "collectives/engine/mutant.hpp"
 #include "collectives/engine/outcome.hpp"
-#include "collectives/engine/participant.hpp"
+#include "collectives/interfaces/channel.hpp"
+#include "collectives/interfaces/memory_pool.hpp"
+#include "control/participant.hpp"
+#include "tokenyard/collectives.hpp"
 
 namespace tokenyard::collectives {
 
@@ -20,7 +22,7 @@ struct QuorumFacts {
 
 struct Surroundings {
   Transport* transport = nullptr;
-  MembershipControl* control = nullptr;
+  control::MembershipControl* control = nullptr;
   Slot self = 0;
   OnFailure on_failure = OnFailure::raise;
   Places places = Places::kept;

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "fabric/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "fabric/nvlink/driver.hpp"
 
 namespace tokenyard::nvlink {

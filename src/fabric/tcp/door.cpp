@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <random>
 #include <utility>
+
+#include "net/key.hpp"
 
 namespace tokenyard::tcp {
 
 namespace {
-
-uint64_t fresh_session() {
-  std::random_device source;
-  return (uint64_t{source()} << 32) | source();
-}
 
 /// Waits for a timer; being woken early is what it is for.
 awaitable<void> sleep_on(asio::steady_timer& timer) {
@@ -22,19 +18,20 @@ awaitable<void> sleep_on(asio::steady_timer& timer) {
 
 }  // namespace
 
-Door::Door(Acceptor acceptor, Attendance self, Progress& progress)
-    : acceptor_(std::move(acceptor)),
+Door::Door(const asio::any_io_executor& executor, net::Listener listener, Attendance self,
+           Progress& progress)
+    : executor_(executor),
+      listener_(std::move(listener)),
       self_(std::move(self)),
       progress_(progress),
-      change_(acceptor_.get_executor(), asio::steady_timer::time_point::max()) {}
+      change_(executor_, asio::steady_timer::time_point::max()) {}
 
 awaitable<Directory> Door::wait_for_everybody() {
   asio::co_spawn(
-      acceptor_.get_executor(), [self = shared_from_this()] { return self->serve(); },
-      asio::detached);
+      executor_, [self = shared_from_this()] { return self->serve(); }, asio::detached);
   while (!missing().empty()) co_await sleep_on(change_);
 
-  Directory directory{.session = fresh_session(), .listeners = {}};
+  Directory directory{.session = net::random_number(), .listeners = {}};
   directory.listeners.emplace_back(asio::ip::address_v4::any(), self_.listener_port);
   for (const auto& [rank, guest] : guests_) {
     directory.listeners.emplace_back(guest.stream->remote().address(), guest.listener_port);
@@ -42,48 +39,36 @@ awaitable<Directory> Door::wait_for_everybody() {
   directory_ = directory;
   changed();
   asio::co_spawn(
-      acceptor_.get_executor(), [self = shared_from_this()] { return self->close_later(); },
-      asio::detached);
+      executor_, [self = shared_from_this()] { return self->close_later(); }, asio::detached);
   co_return directory;
 }
 
 awaitable<void> Door::serve() {
-  while (acceptor_.is_open()) {
-    asio::error_code error;
-    Socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-    if (!acceptor_.is_open()) break;
-    if (error || unknown_ >= kUnknownMax) {
-      // Out of descriptors, or somebody is flooding: those in hand come first.
-      asio::steady_timer pause(acceptor_.get_executor(), std::chrono::milliseconds(20));
-      co_await sleep_on(pause);
-      continue;
-    }
-    auto stream = std::make_shared<Stream>(std::move(socket));
-    asio::co_spawn(
-        acceptor_.get_executor(),
-        [self = shared_from_this(), stream] { return self->greet(stream); }, asio::detached);
-  }
+  const auto came = [self = shared_from_this()](Socket socket, net::Pending pending) {
+    return self->greet(std::make_shared<FrameStream>(std::move(socket)), std::move(pending));
+  };
+  // Where somebody is flooding, those in hand come first.
+  return listener_.serve({.pending_max = kUnknownMax, .rest_when_full = kRestWhenFull}, came);
 }
 
-awaitable<void> Door::greet(std::shared_ptr<Stream> stream) {
+awaitable<void> Door::greet(std::shared_ptr<FrameStream> stream, net::Pending pending) {
   std::optional<Frame> frame;
   std::optional<Hello> hello;
   std::optional<Refusal> no;
   std::string trouble;
-  ++unknown_;
   {
-    const Patience patience(stream, kHelloMax);
+    const net::StreamTimeout timeout(stream, kHelloMax);
     try {
       frame = co_await stream->read(FrameRules{});
       hello = read_hello(*frame);
-    } catch (const BadFrame& bad) {
+    } catch (const net::ProtocolError& bad) {
       trouble = bad.what();
       no = Refusal{"protocol", fmt::format("version {}", kVersion), trouble};
     } catch (const std::system_error&) {
       trouble = "connected and did not say who it is";
     }
   }
-  --unknown_;
+  pending.release();
   if (hello) no = judge(*frame, *hello);
   if (no && trouble.empty()) {
     trouble = fmt::format("as rank {}: {} must be {}, not {}", frame->header.rank, no->argument,
@@ -101,8 +86,8 @@ awaitable<void> Door::greet(std::shared_ptr<Stream> stream) {
   progress_.arrived(rank);
   changed();
   asio::co_spawn(
-      acceptor_.get_executor(),
-      [self = shared_from_this(), stream] { return self->keep_informed(stream); }, asio::detached);
+      executor_, [self = shared_from_this(), stream] { return self->keep_informed(stream); },
+      asio::detached);
   try {
     co_await stream->read(FrameRules{});
   } catch (const std::exception&) {
@@ -117,14 +102,14 @@ awaitable<void> Door::greet(std::shared_ptr<Stream> stream) {
   }
 }
 
-awaitable<void> Door::keep_informed(std::shared_ptr<Stream> stream) {
+awaitable<void> Door::keep_informed(std::shared_ptr<FrameStream> stream) {
   try {
     while (!directory_) {
       const uint64_t told = changes_;
       const Frame report = progress_report(self_, missing());
       co_await stream->write(report);
       if (changes_ == told) co_await sleep_on(change_);
-      if (!stream->socket().is_open()) co_return;
+      if (!stream->is_open()) co_return;
     }
     const Frame come_in = welcome(self_, *directory_);
     co_await stream->write(come_in);
@@ -133,8 +118,8 @@ awaitable<void> Door::keep_informed(std::shared_ptr<Stream> stream) {
   }
 }
 
-awaitable<void> Door::turn_away(std::shared_ptr<Stream> stream, Refusal reason) {
-  const Patience patience(stream, kHelloMax);
+awaitable<void> Door::turn_away(std::shared_ptr<FrameStream> stream, Refusal reason) {
+  const net::StreamTimeout timeout(stream, kHelloMax);
   try {
     const Frame no = refusal(self_, reason);
     co_await stream->write(no);
@@ -148,10 +133,9 @@ awaitable<void> Door::turn_away(std::shared_ptr<Stream> stream, Refusal reason) 
 }
 
 awaitable<void> Door::close_later() {
-  asio::steady_timer timer(acceptor_.get_executor(), kOpenAfterwards);
+  asio::steady_timer timer(executor_, kOpenAfterwards);
   co_await sleep_on(timer);
-  asio::error_code ignored;
-  acceptor_.close(ignored);
+  listener_.close();
 }
 
 std::optional<Refusal> Door::judge(const Frame& frame, const Hello& hello) const {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/fnv1a.hpp"
 #include "base/little_endian.hpp"
 
 namespace tokenyard::tcp {
@@ -27,10 +26,6 @@ void each_field(Header& header, Visit visit) {
 }
 
 }  // namespace
-
-uint64_t job_number(std::string_view name) {
-  return fnv1a(std::as_bytes(std::span(name)));  // Told apart, not kept secret.
-}
 
 std::vector<std::byte> encode(const Frame& frame) {
   FrameHeader header = frame.header;
@@ -68,36 +63,19 @@ std::optional<std::string> objection(const FrameHeader& header, const FrameRules
   return std::nullopt;
 }
 
-void PayloadWriter::number(uint64_t value) {
-  const auto bytes = little_endian(value);
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+size_t FrameDecoder::judge(std::span<const std::byte, kHeaderBytes> bytes) {
+  header_ = decode_header(bytes);
+  if (const auto why = objection(header_, rules_)) throw net::ProtocolError(*why);
+  return header_.what_bytes + header_.payload_bytes;
 }
 
-void PayloadWriter::text(std::string_view text) {
-  number(text.size());
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  bytes_.insert(bytes_.end(), begin, begin + text.size());
-}
-
-uint64_t PayloadReader::number() {
-  if (rest_.size() < sizeof(uint64_t)) {
-    ok_ = false;
-    rest_ = {};
-    return 0;
-  }
-  return take_number<uint64_t>(rest_);
-}
-
-std::string PayloadReader::text() {
-  const uint64_t bytes = number();
-  if (bytes > rest_.size()) {
-    ok_ = false;
-    rest_ = {};
-    return "";
-  }
-  std::string text(reinterpret_cast<const char*>(rest_.data()), bytes);
-  rest_ = rest_.subspan(bytes);
-  return text;
+Frame FrameDecoder::open(std::vector<std::byte> rest) const {
+  const auto what_end = rest.begin() + header_.what_bytes;
+  Frame frame{header_, std::string(header_.what_bytes, '\0'), {}};
+  std::copy(rest.begin(), what_end, std::as_writable_bytes(std::span(frame.what)).begin());
+  rest.erase(rest.begin(), what_end);
+  frame.payload = std::move(rest);
+  return frame;
 }
 
 }  // namespace tokenyard::tcp

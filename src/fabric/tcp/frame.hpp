@@ -12,8 +12,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "net/job_number.hpp"
+#include "net/payload.hpp"
+#include "net/protocol_error.hpp"
 
 namespace tokenyard::tcp {
 
@@ -39,7 +42,8 @@ struct FrameHeader {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
   uint16_t kind = 0;  ///< a FrameKind
-  uint64_t job = 0;   ///< job_number of the name until `welcome`; then the session of this world
+  uint64_t job =
+      0;  ///< net::job_number of the name until `welcome`; then the session of this world
   uint32_t rank = 0;  ///< the sender's
   uint32_t size = 0;  ///< ranks, as the sender knows
   uint32_t generation = 0;
@@ -61,37 +65,26 @@ struct FrameRules {
   uint64_t payload_max = kIntroductionMax;
 };
 
-uint64_t job_number(std::string_view name);
-
 /// Fills in the lengths.
 std::vector<std::byte> encode(const Frame& frame);
 FrameHeader decode_header(std::span<const std::byte, kHeaderBytes> bytes);
 /// Why a frame with this header is not taken, if it is not.
 std::optional<std::string> objection(const FrameHeader& header, const FrameRules& rules);
 
-/// Numbers and strings in a payload.
-class PayloadWriter {
+/// For net::read_frame.
+class FrameDecoder {
  public:
-  void number(uint64_t value);
-  void text(std::string_view text);
-  std::vector<std::byte> take() { return std::move(bytes_); }
+  static constexpr size_t kHeaderBytes = tcp::kHeaderBytes;
+
+  explicit FrameDecoder(const FrameRules& rules) : rules_(rules) {}
+  /// Returns how many bytes follow this header. Throws net::ProtocolError if the rules forbid it.
+  size_t judge(std::span<const std::byte, kHeaderBytes> bytes);
+  /// Takes what followed the header judged last.
+  Frame open(std::vector<std::byte> rest) const;
 
  private:
-  std::vector<std::byte> bytes_;
-};
-
-/// Never reads past the end: then every answer is 0 or empty and ok() is false.
-class PayloadReader {
- public:
-  explicit PayloadReader(std::span<const std::byte> bytes) : rest_(bytes) {}
-  uint64_t number();
-  std::string text();
-  bool ok() const { return ok_; }
-  bool at_end() const { return rest_.empty(); }
-
- private:
-  std::span<const std::byte> rest_;
-  bool ok_ = true;
+  FrameRules rules_;
+  FrameHeader header_;
 };
 
 }  // namespace tokenyard::tcp

@@ -4,13 +4,12 @@
 
 namespace tokenyard::tcp {
 
-Link::Link(std::shared_ptr<Stream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox)
+Link::Link(std::shared_ptr<FrameStream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox)
     : stream_(std::move(stream)), peer_(peer), session_(session), mailbox_(mailbox) {}
 
 void Link::start() {
   asio::co_spawn(
-      stream_->socket().get_executor(), [self = shared_from_this()] { return self->read(); },
-      asio::detached);
+      stream_->executor(), [self = shared_from_this()] { return self->read(); }, asio::detached);
 }
 
 void Link::send(Bytes frame) {
@@ -19,8 +18,7 @@ void Link::send(Bytes frame) {
   if (writing_) return;
   writing_ = true;
   asio::co_spawn(
-      stream_->socket().get_executor(), [self = shared_from_this()] { return self->write(); },
-      asio::detached);
+      stream_->executor(), [self = shared_from_this()] { return self->write(); }, asio::detached);
 }
 
 void Link::leave(Bytes goodbye, std::function<void()> gone) {
@@ -66,7 +64,7 @@ awaitable<void> Link::write() {
     while (!queue_.empty()) {
       const Bytes frame = queue_.front();
       queue_.pop_front();
-      co_await asio::async_write(stream_->socket(), asio::buffer(*frame), use_awaitable);
+      co_await stream_->write_bytes(*frame);
     }
     // The peer hangs up once it has read our goodbye, which ends the reader.
     if (leaving_) stream_->finish_writing();

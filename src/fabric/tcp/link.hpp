@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fabric/mailbox.hpp"
-#include "fabric/tcp/stream.hpp"
+#include "fabric/tcp/frame_stream.hpp"
 
 namespace tokenyard::tcp {
 
@@ -16,7 +16,7 @@ class Link : public std::enable_shared_from_this<Link> {
  public:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
-  Link(std::shared_ptr<Stream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox);
+  Link(std::shared_ptr<FrameStream> stream, uint32_t peer, uint64_t session, Mailbox& mailbox);
 
   /// Reads from now on.
   void start();
@@ -30,7 +30,7 @@ class Link : public std::enable_shared_from_this<Link> {
   awaitable<void> write();
   void ended(PeerState how);
 
-  std::shared_ptr<Stream> stream_;
+  std::shared_ptr<FrameStream> stream_;
   const uint32_t peer_;
   const uint64_t session_;
   Mailbox& mailbox_;

@@ -21,7 +21,7 @@ Links::Links(const Rendezvous& where, Mailbox& mailbox)
       progress_(where.rank),
       io_(1),
       work_(asio::make_work_guard(io_)),
-      acceptor_(listen(io_.get_executor(), where.host, 0)),
+      listener_(listen(io_.get_executor(), where.host, 0)),
       all_here_(io_, asio::steady_timer::time_point::max()) {
   asio::co_spawn(io_, assemble(), [this](std::exception_ptr failure) {
     const std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ void Links::send(uint32_t to, Frame frame) {
 }
 
 awaitable<void> Links::assemble() {
-  const Attendance self{where_, acceptor_.local_endpoint().port()};
+  const Attendance self{where_, listener_.port()};
   // Not as one expression with `?:`: g++ 12 destroys such a temporary twice.
   Directory directory;
   if (where_.rank == 0) {
@@ -76,16 +76,14 @@ awaitable<void> Links::assemble() {
     asio::error_code woken;
     co_await all_here_.async_wait(asio::redirect_error(use_awaitable, woken));
   }
-  asio::error_code ignored;
-  acceptor_.close(ignored);
+  listener_.close();
 }
 
 awaitable<void> Links::connect_to(uint32_t rank, Endpoint listener) {
   for (;;) {
     try {
-      Socket socket(io_);
-      co_await socket.async_connect(listener, use_awaitable);
-      auto stream = std::make_shared<Stream>(std::move(socket));
+      Socket socket = co_await net::dial(listener, std::nullopt);
+      auto stream = std::make_shared<FrameStream>(std::move(socket));
       const Frame hello = introduction();
       co_await stream->write(hello);
       const Frame answer = co_await stream->read(FrameRules{.job = session_});
@@ -96,27 +94,20 @@ awaitable<void> Links::connect_to(uint32_t rank, Endpoint listener) {
     } catch (const std::exception& error) {
       progress_.trouble(fmt::format("rank {}: {}", rank, error.what()));
     }
-    co_await pause(std::chrono::milliseconds(50));
+    co_await net::pause(std::chrono::milliseconds(50));
   }
 }
 
 awaitable<void> Links::accept_higher_ranks() {
-  while (acceptor_.is_open()) {
-    asio::error_code error;
-    Socket socket = co_await acceptor_.async_accept(asio::redirect_error(use_awaitable, error));
-    if (!acceptor_.is_open()) break;
-    if (error) {
-      co_await pause(std::chrono::milliseconds(20));
-      continue;
-    }
-    asio::co_spawn(io_, greet(std::make_shared<Stream>(std::move(socket))), asio::detached);
-  }
+  return listener_.serve({}, [this](Socket socket, net::Pending pending) {
+    return greet(std::make_shared<FrameStream>(std::move(socket)), std::move(pending));
+  });
 }
 
-awaitable<void> Links::greet(std::shared_ptr<Stream> stream) {
+awaitable<void> Links::greet(std::shared_ptr<FrameStream> stream, net::Pending) {
   std::string trouble = "connected and did not say who it is";
   try {
-    const Patience patience(stream, std::chrono::seconds(5));
+    const net::StreamTimeout timeout(stream, std::chrono::seconds(5));
     const Frame frame = co_await stream->read(FrameRules{.job = session_});
     const uint32_t rank = frame.header.rank;
     if (rank > where_.rank && rank < where_.size && !links_.contains(rank)) {
@@ -126,7 +117,7 @@ awaitable<void> Links::greet(std::shared_ptr<Stream> stream) {
       co_return;
     }
     trouble = fmt::format("came as rank {}", rank);
-  } catch (const BadFrame& bad) {
+  } catch (const net::ProtocolError& bad) {
     trouble = bad.what();
   } catch (const std::system_error&) {
     // Silent, or gone.
@@ -135,7 +126,7 @@ awaitable<void> Links::greet(std::shared_ptr<Stream> stream) {
   stream->close();
 }
 
-void Links::adopt(uint32_t rank, std::shared_ptr<Stream> stream) {
+void Links::adopt(uint32_t rank, std::shared_ptr<FrameStream> stream) {
   const auto link = std::make_shared<Link>(std::move(stream), rank, session_, mailbox_);
   links_[rank] = link;
   link->start();

@@ -36,8 +36,8 @@ class Links {
   awaitable<void> assemble();
   awaitable<void> connect_to(uint32_t rank, Endpoint listener);
   awaitable<void> accept_higher_ranks();
-  awaitable<void> greet(std::shared_ptr<Stream> stream);
-  void adopt(uint32_t rank, std::shared_ptr<Stream> stream);
+  awaitable<void> greet(std::shared_ptr<FrameStream> stream, net::Pending pending);
+  void adopt(uint32_t rank, std::shared_ptr<FrameStream> stream);
   Frame introduction() const;
   void say_goodbye();
 
@@ -48,7 +48,7 @@ class Links {
 
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  Acceptor acceptor_;
+  net::Listener listener_;
   asio::steady_timer all_here_;  ///< never expires; cancelled when the last peer is connected
   std::map<uint32_t, std::shared_ptr<Link>> links_;  ///< of the I/O thread
 

@@ -14,16 +14,6 @@ namespace {
 constexpr std::chrono::milliseconds kPauseMin{10};
 constexpr std::chrono::milliseconds kPauseMax{200};
 
-asio::ip::address address_to_listen_on(const std::string& host) {
-  if (host == "localhost") return asio::ip::address_v4::loopback();
-  asio::error_code not_a_number;
-  const auto literal = asio::ip::make_address(host, not_a_number);
-  if (not_a_number) return asio::ip::address_v4::any();
-  if (literal.is_loopback()) return literal;
-  if (literal.is_v6()) return asio::ip::address_v6::any();
-  return asio::ip::address_v4::any();
-}
-
 /// Replaces addresses that only rank 0 could use by those that this rank can.
 void localise(Directory& directory, const asio::ip::address& rank0) {
   for (Endpoint& listener : directory.listeners) {
@@ -35,12 +25,8 @@ void localise(Directory& directory, const asio::ip::address& rank0) {
 /// One try: connects, says hello, listens until rank 0 has decided. Nothing if it should be tried
 /// again.
 awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress& progress) {
-  asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
-  const auto addresses = co_await resolver.async_resolve(
-      self.where.host, std::to_string(self.where.port), use_awaitable);
-  Socket socket(co_await asio::this_coro::executor);
-  co_await asio::async_connect(socket, addresses, use_awaitable);
-  Stream stream(std::move(socket));
+  Socket socket = co_await net::dial(self.where.host, self.where.port, std::nullopt);
+  FrameStream stream(std::move(socket));
   const Frame greeting = hello(self);
   co_await stream.write(greeting);
   const FrameRules rules{.job = std::nullopt, .payload_max = kWhatMax * uint64_t{1024}};
@@ -53,7 +39,7 @@ awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress
       case FrameKind::welcome: {
         Directory directory = read_welcome(frame);
         if (directory.listeners.size() != self.where.size) {
-          throw BadFrame("sent a directory of another size");
+          throw net::ProtocolError("sent a directory of another size");
         }
         localise(directory, stream.remote().address());
         co_return directory;
@@ -71,14 +57,11 @@ awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress
 
 }  // namespace
 
-Acceptor listen(const asio::any_io_executor& executor, const std::string& host, uint16_t port) {
-  const Endpoint where(address_to_listen_on(host), port);
-  Acceptor acceptor(executor);
-  acceptor.open(where.protocol());
-  acceptor.set_option(Acceptor::reuse_address(true));
-  acceptor.bind(where);
-  acceptor.listen();
-  return acceptor;
+net::Listener listen(const asio::any_io_executor& executor, const std::string& host,
+                     uint16_t port) {
+  const asio::ip::address address =
+      host == "localhost" ? asio::ip::address_v4::loopback() : net::listening_address(host);
+  return {executor, {address, port}};
 }
 
 awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
@@ -87,19 +70,19 @@ awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
   for (uint32_t rank = 1; rank < self.where.size; ++rank) others.push_back(rank);
   const std::string place = fmt::format("{}:{}", self.where.host, self.where.port);
   progress.enter("rendezvous: wait at " + place, others);
-  std::optional<Acceptor> acceptor;
-  while (!acceptor) {
+  std::optional<net::Listener> listener;
+  while (!listener) {
     try {
-      acceptor = listen(executor, self.where.host, self.where.port);
+      listener.emplace(listen(executor, self.where.host, self.where.port));
     } catch (const std::system_error& error) {
       if (error.code() != asio::error::address_in_use) throw;
       // An older world of this job may not have closed its door yet.
       progress.trouble("the port is in use by another program");
     }
-    if (!acceptor) co_await pause(kPauseMax);
+    if (!listener) co_await net::pause(kPauseMax);
   }
   progress.trouble("");
-  const auto door = std::make_shared<Door>(std::move(*acceptor), self, progress);
+  const auto door = std::make_shared<Door>(executor, std::move(*listener), self, progress);
   co_return co_await door->wait_for_everybody();
 }
 
@@ -115,10 +98,10 @@ awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress) {
       if (directory) co_return std::move(*directory);
     } catch (const std::system_error& error) {
       progress.trouble(error.code().message());
-    } catch (const BadFrame& bad) {
+    } catch (const net::ProtocolError& bad) {
       progress.trouble("whoever listens there " + std::string(bad.what()));
     }
-    co_await pause(rest);
+    co_await net::pause(rest);
     rest = std::min(rest * 2, kPauseMax);
   }
 }

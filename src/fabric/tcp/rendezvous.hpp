@@ -15,8 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "fabric/tcp/frame_stream.hpp"
 #include "fabric/tcp/progress.hpp"
-#include "fabric/tcp/stream.hpp"
+#include "net/listener.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::tcp {
@@ -42,7 +43,7 @@ struct Refusal {
 /// A listener where `host` says: on loopback for a loopback name, else on every interface, since a
 /// host's own name often resolves to an address that others cannot reach. `port` 0: any.
 /// Throws std::system_error.
-Acceptor listen(const asio::any_io_executor& executor, const std::string& host, uint16_t port);
+net::Listener listen(const asio::any_io_executor& executor, const std::string& host, uint16_t port);
 
 /// Rank 0's part: waits for every other rank. Goes on refusing latecomers for a while after that.
 awaitable<Directory> host_rendezvous(Attendance self, Progress& progress);
@@ -58,7 +59,7 @@ struct Hello {
   std::string job;
   uint16_t listener_port;
 };
-// Each throws BadFrame for a payload that is not what its kind says.
+// Each throws net::ProtocolError for a payload that is not what its kind says.
 Hello read_hello(const Frame& frame);
 std::vector<uint32_t> read_progress(const Frame& frame);
 Directory read_welcome(const Frame& frame);

@@ -6,47 +6,48 @@ namespace {
 
 FrameHeader header(const Attendance& self, FrameKind kind) {
   return {.kind = static_cast<uint16_t>(kind),
-          .job = job_number(self.where.job),
+          .job = net::job_number(self.where.job),
           .rank = self.where.rank,
           .size = self.where.size};
 }
 
-PayloadReader reader_of(const Frame& frame, FrameKind kind) {
+net::PayloadReader reader_of(const Frame& frame, FrameKind kind) {
   if (frame.header.kind != static_cast<uint16_t>(kind)) {
-    throw BadFrame("sent a frame of kind " + std::to_string(frame.header.kind) + " out of turn");
+    throw net::ProtocolError("sent a frame of kind " + std::to_string(frame.header.kind) +
+                             " out of turn");
   }
-  return PayloadReader(frame.payload);
+  return net::PayloadReader(frame.payload);
 }
 
-void check(const PayloadReader& reader) {
-  if (!reader.ok() || !reader.at_end()) throw BadFrame("sent a garbled frame");
+void check(const net::PayloadReader& reader) {
+  if (!reader.ok() || !reader.at_end()) throw net::ProtocolError("sent a garbled frame");
 }
 
 }  // namespace
 
 Frame hello(const Attendance& self) {
-  PayloadWriter payload;
+  net::PayloadWriter payload;
   payload.text(self.where.job);
   payload.number(self.listener_port);
   return {header(self, FrameKind::hello), "", payload.take()};
 }
 
 Hello read_hello(const Frame& frame) {
-  PayloadReader payload = reader_of(frame, FrameKind::hello);
+  net::PayloadReader payload = reader_of(frame, FrameKind::hello);
   Hello hello{payload.text(), static_cast<uint16_t>(payload.number())};
   check(payload);
   return hello;
 }
 
 Frame progress_report(const Attendance& self, const std::vector<uint32_t>& missing) {
-  PayloadWriter payload;
+  net::PayloadWriter payload;
   payload.number(missing.size());
   for (const uint32_t rank : missing) payload.number(rank);
   return {header(self, FrameKind::progress), "", payload.take()};
 }
 
 std::vector<uint32_t> read_progress(const Frame& frame) {
-  PayloadReader payload = reader_of(frame, FrameKind::progress);
+  net::PayloadReader payload = reader_of(frame, FrameKind::progress);
   std::vector<uint32_t> missing;
   const uint64_t count = payload.number();
   while (payload.ok() && missing.size() < count) {
@@ -57,7 +58,7 @@ std::vector<uint32_t> read_progress(const Frame& frame) {
 }
 
 Frame welcome(const Attendance& self, const Directory& directory) {
-  PayloadWriter payload;
+  net::PayloadWriter payload;
   payload.number(directory.session);
   payload.number(directory.listeners.size());
   for (const Endpoint& listener : directory.listeners) {
@@ -68,21 +69,21 @@ Frame welcome(const Attendance& self, const Directory& directory) {
 }
 
 Directory read_welcome(const Frame& frame) {
-  PayloadReader payload = reader_of(frame, FrameKind::welcome);
+  net::PayloadReader payload = reader_of(frame, FrameKind::welcome);
   Directory directory{.session = payload.number(), .listeners = {}};
   const uint64_t count = payload.number();
   while (payload.ok() && directory.listeners.size() < count) {
     asio::error_code error;
     const auto address = asio::ip::make_address(payload.text(), error);
     directory.listeners.emplace_back(address, static_cast<uint16_t>(payload.number()));
-    if (error) throw BadFrame("sent a directory with a garbled address");
+    if (error) throw net::ProtocolError("sent a directory with a garbled address");
   }
   check(payload);
   return directory;
 }
 
 Frame refusal(const Attendance& self, const Refusal& reason) {
-  PayloadWriter payload;
+  net::PayloadWriter payload;
   payload.text(reason.argument);
   payload.text(reason.expected);
   payload.text(reason.seen);
@@ -91,7 +92,7 @@ Frame refusal(const Attendance& self, const Refusal& reason) {
 }
 
 Refusal read_refusal(const Frame& frame) {
-  PayloadReader payload = reader_of(frame, FrameKind::refusal);
+  net::PayloadReader payload = reader_of(frame, FrameKind::refusal);
   Refusal reason;
   reason.argument = payload.text();
   reason.expected = payload.text();

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "collectives/membership/view.hpp"
+#include "collectives/interfaces/words.hpp"
 #include "collectives/simulated/program.hpp"
 
 namespace tokenyard::collectives::simulated {

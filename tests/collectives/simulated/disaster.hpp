@@ -13,7 +13,7 @@
 namespace tokenyard::collectives::simulated {
 
 struct Mutations {
-  Mutant protocol = Mutant::none;
+  membership::Mutant protocol = membership::Mutant::none;
   StandInMutant stand_in = StandInMutant::none;
 };
 
@@ -89,7 +89,7 @@ class Disaster {
     options.ranks =
         run_.option("ranks", random_.chance(640) ? random_.between(2, 5) : random_.between(2, 16));
     options.slots_max = options.ranks + random_.below(3);
-    MembershipOptions& membership = options.membership;
+    membership::MembershipOptions& membership = options.membership;
     membership.heartbeat = one_of({milliseconds(20), milliseconds(50), milliseconds(100)});
     membership.silence = membership.heartbeat * random_.between(4, 10);
     membership.ballot = one_of({milliseconds(5), membership.heartbeat, membership.heartbeat * 2});
@@ -154,7 +154,8 @@ class Disaster {
   /// Whether the others could go on without one more.
   bool may_spare() {
     if (!spares_quorum_) return true;
-    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
+    const membership::Quorum quorum(job_.newest(), job_.options.membership.witness,
+                                    membership::Mutant::none);
     return job_.survivors().size() + (quorum.witness ? 1 : 0) > quorum.needed;
   }
 
@@ -353,7 +354,8 @@ class Disaster {
     const bool drops_one = std::count_if(able.begin(), able.end(), [&](const Process* process) {
                              return is_cut_off(*process);
                            }) == 2;
-    const Quorum quorum(*view, job_.options.membership.witness, Mutant::none);
+    const membership::Quorum quorum(*view, job_.options.membership.witness,
+                                    membership::Mutant::none);
     return able.size() + (quorum.witness ? 1 : 0) >= quorum.needed + (drops_one ? 1 : 0);
   }
 

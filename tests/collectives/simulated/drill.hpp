@@ -18,7 +18,7 @@
 namespace tokenyard::collectives::simulated {
 
 struct DrillMutations {
-  Mutant protocol = Mutant::none;
+  membership::Mutant protocol = membership::Mutant::none;
   std::vector<GoesOnBy> ways = {};  ///< instead of what the seed draws
 };
 
@@ -94,7 +94,8 @@ class Drill {
   }
 
   bool may_spare() {
-    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
+    const membership::Quorum quorum(job_.newest(), job_.options.membership.witness,
+                                    membership::Mutant::none);
     return job_.survivors().size() > quorum.needed;
   }
 
@@ -165,7 +166,8 @@ class Drill {
       what = unfinished();
       if (what.empty()) return;
     }
-    const Quorum quorum(job_.newest(), job_.options.membership.witness, Mutant::none);
+    const membership::Quorum quorum(job_.newest(), job_.options.membership.witness,
+                                    membership::Mutant::none);
     if (job_.survivors().size() + (quorum.witness ? 1 : 0) < quorum.needed) return;
     throw Broken(fmt::format("recovery: {} ms after the last blow {} ({})", ms(bound), what,
                              text(job_.newest())));

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "collectives/engine/engine.hpp"
-#include "collectives/membership/invariant.hpp"
 #include "collectives/simulated/drawn_call.hpp"
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
 #include "collectives/simulated/reunions.hpp"
 #include "collectives/simulated/simulated_transport.hpp"
+#include "membership/invariant.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives::simulated {
@@ -90,7 +90,7 @@ class EngineProgram final : public Program {
   void drive() {
     do {
       for (int round = 0; engine_.poll(true); ++round)
-        invariant(round < 100'000, "the engine is busy without end");
+        membership::invariant(round < 100'000, "the engine is busy without end");
       settle();
     } while (reunions_ && view_.epoch > 0 && !over_ && !engine_.frozen() &&
              reunions_->settle(groups_.at(0).committed));
@@ -188,8 +188,9 @@ class EngineProgram final : public Program {
     engine_.fenced(epoch, why);
     for (const auto& [id, group] : groups_) {
       const bool ended = !group.operation || group.operation->done();
-      invariant(ended && (!group.call || !group.operation || group.call->touched() == 0),
-                "who is out has failed, with its inputs untouched");
+      membership::invariant(
+          ended && (!group.call || !group.operation || group.call->touched() == 0),
+          "who is out has failed, with its inputs untouched");
     }
   }
   void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
@@ -222,7 +223,7 @@ class EngineProgram final : public Program {
     bool unsure = false;     // it gave up, and the others had not agreed with it on that
     std::shared_ptr<Operation> operation;
   };
-  struct Control final : MembershipControl {
+  struct Control final : control::MembershipControl {
     explicit Control(const Outside& outside) : outside(outside) {}
     void accuse(const Accusation& accusation, Epoch seen_in) override {
       outside.accuse(accusation, seen_in);

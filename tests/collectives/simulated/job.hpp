@@ -9,12 +9,12 @@
 #include <set>
 #include <vector>
 
-#include "collectives/membership/message_codec.hpp"
 #include "collectives/simulated/checkers.hpp"
 #include "collectives/simulated/letters.hpp"
 #include "collectives/simulated/operations.hpp"
 #include "collectives/simulated/process.hpp"
 #include "collectives/simulated/recovery_calls.hpp"
+#include "membership/message_codec.hpp"
 #include "simulation/random.hpp"
 #include "simulation/trace.hpp"
 
@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 struct JobOptions {
   uint32_t ranks = 3;
   uint32_t slots_max = 0;  ///< how far it may grow; 0: `ranks`
-  MembershipOptions membership = {
+  membership::MembershipOptions membership = {
       .heartbeat = milliseconds(50), .silence = milliseconds(400), .ballot = milliseconds(20)};
   Operations::Options operations = {.target = 1'000'000};
   std::vector<std::vector<Slot>> groups = {};  ///< besides the world
@@ -193,7 +193,7 @@ class Job {
   Instant delay_most, think_most, freeze_most,
       witness_most;  ///< as the options say, until somebody changes them
   std::vector<std::unique_ptr<Process>> processes;
-  std::optional<WitnessRegister> witness;
+  std::optional<membership::WitnessRegister> witness;
   bool witness_dead = false;
   bool kills_next_decider = false;  ///< who installs the next epoch first dies at once
   std::vector<Instant> slowness;    ///< [process]: added to all it sends
@@ -213,9 +213,9 @@ class Job {
  private:
   static View first_view(const JobOptions& options);
   Process& add(Member self, const View& first);
-  void send(Process& from, const Send& send);
+  void send(Process& from, const membership::Send& send);
   std::unique_ptr<Program> stand_in(Process& process, Program::Watcher watcher);
-  void ask_witness(Process& from, const AskWitness& ask);
+  void ask_witness(Process& from, const membership::AskWitness& ask);
   void go_to_witness(Process& from);
   void freeze(Process& process);
   void install(Process& process, const Verdict& verdict);
@@ -236,7 +236,7 @@ class Job {
   std::map<Member, Process*> by_member_;
   struct Clerk {
     bool busy = false;
-    std::optional<Message> question;  ///< the next one
+    std::optional<membership::Message> question;  ///< the next one
   };
   std::map<ProcessId, Clerk> clerks_;
   uint64_t incarnations_ = 100;

@@ -53,8 +53,9 @@ inline Process& Job::add(Member self, const View& first) {
   processes.push_back(std::make_unique<Process>(
       id, self, first, options.membership, schedule, some(std::chrono::hours(1)),
       Process::Outside{
-          .send = [=, this](const Send& sent) { send(process(), sent); },
-          .ask_witness = [=, this](const AskWitness& ask) { ask_witness(process(), ask); },
+          .send = [=, this](const membership::Send& sent) { send(process(), sent); },
+          .ask_witness = [=,
+                          this](const membership::AskWitness& ask) { ask_witness(process(), ask); },
           .install = [=, this](const Verdict& verdict) { install(process(), verdict); },
           .freeze = [=, this] { freeze(process()); },
           .over =
@@ -102,12 +103,12 @@ inline Process& Job::spawn(Slot slot, const Process& by) {
   return process;
 }
 
-inline void Job::send(Process& from, const Send& sent) {
+inline void Job::send(Process& from, const membership::Send& sent) {
   Process* const to = of(sent.to);
   expect(to != nullptr, "a message to somebody who never was");
-  Message message = sent.message;
+  membership::Message message = sent.message;
   if (options.through_codec) {
-    std::optional<Message> read = decode_message(encode(message));
+    std::optional<membership::Message> read = membership::decode_message(encode(message));
     expect(read.has_value(), "the codec refuses what it has written");
     message = std::move(*read);
   }
@@ -131,7 +132,7 @@ inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher
 }
 
 /// One question at a time, as control/ does it: while one is under way only the newest waits.
-inline void Job::ask_witness(Process& from, const AskWitness& ask) {
+inline void Job::ask_witness(Process& from, const membership::AskWitness& ask) {
   Clerk& clerk = clerks_[from.id];
   clerk.question = ask.message;
   if (!clerk.busy) go_to_witness(from);
@@ -144,9 +145,10 @@ inline void Job::go_to_witness(Process& from) {
   const Instant asked = schedule.now() + some(witness_most);
   const Instant answered = asked + some(witness_most);
   schedule.at(asked, [this, &from, answered, question = *std::exchange(clerk.question, {})] {
-    std::optional<Message> reply;
+    std::optional<membership::Message> reply;
     if (!witness_dead && from.alive()) {
-      WitnessAnswer answer = collectives::ask_witness(witness, question, options.membership.mutant);
+      membership::WitnessAnswer answer =
+          membership::ask_witness(witness, question, options.membership.mutant);
       trace.event("witness", from.self.slot, static_cast<uint32_t>(answer.reply.body.index()),
                   answer.memory.acceptor.promised.leader, answer.memory.acceptor.promised.round);
       witness = std::move(answer.memory);

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/membership/invariant.hpp"
 #include "collectives/simulated/program.hpp"
+#include "membership/invariant.hpp"
 
 namespace tokenyard::collectives::simulated {
 
@@ -102,7 +102,7 @@ class Operations final : public Program {
   // ---- Participant ------------------------------------------------------------------------------
 
   std::vector<GroupProgress> freeze(Epoch epoch) override {
-    invariant(epoch == view_.epoch, "an epoch ends that is not this one");
+    membership::invariant(epoch == view_.epoch, "an epoch ends that is not this one");
     frozen_ = options_.mutant != StandInMutant::commits_while_frozen;
     return progress();
   }

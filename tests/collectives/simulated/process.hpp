@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/membership/membership.hpp"
 #include "collectives/simulated/program.hpp"
 #include "collectives/simulated/virtual_network.hpp"
+#include "membership/membership.hpp"
 
 namespace tokenyard::collectives::simulated {
 
@@ -19,14 +19,14 @@ class Process {
  public:
   /// What the job does for it.
   struct Outside {
-    std::function<void(const Send&)> send;
-    std::function<void(const AskWitness&)> ask_witness;
+    std::function<void(const membership::Send&)> send;
+    std::function<void(const membership::AskWitness&)> ask_witness;
     std::function<void(Verdict)> install;  ///< tells the engine, and the checkers
     std::function<void()> freeze;          ///< tells the engine at once or soon, and then `frozen`
     std::function<void(const char* what, Epoch)> over;
   };
 
-  Process(ProcessId id, Member self, View first, const MembershipOptions& options,
+  Process(ProcessId id, Member self, View first, const membership::MembershipOptions& options,
           Schedule& schedule, Instant clock_ahead, Outside outside)
       : id(id),
         self(self),
@@ -37,7 +37,7 @@ class Process {
 
   const ProcessId id;
   const Member self;
-  Membership machine;
+  membership::Membership machine;
   std::unique_ptr<Program> engine;
   Instant stuck_until{};               ///< its program does not call operations before
   std::optional<Instant> waits_since;  ///< a newcomer: since when
@@ -69,21 +69,21 @@ class Process {
   }
 
   void pump() {
-    for (Effect& effect : machine.take_effects()) {
-      if (auto* send = std::get_if<Send>(&effect)) {
+    for (membership::Effect& effect : machine.take_effects()) {
+      if (auto* send = std::get_if<membership::Send>(&effect)) {
         outside_.send(*send);
-      } else if (auto* ask = std::get_if<AskWitness>(&effect)) {
+      } else if (auto* ask = std::get_if<membership::AskWitness>(&effect)) {
         outside_.ask_witness(*ask);
-      } else if (std::holds_alternative<Freeze>(effect)) {
+      } else if (std::holds_alternative<membership::Freeze>(effect)) {
         outside_.freeze();
-      } else if (auto* install = std::get_if<Install>(&effect)) {
+      } else if (auto* install = std::get_if<membership::Install>(&effect)) {
         waits_since.reset();
         outside_.install(std::move(install->verdict));
-      } else if (auto* fenced = std::get_if<Fenced>(&effect)) {
+      } else if (auto* fenced = std::get_if<membership::Fenced>(&effect)) {
         over_ = true;
         engine->fenced(fenced->epoch, fenced->why);
         outside_.over("fenced", fenced->epoch);
-      } else if (auto* missing = std::get_if<QuorumMissing>(&effect)) {
+      } else if (auto* missing = std::get_if<membership::QuorumMissing>(&effect)) {
         engine->quorum_missing(missing->answering, missing->needed);
       } else {
         over_ = true;

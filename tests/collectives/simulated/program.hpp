@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/engine/participant.hpp"
+#include "control/participant.hpp"
 
 namespace tokenyard::collectives::simulated {
 
@@ -19,7 +19,7 @@ inline int64_t contribution(const Member& member, GroupId group, Sequence sequen
   return static_cast<int64_t>((mixed ^ mixed >> 31) >> 8);
 }
 
-class Program : public Participant {
+class Program : public control::Participant {
  public:
   /// Who watches from outside.
   struct Watcher {

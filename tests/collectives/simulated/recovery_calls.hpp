@@ -31,7 +31,7 @@ class RecoveryCalls {
     uint64_t seed = 0;
   };
   /// `look_at`: so that `advance` is called then.
-  RecoveryCalls(Engine& engine, MembershipControl& control, Options options,
+  RecoveryCalls(Engine& engine, control::MembershipControl& control, Options options,
                 std::function<Instant()> clock, std::function<void(Instant)> look_at)
       : options_(std::move(options)),
         clock_(std::move(clock)),

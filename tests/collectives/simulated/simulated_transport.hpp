@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/wire/channel.hpp"
+#include "collectives/interfaces/channel.hpp"
 
 namespace tokenyard::collectives::simulated {
 

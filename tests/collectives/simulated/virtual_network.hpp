@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/membership/roster.hpp"
+#include "membership/roster.hpp"
 
 namespace tokenyard::collectives::simulated {
 

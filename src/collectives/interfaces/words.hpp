@@ -1,0 +1,25 @@
+/// The names of membership/view.hpp, in which everything here speaks, and a rank's contact.
+#pragma once
+
+#include "control/contact.hpp"
+#include "membership/view.hpp"
+
+namespace tokenyard::collectives {
+
+using control::Contact;
+using control::Contacts;
+using membership::Accusation;
+using membership::Epoch;
+using membership::GroupId;
+using membership::GroupProgress;
+using membership::GroupStage;
+using membership::Instant;
+using membership::kSlotsMax;
+using membership::Member;
+using membership::Sequence;
+using membership::Slot;
+using membership::Suspicion;
+using membership::Verdict;
+using membership::View;
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,182 @@
+#include "tokenyard/collectives.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "collectives/runtime/group_state.hpp"
+#include "control/memory_store.hpp"
+
+namespace tokenyard {
+
+using collectives::Entrance;
+using collectives::Machine;
+using collectives::View;
+
+namespace {
+
+std::unique_ptr<Collectives> make(const CollectivesOptions& options, Entrance entrance) {
+  return std::make_unique<Collectives>(std::make_unique<Collectives::Parts>(
+      Collectives::Parts{std::make_shared<Machine>(options, entrance)}));
+}
+
+std::vector<uint32_t> slots_of(const View& view) {
+  std::vector<uint32_t> slots;
+  for (const collectives::Member& member : view.members) slots.push_back(member.slot);
+  return slots;
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> Collectives::connect(const CollectivesOptions& options) {
+  return make(options, Entrance::found);
+}
+
+std::unique_ptr<Collectives> Collectives::join(const CollectivesOptions& options) {
+  return make(options, Entrance::join);
+}
+
+std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& options) {
+  CollectivesOptions unseen = options;
+  unseen.own_store = std::make_shared<control::MemoryStore>();
+  return make(unseen, Entrance::alone);
+}
+
+Collectives::Collectives(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Collectives::~Collectives() {
+  try {
+    parts_->machine->close();
+  } catch (const std::exception&) {
+    // A destructor has nobody to tell; sockets and threads are gone all the same.
+  }
+}
+
+uint32_t Collectives::rank() const {
+  return parts_->machine->options.rank;
+}
+
+uint32_t Collectives::size() const {
+  return parts_->machine->engine().view().slots;
+}
+
+Group Collectives::world() const {
+  return Group(std::make_shared<Group::State>(
+      parts_->machine, collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
+      parts_->machine->options.timeout));
+}
+
+Group Collectives::group(std::span<const uint32_t> ranks, const std::string& name,
+                         std::optional<std::chrono::nanoseconds> timeout) {
+  const uint32_t slots = size();
+  std::vector<uint32_t> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    throw InvalidArgument("ranks", "each once", "one twice");
+  }
+  if (!sorted.empty() && sorted.back() >= slots) {
+    throw InvalidArgument("ranks", fmt::format("ranks of {}", slots),
+                          fmt::to_string(sorted.back()));
+  }
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  if (self == ranks.end()) {
+    throw InvalidArgument("ranks", fmt::format("this one, {}, among them", rank()), "others only");
+  }
+  collectives::GroupIdentity identity = {.name = name,
+                                         .slots = {ranks.begin(), ranks.end()},
+                                         .self = static_cast<uint32_t>(self - ranks.begin())};
+  const std::shared_ptr<Machine>& machine = parts_->machine;
+  const std::chrono::nanoseconds limit = timeout.value_or(machine->options.timeout);
+  collectives::Engine& engine = machine->engine();
+  const auto founding = engine.found_group(identity, limit);
+  machine->driver().launched();
+  const auto made = [&] {
+    engine.end_founding(founding);
+    identity.id = founding->id;
+  };
+  try {
+    // A newcomer to a group that works already has missed it.
+    if (founding->barrier) {
+      Work(std::make_shared<Work::State>(Work::State{machine, founding->barrier})).wait();
+    }
+  } catch (...) {
+    made();
+    throw;
+  }
+  made();
+  return Group(std::make_shared<Group::State>(machine, identity, limit));
+}
+
+std::vector<uint32_t> Collectives::active_ranks() const {
+  return slots_of(parts_->machine->engine().view());
+}
+
+uint64_t Collectives::epoch() const {
+  return parts_->machine->engine().view().epoch;
+}
+
+std::shared_ptr<void> Collectives::on_change(std::function<void()> call) {
+  return parts_->machine->on_change(std::move(call));
+}
+
+std::vector<uint32_t> Collectives::shrink() {
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().shrink();
+  machine.await(*call);
+  return slots_of(machine.engine().mended());
+}
+
+void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().replace(rank);
+  machine.await(*call, timeout);
+}
+
+void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  const uint32_t most = std::max(machine.options.size, machine.options.size_max);
+  const auto call = machine.recovery().grow(ranks, most);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::recover(bool wait_for_replacements,
+                                           std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  const auto call = machine.recovery().recover(wait_for_replacements);
+  machine.await(*call, timeout);
+  return active_ranks();
+}
+
+void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
+  Machine& machine = *parts_->machine;
+  if (rank == machine.options.rank) {
+    throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
+  }
+  const auto call = machine.recovery().evict(rank);
+  machine.await(*call, timeout);
+}
+
+std::vector<uint32_t> Collectives::waiting_ranks() const {
+  std::vector<uint32_t> ranks;
+  for (const collectives::Member& member : parts_->machine->control().waiting()) {
+    if (ranks.empty() || ranks.back() != member.slot) ranks.push_back(member.slot);
+  }
+  return ranks;
+}
+
+void Collectives::leave() {
+  // Small messages are taken by the others' threads, whatever their programs do meanwhile.
+  parts_->machine->leave(
+      std::min<std::chrono::nanoseconds>(parts_->machine->options.timeout, std::chrono::seconds(5)),
+      "after leave");
+}
+
+void Collectives::cancel() {
+  parts_->machine->engine().cancel(std::make_exception_ptr(Cancelled("cancel")));
+}
+
+CollectivesCounters Collectives::counters() const {
+  return parts_->machine->counters();
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,48 @@
+/// What stands behind the public handles.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "collectives/runtime/machine.hpp"
+#include "tokenyard/collectives.hpp"
+
+namespace tokenyard {
+
+struct Work::State {
+  std::shared_ptr<collectives::Machine> machine;
+  std::shared_ptr<collectives::Outcome> outcome;
+};
+
+struct Group::State {
+  std::shared_ptr<collectives::Machine> machine;
+  collectives::GroupId id = 0;
+  std::string name;
+  uint32_t rank = 0;
+  std::chrono::nanoseconds timeout{};
+  uint32_t ranks = 0;  ///< 0: as many as the world has
+  std::atomic<bool> closed = false;
+
+  State(std::shared_ptr<collectives::Machine> machine, const collectives::GroupIdentity& identity,
+        std::chrono::nanoseconds timeout)
+      : machine(std::move(machine)),
+        id(identity.id),
+        name(identity.name),
+        rank(identity.self),
+        timeout(timeout),
+        ranks(static_cast<uint32_t>(identity.slots.size())) {}
+  ~State() { close(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  uint32_t size() const;
+  void close();
+  Work start(collectives::Call call, const CallOptions& options) const;
+};
+
+struct Collectives::Parts {
+  std::shared_ptr<collectives::Machine> machine;
+};
+
+}  // namespace tokenyard

@@ -1,0 +1,40 @@
+#include "collectives/runtime/group_state.hpp"
+
+namespace tokenyard {
+
+void Work::wait() {
+  state_->machine->driver().wait(*state_->outcome, std::nullopt);
+  if (const std::exception_ptr error = state_->outcome->error()) std::rethrow_exception(error);
+}
+
+bool Work::wait_for(std::chrono::nanoseconds time) {
+  collectives::Machine& machine = *state_->machine;
+  return machine.driver().wait(*state_->outcome, machine.engine().now() + time);
+}
+
+bool Work::done() const {
+  return state_->outcome->done();
+}
+
+std::exception_ptr Work::error() const {
+  return state_->outcome->error();
+}
+
+void Work::when_done(std::function<void()> call) {
+  state_->outcome->when_done(std::move(call));
+}
+
+uint32_t Work::source() const {
+  return state_->outcome->source();
+}
+
+std::vector<uint32_t> Work::failed_ranks() const {
+  const collectives::Outcome& outcome = *state_->outcome;
+  return outcome.done() && !outcome.error() ? outcome.missing_ranks() : std::vector<uint32_t>{};
+}
+
+std::string Work::choice() const {
+  return state_->outcome->choice();
+}
+
+}  // namespace tokenyard

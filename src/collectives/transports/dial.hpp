@@ -1,0 +1,51 @@
+/// One TCP connection in the making, at the maker's end: it connects, sends its invitation, and
+/// waits to be welcomed; what fails is tried again, at growing intervals, as long as the epoch
+/// lasts.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/invitation.hpp"
+#include "net/poller.hpp"
+#include "net/tcp_socket.hpp"
+
+namespace tokenyard::collectives {
+
+using WireTime = std::chrono::steady_clock::time_point;
+
+class Dial {
+ public:
+  Dial(const Invitation& invitation, const net::Key& key, const ContactCard& to, int buffer_bytes);
+
+  const Invitation& invitation() const { return invitation_; }
+  /// The connection, once the taker has welcomed it.
+  std::optional<FileDescriptor> poll(WireTime now, net::Sleeper& sleeper);
+  /// Between two tries, of which nothing tells.
+  bool is_pausing() const { return !socket_; }
+  /// What went wrong last; empty if nothing has.
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  void fail(WireTime now, const std::string& why);
+
+  Invitation invitation_;
+  std::vector<std::byte> frame_;
+  net::Digest expected_;
+  std::string address_;
+  uint16_t port_;
+  int buffer_bytes_;
+
+  FileDescriptor socket_;
+  bool sent_ = false;
+  net::Digest welcome_{};
+  size_t welcome_bytes_ = 0;
+  WireTime next_try_{};
+  std::chrono::milliseconds pause_;
+  std::string trouble_;
+};
+
+}  // namespace tokenyard::collectives

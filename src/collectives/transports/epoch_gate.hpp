@@ -1,0 +1,42 @@
+/// Whether an invitation is for this process, and for now.
+#pragma once
+
+#include <optional>
+
+#include "collectives/transports/invitation.hpp"
+
+namespace tokenyard::collectives {
+
+enum class Timing : uint8_t {
+  now,
+  early,  ///< the inviter has begun an epoch that this process will begin as well
+  never,  ///< for somebody else, from somebody who is no member, or of an epoch that is over
+};
+
+class EpochGate {
+ public:
+  explicit EpochGate(Member self) : self_(self) {}
+
+  void begin(const View& view) { view_ = view; }
+  Epoch epoch() const { return view_.epoch; }
+  const Member& self() const { return self_; }
+  const View& view() const { return view_; }
+
+  Timing judge(const Invitation& invitation) const {
+    const ChannelName& name = invitation.channel;
+    // Only a refusal goes back to the maker.
+    const bool back = invitation.kind == InvitationKind::refusal;
+    const Member& me = back ? name.maker : name.taker;
+    const Member& other = back ? name.taker : name.maker;
+    if (me != self_ || name.maker.slot >= name.taker.slot) return Timing::never;
+    if (name.epoch < view_.epoch) return Timing::never;
+    if (name.epoch > view_.epoch) return back ? Timing::never : Timing::early;
+    return view_.contains(other) ? Timing::now : Timing::never;
+  }
+
+ private:
+  const Member self_;
+  View view_;
+};
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,140 @@
+#include "collectives/transports/segment.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "collectives/transports/memory_room.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::collectives {
+
+namespace {
+
+// The header has a page of its own: what follows it must begin on one, to be mapped twice.
+constexpr size_t kHeaderBytes = 4096;
+static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
+// The peer sees these words at another address, in another process.
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr size_t kRingBytesMax = size_t{1} << 32;
+
+[[noreturn]] void segment_failed(const char* call, int code = errno) {
+  throw OsError(fmt::format("{} (a shared segment)", call), code, std::strerror(code));
+}
+
+size_t file_bytes(size_t ring_bytes) {
+  return kHeaderBytes + 2 * ring_bytes;
+}
+size_t mapped_bytes(size_t ring_bytes) {
+  return kHeaderBytes + 4 * ring_bytes;
+}
+
+/// Going over this limit is not refused, but ends the process with a signal.
+void check_file_size_limit(size_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) segment_failed("getrlimit");
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
+    segment_failed("RLIMIT_FSIZE", EFBIG);
+}
+
+void commit_pages(int descriptor, size_t bytes) {
+  int result = 0;
+  do {
+    result = fallocate(descriptor, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) segment_failed("fallocate");
+}
+
+void map_at(std::byte* at, size_t bytes, int descriptor, size_t offset) {
+  void* const mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor,
+                            static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) segment_failed("mmap");
+}
+
+}  // namespace
+
+Segment Segment::make(size_t ring_bytes) {
+  ring_bytes = std::bit_ceil(std::max<size_t>(ring_bytes, 4096));
+  if (ring_bytes > kRingBytesMax) segment_failed("ring_bytes", EINVAL);
+  const size_t bytes = file_bytes(ring_bytes);
+  check_file_size_limit(bytes);
+  if (memory_room() < bytes) segment_failed("cgroup memory limit", ENOMEM);
+  FileDescriptor descriptor(memfd_create("tokenyard-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor) segment_failed("memfd_create");
+  if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) segment_failed("ftruncate");
+  if (fcntl(descriptor.native(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
+    segment_failed("F_ADD_SEALS");
+  commit_pages(descriptor.native(), bytes);
+  struct stat facts {};
+  if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
+  Segment made(std::move(descriptor), ring_bytes, facts.st_ino);
+  new (made.memory_) SegmentHeader;
+  return made;
+}
+
+Segment Segment::adopt(FileDescriptor descriptor, size_t ring_bytes, uint64_t file) {
+  struct stat facts {};
+  if (fstat(descriptor.native(), &facts) != 0) segment_failed("fstat");
+  const bool fits = std::has_single_bit(ring_bytes) && ring_bytes >= 4096 &&
+                    ring_bytes <= kRingBytesMax && S_ISREG(facts.st_mode) && facts.st_ino == file &&
+                    facts.st_size == static_cast<off_t>(file_bytes(ring_bytes));
+  if (!fits) throw InvalidArgument("segment", "the file that the invitation names", "another");
+  const int seals = fcntl(descriptor.native(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    throw InvalidArgument("segment", "a file that cannot shrink", "one that can");
+  }
+  Segment adopted(std::move(descriptor), ring_bytes, file);
+  adopted.descriptor_.close();
+  return adopted;
+}
+
+Segment::Segment(FileDescriptor descriptor, size_t ring_bytes, uint64_t file)
+    : descriptor_(std::move(descriptor)), ring_bytes_(ring_bytes), file_(file) {
+  const size_t bytes = mapped_bytes(ring_bytes);
+  void* const reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) segment_failed("mmap");
+  auto* const begin = static_cast<std::byte*>(reserved);
+  try {
+    map_at(begin, kHeaderBytes, descriptor_.native(), 0);
+    for (size_t ring = 0; ring < 2; ++ring) {
+      const size_t offset = kHeaderBytes + ring * ring_bytes;
+      std::byte* const at = begin + kHeaderBytes + 2 * ring * ring_bytes;
+      map_at(at, ring_bytes, descriptor_.native(), offset);
+      map_at(at + ring_bytes, ring_bytes, descriptor_.native(), offset);
+    }
+  } catch (...) {
+    munmap(begin, bytes);
+    throw;
+  }
+  memory_ = begin;
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : descriptor_(std::move(other.descriptor_)),
+      ring_bytes_(other.ring_bytes_),
+      file_(other.file_),
+      memory_(std::exchange(other.memory_, nullptr)) {}
+
+Segment::~Segment() {
+  if (memory_ != nullptr) munmap(memory_, mapped_bytes(ring_bytes_));
+}
+
+RingMemory Segment::ring(End writer) const {
+  const auto index = static_cast<size_t>(writer);
+  return {&header().positions[index], memory_ + kHeaderBytes + 2 * index * ring_bytes_,
+          ring_bytes_};
+}
+
+}  // namespace tokenyard::collectives

@@ -1,0 +1,126 @@
+/// The real transport of a process: shared memory to ranks of its own host, TCP to all others, and
+/// to those of its own host with whom memory cannot be shared.
+///
+/// Of two ranks the one with the lower slot makes the channels between them and decides how: it
+/// posts a segment, or connects. The other one takes whatever comes, and may ask for TCP instead of
+/// a segment. So both always mean the same, and an engine that asks for a channel on one side only
+/// waits for nobody.
+///
+/// When a group is released both ends let go of its channels, each when it is told. Memory is
+/// unmapped at once, for what the other end has not read lies in its own mapping, too. A connection
+/// stays until both have said that they send nothing more: one that is closed with something unread
+/// in it would take along what is on its way. An invitation that comes after that makes a channel
+/// that nobody asks for; it goes when its maker lets go.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/dial.hpp"
+#include "collectives/transports/door.hpp"
+#include "collectives/transports/epoch_gate.hpp"
+#include "collectives/transports/interconnect.hpp"
+#include "collectives/transports/options.hpp"
+#include "collectives/transports/pair_channel.hpp"
+#include "collectives/transports/shared_path.hpp"
+#include "net/poller.hpp"
+
+namespace tokenyard::collectives {
+
+class WireTransport final : public Transport {
+ public:
+  /// Throws OsError where there is no port to listen at, or no descriptor, and Unsupported where
+  /// there is no such plug-in.
+  explicit WireTransport(const WireOptions& options);
+  ~WireTransport() override;
+
+  Contact contact() const override;
+  void begin_epoch(const View& view, const Contacts& contacts) override;
+  /// Throws InvalidArgument if the peer is no other member of the epoch.
+  std::shared_ptr<Channel> channel(GroupId group, Lane lane, Slot peer) override;
+  void release(GroupId group) override;
+  bool same_host(Slot peer) const override;
+  uint64_t host_of(Slot slot) const override;
+
+  void poll() override;
+  void prepare_to_sleep() override;
+  void sleep(std::chrono::nanoseconds at_most) override;
+  void wake() override { sleeper_.wake(); }
+
+  /// Why memory is not shared with a rank of this host, or what hinders a connection; empty if
+  /// nothing does.
+  std::string reason(Slot peer) const;
+  /// Invitations and connections that were turned away: of strangers, other jobs, old epochs. Any
+  /// thread may ask.
+  uint64_t refused() const { return shared_.refused() + door_.refused(); }
+  /// Of all channels, since the beginning.
+  uint64_t bytes_sent() const;
+
+ private:
+  struct Peer {
+    Member member;
+    ContactCard card;
+    std::string reason;
+  };
+  using Line = std::tuple<GroupId, Lane, Slot>;
+  struct Pair {
+    ChannelName name;
+    std::shared_ptr<PairChannel> channel;
+    uint32_t dialled = 0;    ///< stripes that this rank has begun to connect
+    bool asked_for = false;  ///< by the engine, and not only by the other end
+  };
+  /// Its other end may still receive.
+  struct Lingering {
+    std::unique_ptr<Channel> channel;
+    TcpChannel* tcp;
+  };
+
+  Peer& peer_of(const Pair& pair);
+  Pair& pair_of(const ChannelName& name);
+  Pair& find_or_make(GroupId group, Lane lane, Slot peer);
+  bool lends(const Pair& pair) const;
+  void invite(Pair& pair);
+  void invite_by_tcp(Pair& pair, const std::string& reason);
+  void use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes);
+  void dial(Pair& pair, uint32_t stripe);
+
+  void look();
+  void look_at_letters();
+  void look_at_guests(WireTime now);
+  void look_at_dials(WireTime now);
+  void dial_busy_pairs();
+  bool is_settled(const Pair& pair) const;
+  void let_go(const Pair& pair);
+  void let_go_of_strays();
+
+  const WireOptions options_;
+  const std::string host_;
+  const net::Key key_;
+  EpochGate gate_;
+  net::Sleeper sleeper_;
+  SharedPath shared_;
+  Door door_;
+
+  std::optional<InterconnectPlugin> plugin_;
+  std::unique_ptr<Interconnect> interconnect_;  ///< of this epoch; outlives its channels
+
+  std::map<Slot, Peer> peers_;
+  std::map<Line, Pair> pairs_;
+  std::vector<Dial> dials_;
+  std::vector<Lingering> lingering_;
+  uint64_t bytes_of_past_epochs_ = 0;
+
+  bool unsettled_ = false;  ///< a channel waits for its other end: look often
+  uint64_t polls_ = 0;
+  /// What poll leaves for sleep to know, which has no lock.
+  std::atomic<int64_t> nap_max_ns_;
+  std::atomic<bool> has_slept_ = false;
+};
+
+}  // namespace tokenyard::collectives

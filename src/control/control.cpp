@@ -1,0 +1,364 @@
+#include "control/control.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "net/address.hpp"
+#include "net/key.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+/// Between two looks at the store, at first and later. Links wake who waits, too.
+constexpr milliseconds kLookMin{2}, kLookMax{100};
+
+/// For words to peers that may not read them any more.
+constexpr milliseconds kLastWordsMax{300};
+
+double seconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Control::Control(ControlOptions options)
+    : options_(std::move(options)),
+      own_{.member = {options_.slot, net::random_number()},
+           .size = options_.slots,
+           .address = options_.address.empty() ? net::own_address(tcp_address(options_.store))
+                                               : options_.address,
+           .port = 0,
+           .contact = {}},
+      io_(1),
+      work_(asio::make_work_guard(io_)) {
+  try {
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, bulletin_);
+    own_ = loop_->own_card();
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw OsError("start of the control plane", error.code().value(), error.code().message());
+  }
+}
+
+Control::~Control() {
+  stop();
+}
+
+void Control::run() {
+  for (;;) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception& error) {
+      // A rank that cannot follow the protocol any more must not take part in it.
+      loop_->fail(fmt::format("its control thread failed: {}", error.what()));
+    }
+  }
+}
+
+template <class Body>
+void Control::post(Body body) {
+  asio::post(io_, [this, body = std::move(body)]() mutable { body(*loop_); });
+}
+
+void Control::start(Participant& participant, Contact contact, net::Purpose purpose) {
+  own_.contact = contact;
+  post([&participant, contact = std::move(contact), purpose](ControlLoop& loop) mutable {
+    loop.open(participant, std::move(contact), purpose);
+  });
+}
+
+std::shared_ptr<Store> Control::open_store(const ControlOptions& options) {
+  if (options.own_store) return options.own_store;
+  return Store::open(options.store, options.job, options.secret);
+}
+
+// Founding
+// -----------------------------------------------------------------------------------------
+
+void Control::look_until(const Look& look, GiveUp give_up) {
+  const auto start_time = Clock::now();
+  const auto until = start_time + options_.timeout;
+  std::optional<Rendezvous> rendezvous;
+  milliseconds rest = kLookMin;
+  for (;;) {
+    std::exception_ptr trouble;
+    try {
+      if (look(rendezvous)) return;
+    } catch (const OsError&) {
+      // The store is not there yet, or was one of an older life of this job that has ended.
+      trouble = std::current_exception();
+      rendezvous.reset();
+    }
+    if (Clock::now() >= until) {
+      if (trouble) std::rethrow_exception(trouble);
+      (this->*give_up)(start_time);
+    }
+    options_.interrupt();
+    bulletin_.wait_for_news(rest);
+    rest = std::min(rest * 2, kLookMax);
+  }
+}
+
+void Control::found(Participant& participant, Contact contact) {
+  const auto place = options_.own_store ? std::nullopt : tcp_address(options_.store);
+  start(participant, std::move(contact), net::Purpose::member);
+  look_until(
+      [&](std::optional<Rendezvous>& rendezvous) {
+        if (!rendezvous) {
+          if (place && options_.host_store && !served_) {
+            served_ = StoreServer::if_free(place->host, place->port, options_.secret);
+          }
+          store_ = open_store(options_);
+          rendezvous.emplace(store_);
+          rendezvous->come(own_);
+        }
+        return try_to_found(*rendezvous);
+      },
+      &Control::give_up_founding);
+}
+
+bool Control::try_to_found(Rendezvous& rendezvous) {
+  look_around(rendezvous, options_.slots);
+  for (const auto& [member, card] : acquaint_) {
+    if (card.size == own_.size) continue;
+    throw InvalidArgument("size", fmt::format("{}, as on rank {}", card.size, member.slot),
+                          fmt::format("{}", own_.size), member.slot);
+  }
+  const auto own = rendezvous.look(options_.slot);
+  if (own && own->member != own_.member) {
+    throw InvalidArgument("rank", "another one: a process with this rank has come later",
+                          fmt::format("{}", options_.slot), options_.slot);
+  }
+  if (const auto first = complete(rendezvous)) rendezvous.propose(*first);
+  const auto roster = rendezvous.roster();
+  if (!roster) return false;
+  if (!roster->contains(own_.member)) {
+    // Another process was taken for this rank, and the job was founded with it.
+    rendezvous.come(own_);
+    return false;
+  }
+  begin(rendezvous, *roster);
+  return true;
+}
+
+std::optional<View> Control::complete(const Rendezvous& rendezvous) const {
+  const Standing standing = bulletin_.read();
+  if (standing.linked.size() + 1 < options_.slots) return std::nullopt;
+  View first{.epoch = 1, .slots = options_.slots, .members = {}};
+  for (Slot slot = 0; slot < options_.slots; ++slot) {
+    // A process that was started again in place of another may be linked beside it: the store says
+    // which of them it is.
+    const auto card = rendezvous.look(slot);
+    if (!card) return std::nullopt;
+    const bool here = card->member == own_.member || standing.linked.contains(card->member);
+    if (!here) return std::nullopt;
+    first.members.push_back(card->member);
+  }
+  return first;
+}
+
+void Control::begin(Rendezvous& rendezvous, const View& first) {
+  std::map<Member, Card> cards;
+  for (const Member& member : first.members) {
+    const auto card = rendezvous.look(member.slot);
+    if (card && card->member == member) cards.emplace(member, *card);
+  }
+  post([first, cards = std::move(cards), store = options_.membership.witness ? store_ : nullptr,
+        key = rendezvous.witness_key()](ControlLoop& loop) {
+    if (store) loop.set_witness(store, key);
+    loop.begin(first, cards);
+  });
+  await_first_view();
+}
+
+void Control::found_alone(Participant& participant, Contact contact) {
+  start(participant, std::move(contact), net::Purpose::member);
+  post([first = View{.epoch = 1, .slots = options_.slots, .members = {own_.member}}](
+           ControlLoop& loop) { loop.begin(first, {}); });
+  await_first_view();
+}
+
+/// The control thread answers within moments, or says what went wrong.
+void Control::await_first_view() {
+  for (;;) {
+    const Standing standing = bulletin_.read();
+    if (standing.over) throw tokenyard::Fenced(1, *standing.over);
+    if (standing.view) return;
+    options_.interrupt();
+    bulletin_.wait_for_news(kLookMax);
+  }
+}
+
+void Control::look_around(const Rendezvous& rendezvous, uint32_t slots) {
+  const Standing standing = bulletin_.read();
+  std::set<Slot> linked;
+  for (const Member& member : standing.linked) linked.insert(member.slot);
+  std::map<Member, Card> seen;
+  for (Slot slot = 0; slot < slots; ++slot) {
+    if (slot == options_.slot || linked.contains(slot)) continue;
+    const auto card = rendezvous.look(slot);
+    if (card) seen.emplace(card->member, *card);
+  }
+  if (seen == acquaint_) return;
+  acquaint_ = seen;
+  post([seen = std::move(seen)](ControlLoop& loop) { loop.meet(seen); });
+}
+
+void Control::give_up_founding(Clock::time_point start) const {
+  const Standing standing = bulletin_.read();
+  std::vector<Slot> missing;
+  for (Slot slot = 0; slot < options_.slots; ++slot) {
+    const bool here =
+        slot == options_.slot || std::ranges::any_of(standing.linked, [&](const Member& member) {
+          return member.slot == slot;
+        });
+    if (!here) missing.push_back(slot);
+  }
+  std::string phase = "rendezvous: all ranks have come, and do not begin";
+  if (!missing.empty()) {
+    const bool one = missing.size() == 1;
+    phase = fmt::format("rendezvous: {} {} {} not come to {}", one ? "rank" : "ranks",
+                        fmt::join(missing, ", "), one ? "has" : "have", meeting_place());
+  }
+  for (const auto& [member, trouble] : standing.troubles) {
+    if (!missing.empty() && member.slot == missing.front()) phase += " (" + trouble + ")";
+  }
+  throw PeerTimeout({.rank = missing.empty() ? options_.slot : missing.front(),
+                     .phase = phase,
+                     .expected = options_.slots,
+                     .seen = options_.slots - missing.size(),
+                     .waited_s = seconds_since(start)});
+}
+
+/// For errors: the others may have been told another one.
+std::string Control::meeting_place() const {
+  if (options_.own_store) return "the store";
+  return fmt::format("the store {}{}", options_.store,
+                     served_ ? ", which this rank serves, since nobody did" : "");
+}
+
+// Joining
+// ------------------------------------------------------------------------------------------
+
+void Control::join(Participant& participant, Contact contact) {
+  start(participant, std::move(contact), net::Purpose::newcomer);
+  look_until(
+      [&](std::optional<Rendezvous>& rendezvous) {
+        if (!rendezvous) {
+          store_ = open_store(options_);
+          rendezvous.emplace(store_);
+        }
+        return joined(*rendezvous);
+      },
+      &Control::give_up_joining);
+}
+
+bool Control::joined(Rendezvous& rendezvous) {
+  const Standing standing = bulletin_.read();
+  if (standing.over) throw tokenyard::Fenced(0, *standing.over);
+  if (standing.view) {
+    // Where the next newcomer looks, when those who were here before have gone.
+    rendezvous.announce(own_);
+    return true;
+  }
+  if (!standing.linked.empty()) return false;
+  const uint64_t before = rendezvous.generation();
+  if (!rendezvous.find_founded()) return false;
+  if (rendezvous.generation() != before && options_.membership.witness) {
+    post([store = store_, key = rendezvous.witness_key()](ControlLoop& loop) {
+      loop.set_witness(store, key);
+    });
+  }
+  look_around(rendezvous, std::max({options_.slots, options_.slots_max, options_.slot + 1}));
+  return false;
+}
+
+void Control::give_up_joining(Clock::time_point start) const {
+  const Standing standing = bulletin_.read();
+  const bool met = !standing.linked.empty();
+  throw PeerTimeout(
+      {.rank = met ? standing.linked.begin()->slot : 0,
+       .phase = met ? "join: wait to be admitted" : "join: find a member in " + meeting_place(),
+       .expected = 1,
+       .seen = 0,
+       .waited_s = seconds_since(start)});
+}
+
+// Afterwards
+// ---------------------------------------------------------------------------------------
+
+void Control::accuse(const Accusation& accusation, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.accuse(accusation, seen_in); });
+}
+
+void Control::admit(const std::vector<Slot>& slots, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.admit(slots, seen_in); });
+}
+
+void Control::withdraw(const std::vector<Slot>& slots) {
+  post([=](ControlLoop& loop) { loop.withdraw(slots); });
+}
+
+void Control::evict(const Member& member) {
+  post([=](ControlLoop& loop) { loop.evict(member); });
+}
+
+void Control::mend(bool wanted) {
+  post([=](ControlLoop& loop) { loop.mend(wanted); });
+}
+
+void Control::drain() {
+  post([](ControlLoop& loop) { loop.drain(); });
+}
+
+void Control::leave() {
+  post([](ControlLoop& loop) { loop.leave(); });
+}
+
+View Control::view() const {
+  return bulletin_.read().view.value_or(View{});
+}
+
+std::vector<Slot> Control::mends_late() const {
+  return bulletin_.read().mends_late;
+}
+
+std::vector<Member> Control::waiting() const {
+  return bulletin_.read().waiting;
+}
+
+void Control::await_farewell() {
+  const auto start = Clock::now();
+  auto in_company = start;
+  for (Standing standing = bulletin_.read(); !standing.left; standing = bulletin_.read()) {
+    const auto now = Clock::now();
+    if (!standing.alone) in_company = now;
+    if (now - in_company > options_.membership.silence || now - start > options_.timeout) return;
+    bulletin_.wait_for_news(milliseconds(10));
+  }
+}
+
+void Control::stop() {
+  if (!thread_.joinable()) return;
+  leave();
+  await_farewell();
+  post([](ControlLoop& loop) { loop.hang_up(); });
+  const auto until = Clock::now() + kLastWordsMax;
+  while (!bulletin_.read().silent && Clock::now() < until) {
+    bulletin_.wait_for_news(milliseconds(10));
+  }
+  io_.stop();
+  thread_.join();
+  loop_->join_participant();
+}
+
+}  // namespace tokenyard::control

@@ -1,0 +1,371 @@
+#include "control/control_loop.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "membership/message_codec.hpp"
+#include "net/job_number.hpp"
+#include "net/key.hpp"
+
+namespace tokenyard::control {
+
+namespace {
+
+net::Introduction introduction_of(const ControlOptions& options, const Card& own) {
+  return {.purpose = net::Purpose::member,
+          .job = net::job_number(options.job),
+          .self = {own.member.slot, own.member.incarnation},
+          .epoch = 0,
+          .sought = 0};
+}
+
+}  // namespace
+
+ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Card own,
+                         Bulletin& bulletin)
+    : io_(io),
+      options_(options),
+      own_(std::move(own)),
+      bulletin_(bulletin),
+      participant_([this](const std::string& why) {
+        asio::post(io_, [this, why] { fail("its engine failed: " + why); });
+      }),
+      start_(std::chrono::steady_clock::now()),
+      timer_(io),
+      links_(io, net::Key(options.secret, "tokenyard control " + options.job), own_.address,
+             introduction_of(options, own_), options.membership.silence, *this) {
+  own_.port = links_.port();
+}
+
+void ControlLoop::open(Participant& participant, Contact contact, net::Purpose purpose) {
+  participant_.serve(participant);
+  own_.contact = std::move(contact);
+  newcomer_ = purpose == net::Purpose::newcomer;
+  links_.introduce_as(purpose, 0);
+}
+
+void ControlLoop::meet(const std::map<Member, Card>& cards) {
+  acquaint_ = cards;
+  choose_whom_to_dial();
+}
+
+void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& key) {
+  const auto replied = [this](const membership::Message& reply) {
+    asio::post(io_, [this, reply] {
+      if (!working()) return;
+      membership_->witness_replied(reply, now());
+      pump();
+    });
+  };
+  witness_ = std::make_unique<WitnessClerk>(std::move(store), key, replied);
+}
+
+void ControlLoop::begin(const View& first, const std::map<Member, Card>& cards) {
+  for (const auto& [member, card] : cards) learn(member, card);
+  become(first);
+  install({.next = first, .groups = {}, .lost = {}, .left = {}});
+  pump();
+}
+
+void ControlLoop::accuse(const Accusation& accusation, Epoch seen_in) {
+  if (!working()) return;
+  membership_->accuse(accusation, seen_in, now());
+  pump();
+}
+
+void ControlLoop::admit(const std::vector<Slot>& slots, Epoch seen_in) {
+  if (!working()) return;
+  membership_->admit(slots, seen_in, now());
+  pump();
+}
+
+void ControlLoop::withdraw(const std::vector<Slot>& slots) {
+  if (working()) membership_->withdraw(slots);
+}
+
+void ControlLoop::evict(const Member& member) {
+  if (!working()) return;
+  membership_->evict(member, now());
+  pump();
+}
+
+void ControlLoop::mend(bool wanted) {
+  if (!working()) return;
+  membership_->mend(wanted, now());
+  pump();
+}
+
+void ControlLoop::drain() {
+  if (!working()) return;
+  membership_->drain(now());
+  pump();
+}
+
+void ControlLoop::leave() {
+  leaving_ = true;
+  if (!working()) {
+    bulletin_.write([](Standing& standing) { standing.left = true; });
+    return;
+  }
+  membership_->leave(now());
+  pump();
+}
+
+void ControlLoop::hang_up() {
+  over_ = true;
+  timer_.cancel();
+  links_.hang_up_on_all();
+  // Looks again and again, since the last words are written by several coroutines.
+  timer_.expires_after(std::chrono::milliseconds(1));
+  timer_.async_wait([this](const asio::error_code&) {
+    if (!links_.idle()) return hang_up();
+    bulletin_.write([](Standing& standing) { standing.silent = true; });
+  });
+}
+
+void ControlLoop::fail(const std::string& why) {
+  be_over(membership_ ? membership_->view().epoch : 0, why);
+}
+
+// What links report
+// --------------------------------------------------------------------------------
+
+std::optional<Epoch> ControlLoop::fenced_since(const net::Introduction& who) const {
+  if (!membership_ || who.purpose != net::Purpose::member) return std::nullopt;
+  const View& view = membership_->view();
+  // Who is ahead of us may have been admitted in an epoch that we do not know of yet.
+  if (who.epoch >= view.epoch || view.contains(member_of(who))) return std::nullopt;
+  return view.epoch;
+}
+
+void ControlLoop::linked(const Member& peer, net::Purpose purpose) {
+  links_.send(peer, Topic::card, encode(own_));
+  for (const auto& [member, card] : cards_) {
+    if (member != peer) links_.send(peer, Topic::card, encode(card));
+  }
+  if (working() && purpose == net::Purpose::newcomer) tell_of_view(peer);
+}
+
+void ControlLoop::received(const Member& peer, Topic topic, std::span<const std::byte> bytes) {
+  if (topic == Topic::card) {
+    if (const auto card = decode_card(bytes)) return learn(peer, *card);
+  } else if (topic == Topic::message) {
+    if (const auto message = membership::decode_message(bytes)) return hear(peer, *message);
+  }
+  turned_away("a member", "sent what it should not");
+}
+
+void ControlLoop::lost(const Member& peer, const std::string& why) {
+  bulletin_.write([&](Standing& standing) { standing.linked.erase(peer); });
+  unreachable(peer, why);
+  if (!working() || !membership_->view().contains(peer)) return;
+  membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
+  pump();
+}
+
+void ControlLoop::unreachable(const Member& peer, const std::string& why) {
+  if (!membership_) bulletin_.write([&](Standing& now) { now.troubles[peer] = why; });
+}
+
+void ControlLoop::refused(const Member& by, Epoch since) {
+  if (working()) hear(by, {.epoch = since, .body = membership::FencedOff{since}});
+}
+
+void ControlLoop::turned_away(const std::string&, const std::string&) {
+  ++refused_;
+}
+
+// What is said
+// -------------------------------------------------------------------------------------
+
+void ControlLoop::learn(const Member& from, const Card& card) {
+  if (card.member == own_.member) return;
+  if (cards_.size() >= kCardsMax) return links_.hang_up(from);
+  if (cards_.emplace(card.member, card).second) {
+    for (const Member& peer : links_.peers()) {
+      if (peer != from && peer != card.member) links_.send(peer, Topic::card, encode(card));
+    }
+    choose_whom_to_dial();
+  }
+  if (card.member == from && links_.contains(from)) {
+    bulletin_.write([&](Standing& standing) { standing.linked.insert(from); });
+  }
+}
+
+void ControlLoop::hear(const Member& from, const membership::Message& message) {
+  if (over_) return;
+  if (!membership_) {
+    // A founder that is slow to read the roster loses a few messages of those that were not; they
+    // will say it again.
+    const auto* not_yet = std::get_if<membership::NotYet>(&message.body);
+    if (!newcomer_ || not_yet == nullptr) return;
+    become(not_yet->view);
+    choose_whom_to_dial();
+    return pump();
+  }
+  if (const auto* beat = std::get_if<membership::Heartbeat>(&message.body)) {
+    if (beat->drains && membership_->is_member())
+      participant_.tell([](Participant& participant) { participant.attend(); });
+  }
+  membership_->receive(from, message, now());
+  pump();
+}
+
+void ControlLoop::say(const Member& to, const membership::Message& message) {
+  links_.send(to, Topic::message, encode(message));
+}
+
+/// Newcomers knock at the members of the view that they know. Who is in already is told by its
+/// verdict, which says more.
+void ControlLoop::tell_of_view(const Member& newcomer) {
+  const View& view = membership_->view();
+  if (!view.contains(newcomer))
+    say(newcomer, {.epoch = view.epoch, .body = membership::NotYet{view}});
+}
+
+// What the membership wants
+// ------------------------------------------------------------------------
+
+void ControlLoop::become(const View& view) {
+  membership_.emplace(own_.member, view, options_.membership);
+  acquaint_.clear();
+}
+
+void ControlLoop::pump() {
+  for (auto effects = membership_->take_effects(); !effects.empty() && !over_;
+       effects = membership_->take_effects()) {
+    for (const membership::Effect& effect : effects) {
+      if (!over_) carry_out(effect);
+    }
+  }
+  if (over_) return;
+  bulletin_.write([&](Standing& standing) {
+    standing.waiting = membership_->waiting();
+    standing.mends_late = membership_->mends_late();
+  });
+  arm();
+}
+
+void ControlLoop::carry_out(const membership::Effect& effect) {
+  struct Visitor {
+    ControlLoop& loop;
+    void operator()(const membership::Send& send) { loop.say(send.to, send.message); }
+    void operator()(const membership::AskWitness& ask) {
+      if (loop.witness_) loop.witness_->ask(ask.message);
+    }
+    void operator()(const membership::Freeze& freeze) { loop.freeze(freeze.epoch); }
+    void operator()(const membership::Install& install) { loop.install(install.verdict); }
+    void operator()(const membership::Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
+    void operator()(const membership::QuorumMissing& missing) {
+      loop.bulletin_.write(
+          [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
+      loop.participant_.tell([missing](Participant& participant) {
+        participant.quorum_missing(missing.answering, missing.needed);
+      });
+    }
+    void operator()(const membership::Left&) {
+      loop.bulletin_.write([](Standing& standing) { standing.left = true; });
+    }
+  };
+  std::visit(Visitor{*this}, effect);
+}
+
+void ControlLoop::freeze(Epoch epoch) {
+  participant_.tell([this, epoch](Participant& participant) {
+    asio::post(io_, [this, progress = participant.freeze(epoch)] {
+      if (!working()) return;
+      membership_->frozen(progress, now());
+      pump();
+    });
+  });
+}
+
+void ControlLoop::install(const Verdict& verdict) {
+  Contacts contacts;
+  for (const Member& member : verdict.next.members) {
+    const auto card = cards_.find(member);
+    if (member == own_.member) {
+      contacts[member.slot] = own_.contact;
+    } else if (card != cards_.end()) {
+      contacts[member.slot] = card->second.contact;
+    }
+    // Else it is a founder whose card was replaced in the store right after it had been founded
+    // with, which is to say that it has died.
+  }
+  bulletin_.write([](Standing& standing) { standing.alone = false; });
+  links_.introduce_as(net::Purpose::member, verdict.next.epoch);
+  part_from_former_members(verdict);
+  choose_whom_to_dial();
+  forget_former_members(verdict.next);
+  participant_.tell([this, verdict, contacts = std::move(contacts)](Participant& participant) {
+    participant.install(verdict, contacts);
+    bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
+  });
+  for (const Member& peer : links_.peers()) tell_of_view(peer);
+}
+
+void ControlLoop::part_from_former_members(const Verdict& verdict) {
+  for (const Member& peer : installed_.members) {
+    if (verdict.next.contains(peer)) continue;
+    if (std::ranges::count(verdict.left, peer.slot) == 0) {
+      // It may be stopped, and will find this when it wakes.
+      say(peer, {.epoch = verdict.next.epoch, .body = membership::FencedOff{verdict.next.epoch}});
+    }
+    links_.hang_up(peer);
+  }
+}
+
+/// The higher slot of a pair of members dials; newcomers dial everybody.
+void ControlLoop::choose_whom_to_dial() {
+  std::map<Member, Card> wanted;
+  for (const auto& [member, card] : acquaint_) {
+    if (newcomer_ || member.slot < own_.member.slot) wanted.emplace(member, card);
+  }
+  if (membership_) {
+    for (const auto& [member, card] : cards_) {
+      if (!membership_->view().contains(member)) continue;
+      const bool mine = member.slot < own_.member.slot || !membership_->is_member();
+      if (mine) wanted.emplace(member, card);
+    }
+  }
+  links_.want(std::move(wanted));
+}
+
+/// Former members do not come back. Newcomers may be admitted by others when this process has long
+/// lost sight of them, so their cards stay.
+void ControlLoop::forget_former_members(const View& next) {
+  for (const Member& member : installed_.members) {
+    if (!next.contains(member)) cards_.erase(member);
+  }
+  installed_ = next;
+}
+
+void ControlLoop::be_over(Epoch epoch, const std::string& why) {
+  if (over_) return;
+  over_ = true;
+  timer_.cancel();
+  links_.hang_up_on_all();
+  bulletin_.write([&](Standing& standing) {
+    standing.over = why;
+    standing.left = leaving_;
+  });
+  // Who wanted to leave has what it wanted.
+  if (participant_.serves() && !leaving_) participant_.tell_fenced(epoch, why);
+}
+
+void ControlLoop::arm() {
+  const Instant next = membership_->next_tick();
+  if (next == Instant::max()) return;
+  timer_.expires_at(start_ + next);
+  timer_.async_wait([this](const asio::error_code& cancelled) {
+    if (cancelled || !working()) return;
+    membership_->tick(now());
+    pump();
+  });
+}
+
+Instant ControlLoop::now() const {
+  return std::chrono::steady_clock::now() - start_;
+}
+
+}  // namespace tokenyard::control

@@ -1,0 +1,31 @@
+/// What the control plane of one process is told.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "control/store.hpp"
+#include "membership/membership.hpp"
+
+namespace tokenyard::control {
+
+struct ControlOptions {
+  std::string store;                 ///< "file:/directory" or "tcp://host:port"
+  std::shared_ptr<Store> own_store;  ///< instead of `store`
+  bool host_store = true;            ///< serve "tcp://host:port" if nobody does
+  std::string job = "tokenyard";
+  std::string secret;
+  Slot slot = 0;
+  uint32_t slots = 1;      ///< founders
+  uint32_t slots_max = 1;  ///< how far the job may grow
+  std::string address;     ///< where others reach this process; empty: found out
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);  ///< of `found` and `join`
+  membership::MembershipOptions membership;
+  /// Called now and then by `found` and `join`; may throw to end them.
+  std::function<void()> interrupt = [] {};
+};
+
+}  // namespace tokenyard::control

@@ -1,0 +1,94 @@
+#include "control/rendezvous.hpp"
+
+#include <fmt/format.h>
+
+#include "membership/message_codec.hpp"
+#include "net/key.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control {
+
+namespace {
+
+constexpr const char* kGeneration = "generation";
+
+Store::Value value_of(uint64_t number) {
+  const std::string text = fmt::format("{}", number);
+  const auto bytes = net::as_bytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+uint64_t number_in(const Store::Value& value) {
+  uint64_t number = 0;
+  for (const std::byte byte : value) {
+    const auto digit = std::to_integer<uint64_t>(byte) - '0';
+    if (digit > 9) throw OsError("read the store", 0, "the generation is no number");
+    number = 10 * number + digit;
+  }
+  return number;
+}
+
+}  // namespace
+
+void Rendezvous::come(const Card& own) {
+  std::optional<Store::Value> newest = store_->get(kGeneration);
+  for (;;) {
+    if (newest) {
+      generation_ = number_in(*newest);
+      if (!roster()) break;
+    }
+    const Store::Value next = value_of(newest ? generation_ + 1 : 1);
+    newest = store_->compare_and_set(kGeneration, newest, next);
+  }
+  store_->set(slot_key(own.member.slot), encode(own));
+}
+
+bool Rendezvous::find_founded() {
+  const uint64_t newest = newest_generation();
+  const uint64_t oldest = newest > kGenerationsBack ? newest - kGenerationsBack : 1;
+  for (generation_ = newest; generation_ >= oldest; --generation_) {
+    if (roster()) return true;
+  }
+  generation_ = 0;
+  return false;
+}
+
+std::optional<Card> Rendezvous::look(Slot slot) const {
+  const auto value = store_->get(slot_key(slot));
+  if (!value) return std::nullopt;
+  auto card = decode_card(*value);
+  if (card && card->member.slot != slot) return std::nullopt;  // Not ours: as if it were not there.
+  return card;
+}
+
+std::optional<View> Rendezvous::roster() const {
+  const auto value = store_->get(key("roster"));
+  if (!value) return std::nullopt;
+  const auto verdict = membership::decode_verdict(*value);
+  if (!verdict) throw OsError("read the store", 0, "the roster is none");
+  return verdict->next;
+}
+
+void Rendezvous::propose(const View& view) {
+  store_->compare_and_set(key("roster"), std::nullopt,
+                          encode(Verdict{.next = view, .groups = {}, .lost = {}, .left = {}}));
+}
+
+void Rendezvous::announce(const Card& own) {
+  store_->set(slot_key(own.member.slot), encode(own));
+}
+
+std::string Rendezvous::key(const std::string& name) const {
+  return fmt::format("{}/{}", generation_, name);
+}
+
+std::string Rendezvous::slot_key(Slot slot) const {
+  return key(fmt::format("slot/{}", slot));
+}
+
+uint64_t Rendezvous::newest_generation() const {
+  const auto newest = store_->get(kGeneration);
+  return newest ? number_in(*newest) : 0;
+}
+
+}  // namespace tokenyard::control

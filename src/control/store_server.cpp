@@ -1,0 +1,120 @@
+#include "control/store_server.hpp"
+
+#include <cerrno>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control {
+
+using store_protocol::Reply;
+using store_protocol::Request;
+using store_protocol::Verb;
+
+namespace {
+
+/// How long the network may swallow what the server says to a client.
+constexpr std::chrono::seconds kSilence{10};
+/// After an accept that failed: clients may have closed connections then.
+constexpr std::chrono::milliseconds kRest{50};
+
+/// Not every interface: then ranks on two hosts could both believe that they serve.
+net::TcpEndpoint resolved(asio::io_context& io, const std::string& host, uint16_t port) {
+  asio::ip::tcp::resolver resolver(io);
+  net::TcpEndpoint place = *resolver.resolve(host, std::to_string(port)).begin();
+  // Some systems know their own name as a loopback address, which other hosts cannot reach.
+  asio::error_code a_name;
+  asio::ip::make_address(host, a_name);
+  if (a_name && host != "localhost" && place.address().is_loopback()) {
+    place.address(asio::ip::address_v4::any());
+  }
+  return place;
+}
+
+net::Listener listener_at(asio::io_context& io, const std::string& host, uint16_t port) {
+  try {
+    return {io.get_executor(), resolved(io, host, port)};
+  } catch (const std::system_error& error) {
+    throw OsError("listen of a store at " + host + ":" + std::to_string(port), error.code().value(),
+                  error.code().message());
+  }
+}
+
+Store::Value bytes_of_number(uint64_t number) {
+  const auto bytes = std::as_bytes(std::span(&number, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+StoreServer::StoreServer(const std::string& host, uint16_t port, const std::string& secret)
+    : key_(store_protocol::key_of(secret)),
+      instance_(net::random_number()),
+      io_(1),
+      listener_(listener_at(io_, host, port)) {
+  const auto came = [this](net::TcpSocket socket, net::Pending place) {
+    return attend(std::make_shared<net::Connection>(std::move(socket), kSilence), std::move(place));
+  };
+  // A client keeps its place as long as it is connected.
+  asio::co_spawn(io_,
+                 listener_.serve({.pending_max = kConnectionsMax, .rest = kRest}, came,
+                                 [this] { ++refused_; }),
+                 asio::detached);
+  thread_ = std::thread([this] { io_.run(); });
+}
+
+std::unique_ptr<StoreServer> StoreServer::if_free(const std::string& host, uint16_t port,
+                                                  const std::string& secret) {
+  try {
+    return std::make_unique<StoreServer>(host, port, secret);
+  } catch (const OsError& error) {
+    if (error.code != EADDRINUSE && error.code != EADDRNOTAVAIL) throw;
+    return nullptr;
+  }
+}
+
+StoreServer::~StoreServer() {
+  io_.stop();
+  thread_.join();
+}
+
+net::awaitable<void> StoreServer::attend(std::shared_ptr<net::Connection> client, net::Pending) {
+  try {
+    {
+      const net::StreamTimeout timeout(client, net::kHandshakeMax);
+      const net::Introduction self = store_protocol::introduction();
+      co_await client->shake_hands(net::Handshake::Side::acceptor, key_, self);
+    }
+    const auto greeting = store_protocol::encode(Reply{.value = bytes_of_number(instance_)});
+    co_await client->write(static_cast<uint16_t>(Verb::greeting), greeting);
+    for (;;) {
+      const net::SealedFrame frame = co_await client->read();
+      const auto reply = store_protocol::encode(answer(store_protocol::decode_request(frame)));
+      co_await client->write(static_cast<uint16_t>(Verb::reply), reply);
+    }
+  } catch (const net::ProtocolError&) {
+    ++refused_;
+  } catch (const std::system_error&) {
+    // Gone, or silent for too long.
+    if (client->peer().purpose != net::Purpose::store) ++refused_;
+  }
+  client->close();
+}
+
+Reply StoreServer::answer(const Request& request) {
+  const auto found = values_.find(request.key);
+  std::optional<Store::Value> now;
+  if (found != values_.end()) now = found->second;
+  const bool change = request.verb == Verb::set ||
+                      (request.verb == Verb::compare_and_set && now == request.expected);
+  if (!change) return {.value = now};
+
+  const size_t before = now ? request.key.size() + now->size() : 0;
+  const size_t after = request.key.size() + request.value.size();
+  if (bytes_ - before + after > kBytesMax) return {.value = now, .full = true};
+  bytes_ = bytes_ - before + after;
+  values_[request.key] = request.value;
+  return {.value = request.value};
+}
+
+}  // namespace tokenyard::control

@@ -1,0 +1,22 @@
+/// The names of membership/view.hpp, in which everything here speaks.
+#pragma once
+
+#include "membership/view.hpp"
+
+namespace tokenyard::control {
+
+using membership::Accusation;
+using membership::Epoch;
+using membership::GroupId;
+using membership::GroupProgress;
+using membership::GroupStage;
+using membership::Instant;
+using membership::kSlotsMax;
+using membership::Member;
+using membership::Sequence;
+using membership::Slot;
+using membership::Suspicion;
+using membership::Verdict;
+using membership::View;
+
+}  // namespace tokenyard::control

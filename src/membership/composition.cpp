@@ -1,0 +1,315 @@
+#include "membership/composition.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "membership/invariant.hpp"
+
+namespace tokenyard::membership {
+namespace {
+
+template <class Value>
+bool among(const std::vector<Value>& values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+using Promises = std::map<Slot, Promise>;
+
+bool hear_each_other(const Promises& promises, Slot a, Slot b) {
+  return !among(promises.at(a).suspected, b) && !among(promises.at(b).suspected, a);
+}
+
+/// Greedy: the largest such set is hard to find in general, and with one or two cuts this is it.
+std::set<Slot> connected(const Promises& promises, std::set<Slot> slots) {
+  while (true) {
+    std::optional<Slot> worst;
+    size_t worst_missing = 0;
+    for (const Slot slot : slots) {
+      const auto missing =
+          static_cast<size_t>(std::count_if(slots.begin(), slots.end(), [&](Slot other) {
+            return other != slot && !hear_each_other(promises, slot, other);
+          }));
+      if (missing == 0 || missing < worst_missing) continue;
+      worst = slot;
+      worst_missing = missing;
+    }
+    if (!worst) return slots;
+    slots.erase(*worst);
+  }
+}
+
+const GroupProgress* in_group(const std::vector<GroupProgress>& progress, GroupId group) {
+  for (const GroupProgress& one : progress) {
+    if (one.group == group) return &one;
+  }
+  return nullptr;
+}
+
+bool meet(const std::set<Slot>& some, const std::set<Slot>& others) {
+  return std::any_of(some.begin(), some.end(), [&](Slot slot) { return others.contains(slot); });
+}
+
+/// Members of `group` that have promised, and not begun its operation `sequence`.
+std::set<Slot> late_for(const Promises& promises, const GroupProgress& group, Sequence sequence) {
+  std::set<Slot> late;
+  for (const Slot slot : group.slots) {
+    const auto found = promises.find(slot);
+    if (found == promises.end()) continue;
+    const GroupProgress* const its = in_group(found->second.progress, group.group);
+    if (its == nullptr || its->begun < sequence) late.insert(slot);
+  }
+  return late;
+}
+
+/// Whoever has not begun what this one has begun, unless that is done when the epoch ends. `ended`:
+/// how far groups are then. What cannot go on without one of `waiting` is left out.
+std::set<Slot> awaited_by(const Promise& one, const std::set<Slot>& waiting,
+                          const Promises& promises, const std::vector<GroupProgress>& ended) {
+  std::set<Slot> awaited;
+  for (const GroupProgress& own : one.progress) {
+    const GroupProgress* const all = in_group(ended, own.group);
+    if (all == nullptr || all->committed >= own.begun) continue;
+    std::set<Slot> late = late_for(promises, own, own.begun);
+    if (!meet(late, waiting)) awaited.merge(late);
+  }
+  return awaited;
+}
+
+/// Whether the accuser still waits in the operation that was overdue: it has not given it up, and
+/// it is not done when the epoch ends.
+bool still_waits(const Promise& accuser, const Accusation& overdue,
+                 const std::vector<GroupProgress>& ended) {
+  const GroupProgress* const own = in_group(accuser.progress, overdue.group);
+  const GroupProgress* const all = in_group(ended, overdue.group);
+  if (own == nullptr || own->begun < overdue.sequence) return false;
+  return all != nullptr && all->committed < overdue.sequence;
+}
+
+/// An operation whose deadline has passed: who has begun it and who has not, named or not. Some
+/// know of their neighbours only.
+struct Overdue {
+  std::set<Slot> waiting, late;
+};
+
+Overdue overdue(const Promises& promises, const GroupProgress& group, Sequence sequence) {
+  Overdue parted{.waiting = {}, .late = late_for(promises, group, sequence)};
+  for (const Slot slot : group.slots) {
+    if (promises.contains(slot) && !parted.late.contains(slot)) parted.waiting.insert(slot);
+  }
+  return parted;
+}
+
+/// The accusations that stand: their senders still wait.
+struct Accusations {
+  std::map<std::pair<GroupId, Sequence>, Overdue> operations;
+  std::map<Slot, std::set<const Overdue*>> of;  ///< senders
+  std::set<Slot> named;
+};
+
+/// What a sender has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
+Accusations standing(const Promises& promises, const std::vector<GroupProgress>& ended) {
+  Accusations all;
+  for (const auto& [sender, promise] : promises) {
+    for (const Accusation& accusation : promise.accusations) {
+      const auto& [slot, group, sequence] = accusation;
+      if (!promises.contains(slot) || !still_waits(promise, accusation, ended)) continue;
+      const auto [operation, is_new] = all.operations.try_emplace({group, sequence});
+      if (is_new)
+        operation->second = overdue(promises, *in_group(promise.progress, group), sequence);
+      all.of[sender].insert(&operation->second);
+      all.named.insert(slot);
+    }
+  }
+  return all;
+}
+
+/// For whom an overdue operation waits in the end. Who is late for it because it waits elsewhere is
+/// followed to those for whom it waits, and so on, until some wait for nobody.
+///
+/// Waiting is no excuse where it is for one that waits for this operation: who has just come from a
+/// stall may have begun first what all the others will begin in a moment. And whoever accuses
+/// others is not followed: it waits in what is overdue, for which they are judged, and what else it
+/// has begun may be on time.
+std::set<Slot> holding_up(Overdue operation, const Accusations& accusations,
+                          const Promises& promises, const std::vector<GroupProgress>& ended) {
+  auto& [waiting, late] = operation;
+  while (!late.empty()) {
+    std::set<Slot> idle, next, excused;
+    for (const Slot slot : late) {
+      if (const auto own = accusations.of.find(slot); own != accusations.of.end()) {
+        const bool in_turn =
+            std::all_of(own->second.begin(), own->second.end(),
+                        [&](const Overdue* one) { return meet(one->late, waiting); });
+        if (in_turn) idle.insert(slot);
+        continue;
+      }
+      std::set<Slot> awaited = awaited_by(promises.at(slot), waiting, promises, ended);
+      (awaited.empty() ? idle : excused).insert(slot);
+      next.merge(awaited);
+    }
+    if (!idle.empty()) return idle;
+    waiting.merge(excused);
+    late = std::move(next);
+  }
+  return {};
+}
+
+/// Who has kept others waiting past a deadline. If nobody is found (all have begun what is overdue,
+/// or name one another in a circle): those that were named and name nobody; if all do, all that
+/// were named.
+std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
+                       Mutant mutant) {
+  const Accusations accusations = standing(promises, ended);
+  if (mutant == Mutant::stalls_blamed_on_all) return accusations.named;
+  std::set<Slot> blamed, quiet;
+  for (const auto& [id, operation] : accusations.operations)
+    blamed.merge(holding_up(operation, accusations, promises, ended));
+  if (!blamed.empty()) return blamed;
+  for (const Slot slot : accusations.named) {
+    if (!accusations.of.contains(slot)) quiet.insert(slot);
+  }
+  return quiet.empty() ? accusations.named : quiet;
+}
+
+/// One newcomer for each slot that somebody wants filled.
+std::map<Slot, Member> admitted(const Evidence& evidence) {
+  std::set<Slot> wished;
+  std::set<Member> waiting;
+  for (const auto& [slot, promise] : evidence.promises) {
+    wished.insert(promise.admits.begin(), promise.admits.end());
+    waiting.insert(promise.waiting.begin(), promise.waiting.end());
+  }
+  std::map<Slot, Member> members;
+  for (const Member& newcomer : waiting) {
+    const bool welcome =
+        wished.contains(newcomer.slot) || evidence.mutant == Mutant::admitted_unasked;
+    if (welcome && !evidence.view.contains(newcomer)) members[newcomer.slot] = newcomer;
+  }
+  return members;
+}
+
+/// Members that somebody wants out.
+std::set<Slot> evicted(const Evidence& evidence) {
+  std::set<Slot> slots;
+  for (const auto& [slot, promise] : evidence.promises) {
+    for (const Member& member : promise.evicts) {
+      if (evidence.view.contains(member)) slots.insert(member.slot);
+    }
+  }
+  return slots;
+}
+
+/// The world's group grows with the job, and not everybody may know yet.
+std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>& others) {
+  std::vector<Slot> slots;
+  std::set_union(some.begin(), some.end(), others.begin(), others.end(), std::back_inserter(slots));
+  return slots;
+}
+
+/// Committed by one that has promised: then its data are complete on all of the group, and it is
+/// committed on all. A group that none of the promises may know of is as the last epoch left it.
+std::vector<GroupProgress> merged(const Evidence& evidence) {
+  std::map<GroupId, GroupProgress> groups;
+  for (const GroupProgress& group : evidence.last.groups) {
+    const bool told = std::any_of(group.slots.begin(), group.slots.end(),
+                                  [&](Slot slot) { return evidence.promises.contains(slot); });
+    if (!told) groups[group.group] = group;
+  }
+  for (const auto& [slot, promise] : evidence.promises) {
+    for (const GroupProgress& progress : promise.progress) {
+      const auto [found, is_new] = groups.emplace(progress.group, progress);
+      GroupProgress& group = found->second;
+      if (group.slots != progress.slots) group.slots = united(group.slots, progress.slots);
+      group.begun = 0;
+      group.stage = std::max(group.stage, progress.stage);
+      group.committed = evidence.mutant == Mutant::committed_is_least
+                            ? std::min(group.committed, progress.committed)
+                            : std::max(group.committed, progress.committed);
+    }
+  }
+  std::vector<GroupProgress> list;
+  for (auto& [id, group] : groups) list.push_back(std::move(group));
+  return list;
+}
+
+bool enough(const Evidence& evidence, const std::set<Slot>& kept) {
+  const size_t agreeing =
+      kept.size() + evidence.leaving.size() + (evidence.witness_promised ? 1 : 0);
+  return agreeing >= evidence.quorum.needed;
+}
+
+/// Newcomers have nothing behind them.
+bool mends(const Evidence& evidence, const View& next) {
+  bool all = true, any = false;
+  for (const Member& member : next.members) {
+    const auto promise = evidence.promises.find(member.slot);
+    if (promise == evidence.promises.end() || !evidence.view.contains(member)) continue;
+    all = all && promise->second.mends;
+    any = any || promise->second.mends;
+  }
+  return evidence.mutant == Mutant::mended_by_some ? any : all && any;
+}
+
+std::set<Slot> without(std::set<Slot> slots, const std::set<Slot>& some) {
+  for (const Slot slot : some) slots.erase(slot);
+  return slots;
+}
+
+}  // namespace
+
+std::optional<Verdict> compose(const Evidence& evidence) {
+  std::set<Slot> kept;
+  for (const auto& [slot, promise] : evidence.promises) {
+    invariant(evidence.view.at(slot).has_value(), "one who is no member has promised");
+    if (!evidence.leaving.contains(slot)) kept.insert(slot);
+  }
+  const auto in_touch = [&](const std::set<Slot>& slots) {
+    const bool told = evidence.mutant != Mutant::suspicions_not_told;
+    return told ? connected(evidence.promises, slots) : slots;
+  };
+  // Those who leave may be as many as a quorum, but the job goes on only with somebody who stays.
+  const auto goes_on = [&](const std::set<Slot>& slots) {
+    return !slots.empty() && enough(evidence, slots);
+  };
+  // Whoever goes anyway goes first, or it might take one along that does not hear it.
+  const auto part_with = [&](const std::set<Slot>& some) {
+    const std::set<Slot> others = without(kept, some);
+    if (goes_on(in_touch(others))) kept = others;
+  };
+  std::vector<GroupProgress> ended = merged(evidence);
+  const std::set<Slot> blamed = stalled(evidence.promises, ended, evidence.mutant);
+  if (evidence.evict_stalled) part_with(blamed);
+  for (const Slot slot : evicted(evidence)) part_with({slot});
+  std::map<Slot, Member> newcomers = admitted(evidence);
+  for (const auto& [slot, newcomer] : newcomers) part_with({slot});
+  kept = in_touch(kept);
+  std::erase_if(newcomers, [&](const auto& entry) { return kept.contains(entry.first); });
+  if (!goes_on(kept)) return std::nullopt;
+
+  Verdict verdict;
+  View& next = verdict.next;
+  next.epoch = evidence.view.epoch + 1;
+  next.slots = evidence.view.slots;
+  for (const Member& member : evidence.view.members) {
+    const bool stays =
+        kept.contains(member.slot) || (evidence.mutant == Mutant::unpromised_members_kept &&
+                                       !evidence.promises.contains(member.slot));
+    if (stays && !newcomers.contains(member.slot)) {
+      next.members.push_back(member);
+    } else {
+      verdict.lost.push_back(member.slot);
+      if (evidence.leaving.contains(member.slot)) verdict.left.push_back(member.slot);
+    }
+  }
+  for (const auto& [slot, newcomer] : newcomers) {
+    next.members.push_back(newcomer);
+    next.slots = std::max(next.slots, slot + 1);
+  }
+  std::sort(next.members.begin(), next.members.end());
+  verdict.groups = std::move(ended);
+  verdict.stalled.assign(blamed.begin(), blamed.end());
+  verdict.mends = mends(evidence, next);
+  return verdict;
+}
+
+}  // namespace tokenyard::membership

@@ -1,0 +1,63 @@
+#include "net/poller.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::net {
+
+namespace {
+
+[[noreturn]] void sleeper_failed(const char* call) {
+  const int code = errno;
+  throw OsError(call, code, std::strerror(code));
+}
+
+}  // namespace
+
+Sleeper::Sleeper()
+    : set_(epoll_create1(EPOLL_CLOEXEC)), waker_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!set_) sleeper_failed("epoll_create1");
+  if (!waker_) sleeper_failed("eventfd");
+  watch_arrivals(waker_.native());
+}
+
+void Sleeper::watch_arrivals(int descriptor) {
+  watch(descriptor, EPOLLIN | EPOLLRDHUP);
+}
+
+void Sleeper::watch_arrivals_and_room(int descriptor) {
+  watch(descriptor, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+}
+
+void Sleeper::watch(int descriptor, uint32_t events) {
+  epoll_event event{};
+  event.events = events | EPOLLET;
+  event.data.fd = descriptor;
+  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) sleeper_failed("epoll_ctl");
+}
+
+void Sleeper::sleep(std::chrono::nanoseconds at_most) {
+  using std::chrono::milliseconds;
+  const auto time = std::clamp(std::chrono::ceil<milliseconds>(at_most), milliseconds(0),
+                               milliseconds(std::chrono::hours(1)));
+  std::array<epoll_event, 64> events;  // Who is ready is found out by polling.
+  // A signal ends it early, which is no harm: whoever sleeps looks why it woke.
+  (void)epoll_wait(set_.native(), events.data(), static_cast<int>(events.size()),
+                   static_cast<int>(time.count()));
+}
+
+void Sleeper::wake() {
+  // Never read: each write is a new edge, and the count cannot overflow in a life.
+  const uint64_t one = 1;
+  (void)!::write(waker_.native(), &one, sizeof one);
+}
+
+}  // namespace tokenyard::net

@@ -1,0 +1,151 @@
+/// Processes leave a job, and others come.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "control/control_planes.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control::testing {
+namespace {
+
+TEST_F(ControlPlane, OthersGoOnWithoutOneWhoLeft) {
+  auto ranks = found(3);
+  ranks[0].reset();
+  for (const Slot slot : {1u, 2u}) {
+    ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
+    EXPECT_THAT(ranks[slot]->recorder.last().left, ::testing::ElementsAre(0u));
+  }
+}
+
+// On a machine that is short of time a goodbye takes long. Who hung up before the others had heard
+// it was taken for dead; and when they had said how far they were, its last operation was undone.
+TEST_F(ControlPlane, WhoTakesLongToSayGoodbyeIsNotTakenForDead) {
+  auto ranks = found(3);
+  ranks[0]->recorder.commit(1);
+  std::promise<void> done;
+  ranks[0]->recorder.freeze_after(done.get_future().share());
+  std::thread slow([&] {
+    std::this_thread::sleep_for(1500ms);
+    done.set_value();
+  });
+  ranks[0].reset();
+  slow.join();
+  for (const Slot slot : {1u, 2u}) {
+    ASSERT_TRUE(ranks[slot]->recorder.wait_for_members(2));
+    const Verdict verdict = ranks[slot]->recorder.last();
+    EXPECT_THAT(verdict.left, ::testing::ElementsAre(0u));
+    EXPECT_EQ(verdict.groups.at(0).committed, 1u);
+  }
+}
+
+// It dies before the others have agreed to go on without it, and they need it for that: its
+// connection tells them, goodbye or not.
+TEST_F(ControlPlane, WhoDiesWhileItLeavesIsMissedAtOnce) {
+  std::promise<void> done;
+  std::unique_ptr<Rank> stays;
+  steady_clock::time_point killed;
+  {
+    // Killed at the end of this block.
+    RankProcesses one(1, [&](uint32_t) {
+      const auto leaves = one_of_two(1, 6s);
+      leaves->found();
+      leaves->control->leave();
+      ::pause();
+    });
+    stays = one_of_two(0, 6s);
+    stays->recorder.freeze_after(done.get_future().share());
+    stays->found();
+    ASSERT_TRUE(stays->recorder.wait_to_freeze());  // It has heard the goodbye.
+    killed = steady_clock::now();
+  }
+  done.set_value();
+  EXPECT_TRUE(stays->recorder.wait_for_missing_quorum());
+  EXPECT_LT(steady_clock::now() - killed, 4s);
+}
+
+// Nobody can agree to let it go, so it goes after as long as one may be silent.
+TEST_F(ControlPlane, WhoLeavesWithoutAQuorumDoesNotWaitForLong) {
+  const auto begin = [&](Slot slot) {
+    ControlOptions own = options(slot, 4);
+    own.membership.witness = false;
+    auto rank = std::make_unique<Rank>(own);
+    rank->found();
+    return rank;
+  };
+  std::unique_ptr<Rank> leaves, stays;
+  {
+    // Killed at the end of this block.
+    RankProcesses two(2, [&](uint32_t index) {
+      const auto rank = begin(index + 2);
+      ::pause();
+    });
+    on_every_rank(2, [&](uint32_t slot) { (slot == 0 ? leaves : stays) = begin(slot); });
+    // Both at once: while one was still there, three could agree to go on without the other.
+    for (const uint32_t index : {0u, 1u}) two.signal(index, SIGSTOP);
+  }
+  ASSERT_TRUE(leaves->recorder.wait_for_missing_quorum());
+  const auto start = steady_clock::now();
+  leaves.reset();
+  EXPECT_LT(steady_clock::now() - start, 15s);  // the job's timeout is 20 s
+}
+
+TEST_F(ControlPlane, NewcomerTakesThePlaceOfOneWhoLeft) {
+  auto ranks = found(3);
+  ranks[0].reset();
+  ASSERT_TRUE(ranks[1]->recorder.wait_for_members(2));
+  Rank newcomer(options(0, 3));
+  std::thread joining([&] { newcomer.join(); });
+  ranks[2]->control->admit({0}, ranks[2]->control->view().epoch);
+  joining.join();
+  for (Recorder* recorder : {&newcomer.recorder, &ranks[1]->recorder, &ranks[2]->recorder}) {
+    ASSERT_TRUE(recorder->wait_for_view(
+        [&](const View& view) { return view.contains(newcomer.control->self()); }));
+    EXPECT_EQ(recorder->contacts().at(0), contact_of(0, 2));
+    EXPECT_EQ(recorder->contacts().at(1), contact_of(1));
+  }
+}
+
+TEST_F(ControlPlane, JobGrows) {
+  auto ranks = found(2);
+  std::vector<std::unique_ptr<Rank>> more;
+  for (const Slot slot : {2u, 3u}) {
+    ControlOptions newcomer = options(slot, 2);
+    newcomer.slots_max = 4;
+    more.push_back(std::make_unique<Rank>(newcomer));
+  }
+  ranks[0]->control->admit({2, 3}, ranks[0]->control->view().epoch);
+  on_every_rank(2, [&](uint32_t rank) { more[rank]->join(); });
+  for (auto& rank : {&ranks[0], &ranks[1], &more[0], &more[1]}) {
+    EXPECT_TRUE((*rank)->recorder.wait_for_members(4))
+        << "rank " << (*rank)->slot << " is in epoch " << (*rank)->control->view().epoch;
+  }
+}
+
+TEST_F(ControlPlane, NewcomerThatNobodyAdmitsIsTold) {
+  const auto ranks = found(2);
+  ControlOptions unwanted = options(1, 2);
+  unwanted.timeout = 300ms;
+  try {
+    Rank(unwanted).join();
+    FAIL() << "it was let in";
+  } catch (const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.phase, "join: wait to be admitted");
+  }
+}
+
+TEST_F(ControlPlane, ReplacementFencesWhomItReplaces) {
+  const auto ranks = found(3);
+  Rank newcomer(options(1, 3));
+  ranks[0]->control->admit({1}, ranks[0]->control->view().epoch);
+  newcomer.join();
+  EXPECT_TRUE(ranks[1]->recorder.wait_to_be_fenced());
+  EXPECT_TRUE(ranks[2]->recorder.wait_for_view(
+      [&](const View& view) { return view.contains(newcomer.control->self()); }));
+}
+
+}  // namespace
+}  // namespace tokenyard::control::testing

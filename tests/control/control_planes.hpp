@@ -1,0 +1,165 @@
+/// The control planes of several ranks, each with its own thread, in one process, and what they
+/// tell the engines that are not there.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/control.hpp"
+#include "fabric/ranks.hpp"
+#include "fabric/worlds.hpp"
+
+namespace tokenyard::control::testing {
+
+using namespace std::chrono_literals;
+using std::chrono::steady_clock;
+
+/// Keeps what the control plane tells it.
+class Recorder final : public Participant {
+ public:
+  std::vector<GroupProgress> freeze(Epoch) override {
+    std::unique_lock lock(mutex_);
+    const std::shared_future<void> moment = until_it_freezes_;
+    freezes_ = true;
+    changed_.notify_all();
+    lock.unlock();
+    if (moment.valid()) moment.wait_for(20s);
+    lock.lock();
+    return {{.group = 0, .slots = {}, .committed = committed_, .begun = committed_}};
+  }
+  void install(const Verdict& verdict, const Contacts& contacts) override {
+    tell([&] {
+      verdicts_.push_back(verdict);
+      contacts_ = contacts;
+    });
+  }
+  void fenced(Epoch, const std::string& why) override {
+    tell([&] { fenced_ = why; });
+  }
+  void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
+    tell([&] { missing_ = answering.size() < needed; });
+  }
+
+  void commit(Sequence last) {
+    tell([&] { committed_ = last; });
+  }
+  /// Before there is a reason to freeze.
+  void freeze_after(std::shared_future<void> moment) {
+    tell([&] { until_it_freezes_ = std::move(moment); });
+  }
+  /// Until the last view satisfies it; false if it does not in time.
+  template <class Condition>
+  bool wait_for_view(Condition condition, std::chrono::milliseconds at_most = 20s) {
+    return wait([&] { return !verdicts_.empty() && condition(verdicts_.back().next); }, at_most);
+  }
+  bool wait_for_members(size_t members) {
+    return wait_for_view([&](const View& view) { return view.members.size() == members; });
+  }
+  bool wait_to_be_fenced() {
+    return wait([&] { return fenced_.has_value(); });
+  }
+  /// Until it was asked to.
+  bool wait_to_freeze() {
+    return wait([&] { return freezes_; });
+  }
+  bool wait_for_missing_quorum() {
+    return wait([&] { return missing_; });
+  }
+  Verdict last() const {
+    const std::lock_guard lock(mutex_);
+    return verdicts_.back();
+  }
+  Contacts contacts() const {
+    const std::lock_guard lock(mutex_);
+    return contacts_;
+  }
+
+ private:
+  template <class Change>
+  void tell(Change change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  template <class Condition>
+  bool wait(Condition condition, std::chrono::milliseconds at_most = 20s) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, at_most, condition);
+  }
+
+  Sequence committed_ = 0;
+  std::shared_future<void> until_it_freezes_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Verdict> verdicts_;
+  Contacts contacts_;
+  std::optional<std::string> fenced_;
+  bool missing_ = false, freezes_ = false;
+};
+
+/// Of slot and life, so that it can be told whose it is.
+inline Contact contact_of(Slot slot, int life = 1) {
+  return {static_cast<std::byte>(slot), static_cast<std::byte>(life)};
+}
+
+struct Rank {
+  explicit Rank(const ControlOptions& options)
+      : control(std::make_unique<Control>(options)), slot(options.slot) {}
+  void found() { control->found(recorder, contact_of(slot)); }
+  void join() { control->join(recorder, contact_of(slot, 2)); }
+  Recorder recorder;
+  std::unique_ptr<Control> control;
+  Slot slot;
+};
+
+class ControlPlane : public ::testing::Test {
+ protected:
+  ControlPlane() {
+    std::string pattern = ::testing::TempDir() + "tokenyard-control-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~ControlPlane() override { std::filesystem::remove_all(directory_); }
+
+  ControlOptions options(Slot slot, uint32_t slots) const {
+    ControlOptions options;
+    options.store = "file:" + directory_.string();
+    options.secret = "secret";
+    options.slot = slot;
+    options.slots = options.slots_max = slots;
+    options.address = "127.0.0.1";
+    options.timeout = 20s;
+    options.membership.heartbeat = 20ms;
+    options.membership.silence = 2s;
+    options.membership.ballot = 50ms;
+    options.membership.witness = true;
+    return options;
+  }
+  std::vector<std::unique_ptr<Rank>> found(uint32_t slots) {
+    std::vector<std::unique_ptr<Rank>> ranks(slots);
+    on_every_rank(slots, [&](uint32_t slot) {
+      ranks[slot] = std::make_unique<Rank>(options(slot, slots));
+      ranks[slot]->found();
+    });
+    return ranks;
+  }
+
+  /// One of two without a witness, so that each misses its quorum without the other.
+  std::unique_ptr<Rank> one_of_two(Slot slot, std::chrono::seconds silence) const {
+    ControlOptions own = options(slot, 2);
+    own.membership.witness = false;
+    own.membership.silence = silence;
+    return std::make_unique<Rank>(own);
+  }
+
+  std::filesystem::path directory_;
+};
+
+}  // namespace tokenyard::control::testing

@@ -1,0 +1,210 @@
+/// Control planes find one another, notice what is wrong, and turn strangers away.
+#include "control/control.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "control/control_planes.hpp"
+#include "fabric/free_port.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control::testing {
+namespace {
+
+TEST_F(ControlPlane, FoundersBeginWithOneAnother) {
+  const auto ranks = found(4);
+  for (const auto& rank : ranks) {
+    const Verdict first = rank->recorder.last();
+    EXPECT_EQ(first.next.epoch, 1u);
+    EXPECT_EQ(first.next, ranks[0]->recorder.last().next);
+    ASSERT_EQ(first.next.members.size(), 4u);
+    for (Slot slot = 0; slot < 4; ++slot) {
+      EXPECT_EQ(first.next.members[slot], ranks[slot]->control->self());
+      EXPECT_EQ(rank->recorder.contacts().at(slot), contact_of(slot));
+    }
+  }
+}
+
+TEST_F(ControlPlane, OneAloneIsAJob) {
+  const auto ranks = found(1);
+  EXPECT_EQ(ranks[0]->recorder.last().next.members.size(), 1u);
+}
+
+TEST_F(ControlPlane, FoundersMeetInAServerThatTheFirstOfThemRuns) {
+  const uint16_t port = free_port();
+  std::vector<std::unique_ptr<Rank>> ranks(3);
+  on_every_rank(3, [&](uint32_t slot) {
+    ControlOptions served = options(slot, 3);
+    served.store = fmt::format("tcp://127.0.0.1:{}", port);
+    ranks[slot] = std::make_unique<Rank>(served);
+    ranks[slot]->found();
+  });
+  EXPECT_EQ(ranks[2]->recorder.last().next.members.size(), 3u);
+}
+
+TEST_F(ControlPlane, JobThatWasStartedAgainFindsItsNewSelf) {
+  for (int life = 0; life < 3; ++life) {
+    const auto ranks = found(2);
+    EXPECT_EQ(ranks[1]->recorder.last().next, ranks[0]->recorder.last().next);
+  }
+}
+
+TEST_F(ControlPlane, WhoDoesNotComeIsNamed) {
+  ControlOptions impatient = options(0, 3);
+  impatient.timeout = 300ms;
+  Rank alone(impatient);
+  try {
+    alone.found();
+    FAIL() << "it began alone";
+  } catch (const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.rank, 1u);
+    EXPECT_EQ(error.facts.phase,
+              "rendezvous: ranks 1, 2 have not come to the store " + impatient.store);
+    EXPECT_EQ(error.facts.seen, 1u);
+  }
+}
+
+/// As where the others were told another address.
+TEST_F(ControlPlane, WhoServesTheStoreItselfIsToldSo) {
+  ControlOptions impatient = options(1, 2);
+  impatient.timeout = 300ms;
+  impatient.store = fmt::format("tcp://127.0.0.1:{}", free_port());
+  Rank alone(impatient);
+  try {
+    alone.found();
+    FAIL() << "it began alone";
+  } catch (const PeerTimeout& error) {
+    EXPECT_EQ(error.facts.phase, "rendezvous: rank 0 has not come to the store " + impatient.store +
+                                     ", which this rank serves, since nobody did");
+  }
+}
+
+TEST_F(ControlPlane, FounderThatDiedEarlyIsReplacedByOneThatIsStartedInItsPlace) {
+  ControlOptions impatient = options(0, 2);
+  impatient.timeout = 200ms;
+  EXPECT_THROW(Rank(impatient).found(), PeerTimeout);  // Its card stays in the store.
+  const auto ranks = found(2);
+  EXPECT_EQ(ranks[1]->recorder.last().next.members[0], ranks[0]->control->self());
+}
+
+TEST_F(ControlPlane, RanksThatWereToldDifferentThingsSaySo) {
+  std::vector<std::unique_ptr<Rank>> ranks;
+  ranks.push_back(std::make_unique<Rank>(options(0, 2)));
+  ranks.push_back(std::make_unique<Rank>(options(1, 3)));
+  const auto failures = run_ranks(2, [&](uint32_t rank) { ranks[rank]->found(); });
+  bool told = false;
+  for (const auto& failure : failures) {
+    holds<InvalidArgument>(failure, [&](const InvalidArgument& error) {
+      told = true;
+      EXPECT_EQ(error.argument, "size");
+    });
+  }
+  EXPECT_TRUE(told);
+}
+
+TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
+  ControlOptions impatient = options(1, 2);
+  impatient.timeout = 1s;  // The one that came last waits for rank 0.
+  Rank first(impatient), second(impatient);
+  const auto failures = run_ranks(2, [&](uint32_t rank) { (rank == 0 ? first : second).found(); });
+  const auto told = [](const std::exception_ptr& failure) {
+    return holds<InvalidArgument>(
+        failure, [](const InvalidArgument& error) { EXPECT_EQ(error.argument, "rank"); });
+  };
+  EXPECT_TRUE(told(failures[0]) || told(failures[1]));
+}
+
+TEST_F(ControlPlane, InterruptEndsTheWait) {
+  ControlOptions interrupted = options(0, 2);
+  interrupted.interrupt = [] { throw Cancelled("test"); };
+  EXPECT_THROW(Rank(interrupted).found(), Cancelled);
+}
+
+TEST_F(ControlPlane, StallIsReportedByTheEngineAndEndsTheEpoch) {
+  const auto ranks = found(3);
+  ranks[0]->control->accuse({.slot = 2, .group = 0, .sequence = 1}, 1);
+  for (const auto& rank : ranks) {
+    EXPECT_TRUE(rank->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
+    EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
+  }
+}
+
+// Its engine is in the middle of something large: its heartbeats go on, and nobody begins without
+// it, though that takes longer than a rank may be silent.
+TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
+  auto ranks = found(3);
+  std::promise<void> done;
+  ranks[2]->recorder.freeze_after(done.get_future().share());
+  ranks[0]->control->accuse({.slot = 1, .group = 0, .sequence = 1}, 1);
+  const auto begun = [](const View& view) { return view.epoch == 2; };
+  EXPECT_FALSE(ranks[0]->recorder.wait_for_view(begun, 4s));  // twice the silence
+  done.set_value();
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(rank->recorder.wait_for_view(begun));
+    EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
+  }
+}
+
+TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
+  const auto ranks = found(2);
+  const auto where = [&] {
+    // Where rank 0 listens is written on its card.
+    Rendezvous rendezvous(Store::open(options(0, 2).store, "tokenyard", "secret"));
+    EXPECT_TRUE(rendezvous.find_founded());
+    const auto card = rendezvous.look(0);
+    return net::TcpEndpoint(asio::ip::make_address(card->address), card->port);
+  }();
+  asio::io_context io;
+  std::vector<net::TcpSocket> silent;
+  std::mt19937 random(3);
+  constexpr int kStrangers = 200;
+  for (int stranger = 0; stranger < kStrangers; ++stranger) {
+    net::TcpSocket socket(io);
+    socket.connect(where);
+    net::Handshake honest(
+        net::Handshake::Side::dialler, net::Key("guess", "tokenyard control tokenyard"),
+        {.purpose = net::Purpose::member, .job = 1, .self = {1, 5}, .epoch = 1, .sought = 0});
+    auto bytes = honest.take_output();
+    asio::error_code closed;
+    switch (stranger % 4) {
+      case 0:
+        for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+        break;
+      case 1:
+        bytes.resize(random() % bytes.size());
+        break;
+      case 2:  // All of a hello, and a proof that is none.
+        bytes.resize(bytes.size() + sizeof(net::Digest));
+        break;
+      default:  // Says nothing, and stays.
+        bytes.clear();
+    }
+    asio::write(socket, asio::buffer(bytes), closed);
+    if (stranger % 4 == 3) silent.push_back(std::move(socket));
+  }
+  const auto until = steady_clock::now() + 20s;
+  while (ranks[0]->control->refused() < kStrangers && steady_clock::now() < until) {
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_EQ(ranks[0]->control->refused(), static_cast<uint64_t>(kStrangers));
+  EXPECT_EQ(ranks[1]->control->view().epoch, 1u);
+  // Rank 0 still answers.
+  ranks[1]->control->accuse({.slot = 0, .group = 0, .sequence = 1}, 1);
+  EXPECT_TRUE(ranks[0]->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
+}
+
+TEST_F(ControlPlane, ForeignJobWithTheSameSecretStaysOutside) {
+  const auto ranks = found(1);
+  ControlOptions foreign = options(0, 2);
+  foreign.job = "another";
+  foreign.timeout = 300ms;
+  EXPECT_THROW(Rank(foreign).found(), PeerTimeout);
+  EXPECT_EQ(ranks[0]->recorder.last().next.members.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tokenyard::control::testing

@@ -1,0 +1,193 @@
+/// Every kind of store keeps what it is told, and lets one of many win.
+#include "control/store.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "control/store_server.hpp"
+#include "fabric/free_port.hpp"
+#include "fabric/ranks.hpp"
+#include "fabric/worlds.hpp"
+#include "net/connection.hpp"
+#include "tokenyard/error.hpp"
+
+namespace tokenyard::control {
+namespace {
+
+Store::Value value(const std::string& text) {
+  const auto bytes = net::as_bytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+/// A place for a store, and what serves it.
+struct Place {
+  explicit Place(const std::string& kind) {
+    if (kind == "file") {
+      std::string pattern = ::testing::TempDir() + "tokenyard-store-XXXXXX";
+      directory = mkdtemp(pattern.data());
+      where = "file:" + directory.string();
+    } else {
+      server = std::make_unique<StoreServer>("127.0.0.1", 0, "secret");
+      where = fmt::format("tcp://127.0.0.1:{}", server->port());
+    }
+  }
+  ~Place() {
+    if (!directory.empty()) std::filesystem::remove_all(directory);
+  }
+  std::shared_ptr<Store> open(const std::string& job = "job") const {
+    return Store::open(where, job, "secret");
+  }
+
+  std::filesystem::path directory;
+  std::unique_ptr<StoreServer> server;
+  std::string where;
+};
+
+class Stores : public ::testing::TestWithParam<std::string> {
+ protected:
+  Place place{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, Stores, ::testing::Values("file", "tcp"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(Stores, KeepWhatTheyAreTold) {
+  const auto store = place.open();
+  const auto another = place.open();
+  EXPECT_EQ(store->get("a/key with: signs"), std::nullopt);
+  store->set("a/key with: signs", value("one"));
+  EXPECT_EQ(another->get("a/key with: signs"), value("one"));
+  another->set("a/key with: signs", value(""));
+  EXPECT_EQ(store->get("a/key with: signs"), value(""));
+  const Store::Value large(200000, std::byte{3});
+  store->set("large", large);
+  EXPECT_EQ(another->get("large"), large);
+}
+
+TEST_P(Stores, CompareBeforeTheySet) {
+  const auto store = place.open();
+  EXPECT_EQ(store->compare_and_set("k", value("no"), value("x")), Store::Value{});
+  EXPECT_EQ(store->get("k"), std::nullopt);
+  EXPECT_EQ(store->compare_and_set("k", std::nullopt, value("x")), value("x"));
+  EXPECT_EQ(store->compare_and_set("k", std::nullopt, value("y")), value("x"));
+  EXPECT_EQ(store->compare_and_set("k", value("x"), value("y")), value("y"));
+  EXPECT_EQ(store->get("k"), value("y"));
+}
+
+TEST_P(Stores, KeepJobsApart) {
+  place.open("one")->set("k", value("1"));
+  EXPECT_EQ(place.open("two")->get("k"), std::nullopt);
+}
+
+TEST_P(Stores, LetOneOfManyWin) {
+  constexpr uint32_t kThreads = 4, kTurns = 25;
+  on_every_rank(kThreads, [&](uint32_t) {
+    const auto store = place.open();
+    for (uint32_t turn = 0; turn < kTurns;) {
+      const auto now = store->get("count");
+      const auto next =
+          now ? std::stoul(std::string(reinterpret_cast<const char*>(now->data()), now->size())) + 1
+              : 1;
+      // Who finds its own text there may have lost to one who wrote the same: so texts differ.
+      const auto mine = value(fmt::format("{} {}", next, net::random_number()));
+      if (store->compare_and_set("count", now, mine) == mine) ++turn;
+    }
+  });
+  const auto end = place.open()->get("count").value();
+  const std::string text(reinterpret_cast<const char*>(end.data()), end.size());
+  EXPECT_EQ(std::stoul(text), kThreads * kTurns);
+}
+
+TEST(FileStore, ProcessKilledWhileItWritesDoesNoHarm) {
+  const Place place("file");
+  {
+    RankProcesses writer(1, [&](uint32_t) {
+      const auto store = place.open();
+      for (uint64_t turn = 0;; ++turn) store->set("k", value(fmt::format("{:0200000}", turn)));
+    });
+    const auto store = place.open();
+    while (!store->get("k")) std::this_thread::yield();
+    writer.signal(0, SIGKILL);
+    EXPECT_EQ(writer.wait(0), 128 + SIGKILL);
+  }
+  const auto store = place.open();
+  const auto last = store->get("k").value();
+  EXPECT_EQ(last.size(), 200000u);
+  EXPECT_EQ(store->compare_and_set("k", last, value("after")), value("after"));
+}
+
+TEST(FileStore, SaysWhatIsWrongWithTheDirectory) {
+  const Place place("file");
+  const auto file = place.directory / "file";
+  std::ofstream(file) << "in the way";
+  EXPECT_THROW(Store::open("file:" + file.string(), "job", "secret"), OsError);
+  const auto missing = place.directory / "mistyped" / "store";
+  EXPECT_THROW(Store::open("file:" + missing.string(), "job", "secret"), InvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(missing.parent_path()));
+  EXPECT_NO_THROW(Store::open("file:" + (place.directory / "new").string(), "job", "secret"));
+  EXPECT_THROW(Store::open("elsewhere", "job", "secret"), InvalidArgument);
+}
+
+TEST(TcpStore, ServerThatDiesIsNoticed) {
+  Place place("tcp");
+  const auto store = place.open();
+  store->set("k", value("1"));
+  place.server = nullptr;
+  EXPECT_THROW(store->get("k"), OsError);
+}
+
+TEST(TcpStore, ServerThatIsSilentIsNotWaitedForLong) {
+  // It listens, and that is all.
+  asio::io_context io;
+  const asio::ip::tcp::acceptor silent(io, {asio::ip::address_v4::loopback(), 0});
+  const auto store =
+      Store::open(fmt::format("tcp://127.0.0.1:{}", silent.local_endpoint().port()), "job", "s");
+  try {
+    store->get("k");
+    FAIL() << "nobody answered";
+  } catch (const OsError& error) {
+    EXPECT_EQ(error.code, ETIMEDOUT);
+  }
+}
+
+TEST(TcpStore, ServerThatForgotIsNotBelieved) {
+  Place place("tcp");
+  const auto store = place.open();
+  store->set("k", value("1"));
+  const uint16_t port = place.server->port();
+  place.server = nullptr;
+  place.server = std::make_unique<StoreServer>("127.0.0.1", port, "secret");
+  EXPECT_THROW(store->get("k"), OsError);
+  EXPECT_EQ(place.open()->get("k"), std::nullopt);
+}
+
+TEST(TcpStore, WhoDoesNotKnowTheSecretGetsNothing) {
+  Place place("tcp");
+  EXPECT_THROW(Store::open(place.where, "job", "guess")->get("k"), OsError);
+  asio::io_context io;
+  net::TcpSocket garbage(io);
+  garbage.connect({asio::ip::address_v4::loopback(), place.server->port()});
+  asio::write(garbage, asio::buffer(std::string("GET / HTTP/1.1\r\n\r\n")));
+  asio::error_code closed;
+  char byte = 0;
+  garbage.read_some(asio::buffer(&byte, 1), closed);
+  EXPECT_TRUE(closed);
+  EXPECT_EQ(place.server->refused(), 2u);
+  place.open()->set("k", value("still there"));
+}
+
+TEST(TcpStore, FirstToComeServes) {
+  const uint16_t port = free_port();
+  const auto first = StoreServer::if_free("127.0.0.1", port, "secret");
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(StoreServer::if_free("127.0.0.1", port, "secret"), nullptr);
+  // An address of the documentation's network is nobody's.
+  EXPECT_EQ(StoreServer::if_free("192.0.2.1", port, "secret"), nullptr);
+}
+
+}  // namespace
+}  // namespace tokenyard::control

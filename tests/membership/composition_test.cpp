@@ -1,0 +1,279 @@
+// The verdict that follows from promises: a pure function, fed with what members might have said.
+#include "membership/composition.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tokenyard::membership {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+/// So many ranks in epoch 1, of which every one has promised and begun `begun[slot]` operations.
+struct Promised {
+  explicit Promised(const std::vector<Sequence>& begun) {
+    view.epoch = 1;
+    view.slots = static_cast<uint32_t>(begun.size());
+    std::vector<Slot> world;
+    for (Slot slot = 0; slot < view.slots; ++slot) world.push_back(slot);
+    for (const Slot slot : world) {
+      view.members.push_back({slot, slot + 1});
+      promises[slot].progress = {{0, world, 0, begun[slot]}};
+    }
+  }
+  std::optional<Verdict> compose(bool evict_stalled) const {
+    return membership::compose({.view = view,
+                                .last = last,
+                                .promises = promises,
+                                .leaving = leaving,
+                                .quorum = Quorum(view, false, Mutant::none),
+                                .evict_stalled = evict_stalled});
+  }
+
+  View view;
+  Verdict last;
+  std::map<Slot, Promise> promises;
+  std::set<Slot> leaving;
+};
+
+std::vector<Slot> slots_of(const View& view) {
+  std::vector<Slot> slots;
+  for (const Member& member : view.members) slots.push_back(member.slot);
+  return slots;
+}
+
+TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  for (const bool evict : {false, true}) {
+    const auto verdict = ranks.compose(evict);
+    ASSERT_TRUE(verdict);
+    EXPECT_THAT(verdict->stalled, ElementsAre(2));
+    EXPECT_EQ(slots_of(verdict->next).size(), evict ? 2u : 3u);
+  }
+}
+
+// It had begun what it came late for before it promised, and all have that now.
+TEST(Composition, NobodyIsBlamedForWhatIsDone) {
+  Promised ranks({1, 1, 2});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[2].progress[0].committed = 1;
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
+}
+
+// Rank 0 had waited for rank 1 in a group of both, which was done, and just begun with it what rank
+// 2 was to begin a moment later, too: that was taken for the one for whom all waited.
+TEST(Composition, NobodyIsBlamedForWhatHasJustBegunInAnotherGroup) {
+  Promised ranks({1, 1, 0});
+  for (const Slot slot : {Slot{0}, Slot{1}})
+    ranks.promises[slot].progress.push_back({7, {0, 1}, 0, 1});
+  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  ranks.promises[1].progress[1].committed = 1;
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2));
+}
+
+// Rank 1 does not come to the group of two while it waits, together with rank 0, for rank 2.
+TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[0].progress.push_back({7, {0, 1}, 0, 1});
+  ranks.promises[1].progress.push_back({7, {0, 1}, 0, 0});
+  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, ElementsAre(2));
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1));
+}
+
+/// Rank 0 waits for rank 1, which does not come, in operation 5 of group 7, past its deadline.
+/// What else is under way: `begun` of each of the group's ranks after `committed`.
+struct Overdue : Promised {
+  Overdue() : Promised({0, 0, 0, 0}) {
+    progress(7, 4, {{0, 5}, {1, 4}});
+    promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 5}};
+  }
+  void progress(GroupId group, Sequence committed, const std::map<Slot, Sequence>& begun) {
+    std::vector<Slot> slots;
+    for (const auto& [slot, sequence] : begun) slots.push_back(slot);
+    for (const auto& [slot, sequence] : begun)
+      promises[slot].progress.push_back({group, slots, committed, sequence});
+  }
+  /// Of the group that was told last.
+  void commits(Slot slot, Sequence sequence) {
+    promises[slot].progress.back().committed = sequence;
+  }
+  void accuses(Slot sender, const Accusation& accusation) {
+    promises[sender].accusations.push_back(accusation);
+  }
+  std::vector<Slot> stalled() const { return compose(true)->stalled; }
+};
+
+TEST(Composition, WhoHasNotBegunWhatIsOverdueIsBlamed) {
+  EXPECT_THAT(Overdue().stalled(), ElementsAre(1));
+}
+
+// Rank 1 was taken for one that waited as well, since there was something that both had begun; and
+// rank 2 for the one for whom both did, though rank 1 is not even in that group.
+TEST(Composition, WhatTheAccuserHasJustBegunElsewhereIsNoReason) {
+  for (const bool done : {false, true}) {
+    Overdue ranks;
+    ranks.progress(8, 2, {{0, 3}, {1, 3}});
+    if (done) ranks.commits(1, 3);
+    ranks.progress(9, 0, {{0, 1}, {2, 0}});
+    EXPECT_THAT(ranks.stalled(), ElementsAre(1)) << "done: " << done;
+  }
+}
+
+// Rank 1 has come after all, too late for the operation to be done.
+TEST(Composition, NobodyElseIsBlamedForWhatAllHaveBegun) {
+  Overdue ranks;
+  ranks.promises[1].progress.back().begun = 5;
+  ranks.progress(9, 0, {{0, 1}, {2, 0}});
+  ranks.progress(10, 0, {{1, 1}, {3, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(1));
+}
+
+// Rank 0 hears of its neighbour only, which has begun and waits as well. What that has begun
+// besides is on time.
+TEST(Composition, WhoIsNamedAndHasBegunWaitsForWhoHasNot) {
+  Promised ranks({1, 1, 1, 0});
+  ranks.promises[0].accusations = {{.slot = 1, .group = 0, .sequence = 1}};
+  ranks.promises[1].progress.push_back({9, {1, 2}, 0, 1});
+  ranks.promises[2].progress.push_back({9, {1, 2}, 0, 0});
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(3));
+}
+
+// The stages of a pipeline: who waits was blamed, if its neighbour's deadline passed first.
+TEST(Composition, WhoIsLateIsFollowedToThoseForWhomItWaits) {
+  Overdue ranks;
+  ranks.progress(9, 0, {{1, 1}, {2, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(2));
+  ranks.progress(10, 0, {{2, 1}, {3, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(3));
+}
+
+TEST(Composition, WhatIsDoneIsNoExcuse) {
+  Overdue ranks;
+  ranks.progress(9, 0, {{1, 1}, {2, 1}, {3, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(3));
+  ranks.commits(2, 1);
+  EXPECT_THAT(ranks.stalled(), ElementsAre(1));
+}
+
+// Rank 2 has just been let go, and is a moment ahead of rank 3.
+TEST(Composition, NobodyIsFollowedWhereOneThatIsLateWaitsForNobody) {
+  Overdue ranks;
+  ranks.promises[0].accusations = {{.slot = 1, .group = 11, .sequence = 1},
+                                   {.slot = 2, .group = 11, .sequence = 1}};
+  ranks.progress(11, 0, {{0, 1}, {1, 0}, {2, 0}});
+  ranks.progress(9, 0, {{2, 1}, {3, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(1));
+}
+
+// Rank 1 is late because rank 2 is, and names it; what it has begun with rank 3 is on time.
+TEST(Composition, WhoNamesSomebodyIsJudgedByThat) {
+  Overdue ranks;
+  ranks.progress(9, 0, {{1, 1}, {2, 0}});
+  ranks.progress(10, 0, {{1, 1}, {3, 0}});
+  ranks.accuses(1, {.slot = 2, .group = 9, .sequence = 1});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(2));
+  ranks.promises[2].progress.back().begun = 1;  // too late
+  EXPECT_THAT(ranks.stalled(), ElementsAre(2));
+}
+
+// Rank 1 has just come from its stall, and begun with all what it has begun first: they waited for
+// it until now.
+TEST(Composition, WhoHasBegunWhatTheOthersBeginNextIsNotExcused) {
+  Overdue ranks;
+  ranks.progress(9, 0, {{0, 0}, {1, 1}, {2, 0}, {3, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(1));
+}
+
+// Rank 0 calls the one operation first, rank 1 the other; neither has to do with rank 2. Whose
+// deadline has passed first makes no difference: who is named is late.
+TEST(Composition, WhoeverWaitsInACircleIsBlamedIfItIsLateForWhatIsOverdue) {
+  Overdue ranks;
+  ranks.progress(8, 2, {{0, 2}, {1, 3}});
+  ranks.progress(9, 0, {{0, 1}, {2, 0}});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(1));
+  ranks.accuses(1, {.slot = 0, .group = 8, .sequence = 3});
+  EXPECT_THAT(ranks.stalled(), ElementsAre(0, 1));
+}
+
+// Ranks 0 and 2 are late for what the other one has begun. Rank 1, of which rank 2 hears, is not.
+TEST(Composition, WhoAccusesOthersIsNotExcusedByWhoWaitsForIt) {
+  Promised ranks({0, 1, 1});
+  ranks.promises[0].progress.push_back({7, {0, 2}, 0, 1});
+  ranks.promises[2].progress.push_back({7, {0, 2}, 0, 0});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 7, .sequence = 1}};
+  ranks.promises[2].accusations = {{.slot = 1, .group = 0, .sequence = 1}};
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(0, 2));
+}
+
+// Two in a circle, and others that hear of their neighbours only: those were blamed.
+TEST(Composition, NeighboursOfACircleAreNotBlamed) {
+  Promised ranks({1, 1, 0, 1});
+  for (const Slot slot : {Slot{0}, Slot{1}, Slot{2}, Slot{3}})
+    ranks.promises[slot].progress.push_back({7, {0, 1, 2, 3}, 0, slot == 1 ? 0u : 1u});
+  ranks.promises[0].accusations = {{.slot = 3, .group = 7, .sequence = 1}};
+  ranks.promises[3].accusations = {{.slot = 0, .group = 0, .sequence = 1}};
+  EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(1, 2));
+}
+
+TEST(Composition, NobodyIsBlamedForWhatWasGivenUp) {
+  Promised ranks({0, 1, 0});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(verdict->stalled, IsEmpty());
+}
+
+// Two of three left, and had waited in vain for the third: with them gone there was a quorum to put
+// it out, and nobody to go on. So there was no verdict, and the last rank asked for ever.
+TEST(Composition, TheLastThatStaysIsNotPutOut) {
+  Promised ranks({1, 1, 0});
+  ranks.promises[1].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.leaving = {0, 1};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(2));
+  EXPECT_THAT(verdict->left, ElementsAre(0, 1));
+  EXPECT_THAT(verdict->stalled, ElementsAre(2));
+}
+
+// Of two that do not hear each other the higher goes, unless the lower one goes anyway: both went.
+TEST(Composition, WhoStalledTakesNobodyAlong) {
+  Promised ranks({1, 1, 0, 1});
+  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[2].suspected = {3};
+  const auto verdict = ranks.compose(true);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 3));
+}
+
+TEST(Composition, WhoMakesWayTakesNobodyAlong) {
+  Promised ranks({1, 1, 1, 1});
+  const Member newcomer{2, 99};
+  ranks.promises[0].admits = {2};
+  ranks.promises[0].waiting = {newcomer};
+  ranks.promises[2].suspected = {3};
+  const auto verdict = ranks.compose(false);
+  ASSERT_TRUE(verdict);
+  EXPECT_THAT(slots_of(verdict->next), ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(verdict->next.contains(newcomer));
+}
+
+TEST(Composition, NobodyGoesOnWhereAllLeave) {
+  Promised ranks({1, 1, 1});
+  ranks.leaving = {0, 1, 2};
+  EXPECT_FALSE(ranks.compose(false));
+}
+
+}  // namespace
+}  // namespace tokenyard::membership

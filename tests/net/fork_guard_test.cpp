@@ -1,0 +1,140 @@
+// What a rank forks has none of its connections.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "control/control_planes.hpp"
+#include "fabric/worlds.hpp"
+#include "net/fork_guard.hpp"
+#include "net/tcp_socket.hpp"
+
+namespace tokenyard::control::testing {
+namespace {
+
+constexpr unsigned kLifeOfAForkS = 60;
+
+/// Lives for a while, whatever becomes of who has made it.
+pid_t fork_that_lives() {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  alarm(kLifeOfAForkS);
+  for (;;) ::pause();
+}
+
+/// The status of a child that does this.
+int status_of_child(const std::function<bool()>& does) {
+  const pid_t child = fork();
+  if (child == 0) _exit(does() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+struct Pair {
+  net::Listening listening = net::listen_at("127.0.0.1");
+  FileDescriptor dialled = net::connect_to(listening.address, listening.port);
+  FileDescriptor accepted;
+  Pair() {
+    while (!(accepted = net::accept_from(listening.socket))) std::this_thread::yield();
+  }
+};
+
+TEST(KeptFromForks, WhatIsClosedEndsThoughAForkLives) {
+  Pair pair;
+  const pid_t child = fork_that_lives();
+  pair.accepted.close();
+  std::byte byte;
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  bool over = false;
+  while (!over && std::chrono::steady_clock::now() < until) {
+    over = net::receive_now(pair.dialled, {&byte, 1}).over;
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(over);
+}
+
+TEST(KeptFromForks, DescriptorsStayAndLeadNowhere) {
+  const Pair pair;
+  const int descriptor = pair.dialled.native();
+  EXPECT_EQ(status_of_child([&] {
+              const FileDescriptor next(open("/dev/null", O_RDONLY));
+              const bool elsewhere = send(descriptor, "x", 1, 0) < 0 && errno == ENOTSOCK;
+              return elsewhere && next.native() != descriptor;
+            }),
+            0);
+  EXPECT_EQ(send(descriptor, "x", 1, 0), 1);  // Nothing has changed here.
+}
+
+// Descriptors are used again, and what a program opens is its own and its children's.
+TEST(KeptFromForks, WhatHasASocketsOldDescriptorIsNotTouched) {
+  auto pair = std::make_unique<Pair>();
+  const int before = pair->dialled.native();
+  pair.reset();
+  FileDescriptor ends[2];
+  int pipe_ends[2] = {-1, -1};
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  for (int end = 0; end < 2; ++end) ends[end] = FileDescriptor(pipe_ends[end]);
+  ASSERT_EQ(dup2(ends[1].native(), before), before);
+  const FileDescriptor again(before);
+  EXPECT_EQ(status_of_child([&] { return write(before, "x", 1) == 1; }), 0);
+  char byte = 0;
+  EXPECT_EQ(read(ends[0].native(), &byte, 1), 1);
+}
+
+// A fork between a socket's making and its being noted would keep it.
+TEST(KeptFromForks, NoForkComesWhileASocketIsMade) {
+  const auto sockets_of_this_process = [] {
+    size_t sockets = 0;
+    struct stat about {};
+    for (int descriptor = 0; descriptor < 64; ++descriptor)
+      sockets += fstat(descriptor, &about) == 0 && S_ISSOCK(about.st_mode);
+    return sockets;
+  };
+  const size_t others = sockets_of_this_process();
+  std::jthread making([](const std::stop_token& enough) {
+    while (!enough.stop_requested()) net::open_socket(AF_UNIX, SOCK_DGRAM);
+  });
+  for (int fork = 0; fork < 500; ++fork)
+    ASSERT_EQ(status_of_child([&] { return sockets_of_this_process() <= others; }), 0);
+}
+
+// The one that stays misses its quorum as soon as it knows.
+TEST_F(ControlPlane, WhoDiesIsMissedAtOnceThoughItsForkLives) {
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto& child = *new (page) std::atomic<pid_t>(0);
+  std::unique_ptr<Rank> stays;
+  {
+    // Killed at the end of this block.
+    const RankProcesses one(1, [&](uint32_t) {
+      const auto dies = one_of_two(1, 8s);
+      dies->found();
+      child = fork_that_lives();
+      ::pause();
+    });
+    stays = one_of_two(0, 8s);
+    stays->found();
+    while (child == 0) std::this_thread::yield();
+  }
+  const auto killed = steady_clock::now();
+  EXPECT_TRUE(stays->recorder.wait_for_missing_quorum());
+  EXPECT_LT(steady_clock::now() - killed, 5s);
+  kill(child, SIGKILL);
+  munmap(page, 4096);
+}
+
+}  // namespace
+}  // namespace tokenyard::control::testing
