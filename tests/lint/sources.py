@@ -32,10 +32,10 @@ def texts(suffixes: tuple[str, ...] = CODE) -> dict[str, str]:
 
 
 def rows(name: str) -> list[list[str]]:
-    """Returns the fields of each line of a list beside this file; `#` begins a comment."""
+    """Returns the fields, between ` | `, of each line of a list beside this file; `#` is a comment."""
     lines = (HERE / name).read_text(encoding="utf-8").splitlines()
     return [
-        [field.strip() for field in line.split("|")]
+        [field.strip() for field in re.split(r"\s\|\s", line)]
         for line in lines
         if line.strip() and not line.startswith("#")
     ]
