@@ -32,7 +32,7 @@ def texts(suffixes: tuple[str, ...] = CODE) -> dict[str, str]:
 
 
 def rows(name: str) -> list[list[str]]:
-    """Returns the fields, between ` | `, of each line of a list beside this file; `#` is a comment."""
+    """Returns each line of a list beside this file, split at ` | `, without comments."""
     lines = (HERE / name).read_text(encoding="utf-8").splitlines()
     return [
         [field.strip() for field in re.split(r"\s\|\s", line)]
