@@ -230,3 +230,17 @@ def test_torchs_sequences_find_side_by_side_what_each_finds_alone() -> None:
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         assert together.token.tolist() == [int(decoder.token) for decoder in alone]
     assert together.position.tolist() == [25, 16, 25]
+
+
+def test_results_have_one_row_per_line(tmp_path: Path) -> None:
+    from results_file import write_results
+
+    path = tmp_path / "kept.json"
+    rows = [dict(case="a", ours=dict(median=0.1)), dict(case="b", peer=None)]
+    write_results(path, dict(gpus=2), rows)
+    assert json.loads(path.read_text()) == dict(environment=dict(gpus=2), rows=rows)
+    assert path.read_text().splitlines()[2] == '{"case":"a","ours":{"median":0.1}},'
+    for kept in (ROOT / "bench/results").glob("*.json"):
+        measured = json.loads(kept.read_text())
+        write_results(path, measured["environment"], measured["rows"])
+        assert kept.read_text() == path.read_text(), kept.name
