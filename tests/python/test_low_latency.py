@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tokenyard
+from tokenyard.expert_parallel.low_latency_rows import ROWS
 
 HIDDEN, TOPK, TOKENS = 64, 2, 6
 SIZES = dict(experts=4, hidden=HIDDEN, topk=TOPK, tokens_max=8)
@@ -201,7 +202,7 @@ def bits(*values: float) -> np.ndarray:
     return np.array(values, np.float32).astype(ml_dtypes.bfloat16)
 
 
-@pytest.mark.parametrize("rows", tokenyard.low_latency.ROWS)
+@pytest.mark.parametrize("rows", ROWS)
 def test_what_is_no_number_arrives_as_such(rows: str) -> None:
     """And nothing of it is taken for staging to which nothing has come: that is all ones."""
 

@@ -9,7 +9,7 @@ import pytest
 from programs import torchrun
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 import tokenyard
+from tokenyard.compat.served_batch import on_stream_of_call
 from tokenyard.errors import invalid
-from tokenyard.served_batch import on_stream_of_call
 
 from .handles import LowLatencyHandle
 from .room import advised

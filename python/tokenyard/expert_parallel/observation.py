@@ -9,11 +9,11 @@ from typing import Any
 
 import _tokenyard
 
-from .errors import invalid
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World
 from .received import Load, Moment
 from .row_formats import ROWS
-from .sizes import size_of
-from .world import World
 
 
 class Observation:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import Arrays, check_array, current_stream
-from .world import World
+from ..arrays import Arrays, check_array, current_stream
+from ..world.world import World
 
 
 class Exchange:

@@ -7,14 +7,14 @@ from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import A, arrays_of
-from .errors import invalid
+from ..arrays import A, arrays_of
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World, native_of
 from .given_rows import FP32, GivenRows, check_route
 from .observation import Observation
 from .received import Combined, ExpertRows, Received, Route
 from .row_formats import SUMMED, form_of, scale_order
-from .sizes import size_of
-from .world import World, native_of
 
 
 class ExpertParallel(GivenRows, Observation):

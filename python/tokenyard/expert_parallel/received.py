@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple
 
-from .arrays import A, Arrays, stream_number
-from .errors import invalid
+from ..arrays import A, Arrays, stream_number
+from ..errors import invalid
 from .row_formats import RowForm
 
 

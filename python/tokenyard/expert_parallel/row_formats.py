@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import _tokenyard
 
-from .arrays import Arrays
-from .errors import invalid
-from .sizes import size_of
+from ..arrays import Arrays
+from ..errors import invalid
+from ..sizes import size_of
 
 SUMMED = ("bfloat16", "float16", "float32")
 """What combine adds up."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from _tokenyard import Algorithm, Kind, ReduceOp
 
+from ..closing import Closing
+from ..errors import InvalidArgument, invalid
+from ..sizes import size_of
 from .buffers import buffer_of, parts_of, written_buffer_of
-from .closing import Closing
-from .errors import InvalidArgument, invalid
-from .sizes import size_of
 from .work import Work
 
 Parts = Sequence[np.ndarray] | np.ndarray

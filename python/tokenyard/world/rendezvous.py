@@ -12,7 +12,7 @@ from datetime import timedelta
 from operator import index
 from typing import Any
 
-from .errors import InvalidArgument, Unsupported, invalid
+from ..errors import InvalidArgument, Unsupported, invalid
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import NUMPY, Arrays, library_of
+from ..arrays import NUMPY, Arrays, library_of
 from .low_latency_results import Hook, LowLatencyReceived
 
 BF16 = ("bfloat16",)
@@ -40,7 +40,7 @@ def arrays_like(given: tuple[Any, ...], device_index: int | None) -> Arrays:
             return library
     if device_index is None:
         return NUMPY
-    from .torch_arrays import TORCH
+    from ..torch_arrays import TORCH
 
     return TORCH
 

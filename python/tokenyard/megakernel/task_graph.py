@@ -10,9 +10,9 @@ import numpy as np
 
 import _tokenyard
 
-from .errors import invalid
-from .sizes import size_of
-from .world import World
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World
 
 Piece = _tokenyard.Piece
 """A place in memory: what `TensorMemory` gives out, and what pointers of tasks are made of."""

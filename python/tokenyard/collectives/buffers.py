@@ -9,7 +9,7 @@ import numpy as np
 
 from _tokenyard import DataType
 
-from .errors import invalid
+from ..errors import invalid
 
 Buffer = tuple[np.ndarray, DataType]
 """The bytes of an array, [bytes] uint8 in its own memory, and what they are."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import _tokenyard
 
-from .arrays import Arrays, stream_number
-from .errors import invalid
+from ..arrays import Arrays, stream_number
+from ..errors import invalid
 from .exchange import Exchange
 from .received import Route
 from .row_formats import ROWS, SCALES, SUMMED, cast_of, scale_order

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
-from .arrays import A, Arrays
-from .errors import InvalidArgument
+from ..arrays import A, Arrays
+from ..errors import InvalidArgument
 
 Hook = Callable[[], None]
 """The second half of a call: receives. To be called once, in the order of the first halves."""

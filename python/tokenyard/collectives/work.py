@@ -6,7 +6,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-from .errors import Error, invalid
+from ..errors import Error, invalid
 
 
 class Work:
