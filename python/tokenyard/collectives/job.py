@@ -37,7 +37,7 @@ class Collectives(Closing):
 
     def __init__(self, native: Any) -> None:
         """Not for callers: see `connect` and `join`."""
-        self._native = native
+        self._native: _tokenyard.Collectives = native
         _open.add(self)
 
     @classmethod

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import invalid
-from ..expert_parallel.low_latency import LowLatency
-from ..expert_parallel.low_latency_results import LowLatencyReceived
+from ..expert_parallel import LowLatency, LowLatencyReceived
 
 
 def on_stream_of_call(hook: Callable[[], None], device_index: int | None) -> Callable[[], None]:
@@ -110,7 +109,7 @@ class ServedBatch(Sequence[Any]):
         before it.
 
         Args:
-            y: [local experts, slots, hidden] where the caller's rows lie.
+            y: [local experts, rows_max, hidden] where the caller's rows lie.
         """
         ranges = self.received.ranges
         if not self._moved or self._places is None:
@@ -131,7 +130,7 @@ def moved(y: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> torch.T
     for nothing. Rows beyond the ranges hold anything.
 
     Args:
-        y: [local experts, slots, hidden].
+        y: [local experts, rows_max, hidden].
         before, after: [local experts, ranks, 2] int32: first row and rows of each rank; of the same
             rank as many in both, or none in `after`.
     """

@@ -7,8 +7,8 @@ Both are called alike: `received = dispatch(x, topk_idx, topk_weights)`, then
 `combine(y, received)`.
 """
 
+from .batches import LowLatencyCombined, LowLatencyReceived, Memory, RefusedBatch
 from .low_latency import LowLatency
-from .low_latency_results import LowLatencyCombined, LowLatencyReceived, RefusedBatch
 from .received import Combined, ExpertRows, Load, Moment, Received, Route
 from .throughput import ExpertParallel
 
@@ -20,6 +20,7 @@ __all__ = [
     "LowLatency",
     "LowLatencyCombined",
     "LowLatencyReceived",
+    "Memory",
     "Moment",
     "Received",
     "RefusedBatch",

@@ -12,18 +12,20 @@ from ..arrays import A, Arrays, arrays_of
 from ..errors import InvalidArgument, invalid
 from ..sizes import size_of
 from ..world.world import World, check_timeout, native_of
-from .exchange import Exchange
-from .low_latency_results import (
+from . import old_spellings
+from .batches import (
     Hook,
     LowLatencyCombined,
     LowLatencyReceived,
     Memory,
     RefusedBatch,
+    received_of,
 )
-from .low_latency_rows import BF16, FP8, FP32, IDS, ROWS, arrays_like, received_of
+from .call_device import CallDevice
+from .row_formats import BF16, FP8, FP32, IDS, LOW_LATENCY_ROWS
 
 
-class LowLatency(Exchange):
+class LowLatency:
     """One rank's end of the low-latency exchange. Made, and its calls made, by all ranks together.
 
     Calls enqueue and return. A rank that does not answer within a call's timeout is masked: it gets
@@ -37,7 +39,7 @@ class LowLatency(Exchange):
         topk: experts a token, 1 to 16, no more than there are. (`ExpertParallel` takes more.)
         tokens_max: most tokens a rank gives to one call.
         sms: multiprocessors (on the host: blocks) that a call may use: at least 2, one that sends
-            and one that receives, or 0: all there are.
+            and one that receives; 0: chosen, which is all there are, as far as a call finds work.
         bf16_rows: whether dispatch may deliver "bf16" rows, which takes twice the memory.
 
     Raises:
@@ -50,7 +52,7 @@ class LowLatency(Exchange):
     ...     to_next_rank = np.full((2, 1), (world.rank + 1) % 2 * 2, np.int64)
     ...     rows = exchange.dispatch(x, to_next_rank, rows="bf16")
     ...     half = np.full((2, 1), 0.5, np.float32)
-    ...     home = exchange.combine(rows.x, half, rows)
+    ...     home = exchange.combine(rows.x, rows, half)
     ...     return rows.counts.tolist(), (home.x == 0.5 * world.rank).all().item()
     >>> tokenyard.launch(layer, ranks=2)
     [([2, 0], True), ([2, 0], True)]
@@ -74,13 +76,18 @@ class LowLatency(Exchange):
             sms=size_of("sms", sms),
             bf16_rows=bool(bf16_rows),
         )
-        super().__init__(world, native, **shape)
+        self.world = world
+        self.experts, self.hidden, self.topk = experts, hidden, topk
+        self.tokens_max = tokens_max
+        self._native = native
+        self._device = CallDevice(world.device_index)
         self._bf16_rows = bool(bf16_rows)
         self.hooks_left = 0
         """Hooks that were given out and not called yet."""
         self.unmaskings = 0
         """How often ranks were unmasked here, or calls restarted."""
-        self._slots = world.size * tokens_max
+        self._rows_max = world.size * tokens_max
+        """For each expert."""
         self.local_experts: int = native.local_experts
         """Experts of this rank, numbered from `first_expert` on."""
         self.first_expert: int = native.first_expert
@@ -95,7 +102,7 @@ class LowLatency(Exchange):
         ranks: int,
         bf16_rows: bool = True,
     ) -> Memory:
-        """What an exchange of these options takes on each rank. Nothing is made."""
+        """Returns what an exchange of these options takes on each rank. Nothing is made."""
         return Memory(
             *_tokenyard.LowLatency.memory(
                 experts=size_of("experts", experts),
@@ -111,10 +118,10 @@ class LowLatency(Exchange):
         self,
         x: A,
         topk_idx: A,
+        topk_weights: A | None = None,
         *,
         rows: str = "fp8",
         scales: A | None = None,
-        topk_weights: A | None = None,
         active_ranks: Sequence[bool] | None = None,
         timeout: float | None = None,
         sms: int = 0,
@@ -132,18 +139,18 @@ class LowLatency(Exchange):
             topk_idx: [tokens, topk] int32 or int64: the experts of each token, -1 for none. An
                 expert that stands twice in a token gets one row. An id that is no expert counts as
                 -1, and `wait`, `check` or the hook of the batch's combine names it.
+            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
+                and not to `combine`, they travel beside the tokens, and no rank's combine need wait
+                for them. Each rank may do as it likes.
             rows: what is delivered: "bf16"; "fp8", with float32 scales of largest magnitude / 448;
                 "fp8_rounded", with scales rounded up to powers of two; "fp8_ue8m0", with those as
                 exponents. The same on all ranks: a rank that differs is masked, and `wait` names
                 it.
             scales: of an FP8 x: [tokens, ceil(hidden / 128)] float32, for "fp8_ue8m0"
                 [tokens, ceil(hidden / 512)] int32.
-            topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. Given here,
-                and not to `combine`, they travel beside the tokens, and no rank's combine need wait
-                for them. Each rank may do as it likes.
             active_ranks: [ranks] who takes part; the others are masked from then on.
             timeout: seconds, the world's without one; of more than 14 minutes, 14.
-            sms: multiprocessors of this call.
+            sms: multiprocessors of this call; 0: as the object has.
             return_recv_hook: only send. The result's `hook` receives; in between no multiprocessor
                 is held.
             rows_total: [local experts] int32: the rows received are added to it.
@@ -158,27 +165,27 @@ class LowLatency(Exchange):
                 called. Nothing was launched.
             Cancelled: after World.cancel.
         """
-        if rows not in ROWS or (rows == "bf16" and not self._bf16_rows):
-            possible = ROWS if self._bf16_rows else ROWS[1:]
+        if rows not in LOW_LATENCY_ROWS or (rows == "bf16" and not self._bf16_rows):
+            possible = LOW_LATENCY_ROWS if self._bf16_rows else LOW_LATENCY_ROWS[1:]
             raise invalid("rows", " or ".join(possible), repr(rows))
         hook = bool(return_recv_hook)
         try:
-            arrays = arrays_of("x", x)
+            arrays, check = arrays_of("x", x), self._device.check
             self._check_batch(arrays, x, topk_idx, rows, scales, topk_weights)
             if rows_total is not None:
                 shape = (self.local_experts,)
-                self._check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
+                check("rows_total", rows_total, arrays, ("int32",), shape, written=True)
             how = self._call(arrays, active_ranks, timeout, sms, waited_cycles)
         except InvalidArgument as error:
             batch = self._native.dispatch_nothing(
-                ROWS.index(rows), hook=hook, stream=self._stream()
+                LOW_LATENCY_ROWS.index(rows), hook=hook, stream=self._device.stream()
             )
             raise self._refused(error, batch, (x, topk_idx), rows, hook) from None
         batch = self._native.dispatch(
             arrays.to_native(x),
             arrays.to_native(topk_idx),
             None if scales is None else arrays.to_native(scales),
-            ROWS.index(rows),
+            LOW_LATENCY_ROWS.index(rows),
             topk_weights=None if topk_weights is None else arrays.to_native(topk_weights),
             rows_total=None if rows_total is None else arrays.to_native(rows_total),
             hook=hook,
@@ -200,29 +207,31 @@ class LowLatency(Exchange):
         scales: Any | None,
         topk_weights: Any | None,
     ) -> None:
-        self._check("x", x, arrays, BF16 if scales is None else FP8, ("tokens", self.hidden))
+        check = self._device.check
+        check("x", x, arrays, BF16 if scales is None else FP8, ("tokens", self.hidden))
         tokens = arrays.shape(x)[0]
-        self._check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
+        check("topk_idx", topk_idx, arrays, IDS, (tokens, self.topk))
         if scales is not None:
             packed = rows == "fp8_ue8m0"
             words = -(-self.hidden // (512 if packed else 128))
-            self._check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
+            check("scales", scales, arrays, ("int32",) if packed else FP32, (tokens, words))
         if topk_weights is not None:
-            self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
+            check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
 
     def _refused(
         self, error: InvalidArgument, batch: Any, given: tuple[Any, ...], rows: str, hook: bool
     ) -> RefusedBatch:
         """Returns the same error, with the others' tokens."""
-        arrays = arrays_like(given, self._device_index)
+        arrays = self._device.arrays_like(given)
         received = received_of(batch, arrays, rows, self._hook(batch) if hook else None, False)
         return RefusedBatch(str(error), received=received, **error.__dict__)
 
+    @old_spellings.takes_weights_first(LowLatencyReceived)
     def combine(
         self,
         y: A,
-        topk_weights: A | None,
         received: LowLatencyReceived[A],
+        topk_weights: A | None = None,
         *,
         out: A | None = None,
         use_logfmt: bool = False,
@@ -239,11 +248,11 @@ class LowLatency(Exchange):
         picks, and rounds. A token that went nowhere gets zeros. The batch ends with it.
 
         Args:
-            y: [local experts, slots, hidden] bfloat16: the results, where the rows lay. Read in
+            y: [local experts, rows_max, hidden] bfloat16: the results, where the rows lay. Read in
                 place, whatever memory it is in; see `combine_buffer`.
+            received: what the dispatch returned.
             topk_weights: [tokens, topk] float32, finite; those of -1 count for nothing. None if the
                 dispatch had them, or there are no tokens.
-            received: of the dispatch.
             out: [tokens, hidden] bfloat16 to write to, apart from y; made anew if None.
             use_logfmt: rows of sums travel as ten-bit logarithms: two thirds of the bytes, an error
                 of up to 2.2 % of each rank's part. The same on all ranks, as `rows` of a dispatch.
@@ -256,16 +265,16 @@ class LowLatency(Exchange):
         """
         self._check_received(received)
         arrays = arrays_of("y", y)
-        self._check("y", y, arrays, BF16, (self.local_experts, self._slots, self.hidden))
+        self._device.check("y", y, arrays, BF16, (self.local_experts, self._rows_max, self.hidden))
         tokens = received._batch.tokens
         if received._weights_told and topk_weights is not None:
             raise invalid("topk_weights", "None, since the dispatch had them", "an array")
         if not received._weights_told and not (topk_weights is None and tokens == 0):
-            self._check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
+            self._device.check("topk_weights", topk_weights, arrays, FP32, (tokens, self.topk))
         if out is None:
             out = arrays.empty((tokens, self.hidden), "bfloat16", y)
         else:
-            self._check("out", out, arrays, BF16, (tokens, self.hidden), written=True)
+            self._device.check("out", out, arrays, BF16, (tokens, self.hidden), written=True)
         lost = arrays.empty((tokens,), "int32", y)
         self._native.combine(
             arrays.to_native(y),
@@ -284,10 +293,11 @@ class LowLatency(Exchange):
         return LowLatencyCombined(x=out, lost=lost, hook=hook)
 
     def combine_buffer(self, received: LowLatencyReceived[A]) -> A:
-        """[local experts, slots, hidden] bfloat16 of the exchange's own memory, for `y`."""
+        """Returns memory of the exchange for `y`: [local experts, rows_max, hidden] bfloat16."""
         self._check_received(received)
         native = self._native.combine_buffer(received._batch)
-        return received._arrays.from_native(native, "bfloat16")
+        memory: A = received._arrays.from_native(native, "bfloat16")
+        return memory
 
     def masked(self) -> list[MaskedRank]:
         """Ranks that are not spoken with, and why, as far as can be seen now; see `wait`."""
@@ -301,8 +311,8 @@ class LowLatency(Exchange):
             out: [ranks] int32, on this rank's device.
         """
         arrays = arrays_of("out", out)
-        self._check("out", out, arrays, ("int32",), (self.world.size,), written=True)
-        self._native.write_mask(arrays.to_native(out), stream=self._stream())
+        self._device.check("out", out, arrays, ("int32",), (self.world.size,), written=True)
+        self._native.write_mask(arrays.to_native(out), stream=self._device.stream())
 
     def update_mask(self, rank: int, masked: bool) -> None:
         """Masks a rank from the next call on, or unmasks it.
@@ -337,6 +347,14 @@ class LowLatency(Exchange):
         self.hooks_left = 0
         self.unmaskings += 1
 
+    def check(self) -> None:
+        """Raises the error of an enqueued call that has failed by now; does not wait."""
+        self._native.check()
+
+    def wait(self) -> None:
+        """Waits until the work enqueued on the current stream has ended, then as `check`."""
+        self._native.wait(stream=self._device.stream())
+
     def close(self) -> None:
         """Gives the arena memory back. Collective; no call may follow, nor a hook.
 
@@ -353,7 +371,7 @@ class LowLatency(Exchange):
         """`kept`: what the second half of the call reads or writes. `ends`: it ends the batch."""
 
         def receive(kept: tuple[Any, ...] = kept) -> None:
-            self._native.receive(batch, stream=self._stream())
+            self._native.receive(batch, stream=self._device.stream())
             self.hooks_left -= 1
             # Whoever is told before its batch is over would not send what others await.
             if ends:
@@ -371,14 +389,14 @@ class LowLatency(Exchange):
         waited_cycles: Any,
     ) -> dict[str, Any]:
         if waited_cycles is not None:
-            shape = (self.world.size,)
-            self._check("waited_cycles", waited_cycles, arrays, ("int64",), shape, written=True)
+            shape, check = (self.world.size,), self._device.check
+            check("waited_cycles", waited_cycles, arrays, ("int64",), shape, written=True)
         return dict(
             active=[] if active_ranks is None else self._active(active_ranks),
             timeout_s=None if timeout is None else check_timeout(timeout),
             sms=size_of("sms", sms),
             waited_cycles=None if waited_cycles is None else arrays.to_native(waited_cycles),
-            stream=self._stream(),
+            stream=self._device.stream(),
         )
 
     def _active(self, active_ranks: Sequence[bool]) -> list[bool]:
@@ -396,4 +414,4 @@ class LowLatency(Exchange):
     @staticmethod
     def _check_received(received: Any) -> None:
         if not isinstance(received, LowLatencyReceived):
-            raise invalid("received", "what a dispatch gave", type(received).__name__)
+            raise invalid("received", "what a dispatch returned", type(received).__name__)

@@ -1,8 +1,7 @@
-"""What rows and their scales are made of, as the module takes them."""
+"""The formats of rows and their scales, as callers name them and as the module takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import _tokenyard
@@ -11,45 +10,54 @@ from ..arrays import Arrays
 from ..errors import invalid
 from ..sizes import size_of
 
+IDS = ("int32", "int64")
+FP32 = ("float32",)
+BF16 = ("bfloat16",)
+FP8 = ("float8_e4m3fn",)
+
 SUMMED = ("bfloat16", "float16", "float32")
-"""What combine adds up."""
-ROWS = (*SUMMED, "float8_e4m3fn", "uint8")
-"""What dispatch moves: uint8 is rows of opaque bytes, of any width that is a multiple of 16."""
+"""What a throughput combine adds up."""
+MOVED = (*SUMMED, "float8_e4m3fn", "uint8")
+"""What a throughput dispatch moves: uint8 is rows of opaque bytes, of any multiple of 16."""
 SCALES = ("float32", "int32", "uint8")
 
-CASTS: dict[bool | str, Any] = {
-    False: _tokenyard.CastToFp8.Scales.none,
-    "": _tokenyard.CastToFp8.Scales.none,
-    True: _tokenyard.CastToFp8.Scales.fp32,
-    "float32": _tokenyard.CastToFp8.Scales.fp32,
-    "ue8m0": _tokenyard.CastToFp8.Scales.packed,
+LOW_LATENCY_ROWS = ("bf16", "fp8", "fp8_rounded", "fp8_ue8m0")
+"""Values of `rows=` at low latency, in the order of the module's enum."""
+_CASTS: dict[str | None, Any] = {
+    None: _tokenyard.CastToFp8.Scales.none,
+    "bf16": _tokenyard.CastToFp8.Scales.none,
+    "fp8": _tokenyard.CastToFp8.Scales.fp32,
+    "fp8_ue8m0": _tokenyard.CastToFp8.Scales.packed,
 }
+"""Values of `rows=` for throughput."""
 
 
 def scale_order(by_columns: bool) -> Any:
     return _tokenyard.ScaleOrder.columns if by_columns else _tokenyard.ScaleOrder.rows
 
 
-def cast_of(as_fp8: bool | str, channels: int) -> Any:
-    """None if rows travel as they are."""
-    if as_fp8 is False and channels == 128:
+def cast_of(rows: str | None, channels: int, dtype: str) -> Any:
+    """Returns the cast of rows that are given as `dtype`; None if they travel as they are."""
+    if rows is None and channels == 128:
         return None  # What nearly every call says.
-    if not isinstance(as_fp8, Hashable) or as_fp8 not in CASTS:
-        raise invalid("as_fp8", 'True, "float32", "ue8m0" or False', repr(as_fp8))
-    return _tokenyard.CastToFp8(CASTS[as_fp8], size_of("scale_channels", channels))
+    if not isinstance(rows, str | None) or rows not in _CASTS:
+        raise invalid("rows", "None, " + ", ".join(map(repr, list(_CASTS)[1:])), repr(rows))
+    if rows is not None and dtype != "bfloat16":
+        raise invalid("rows", f"None for an x of {dtype}: only bfloat16 has formats", repr(rows))
+    return _tokenyard.CastToFp8(_CASTS[rows], size_of("scale_channels", channels))
 
 
 class RowForm(NamedTuple):
-    """How rows that have come are to be read."""
+    """How received rows are to be read."""
 
     dtype: str
     scale_dtype: str
     """Empty if there are no scales."""
     by_columns: bool
-    """How the scales lie."""
+    """Whether the scales lie by columns."""
 
     def scales_of(self, native: Any, arrays: Arrays, rows: Any) -> Any:
-        """Of a native Received or ExpertRows, whose `rows` are given."""
+        """Returns the scales of a native Received or ExpertRows with these `rows`."""
         if not self.scale_dtype:
             return None
         words = native.scales
@@ -59,8 +67,8 @@ class RowForm(NamedTuple):
         return arrays.transposed(lie, arrays.shape(rows)[0]) if self.by_columns else lie
 
 
-def form_of(x: Any, scales: Any, as_fp8: bool | str, arrays: Arrays, by_columns: bool) -> RowForm:
-    """Of rows that come of these."""
-    if as_fp8:
-        return RowForm("float8_e4m3fn", "int32" if as_fp8 == "ue8m0" else "float32", by_columns)
+def form_of(x: Any, scales: Any, rows: str | None, arrays: Arrays, by_columns: bool) -> RowForm:
+    """Returns the form in which rows of `x` arrive."""
+    if rows is not None and rows != "bf16":
+        return RowForm("float8_e4m3fn", "int32" if rows == "fp8_ue8m0" else "float32", by_columns)
     return RowForm(arrays.dtype(x), "" if scales is None else arrays.dtype(scales), by_columns)

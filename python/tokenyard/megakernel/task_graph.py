@@ -293,9 +293,9 @@ class Graph:
         )
 
     def _event(self, argument: str, event: Any) -> int:
-        _of_type(argument, event, Event, "an Event")
-        self._require_own(argument, event)
-        return event.id
+        ours = _of_type(argument, event, Event, "an Event")
+        self._require_own(argument, ours)
+        return ours.id
 
     def _require_own(self, argument: str, what: Event | Region | Task) -> None:
         if what.graph is not self._native:

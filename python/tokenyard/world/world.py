@@ -41,7 +41,7 @@ class World(Closing):
 
     def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
         """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
-        self._native = native
+        self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
         self._replacing: Replacing | None = None  # The survivors, once a rank is to be replaced.
