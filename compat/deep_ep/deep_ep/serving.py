@@ -102,8 +102,8 @@ class Serving:
         self.begin_again(handle)
         combined = handle.exchange.combine(
             handle.results(x),
-            topk_weights,
             handle.received,
+            topk_weights,
             out=out,
             use_logfmt=use_logfmt,
             waited_cycles=waited_cycles,

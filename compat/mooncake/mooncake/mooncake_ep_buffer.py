@@ -204,8 +204,8 @@ class Buffer:
         handle.begin_again(**how)
         combined = exchange.combine(
             handle.results(x),
-            topk_weights,
             handle.received,
+            topk_weights,
             out=out,
             return_recv_hook=return_recv_hook,
             **how,
