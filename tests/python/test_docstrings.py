@@ -66,3 +66,12 @@ def test_arrays_are_documented_with_shape_and_dtype(method: str) -> None:
     text = inspect.getdoc(getattr(tokenyard.ExpertParallel, method)) or ""
     for word in ("hidden] bfloat16", "float32", "Raises:", "PeerTimeout"):
         assert word in text
+
+
+@pytest.mark.parametrize("name", ["collectives", "expert_parallel", "megakernel", "world"])
+def test_completion_offers_public_names_only(name: str) -> None:
+    package = importlib.import_module(f"tokenyard.{name}")
+    assert dir(package) == sorted(package.__all__)
+    for public in package.__all__:
+        assert not public.startswith("_")
+        assert hasattr(package, public)

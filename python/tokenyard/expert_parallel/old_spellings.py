@@ -95,7 +95,7 @@ def takes_weights_first(kind: type) -> Callable[[F], F]:
     return decorator
 
 
-def renamed(old: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def renamed(old: str, method: F) -> F:
     """Returns a method that warns that it is called `method` now, and calls it."""
     new = method.__name__
 
@@ -106,4 +106,4 @@ def renamed(old: str, method: Callable[..., Any]) -> Callable[..., Any]:
     spelled.__name__ = old
     spelled.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{old}"
     spelled.__doc__ = f"Deprecated: `{new}` is its name now."
-    return spelled
+    return spelled  # type: ignore[return-value]
