@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peers.results_file import write_results  # In this folder.
+
 ROOT = Path(__file__).parents[1]
 SIZES = (8, 4 << 10, 256 << 10, 4 << 20, 64 << 20)
 SMOKE_SIZES = (8, 4 << 10, 256 << 10)
@@ -260,8 +262,7 @@ def main() -> int:
     if chosen.out is not None:
         facts = environment()
         chosen.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dict(environment=facts, rows=rows), indent=1)
-        (chosen.out / "collectives.json").write_text(text + "\n")
+        write_results(chosen.out / "collectives.json", facts, rows)
         (chosen.out / "collectives.md").write_text(table(facts, rows))
     return 0
 

@@ -8,7 +8,6 @@ python bench/host_time.py --output bench/results/host_time_2_gpus.json
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 from peers.environment import environment  # In this folder.
+from peers.results_file import write_results
 
 import tokenyard
 
@@ -110,8 +110,7 @@ def main() -> None:
         ours = of_call["ours"]
         print(f"{of_call['case']:24} {ours['median']:7.1f} {ours['ninth_decile']:7.1f}")
     if arguments.output:
-        text = json.dumps(dict(environment=environment(gpus), rows=rows), indent=1)
-        Path(arguments.output).write_text(text + "\n")
+        write_results(Path(arguments.output), environment(gpus), rows)
         print(f"written: {arguments.output}")
 
 

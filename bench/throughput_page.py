@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from peers.figure import Figure  # In this folder.
+
 Row = dict[str, Any]
 
 BEGIN, END = "<!-- measured: bench/throughput_page.py -->", "<!-- end of what was measured -->"
@@ -99,33 +101,25 @@ def cell(row: Row | None) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Time over multiprocessors, with the wire's."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "tokenyard"  # The same figures make the same file.
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.5))
-    for case in PLOTTED:
-        line = sorted(
+    """Draws time over multiprocessors, and dotted the wire's."""
+    lines = {
+        case: sorted(
             (row["sms"], row["ours"]["median"], row["floor"])
             for row in rows
             if row["case"] == case
             and row["remark"] == "top-8"
             and all(row[key] == USUAL[key] for key in ("tokens", "hidden"))
         )
-        sms, times, floors = zip(*line, strict=True)
-        (drawn,) = axes.plot(sms, times, marker="o", label=CASES[case])
-        axes.hlines(floors[0], sms[0], sms[-1], colors=drawn.get_color(), linestyles="dotted")
-    axes.set_xlabel("multiprocessors")
-    axes.set_ylabel("us (dotted: the wire)")
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+        for case in PLOTTED
+    }
+    points = [point for line in lines.values() for point in line]
+    sms = sorted({point[0] for point in points})
+    figure = Figure((0, sms[-1] * 1.05), max(max(point[1:]) for point in points))
+    figure.axes([(count, str(count)) for count in sms], "multiprocessors", "us (dotted: the wire)")
+    for case, line in lines.items():
+        figure.line([point[:2] for point in line], CASES[case])
+        figure.dotted((line[0][0], line[-1][0]), line[0][2], CASES[case])
+    figure.save(path)
 
 
 if __name__ == "__main__":

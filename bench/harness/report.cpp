@@ -60,8 +60,7 @@ void Report::finish(const std::string& path) const {
   if (path.empty()) return;
   uint32_t most_gpus = 0;
   for (const Row& row : rows_) most_gpus = std::max(most_gpus, row.gpus);
-  nlohmann::ordered_json json;
-  json["environment"] = {
+  const nlohmann::ordered_json environment = {
       {"gpu", gpu_},
       {"gpus", most_gpus},
       {"driver",
@@ -72,24 +71,29 @@ void Report::finish(const std::string& path) const {
       {"commit", first_line_of("git rev-parse --short HEAD 2>/dev/null")},
       {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))},
   };
-  json["rows"] = nlohmann::ordered_json::array();
-  for (const Row& row : rows_) {
-    json["rows"].push_back(
-        {{"case", row.name},
-         {"gpus", row.gpus},
-         {"ranks", row.ranks},
-         {"tokens", row.tokens},
-         {"hidden", row.hidden},
-         {"sms", row.sms},
-         {"unit", "us"},
-         {"ours", {{"median", row.ours.median}, {"min", row.ours.min}, {"max", row.ours.max}}},
-         {"peer", nullptr},
-         {"floor", row.floor}});
-    for (const Moment& moment : row.moments)
-      json["rows"].back()["moments"][moment.name] = {moment.first, moment.middle, moment.last};
-  }
+  // One row per line, so that a new measurement changes the lines of what it measured.
   std::ofstream file(path);
-  file << json.dump(1) << '\n';
+  file << R"({"environment":)" << environment.dump() << ",\n"
+       << R"("rows":[)";
+  const char* before = "\n";
+  for (const Row& row : rows_) {
+    nlohmann::ordered_json of_row = {
+        {"case", row.name},
+        {"gpus", row.gpus},
+        {"ranks", row.ranks},
+        {"tokens", row.tokens},
+        {"hidden", row.hidden},
+        {"sms", row.sms},
+        {"unit", "us"},
+        {"ours", {{"median", row.ours.median}, {"min", row.ours.min}, {"max", row.ours.max}}},
+        {"peer", nullptr},
+        {"floor", row.floor}};
+    for (const Moment& moment : row.moments)
+      of_row["moments"][moment.name] = {moment.first, moment.middle, moment.last};
+    file << before << of_row.dump();
+    before = ",\n";
+  }
+  file << "\n]}\n";
   if (!file.flush()) throw std::runtime_error(fmt::format("--output: cannot write {}", path));
   fmt::print("written: {}\n", path);
 }

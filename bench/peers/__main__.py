@@ -14,7 +14,6 @@ Needs GPUs, torch, and tokenyard's package and module on PYTHONPATH.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 from environment import environment
 from page import write_page
+from results_file import write_results
 from scene import Place, SceneError, play
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,10 +79,9 @@ def main() -> int:
             failed = True
         if chosen.out is not None and of_kind:
             facts = environment(chosen.ranks, chosen.commit)
-            text = json.dumps(dict(environment=facts, rows=of_kind), indent=1)
             chosen.out.mkdir(parents=True, exist_ok=True)
             name = f"{place.kind}_peers_{chosen.ranks}_gpus.json"
-            (chosen.out / name).write_text(text + "\n")
+            write_results(chosen.out / name, facts, of_kind)
     return 1 if failed else 0
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from environment import environment
+from results_file import write_results
 from torch_decoder import Decoder, Shape, Weights, random_weights
 
 FIRST_TOKEN = 77
@@ -64,8 +65,7 @@ def main() -> int:
     if chosen.out is not None:
         facts = environment(1, chosen.commit)
         chosen.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(dict(environment=facts, rows=rows), indent=1)
-        (chosen.out / "megakernel_torch.json").write_text(text + "\n")
+        write_results(chosen.out / "megakernel_torch.json", facts, rows)
     return 0
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from figure import Figure
+
 BEGIN, END = "<!-- measured: bench/peers --page -->", "<!-- end of what was measured -->"
 PLOTTED = ("dispatch bf16", "dispatch fp8", "combine bf16", "combine bf16, ordinary y")
 
@@ -106,35 +108,24 @@ def ratio(row: Row) -> str:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Bars of the kernels' times, a group a case, on the smallest number of multiprocessors."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "tokenyard"  # The same figures make the same file.
-    from matplotlib import pyplot
-
+    """Draws the kernels' times as bars, grouped by case, on the smallest number of SMs."""
     fewest = min(row["sms"] for row in rows)
     chosen = [row for row in rows if row["sms"] == fewest and row["case"] in PLOTTED]
-    peers = list(dict.fromkeys(row["peer"]["name"] for row in chosen))
-    figure, axes = pyplot.subplots(figsize=(8, 3.5))
-    width = 0.8 / (len(peers) + 1)
-    for place, contender in enumerate(["Tokenyard", *peers]):
-        heights = [height(chosen, case, contender) for case in PLOTTED]
-        starts = [group + place * width for group in range(len(PLOTTED))]
-        bars = axes.bar(starts, heights, width * 0.95, label=contender)
-        axes.bar_label(bars, fmt="%.0f", fontsize=8)
+    contenders = ["Tokenyard", *dict.fromkeys(row["peer"]["name"] for row in chosen)]
+    heights = {who: [height(chosen, case, who) for case in PLOTTED] for who in contenders}
+    tallest = max(max(of_one) for of_one in heights.values())
+    figure = Figure((0, len(PLOTTED)), tallest, width=800)
+    middles = [(group + 0.5, case) for group, case in enumerate(PLOTTED)]
+    figure.axes(middles, "", f"us, {fewest} SMs (dotted: the wire)")
+    width = 0.8 / len(contenders)
+    for place, contender in enumerate(contenders):
+        for group, tall in enumerate(heights[contender]):
+            figure.bar(group + 0.1 + place * width, width * 0.95, tall, contender)
     for group, case in enumerate(PLOTTED):
         floors = [row["floor"] for row in chosen if row["case"] == case]
         if floors:
-            ends = group - width / 2, group + (len(peers) + 0.5) * width
-            axes.hlines(floors[0], *ends, colors="black", linestyles="dotted")
-    axes.set_xticks([group + len(peers) * width / 2 for group in range(len(PLOTTED))], PLOTTED)
-    axes.set_ylabel(f"us, {fewest} SMs (dotted: the wire)")
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(peers) + 1)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, metadata=dict(Date=None))
-    pyplot.close(figure)
+            figure.dotted((group + 0.1, group + 0.9), floors[0])
+    figure.save(path)
 
 
 def height(rows: list[Row], case: str, contender: str) -> float:

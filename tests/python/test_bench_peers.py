@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,6 @@ def test_ours_passes_the_checks_and_a_wrong_sum_does_not() -> None:
 
 
 def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from page import BEGIN, END, write_page
 
     def row(case: str, ours: float, peer: float, **more: Any) -> dict[str, Any]:
@@ -139,7 +139,9 @@ def test_the_page_is_made_from_the_results(tmp_path: Path) -> None:
     assert "old" not in text
     assert text.startswith("# Kept")
     assert text.endswith("kept too\n")
-    assert (tmp_path / "against_deep_ep.svg").stat().st_size > 1000
+    drawn = (tmp_path / "against_deep_ep.svg").read_text()
+    assert 1000 < len(drawn) < 4000
+    assert {">100</text>", ">250</text>"} <= set(re.findall(r">[^<]*</text>", drawn))
     write_page(tmp_path, tmp_path)
     assert page.read_text() == text
 
@@ -228,3 +230,17 @@ def test_torchs_sequences_find_side_by_side_what_each_finds_alone() -> None:
         torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
         assert together.token.tolist() == [int(decoder.token) for decoder in alone]
     assert together.position.tolist() == [25, 16, 25]
+
+
+def test_results_have_one_row_per_line(tmp_path: Path) -> None:
+    from results_file import write_results
+
+    path = tmp_path / "kept.json"
+    rows = [dict(case="a", ours=dict(median=0.1)), dict(case="b", peer=None)]
+    write_results(path, dict(gpus=2), rows)
+    assert json.loads(path.read_text()) == dict(environment=dict(gpus=2), rows=rows)
+    assert path.read_text().splitlines()[2] == '{"case":"a","ours":{"median":0.1}},'
+    for kept in (ROOT / "bench/results").glob("*.json"):
+        measured = json.loads(kept.read_text())
+        write_results(path, measured["environment"], measured["rows"])
+        assert kept.read_text() == path.read_text(), kept.name

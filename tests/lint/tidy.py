@@ -1,12 +1,12 @@
-"""Style rules that a program can check. Run by ctest; prints file:line and the replacement."""
+"""Checks words, names and lengths in code. Prints file:line and the replacement."""
 
 import pathlib
 import re
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LINES_MAX = 400
+import sources
+
+LINES_HINT = 400
 
 # (what, where it applies, where it is at home, what to do instead)
 BANNED = [
@@ -22,31 +22,38 @@ BANNED = [
     (r"cuMulticast|multimem\.|\bNVLS\b", ("src/", "include/", "bench/", "python/"), (),
      "nothing: multicast is never used"),
     (r"\b(TODO|FIXME|XXX|HACK)\b", ("src/", "include/", "python/", "tests/", "bench/", "examples/"),
-     ("tests/house/",), "an issue, or the thing itself"),
+     ("tests/lint/",), "an issue, or the thing itself"),
 ]  # fmt: skip
 NAMES_BANNED = re.compile(r"(^|_)(utils?|common|helpers?|misc)(_|\.|$)")
-CODE = (".cpp", ".hpp", ".cu", ".py")
+FOLDERS_ALLOWED = ("common",)
+FOREIGN = ("compat/",)  # Its folders have the names that another library gave them.
 
 
-def tracked() -> list[str]:
-    """Every file that git knows or would, outside a checkout every file there is."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+def misnamed(name: str) -> list[str]:
+    """Returns a complaint if the file, or a folder above it, has a name that says nothing."""
+    *folders, file = pathlib.Path(name).parts
+    words = [file]
+    if not name.startswith(FOREIGN):
+        words += [folder for folder in folders if folder not in FOLDERS_ALLOWED]
+    return [
+        f"{name}: {word} names no concept; name the file or folder after its content"
+        for word in words
+        if NAMES_BANNED.search(word)
+    ]
 
 
-def complaints(name: str) -> list[str]:
-    """What is wrong with one file."""
-    found = []
-    if NAMES_BANNED.search(pathlib.Path(name).name):
-        found.append(f"{name}: named after nothing; name the concept")
-    text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
-    lines = text.splitlines()
-    if len(lines) > LINES_MAX:
-        found.append(f"{name}: {len(lines)} lines, over {LINES_MAX}; a concept wants to come out")
-    for number, line in enumerate(lines, 1):
+def long_file(name: str, text: str) -> list[str]:
+    """Returns a note if the file is longer than the hint."""
+    lines = len(text.splitlines())
+    if lines <= LINES_HINT:
+        return []
+    return [f"{name}: {lines} lines, over {LINES_HINT}; is it one concept?"]
+
+
+def complaints(name: str, text: str) -> list[str]:
+    """Returns what is wrong with one file."""
+    found = misnamed(name)
+    for number, line in enumerate(text.splitlines(), 1):
         if len(line) > 100 and not re.search(r"https?://", line):
             found.append(f"{name}:{number}: {len(line)} columns, over 100")
         code = re.sub(r'//.*|#.*|"(\\.|[^"\\])*"', "", line)
@@ -58,15 +65,14 @@ def complaints(name: str) -> list[str]:
 
 
 def main() -> int:
-    """Number of complaints, as an exit status."""
-    names = [name for name in tracked() if name.endswith(CODE)]
-    if not names:
+    """Returns 1 if anything is wrong."""
+    files = sources.texts()
+    if not files:
         print("tidy: no files found: is this a git checkout?")
         return 1
-    found = [complaint for name in names for complaint in complaints(name)]
-    print("\n".join(found))
-    print(f"tidy: {len(names)} files, {len(found)} complaints")
-    return 1 if found else 0
+    notes = [note for name, text in files.items() for note in long_file(name, text)]
+    found = [complaint for name, text in files.items() for complaint in complaints(name, text)]
+    return sources.report("tidy", notes, found, f"{len(files)} files")
 
 
 if __name__ == "__main__":
