@@ -49,12 +49,12 @@ def rank(world: tokenyard.World, tokens: int, hidden: int, calls: int) -> dict[s
     weights = torch.rand(tokens, TOPK, device=device)
     places = world.size * tokens
     received = exchange.dispatch(x, ids, weights, received_tokens_max=places)
-    y, out = exchange.output_buffer(received.route), torch.empty_like(x)
+    y, out = exchange.combine_buffer(received), torch.empty_like(x)
     y.zero_()
     times = {
         "dispatch": lambda: exchange.dispatch(x, ids, weights, received_tokens_max=places),
         "dispatch, route kept": lambda: exchange.dispatch(x, route=received.route),
-        "combine": lambda: exchange.combine(y, received.route, out=out),
+        "combine": lambda: exchange.combine(y, received, out=out),
     }
     results = {name: host_us(world, call, calls) for name, call in times.items()}
     exchange.wait()

@@ -68,7 +68,7 @@ class Throughput:
             )
             return Rows(grouped.x, (received, grouped))
         received = self.dispatch(batch).handle
-        grouped = self._exchange.expand(
+        grouped = self._exchange.group_by_expert(
             received, alignment=ALIGNMENT, clear_padding=False, sms=local_sms(batch.x)
         )
         return Rows(grouped.x, (received, grouped))
@@ -81,7 +81,7 @@ class Throughput:
         ]
 
     def output(self, rows: Rows) -> torch.Tensor:
-        return self._exchange.output_buffer(rows.handle.route)
+        return self._exchange.combine_buffer(rows.handle.route)
 
     def combine(self, y: torch.Tensor, rows: Rows) -> torch.Tensor:
         return self._exchange.combine(y, rows.handle.route, sms=self._sms)
@@ -126,7 +126,7 @@ class LowLatency:
     def combine(
         self, y: torch.Tensor, batch: Batch, handle: Any, hooks: bool, between: Between = nothing
     ) -> torch.Tensor:
-        home = self._exchange.combine(y, batch.topk_weights, handle, return_recv_hook=hooks)
+        home = self._exchange.combine(y, handle, batch.topk_weights, return_recv_hook=hooks)
         if home.hook is not None:
             between()
             home.hook()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tokenyard
-from tokenyard.processes import end_with_parent
+from tokenyard.world import end_with_parent
 
 from .letters import Letters
 from .model import Model, Shape

@@ -103,10 +103,10 @@ def run_rank(
         with report.timed("dispatch", step, compute):
             received = exchange.dispatch(*inputs)
         with report.timed("experts", step, compute):
-            y = exchange.output_buffer(received.route)  # In the arena: combine reads it in place.
+            y = exchange.combine_buffer(received)  # In the arena: combine reads it in place.
             experts.apply(received, y)
         with report.timed("combine", step, compute):
-            out = exchange.combine(y, received.route)
+            out = exchange.combine(y, received)
         report.out[batch] = compute.to_host(out)
         report.chosen[batch] = topk_idx
         report.rows_from += received.rows_from

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -102,7 +103,7 @@ def write_report(path: Path, shape: Shape, reports: list[RankReport], verdict: V
 def write_trace(path: Path, reports: list[RankReport]) -> None:
     """Chrome's trace format, which ui.perfetto.dev opens: a process a rank."""
     start = min(span.begin_s for report in reports for span in report.spans)
-    events: list[dict] = []
+    events: list[dict[str, Any]] = []
     for rank, report in enumerate(reports):
         name = {"name": f"rank {rank}"}
         events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": name})

@@ -85,7 +85,7 @@ class SharedSteps:
         first = self._world.rank * (self._work.experts // self._world.size)
         scales = np.where(here, received.topk_weights * scale_of(received.topk_idx + first), 0)
         y = received.x.astype(np.float32) * scales.sum(1, keepdims=True)
-        out = self._exchange.combine(y.astype(ml_dtypes.bfloat16), received.route)
+        out = self._exchange.combine(y.astype(ml_dtypes.bfloat16), received)
         sums = np.empty_like(state)
         parts = self._world.all_gather(np.asarray(out, np.float32).tobytes(), "the step's sums")
         for rank, part in enumerate(parts):

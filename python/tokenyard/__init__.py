@@ -15,7 +15,7 @@ from _tokenyard import CollectivesCounters, MaskedRank, PeerReach, Topology
 from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
-from .collectives import Collectives
+from .collectives import Collectives, Group, StoreServer, Work
 from .errors import (
     Cancelled,
     Error,
@@ -31,15 +31,18 @@ from .errors import (
     QuorumLost,
     Unsupported,
 )
-from .expert_parallel import ExpertParallel
-from .group import Group
-from .launch import launch
-from .low_latency import LowLatency
-from .low_latency_results import LowLatencyCombined, LowLatencyReceived, RefusedBatch
-from .received import Combined, ExpertRows, Received, Route
-from .store_server import StoreServer
-from .work import Work
-from .world import World
+from .expert_parallel import (
+    Combined,
+    ExpertParallel,
+    ExpertRows,
+    LowLatency,
+    LowLatencyCombined,
+    LowLatencyReceived,
+    Received,
+    RefusedBatch,
+    Route,
+)
+from .world import World, launch
 
 __all__ = [
     "Cancelled",

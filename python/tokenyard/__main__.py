@@ -12,8 +12,8 @@ from typing import Any
 
 import _tokenyard
 
+from .collectives import StoreServer
 from .errors import Error
-from .store_server import StoreServer
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import time
 from exchanging_rank import exchange_once, make, say
 
 import tokenyard
-from tokenyard.processes import end_with_parent
+from tokenyard.world import end_with_parent
 
 VICTIM = 1
 

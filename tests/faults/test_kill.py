@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 PROGRAM = Path(__file__).with_name("exchanging_rank.py")
 SIZE, VICTIM = 4, 2

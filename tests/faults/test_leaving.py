@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from test_kill import Rank, hear, start
 
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 PROGRAM = Path(__file__).with_name("leaving_rank.py")
 SIZE, VICTIM = 3, 1

@@ -43,8 +43,8 @@ class Configuration:
     scale_words: int
     by_columns: bool
     """How scales are received."""
-    as_fp8: str
-    """As dispatch takes it."""
+    cast: str
+    """Rows of a dispatch that casts; empty: as they are."""
     scale_channels: int
     spare: int
     """Places more than rows come, where the host does not wait; -1 where it does."""
@@ -99,7 +99,7 @@ def _experts(rng: np.random.Generator, ranks: int) -> tuple[int, int]:
 
 def _rows(rng: np.random.Generator) -> dict[str, Any]:
     """What is drawn of the rows' formats and layouts."""
-    cast = str(rng.choice(["", "", "", "", "float32", "ue8m0"]))
+    cast = str(rng.choice(["", "", "", "", "fp8", "fp8_ue8m0"]))
     scales = "" if cast else str(rng.choice(["", "", "float32", "int32", "uint8"]))
     dtypes = ["bfloat16", "bfloat16", "float16", "float32", "float8_e4m3fn", "uint8"]
     return dict(
@@ -108,7 +108,7 @@ def _rows(rng: np.random.Generator) -> dict[str, Any]:
         scales=scales,
         scale_words=int(rng.choice([1, 3, 4, 8, 13])),
         by_columns=bool(rng.random() < 0.4) and scales != "uint8",
-        as_fp8=cast,
+        cast=cast,
         scale_channels=int(rng.choice([16, 32])),
         spare=int(rng.choice([-1, -1, -1, 0, 5])),
         alignment=int(rng.choice([0, 0, 0, 1, 8, 32])),
@@ -140,7 +140,7 @@ def input_of(given: Configuration, rank: int, call: int = 0) -> Input:
     topk_idx = _choices(given, rng, tokens)
     topk_weights = rng.random((tokens, given.topk), np.float32)
     rng = np.random.default_rng((given.seed, rank, 2, call))
-    if given.as_fp8:
+    if given.cast:
         scale = np.exp(rng.normal(0, 3, (tokens, 1)))
         x = (rng.standard_normal((tokens, given.hidden)) * scale).astype(ml_dtypes.bfloat16)
     else:

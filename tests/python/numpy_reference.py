@@ -113,7 +113,7 @@ def cast(x: np.ndarray, kind: str, channels: int) -> tuple[np.ndarray, np.ndarra
     largest = np.maximum(np.abs(groups).max(axis=2), np.float32(1e-4))
     scale = largest / np.float32(448)
     factor = np.float32(448) / largest
-    if kind == "ue8m0":
+    if kind == "fp8_ue8m0":
         exponents = np.ceil(np.log2(scale.astype(np.float64))).astype(np.int64)
         factor = (1 / np.exp2(exponents)).astype(np.float32)
         padded = np.zeros((len(x), -(-exponents.shape[1] // 4) * 4), np.uint8)

@@ -114,7 +114,7 @@ def make_exchanges(say: Any, rank: int, size: int, low_latency: bool) -> None:
                 sizes = dict(experts=4, hidden=64, topk=2, tokens_max=8)
                 exchange = tokenyard.LowLatency(world, **sizes)
                 got = exchange.dispatch(x, topk_idx, rows="bf16")
-                home = exchange.combine(got.x, weights, got)
+                home = exchange.combine(got.x, got, weights)
                 exchange.wait()
                 assert (home.x == x).all()
                 exchange.close()

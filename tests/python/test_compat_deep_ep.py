@@ -30,7 +30,7 @@ from deep_ep_batch import (
 from programs import assert_beside_the_real_one_it_stops, run_python
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 if torch is not None:
     import deep_ep

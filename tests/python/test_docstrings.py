@@ -3,56 +3,39 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 from pathlib import Path
-from types import ModuleType
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tokenyard
-from tokenyard import (
-    arrays,
-    buffers,
-    collectives,
-    errors,
-    expert_parallel,
-    group,
-    launch,
-    low_latency,
-    megakernel,
-    rendezvous,
-    sizes,
-    store_server,
-    task_graph,
-    work,
-    world,
-)
+from tokenyard import launch
 
-MODULES = {
-    "arrays": arrays,
-    "buffers": buffers,
-    "collectives": collectives,
-    "errors": errors,
-    "expert_parallel": expert_parallel,
-    "group": group,
-    "low_latency": low_latency,
-    "megakernel": megakernel,
-    "rendezvous": rendezvous,
-    "sizes": sizes,
-    "store_server": store_server,
-    "task_graph": task_graph,
-    "work": work,
-    "world": world,
-    "launch": inspect.getmodule(launch),
-}
+MODULES = [
+    "arrays",
+    "collectives.buffers",
+    "collectives.group",
+    "collectives.job",
+    "collectives.store_server",
+    "collectives.work",
+    "errors",
+    "expert_parallel.low_latency",
+    "expert_parallel.throughput",
+    "megakernel.megakernel",
+    "megakernel.task_graph",
+    "sizes",
+    "world.launch",
+    "world.rendezvous",
+    "world.world",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_run(name: str, tmp_path: Path) -> None:
-    module = MODULES[name]
-    assert isinstance(module, ModuleType)
+    module = importlib.import_module(f"tokenyard.{name}")
     store = f"file:{tmp_path}"
     names = dict(tokenyard=tokenyard, np=np, ml_dtypes=ml_dtypes, store=store)
     result = doctest.testmod(module, extraglobs=names)
@@ -83,3 +66,12 @@ def test_arrays_are_documented_with_shape_and_dtype(method: str) -> None:
     text = inspect.getdoc(getattr(tokenyard.ExpertParallel, method)) or ""
     for word in ("hidden] bfloat16", "float32", "Raises:", "PeerTimeout"):
         assert word in text
+
+
+@pytest.mark.parametrize("name", ["collectives", "expert_parallel", "megakernel", "world"])
+def test_completion_offers_public_names_only(name: str) -> None:
+    package = importlib.import_module(f"tokenyard.{name}")
+    assert dir(package) == sorted(package.__all__)
+    for public in package.__all__:
+        assert not public.startswith("_")
+        assert hasattr(package, public)

@@ -92,7 +92,7 @@ def test_low_latency_calls_keep_their_order_on_any_stream() -> None:
                 rows = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=True)
                 torch.cuda._sleep(20_000_000)
             rows.hook()
-            home = exchange.combine(rows.x, weights, rows)
+            home = exchange.combine(rows.x, rows, weights)
             with torch.cuda.stream(communication):
                 exchange.write_mask(mask)
                 finished = communication.record_event()

@@ -39,7 +39,7 @@ def test_rows_come_and_go_in_their_dtype(dtype: Any) -> None:
         received = exchange.dispatch(x, *choices(world.rank))
         assert received.x.dtype == dtype
         assert received.scales is None
-        buffer = exchange.output_buffer(received.route, np.dtype(dtype).name)
+        buffer = exchange.combine_buffer(received.route, np.dtype(dtype).name)
         assert buffer.dtype == dtype
         buffer[:] = received.x
         home = exchange.combine(buffer, received.route, bias=(x, x))
@@ -76,7 +76,7 @@ def test_rows_by_expert_and_home() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         received = exchange.dispatch(values(world.rank), *choices(world.rank))
-        rows = exchange.expand(received, alignment=4)
+        rows = exchange.group_by_expert(received, alignment=4)
         assert rows.first_rows == rows.offsets.tolist()
         assert all(first % 4 == 0 for first in rows.first_rows)
         assert (rows.x[rows.row_of < 0] == 0).all()
@@ -93,14 +93,14 @@ def test_padding_may_stay_as_it_is() -> None:
         exchange = make(world)
         x, given = values(world.rank), choices(world.rank)
         received = exchange.dispatch(x, *given)
-        cleared = exchange.expand(received, alignment=4)
+        cleared = exchange.group_by_expert(received, alignment=4)
         own = cleared.row_of >= 0
         assert not own.all()
-        rows = exchange.expand(received, alignment=4, clear_padding=False)
+        rows = exchange.group_by_expert(received, alignment=4, clear_padding=False)
         _, at_once = exchange.dispatch_by_expert(x, *given, alignment=4, clear_padding=False)
         for left in (rows, at_once):
             assert (left.x[own] == cleared.x[own]).all()
-            for name in ("offsets", "row_of", "weights", "slots"):
+            for name in ("offsets", "row_of", "weights", "row_of_choice"):
                 assert (getattr(left, name) == getattr(cleared, name)).all()
 
     tokenyard.launch(layer, ranks=2)
@@ -110,10 +110,10 @@ def test_rows_grouped_as_they_come_are_those_grouped_after() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         x, given = values(world.rank), choices(world.rank)
-        after = exchange.expand(exchange.dispatch(x, *given), alignment=4)
+        after = exchange.group_by_expert(exchange.dispatch(x, *given), alignment=4)
         received, rows = exchange.dispatch_by_expert(x, *given, alignment=4)
         assert rows.first_rows == after.first_rows
-        for name in ("x", "offsets", "row_of", "weights", "slots"):
+        for name in ("x", "offsets", "row_of", "weights", "row_of_choice"):
             assert (getattr(rows, name) == getattr(after, name)).all()
         with pytest.raises(tokenyard.InvalidArgument, match="ExpertRows"):
             _ = received.x
@@ -162,7 +162,7 @@ def test_experts_live_where_they_are_placed() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world)
         # Four experts: 0 and 1 twice, rank 1 holds one place more than rank 0.
-        exchange.place([0, 2, 1, -1, 3, 0, 1, -1])
+        exchange.set_expert_map([0, 2, 1, -1, 3, 0, 1, -1])
         topk_idx = np.tile([0, 3], (TOKENS, 1))
         weights = np.ones((TOKENS, TOPK), np.float32)
         received = exchange.dispatch(values(world.rank), topk_idx, weights)
@@ -300,8 +300,8 @@ def test_the_number_of_multiprocessors_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "argument"),
     [
-        ({"as_fp8": "fp4"}, "as_fp8"),
-        ({"as_fp8": "float32", "scale_channels": 24}, "scale_channels"),
+        ({"rows": "fp4"}, "rows"),
+        ({"rows": "fp8", "scale_channels": 24}, "scale_channels"),
         ({"scales": np.zeros((TOKENS, 3), np.uint8)}, "scales"),
         ({"scales": np.zeros((TOKENS + 1, 3), np.float32)}, "scales"),
         ({"scales": np.zeros((TOKENS, 3), np.float64)}, "scales"),

@@ -60,7 +60,7 @@ def test_results_are_views_of_the_arena_and_nothing_is_copied() -> None:
         exchange = make(world)
         received = exchange.dispatch(*inputs(world.rank))
         assert not received.x.flags.owndata
-        buffer = exchange.output_buffer(received.route)
+        buffer = exchange.combine_buffer(received)
         assert not buffer.flags.owndata
         buffer[:] = received.x
         again = np.zeros((TOKENS, HIDDEN), ml_dtypes.bfloat16)
@@ -338,7 +338,7 @@ def test_experts_that_the_ranks_do_not_divide(experts: int, ranks: int) -> None:
         counts = np.bincount(everybody[:, 0], minlength=experts)
         assert received.tokens_per_expert == [ranks * counts[expert] for expert in mine]
         assert np.array_equal(exchange.combine(received.x, received.route), x)
-        rows = exchange.expand(received, alignment=4)
+        rows = exchange.group_by_expert(received, alignment=4)
         assert len(rows.offsets) == len(mine) + 1
         home = exchange.combine(rows.x, received.route, by_expert=rows, weighted=True)
         assert np.array_equal(home, x)

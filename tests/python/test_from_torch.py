@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tokenyard
-from tokenyard import rendezvous
+from tokenyard.world import rendezvous
 
 RANKS = 3
 SOON_S = 20

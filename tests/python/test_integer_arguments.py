@@ -80,7 +80,7 @@ def exchange(method: str) -> Callable[..., Any]:
 
 
 def combine(ranks: Ranks, /, **wrong: Any) -> Any:
-    return ranks.exchange.combine(ranks.received.x, ranks.received.route, **wrong)
+    return ranks.exchange.combine(ranks.received.x, ranks.received, **wrong)
 
 
 def group(method: str, *given: Any) -> Callable[..., Any]:
@@ -89,11 +89,11 @@ def group(method: str, *given: Any) -> Callable[..., Any]:
 
 def serving_combine(ranks: Ranks, /, **wrong: Any) -> Any:
     rows = ranks.serving.dispatch(ranks.rows["x"], ranks.rows["topk_idx"], rows="bf16")
-    return ranks.serving.combine(rows.x, ranks.rows["topk_weights"], rows, **wrong)
+    return ranks.serving.combine(rows.x, rows, ranks.rows["topk_weights"], **wrong)
 
 
-def memory(ranks: Ranks, /, **wrong: Any) -> Any:
-    return tokenyard.LowLatency.memory(**(SHAPE | dict(ranks=1) | wrong))
+def memory(kind: Any) -> Callable[..., Any]:
+    return lambda ranks, /, **wrong: kind.memory(**(SHAPE | dict(ranks=1) | wrong))
 
 
 def made(kind: Any) -> Callable[..., Any]:
@@ -129,8 +129,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         exchange("dispatch_by_expert"),
         ("alignment", "rows_max", "scale_channels", "received_tokens_max", "sms"),
     ),
-    "ExpertParallel.expand": (
-        lambda ranks, /, **wrong: ranks.exchange.expand(ranks.received, **wrong),
+    "ExpertParallel.group_by_expert": (
+        lambda ranks, /, **wrong: ranks.exchange.group_by_expert(ranks.received, **wrong),
         ("alignment", "rows_max", "sms"),
     ),
     "ExpertParallel.combine": (combine, ("sms", "local_sms")),
@@ -140,8 +140,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         ),
         ("tokens", "rows_received", "row_bytes", "scale_words"),
     ),
-    "ExpertParallel.place": (
-        lambda ranks, /, **wrong: ranks.exchange.place(**wrong),
+    "ExpertParallel.set_expert_map": (
+        lambda ranks, /, **wrong: ranks.exchange.set_expert_map(**wrong),
         ("expert_at",),
     ),
     "LowLatency.__init__": (made(tokenyard.LowLatency), (*SIZES, "sms")),
@@ -152,7 +152,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
         ("sms",),
     ),
     "LowLatency.combine": (serving_combine, ("sms",)),
-    "LowLatency.memory": (memory, (*SIZES, "ranks")),
+    "LowLatency.memory": (memory(tokenyard.LowLatency), (*SIZES, "ranks")),
     "LowLatency.restart": (lambda ranks, /, **wrong: ranks.serving.restart(**wrong), ("epoch",)),
     "LowLatency.update_mask": (
         lambda ranks, /, **wrong: ranks.serving.update_mask(masked=True, **wrong),
@@ -185,9 +185,9 @@ MEANT = {
     ("World.connect", "local_rank"),
 }
 """May be None."""
-LISTS = ("Collectives.group", "ExpertParallel.place", "World.rebuild", "World.replace")
+LISTS = ("Collectives.group", "ExpertParallel.set_expert_map", "World.rebuild", "World.replace")
 """Of ranks or experts, each of which is checked."""
-FROM_MINUS_ONE = ("ExpertParallel.place",)
+FROM_MINUS_ONE = ("ExpertParallel.set_expert_map",)
 
 
 @pytest.fixture

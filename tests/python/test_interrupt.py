@@ -109,7 +109,7 @@ def test_a_launch_ends(tmp_path: Path, mode: str, kind: str) -> None:
 
 
 def test_a_wait_of_the_main_thread_ends(tmp_path: Path) -> None:
-    from tokenyard.rendezvous import HeldPort
+    from tokenyard.world.rendezvous import HeldPort
 
     port = HeldPort()
     process = start(tmp_path, "main", "", port.number)

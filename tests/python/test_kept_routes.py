@@ -96,7 +96,7 @@ def test_rows_by_expert_that_are_forgotten() -> None:
         # Of more calls than there would be room for.
         for _ in range(2 * (2 << 20) // (16 * 4096 * 2)):
             received = exchange.dispatch(x, ids, weights)
-            rows = exchange.expand(received, alignment=8)
+            rows = exchange.group_by_expert(received, alignment=8)
             seen = rows.x
             rows.forget_rows()
             kept.append((received.route, rows))

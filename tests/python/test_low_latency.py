@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tokenyard
+from tokenyard.expert_parallel.row_formats import LOW_LATENCY_ROWS as ROWS
 
 HIDDEN, TOPK, TOKENS = 64, 2, 6
 SIZES = dict(experts=4, hidden=HIDDEN, topk=TOPK, tokens_max=8)
@@ -33,7 +34,7 @@ def there_and_back(
     got = exchange.dispatch(x, topk_idx, rows="bf16", topk_weights=told, **call)
     if got.hook is not None:
         got.hook()
-    home = exchange.combine(got.x, None if early else weights, got, **call)
+    home = exchange.combine(got.x, got, None if early else weights, **call)
     if home.hook is not None:
         home.hook()
     exchange.wait()
@@ -66,9 +67,9 @@ def test_two_batches_overlap_on_one_exchange() -> None:
         first = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=True)
         second = exchange.dispatch(other, other_idx, rows="bf16", return_recv_hook=True)
         first.hook()
-        first_home = exchange.combine(first.x, weights, first, return_recv_hook=True)
+        first_home = exchange.combine(first.x, first, weights, return_recv_hook=True)
         second.hook()
-        second_home = exchange.combine(second.x, weights, second, return_recv_hook=True)
+        second_home = exchange.combine(second.x, second, weights, return_recv_hook=True)
         first_home.hook()
         second_home.hook()
         exchange.wait()
@@ -104,7 +105,7 @@ def test_logarithms_come_home_within_their_error() -> None:
         exchange = tokenyard.LowLatency(world, **SIZES)
         x, topk_idx, weights = given(world.rank)
         got = exchange.dispatch(x, topk_idx, rows="bf16")
-        home = exchange.combine(got.x, weights, got, use_logfmt=True)
+        home = exchange.combine(got.x, got, weights, use_logfmt=True)
         exchange.wait()
         error = np.abs(home.x.astype(np.float32) - x.astype(np.float32))
         return bool((error <= 0.03 * np.abs(x.astype(np.float32))).all())
@@ -130,7 +131,7 @@ def test_statistics_add_up() -> None:
         exchange.wait()
         if late:
             time.sleep(0.1)
-        exchange.combine(got.x, given(0)[2], got, waited_cycles=waited)
+        exchange.combine(got.x, got, given(0)[2], waited_cycles=waited)
         exchange.wait()
         assert waited[world.rank] == 0
         assert late or waited[0] > 0
@@ -146,7 +147,7 @@ def test_a_masked_rank_is_named_and_what_it_lacks_counted() -> None:
         x, topk_idx, weights = given(world.rank)
         alone = [rank == world.rank for rank in range(2)]
         got = exchange.dispatch(x, topk_idx, rows="bf16", active_ranks=alone)
-        home = exchange.combine(got.x, weights, got)
+        home = exchange.combine(got.x, got, weights)
         exchange.wait()
         elsewhere = (topk_idx // 2 != world.rank).sum(axis=1)
         assert home.lost.tolist() == elsewhere.tolist()
@@ -176,7 +177,7 @@ def test_a_rank_that_stays_away_is_named_with_what_was_awaited() -> None:
             return
         x, topk_idx, weights = given(world.rank)
         got = exchange.dispatch(x, topk_idx, rows="bf16", timeout=0.2)
-        home = exchange.combine(got.x, weights, got)
+        home = exchange.combine(got.x, got, weights)
         exchange.wait()
         (masked,) = exchange.masked()
         assert (masked.rank, masked.why) == (1, "timeout")
@@ -201,7 +202,7 @@ def bits(*values: float) -> np.ndarray:
     return np.array(values, np.float32).astype(ml_dtypes.bfloat16)
 
 
-@pytest.mark.parametrize("rows", tokenyard.low_latency.ROWS)
+@pytest.mark.parametrize("rows", ROWS)
 def test_what_is_no_number_arrives_as_such(rows: str) -> None:
     """And nothing of it is taken for staging to which nothing has come: that is all ones."""
 
@@ -227,7 +228,7 @@ def test_what_is_no_number_arrives_as_such(rows: str) -> None:
         y[0, 1].view(np.uint16)[:] = 0xFFFF
         y[0, 2, 5] = -np.inf
         weights = np.array([[-2], [1], [1], [np.nan]], np.float32)
-        home = exchange.combine(y, weights, got, timeout=5)
+        home = exchange.combine(y, got, weights, timeout=5)
         exchange.wait()
         assert (home.x[0] == bits(-2)).all()
         assert np.isnan(home.x[1].astype(np.float32)).all()
@@ -270,7 +271,7 @@ def test_weights_of_no_expert_count_for_nothing() -> None:
         topk_idx[::2, 1] = -1
         weights[::2, 1] = np.nan
         got = exchange.dispatch(x, topk_idx, rows="bf16")
-        home = exchange.combine(got.x, weights, got)
+        home = exchange.combine(got.x, got, weights)
         exchange.wait()
         picks = (topk_idx >= 0).sum(axis=1, keepdims=True).astype(np.float32)
         assert (home.x.astype(np.float32) == x.astype(np.float32) * picks / 2).all()
@@ -301,15 +302,15 @@ def test_arguments_are_named() -> None:
         refused(exchange.dispatch, x, topk_idx, rows="fp8", scales=weights)
         refused(exchange.dispatch, x, topk_idx, active_ranks=[])
         refused(exchange.dispatch, x, topk_idx, timeout=0)
-        refused(exchange.combine, got.x[:1], weights, got)
-        refused(exchange.combine, got.x, weights[:2], got)
-        refused(exchange.combine, got.x, weights, "got")
-        refused(exchange.combine, got.x, None, got)
-        exchange.combine(got.x, weights, got)
-        refused(exchange.combine, got.x, weights, got)
+        refused(exchange.combine, got.x[:1], got, weights)
+        refused(exchange.combine, got.x, got, weights[:2])
+        refused(exchange.combine, got.x, "got", weights)
+        refused(exchange.combine, got.x, got, None)
+        exchange.combine(got.x, got, weights)
+        refused(exchange.combine, got.x, got, weights)
         refused(exchange.dispatch, x, topk_idx, rows="bf16", topk_weights=weights[:2])
         got = exchange.dispatch(x, topk_idx, rows="bf16", topk_weights=weights)
-        refused(exchange.combine, got.x, weights, got)
+        refused(exchange.combine, got.x, got, weights)
         return named
 
     names = ["rows", "x", "x", "topk_idx", "x", "active_ranks", "timeout"]
@@ -343,7 +344,7 @@ def test_tensors_come_back_as_tensors() -> None:
         assert got.scales.dtype == torch.float32
         del got
         got = exchange.dispatch(tensor, idx, rows="bf16")
-        home = exchange.combine(got.x, torch.from_numpy(weights), got)
+        home = exchange.combine(got.x, got, torch.from_numpy(weights))
         exchange.wait()
         return bool((home.x == tensor).all())
 

@@ -27,7 +27,7 @@ def test_hooks_keep_what_they_write() -> None:
         waited = np.zeros(2, np.int64)
         written = [weakref.ref(waited)]
         y = exchange.combine_buffer(got)
-        home = exchange.combine(y, weights, got, waited_cycles=waited, return_recv_hook=True)
+        home = exchange.combine(y, got, weights, waited_cycles=waited, return_recv_hook=True)
         del waited
         assert written[0]() is not None
         home.hook()
@@ -76,7 +76,7 @@ def test_batches_under_way_end_with_a_restart() -> None:
         world.barrier("all have restarted")
         ended = "a batch that ended when ranks were unmasked or calls restarted"
         with pytest.raises(tokenyard.InvalidArgument, match=ended):
-            exchange.combine(got.x, weights, got)
+            exchange.combine(got.x, got, weights)
         with pytest.raises(tokenyard.InvalidArgument, match=ended):
             sent.hook()
         return there_and_back(exchange, world.rank, 2)

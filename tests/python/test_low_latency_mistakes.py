@@ -28,7 +28,7 @@ def given(rank: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def next_batch_is_right(exchange: tokenyard.LowLatency, rank: int) -> bool:
     x, topk_idx, weights = given(rank, seed=2)
     got = exchange.dispatch(x, topk_idx, rows="bf16")
-    home = exchange.combine(got.x, weights, got)
+    home = exchange.combine(got.x, got, weights)
     exchange.wait()
     return bool((home.x == x).all()) and not home.lost.any() and exchange.masked() == []
 
@@ -62,7 +62,7 @@ def test_one_bad_id_is_missing_and_nothing_else(hooks: bool) -> None:
         got = exchange.dispatch(x, topk_idx, rows="bf16", return_recv_hook=hooks)
         if hooks:
             got.hook()
-        home = exchange.combine(got.x, weights, got, return_recv_hook=hooks)
+        home = exchange.combine(got.x, got, weights, return_recv_hook=hooks)
         heard = hear(exchange, home.hook)
         assert len(heard) == wrong
         for error in heard:
@@ -106,7 +106,7 @@ def test_a_refused_rank_takes_part_without_tokens(name: str, hooks: bool) -> Non
             got = exchange.dispatch(**arguments)
         if hooks:
             got.hook()
-        home = exchange.combine(got.x, weights, got, return_recv_hook=hooks)
+        home = exchange.combine(got.x, got, weights, return_recv_hook=hooks)
         assert hear(exchange, home.hook) == []
         assert (got.ranges[:, WRONG, 1] == 0).all()
         assert (home.x == x).all()
@@ -134,7 +134,7 @@ def test_a_rank_that_differs_is_named_on_every_rank(what: str) -> None:
         rows = "fp8" if odd and what == "rows" else "bf16"
         got = exchange.dispatch(x, topk_idx, rows=rows)
         y = got.x if rows == "bf16" else np.zeros(got.x.shape, BF16)
-        home = exchange.combine(y, weights, got, use_logfmt=odd and what == "use_logfmt")
+        home = exchange.combine(y, got, weights, use_logfmt=odd and what == "use_logfmt")
         heard = hear(exchange)
         others = {0, 2} if odd else {WRONG}
         assert {error.rank for error in heard} == others

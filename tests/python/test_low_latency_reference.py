@@ -183,8 +183,8 @@ class Batch:
                 y[local, slot] = expert_row(config, expert, int(source), int(token))
         self.home = self.exchange.combine(
             y,
-            self.late,
             got,
+            self.late,
             use_logfmt=config.logfmt,
             sms=config.combine_sms,
             active_ranks=self.active,

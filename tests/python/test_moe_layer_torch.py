@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch

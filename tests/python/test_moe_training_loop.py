@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch

@@ -58,7 +58,7 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
     # Rows by expert are made of scales that lie by rows.
     by_columns = given.by_columns and not given.alignment
     how = dict(
-        scales_by_columns=by_columns, as_fp8=given.as_fp8, scale_channels=given.scale_channels
+        scales_by_columns=by_columns, rows=given.cast or None, scale_channels=given.scale_channels
     )
     places = 0 if given.spare < 0 else max(1, rows + given.spare)
     got = exchange.dispatch(
@@ -89,7 +89,7 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
     results = len(got.x)
     if given.alignment:
         bound = rows * given.topk + given.experts * given.alignment
-        rows_by_expert = exchange.expand(
+        rows_by_expert = exchange.group_by_expert(
             got,
             alignment=given.alignment,
             rows_max=bound if places else 0,
@@ -102,14 +102,14 @@ def run(world: tokenyard.World, given: Configuration, rows: int) -> Outcome:
         results = len(rows_by_expert.x)
     y = y_of(given, world.rank, results)
     if given.seed % 2 and not given.alignment:  # Half from the arena, half copied by combine.
-        buffer = exchange.output_buffer(got.route, given.y_dtype)
+        buffer = exchange.combine_buffer(got, given.y_dtype)
         buffer[:] = y
         y = buffer
     home = exchange.combine(
         y,
         got.route,
         got.topk_weights if given.weights else None,
-        np.empty((given.tokens[world.rank], given.hidden), y.dtype),
+        out=np.empty((given.tokens[world.rank], given.hidden), y.dtype),
         bias=biases_of(given, world.rank),
         rank_order=order_of(given, world.rank),
         by_expert=rows_by_expert,
@@ -129,8 +129,8 @@ def run_batch(
 def travelled(given: Configuration, call: int = 0) -> list[Expected]:
     """By receiving rank; rows as they travel, cast if so asked."""
     inputs = [input_of(given, rank, call) for rank in range(given.ranks)]
-    if given.as_fp8:
-        pairs = [cast(mine.x, given.as_fp8, given.scale_channels) for mine in inputs]
+    if given.cast:
+        pairs = [cast(mine.x, given.cast, given.scale_channels) for mine in inputs]
         inputs = [
             replace(mine, x=x, scales=scales)
             for mine, (x, scales) in zip(inputs, pairs, strict=True)

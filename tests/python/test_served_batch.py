@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError:
     torch = None  # Skipped test by test: a file without any would count as a failure.
 else:
-    from tokenyard.served_batch import moved, on_stream_of_call
+    from tokenyard.compat.served_batch import moved, on_stream_of_call
 
 pytestmark = pytest.mark.skipif(torch is None, reason="needs torch")
 

@@ -9,7 +9,7 @@ import pytest
 from programs import torchrun
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 try:
     import torch
@@ -48,7 +48,7 @@ def test_tensors_come_back_as_tensors_and_equal_numpys() -> None:
         assert isinstance(received.x, torch.Tensor)
         assert received.x.dtype == torch.bfloat16
         assert received.topk_idx.dtype == torch.int32
-        buffer = exchange.output_buffer(received.route)
+        buffer = exchange.combine_buffer(received)
         buffer.copy_(received.x)
         home = exchange.combine(buffer, received.route, received.topk_weights)
         assert isinstance(home, tokenyard.Combined)

@@ -15,7 +15,7 @@ from ranks import results_of
 from torch_ranks import dist, needs_torch, torch
 
 import tokenyard
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 pytestmark = needs_torch
 

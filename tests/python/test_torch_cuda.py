@@ -45,7 +45,7 @@ def test_there_and_back(ranks: int) -> None:
             received = exchange.dispatch(x, topk_idx, topk_weights)
             assert received.x.device == x.device
             assert received.x.dtype == torch.bfloat16
-            buffer = exchange.output_buffer(received.route)
+            buffer = exchange.combine_buffer(received)
             buffer.copy_(received.x)
             home = exchange.combine(buffer, received.route, received.topk_weights)
             assert isinstance(home, tokenyard.Combined)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_ranks import needs_torch
 
-from tokenyard.rendezvous import HeldPort
+from tokenyard.world.rendezvous import HeldPort
 
 pytestmark = needs_torch
 

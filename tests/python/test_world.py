@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import tokenyard
-from tokenyard.world import RELEASED_ARENA_BYTES
+from tokenyard.world.world import RELEASED_ARENA_BYTES
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])

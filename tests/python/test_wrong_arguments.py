@@ -42,13 +42,16 @@ class Case:
 
     def combine(self, y: Any = None, **options: Any) -> Any:
         given = self.received.x if y is None else y
-        return self.exchange.combine(given, self.received.route, **options)
+        return self.exchange.combine(given, self.received, **options)
 
     def dispatch(self, by_expert: bool = False, **changes: Any) -> Any:
         given = dict(x=self.x, topk_idx=self.ids, topk_weights=self.weights) | changes
         if by_expert:
             return self.exchange.dispatch_by_expert(**given)
         return self.exchange.dispatch(**given)
+
+    def place(self, expert_at: Any) -> None:
+        self.exchange.set_expert_map(expert_at)
 
     def combine_over_itself(self) -> Any:
         """Rows are read, here and by peers, while sums are written."""
@@ -63,13 +66,16 @@ CALLS: dict[str, tuple[Callable[[Case], Any], str]] = {
         lambda case: case.dispatch(topk_weights=swapped(case.weights)),
         "topk_weights",
     ),
-    "an unhashable cast": (lambda case: case.dispatch(as_fp8=["ue8m0"]), "as_fp8"),
+    "an unhashable cast": (lambda case: case.dispatch(rows=["fp8"]), "rows"),
     "out read-only": (lambda case: case.combine(out=read_only(TOKENS, HIDDEN)), "out"),
     "out over y": (lambda case: case.combine_over_itself(), "out"),
     "by_expert of another kind": (lambda case: case.combine(by_expert=case.received), "by_expert"),
-    "expand of another kind": (lambda case: case.exchange.expand(case.received.x), "received"),
+    "grouping of another kind": (
+        lambda case: case.exchange.group_by_expert(case.received.x),
+        "received",
+    ),
     "an alignment past all numbers": (
-        lambda case: case.exchange.expand(case.received, alignment=1 << 31),
+        lambda case: case.exchange.group_by_expert(case.received, alignment=1 << 31),
         "alignment",
     ),
     "an alignment past all numbers, as they come": (
@@ -79,12 +85,18 @@ CALLS: dict[str, tuple[Callable[[Case], Any], str]] = {
         "alignment",
     ),
     "places past all numbers": (
-        lambda case: case.exchange.expand(case.received, rows_max=1 << 31),
+        lambda case: case.exchange.group_by_expert(case.received, rows_max=1 << 31),
         "rows_max",
     ),
-    "a place that is text": (lambda case: case.exchange.place(["a"] * EXPERTS), "expert_at"),
-    "a place too large": (lambda case: case.exchange.place([EXPERTS] * EXPERTS), "expert_at"),
-    "a place below -1": (lambda case: case.exchange.place([-2] * EXPERTS), "expert_at"),
+    "a place that is text": (
+        lambda case: case.exchange.set_expert_map(["a"] * EXPERTS),
+        "expert_at",
+    ),
+    "a place too large": (
+        lambda case: case.exchange.set_expert_map([EXPERTS] * EXPERTS),
+        "expert_at",
+    ),
+    "a place below -1": (lambda case: case.place([-2] * EXPERTS), "expert_at"),
 }
 
 
@@ -114,15 +126,15 @@ def test_results_that_differ_between_ranks_are_called_y() -> None:
 
 
 DIFFERENT_ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "as_fp8 and none": (dict(), dict(as_fp8=True, scale_channels=64), "x"),
+    "a cast and none": (dict(), dict(rows="fp8", scale_channels=64), "x"),
     "two casts to as many words": (
-        dict(as_fp8=True, scale_channels=64),
-        dict(as_fp8="ue8m0", scale_channels=32),
+        dict(rows="fp8", scale_channels=64),
+        dict(rows="fp8_ue8m0", scale_channels=32),
         "scales",
     ),
     "two casts of other channels": (
-        dict(as_fp8="ue8m0", scale_channels=64),
-        dict(as_fp8="ue8m0", scale_channels=32),
+        dict(rows="fp8_ue8m0", scale_channels=64),
+        dict(rows="fp8_ue8m0", scale_channels=32),
         "scales",
     ),
     "rows of another dtype": (dict(), dict(x=np.ones((TOKENS, HIDDEN), np.float16)), "x"),
@@ -164,7 +176,7 @@ def test_results_of_another_dtype_than_the_rows_are_refused_unless_out_has_it() 
         assert (out == 2).all()
         # Rows that nobody adds up say nothing of their results.
         for dtype in (np.float32, np.float16, BF16):
-            received = case.dispatch(as_fp8=True, scale_channels=64)
+            received = case.dispatch(rows="fp8", scale_channels=64)
             y = np.ones((received.route.rows_received, HIDDEN), dtype)
             assert case.exchange.combine(y, received.route).dtype == dtype
 
@@ -172,29 +184,29 @@ def test_results_of_another_dtype_than_the_rows_are_refused_unless_out_has_it() 
 
 
 LOW_LATENCY: dict[str, tuple[Callable[..., Any], str]] = {
-    "out over y": (lambda e, y, w, rows: e.combine(y, w, rows, out=y[0, :TOKENS]), "out"),
+    "out over y": (lambda e, y, w, rows: e.combine(y, rows, w, out=y[0, :TOKENS]), "out"),
     "out read-only": (
-        lambda e, y, w, rows: e.combine(y, w, rows, out=read_only(TOKENS, HIDDEN)),
+        lambda e, y, w, rows: e.combine(y, rows, w, out=read_only(TOKENS, HIDDEN)),
         "out",
     ),
     "cycles read-only": (
-        lambda e, y, w, rows: e.combine(y, w, rows, waited_cycles=read_only(1, dtype=np.int64)),
+        lambda e, y, w, rows: e.combine(y, rows, w, waited_cycles=read_only(1, dtype=np.int64)),
         "waited_cycles",
     ),
-    "timeout": (lambda e, y, w, rows: e.combine(y, w, rows, timeout="soon"), "timeout"),
-    "results of another dtype": (lambda e, y, w, rows: e.combine(y.astype(float), w, rows), "y"),
-    "results of one expert": (lambda e, y, w, rows: e.combine(y[:1], w, rows), "y"),
-    "results upside down": (lambda e, y, w, rows: e.combine(y[:, ::-1], w, rows), "y"),
+    "timeout": (lambda e, y, w, rows: e.combine(y, rows, w, timeout="soon"), "timeout"),
+    "results of another dtype": (lambda e, y, w, rows: e.combine(y.astype(float), rows, w), "y"),
+    "results of one expert": (lambda e, y, w, rows: e.combine(y[:1], rows, w), "y"),
+    "results upside down": (lambda e, y, w, rows: e.combine(y[:, ::-1], rows, w), "y"),
     "weights in double": (
-        lambda e, y, w, rows: e.combine(y, w.astype(float), rows),
+        lambda e, y, w, rows: e.combine(y, rows, w.astype(float)),
         "topk_weights",
     ),
     "a weight a token": (
-        lambda e, y, w, rows: e.combine(y, w[:, :1].copy(), rows),
+        lambda e, y, w, rows: e.combine(y, rows, w[:, :1].copy()),
         "topk_weights",
     ),
     "out in FP32": (
-        lambda e, y, w, rows: e.combine(y, w, rows, out=np.zeros((TOKENS, HIDDEN), np.float32)),
+        lambda e, y, w, rows: e.combine(y, rows, w, out=np.zeros((TOKENS, HIDDEN), np.float32)),
         "out",
     ),
     "a mask for two": (lambda e, y, w, rows: e.write_mask(np.zeros(2, np.int32)), "out"),
@@ -276,7 +288,7 @@ def test_of_a_low_latency_dispatch(name: str) -> None:
         assert (got.counts != 0).sum() == 1
         assert got.counts.sum() == (TOKENS if argument != "rows" else 2 * TOKENS)
         weights = None if refused else np.full((TOKENS, TOPK), 0.5, np.float32)
-        home = exchange.combine(np.ones(got.x.shape, BF16), weights, got)
+        home = exchange.combine(np.ones(got.x.shape, BF16), got, weights)
         exchange.wait()
         assert home.x.shape == (0 if refused else TOKENS, HIDDEN)
         assert (home.x == 1).all()
@@ -300,7 +312,7 @@ def test_of_a_low_latency_exchange(name: str) -> None:
         with pytest.raises(tokenyard.InvalidArgument) as caught:
             call(exchange, rows.x, weights, rows)
         assert caught.value.argument == argument
-        assert (exchange.combine(rows.x, weights, rows).x == 1).all()
+        assert (exchange.combine(rows.x, rows, weights).x == 1).all()
 
     tokenyard.launch(layer, ranks=1)
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import tokenyard
 from tokenyard.errors import invalid
 
-from .elastic_elsewhere import Elsewhere
+from .elastic_elsewhere import refuses_calls_elsewhere
 from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
@@ -31,7 +31,8 @@ Dispatched = tuple[Rows, torch.Tensor | None, torch.Tensor | None, EPHandle, Eve
 """Rows, ids, weights, the handle, the event."""
 
 
-class ElasticBuffer(Elsewhere):
+@refuses_calls_elsewhere
+class ElasticBuffer:
     """One rank's memory and calls. Made, and its calls made, by all ranks of a group together.
 
     Args:
@@ -341,7 +342,7 @@ class ElasticBuffer(Elsewhere):
                 y,
                 handle.route,
                 weights,
-                y.new_empty(handle.route.tokens, y.size(1)),
+                out=y.new_empty(handle.route.tokens, y.size(1)),
                 bias=beside,
                 rank_order=handle.rank_order if ordered else None,
                 by_expert=handle.rows,

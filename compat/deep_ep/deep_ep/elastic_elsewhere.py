@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from .refusal import unsupported
 
-ENGRAM = "there is no remote cache here"
-PIPELINE = "pipelines of ranks are torch.distributed's; the backend `tokenyard` has send and recv"
-GATHER = "gathering is torch.distributed's; the backend `tokenyard` has all_gather"
+T = TypeVar("T", bound=type)
+
+ELSEWHERE = {
+    "there is no remote cache here": (
+        "engram_write",
+        "engram_fetch",
+        "get_engram_storage_size_hint",
+    ),
+    "pipelines of ranks are torch.distributed's; the backend `tokenyard` has send and recv": (
+        "pp_set_config",
+        "pp_send",
+        "pp_recv",
+        "get_pp_buffer_size_hint",
+    ),
+    "gathering is torch.distributed's; the backend `tokenyard` has all_gather": (
+        "agrs_set_config",
+        "create_agrs_session",
+        "destroy_agrs_session",
+        "agrs_new_session",
+        "agrs_get_inplace_tensor",
+        "all_gather",
+        "get_agrs_buffer_size_hint",
+        "get_agrs_num_max_session_bytes",
+    ),
+}
+"""Names of calls, by why they are not to be had."""
 
 
-class Elsewhere:
-    """Calls that raise Unsupported."""
+def refuses_calls_elsewhere(kind: T) -> T:
+    """Gives a class those calls, of an object or of the class: each raises Unsupported."""
+    for why, names in ELSEWHERE.items():
+        for name in names:
+            setattr(kind, name, staticmethod(_refusal(name, why)))
+    return kind
 
-    def engram_write(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("engram_write", ENGRAM)
 
-    def engram_fetch(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("engram_fetch", ENGRAM)
+def _refusal(name: str, why: str) -> Callable[..., NoReturn]:
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        raise unsupported(name, why)
 
-    @staticmethod
-    def get_engram_storage_size_hint(*arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("get_engram_storage_size_hint", ENGRAM)
-
-    def pp_set_config(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("pp_set_config", PIPELINE)
-
-    def pp_send(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("pp_send", PIPELINE)
-
-    def pp_recv(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("pp_recv", PIPELINE)
-
-    @staticmethod
-    def get_pp_buffer_size_hint(*arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("get_pp_buffer_size_hint", PIPELINE)
-
-    def agrs_set_config(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("agrs_set_config", GATHER)
-
-    def create_agrs_session(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("create_agrs_session", GATHER)
-
-    def destroy_agrs_session(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("destroy_agrs_session", GATHER)
-
-    def agrs_new_session(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("agrs_new_session", GATHER)
-
-    def agrs_get_inplace_tensor(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("agrs_get_inplace_tensor", GATHER)
-
-    def all_gather(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("all_gather", GATHER)
-
-    @staticmethod
-    def get_agrs_buffer_size_hint(*arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("get_agrs_buffer_size_hint", GATHER)
-
-    @staticmethod
-    def get_agrs_num_max_session_bytes(*arguments: Any, **options: Any) -> NoReturn:
-        raise unsupported("get_agrs_num_max_session_bytes", GATHER)
+    refuse.__name__ = name
+    refuse.__doc__ = f"Not to be had: {why}."
+    return refuse

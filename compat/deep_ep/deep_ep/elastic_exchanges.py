@@ -67,7 +67,7 @@ class ElasticExchanges:
         if expands:
             local = exchange.local_experts
             grouped = places * min(topk, local) + (alignment - 1) * local
-            rows = exchange.expand(
+            rows = exchange.group_by_expert(
                 received,
                 alignment=alignment,
                 rows_max=0 if waits else -(-grouped // alignment) * alignment,
@@ -117,7 +117,7 @@ class ElasticExchanges:
             weights = words.view(torch.float32).where(handle.received_ids >= 0, 0)
         rows: Any = received
         if handle.rows is not None:
-            rows = handle.exchange.expand(
+            rows = handle.exchange.group_by_expert(
                 received,
                 alignment=handle.expert_alignment,
                 rows_max=handle.num_expanded_tokens,

@@ -107,7 +107,7 @@ class EPHandle:
         source = torch.bucketize(row, ends, out_int32=True, right=True)
         number = source * self.num_max_tokens_per_rank + self._source_token
         topk = self.topk_idx.size(1)
-        slots = row.new_full((len(row), topk), -1) if self.rows is None else self.rows.slots
+        slots = row.new_full((len(row), topk), -1) if self.rows is None else self.rows.row_of_choice
         return torch.cat([number[:, None], row[:, None], slots], 1)
 
     @cached_property
@@ -138,14 +138,14 @@ class EPHandle:
         """[rows, topk] float32 of [rows by expert]: 0 for choices that are elsewhere."""
         assert self.rows is not None
         self.check_weights(weights, self.num_expanded_tokens)
-        slots = self.rows.slots
+        slots = self.rows.row_of_choice
         picked = weights[slots.clamp(min=0).flatten().to(torch.int64)].view(slots.shape)
         return picked.where(slots >= 0, 0)
 
     def weights_by_expert(self, weights: torch.Tensor) -> torch.Tensor:
         """[rows by expert] float32 of [rows, topk]: 0 for padding."""
         assert self.rows is not None
-        slots = self.rows.slots.flatten().to(torch.int64)
+        slots = self.rows.row_of_choice.flatten().to(torch.int64)
         # Choices that are elsewhere go to one place more.
         places = weights.new_zeros(self.num_expanded_tokens + 1)
         places.scatter_(0, slots.where(slots >= 0, self.num_expanded_tokens), weights.flatten())

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 import tokenyard
+from tokenyard.compat.served_batch import ServedBatch
 from tokenyard.errors import invalid
-from tokenyard.served_batch import ServedBatch
 
 
 def check_handle(handle: object, kind: type, call: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 import tokenyard
+from tokenyard.compat.served_batch import on_stream_of_call
 from tokenyard.errors import invalid
-from tokenyard.served_batch import on_stream_of_call
 
 from .handles import LowLatencyHandle
 from .room import advised
@@ -102,8 +102,8 @@ class Serving:
         self.begin_again(handle)
         combined = handle.exchange.combine(
             handle.results(x),
-            topk_weights,
             handle.received,
+            topk_weights,
             out=out,
             use_logfmt=use_logfmt,
             waited_cycles=waited_cycles,

@@ -108,7 +108,7 @@ class Throughput:
     ) -> torch.Tensor | None:
         """Writes the sums to `out`; returns the weights that came home, if any were given."""
         home = handle.exchange.combine(
-            x, handle.route, topk_weights, out, bias=bias, sms=_sms(config)
+            x, handle.route, topk_weights, out=out, bias=bias, sms=_sms(config)
         )
         return home.topk_weights if isinstance(home, tokenyard.Combined) else None
 

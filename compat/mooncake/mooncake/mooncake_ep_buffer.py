@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 import tokenyard
+from tokenyard.compat.served_batch import ServedBatch, on_stream_of_call
 from tokenyard.errors import invalid
-from tokenyard.served_batch import ServedBatch, on_stream_of_call
 
 TOPK_MAX = 16
 """Picks a token that memory is reckoned for: the most that an exchange takes."""
@@ -204,8 +204,8 @@ class Buffer:
         handle.begin_again(**how)
         combined = exchange.combine(
             handle.results(x),
-            topk_weights,
             handle.received,
+            topk_weights,
             out=out,
             return_recv_hook=return_recv_hook,
             **how,

@@ -10,3 +10,8 @@ from .exchange import Dispatched, Exchange
 from .layer import MoE
 
 __all__ = ["Dispatched", "Exchange", "MoE"]
+
+
+def __dir__() -> list[str]:
+    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    return list(__all__)

@@ -55,4 +55,5 @@ class Exchange:
 
     def combine(self, y: Tensor, dispatched: Dispatched) -> Tensor:
         """As `ExpertParallel.combine`: for every token the sum of its rows of y."""
-        return operators.combine(y, dispatched.ticket, dispatched.tokens)
+        home: Tensor = operators.combine(y, dispatched.ticket, dispatched.tokens)
+        return home

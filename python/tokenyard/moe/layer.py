@@ -96,9 +96,9 @@ class MoE(nn.Module):
 def _drawn(shape: tuple[int, int], seed: int) -> Tensor:
     """Normal, scaled so that a product with it is as large as its input."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    return (
-        torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32) / shape[0] ** 0.5
-    )
+    drawn = torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+    scaled: Tensor = drawn / shape[0] ** 0.5
+    return scaled
 
 
 def _drawn_each(shape: tuple[int, int], seeds: list[int]) -> Tensor:

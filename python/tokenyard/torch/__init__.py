@@ -89,3 +89,8 @@ if "tokenyard" not in dist.Backend.backend_list:
     dist.Backend.register_backend("tokenyard", create, extended_api=True, devices=["cpu"])
 build.load()
 give_none_for_lost_ranks()
+
+
+def __dir__() -> list[str]:
+    """Lists what callers use, so that completion does not offer the modules that hold it."""
+    return list(__all__)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..collectives import Collectives
+from ..collectives.group import Group
 from ..errors import invalid
-from ..group import Group
 
 
 class TorchCollectives(Collectives):

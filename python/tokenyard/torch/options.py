@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..collectives import DEFAULT_SILENCE
-from ..job_options import OnFailure, Places
+from ..collectives.options import OnFailure, Places
 
 
 @dataclass

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 import _tokenyard
 
+from ..collectives.group import Group
 from ..errors import invalid
-from ..group import Group
 from ..sizes import size_of
 from . import build
 from .growth import follow_growth, move_backend

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import _tokenyard
 
-if TYPE_CHECKING:
-    from .world import World
 
-
-def over_arena(world: World) -> Any:
-    """See `World.mem_pool`."""
-    _tokenyard.lend_arena(world._native)
+def over_arena(native: Any) -> Any:
+    """Returns a pool over the arena of the module's World; see `World.mem_pool`."""
+    _tokenyard.lend_arena(native)
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         _tokenyard.__file__, "tokenyard_allocate", "tokenyard_free"
     )

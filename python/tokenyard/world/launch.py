@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from .errors import Error, invalid
+from ..errors import Error, invalid
+from ..sizes import size_of
 from .processes import run_processes
-from .sizes import size_of
 from .threads import run_threads
 from .world import DEFAULT_ARENA_BYTES, DEFAULT_TIMEOUT, check_device, check_timeout
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+import _tokenyard
 from _tokenyard import Algorithm, Kind, ReduceOp
 
-from .buffers import buffer_of, parts_of, written_buffer_of
-from .closing import Closing
-from .errors import InvalidArgument, invalid
-from .sizes import size_of
+from ..closing import Closing
+from ..errors import InvalidArgument, invalid
+from ..sizes import size_of
+from .buffers import Buffer, buffer_of, parts_of, written_buffer_of
 from .work import Work
 
 Parts = Sequence[np.ndarray] | np.ndarray
@@ -54,7 +55,7 @@ class Group(Closing):
 
     def __init__(self, native: Any) -> None:
         """Not for callers: see `Collectives.world` and `Collectives.group`."""
-        self._native = native
+        self._native: _tokenyard.Group = native
 
     @property
     def rank(self) -> int:
@@ -233,7 +234,7 @@ class Group(Closing):
         """The algorithm that an operation of so many bytes would use here, and why."""
         return self._native.choice(operation, size_of("bytes_", bytes_, largest=2**63 - 1))
 
-    def _parts(self, argument: str, parts: Parts) -> list:
+    def _parts(self, argument: str, parts: Parts) -> list[np.ndarray]:
         count = self._native.parts
         if count < self.size and isinstance(parts, Sequence | np.ndarray):
             # Who has not heard of a loss has other lists: all ranks learn of that together.
@@ -253,8 +254,8 @@ class Group(Closing):
     def _submit(
         self,
         kind: Kind,
-        given: Sequence = (),
-        out: Sequence = (),
+        given: Sequence[Buffer] = (),
+        out: Sequence[Buffer] = (),
         *,
         op: str = "sum",
         peer: int | None = None,

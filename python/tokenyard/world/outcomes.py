@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .errors import ProcessDied
+from ..errors import ProcessDied
 
 LISTEN_S = 0.2
 """How long a launch waits at a time: a Ctrl-C that comes just before a wait begins does not wake

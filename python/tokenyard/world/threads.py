@@ -12,7 +12,7 @@ from typing import Any
 
 import _tokenyard
 
-from .errors import OsError
+from ..errors import OsError
 from .outcomes import LISTEN_S, Outcomes, exited
 from .world import World
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from operator import index
 from typing import Any
 
-from .errors import InvalidArgument, Unsupported, invalid
+from ..errors import InvalidArgument, Unsupported, invalid
 
 
 @dataclass
@@ -155,7 +155,7 @@ def _local_rank(hosts: list[str], number: int) -> int:
     """The GPU that torch was told to use; else the number among the ranks of this host."""
     torch = sys.modules["torch"]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.current_device()
+        return int(torch.cuda.current_device())
     return hosts[:number].count(hosts[number])
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-from .errors import Error, invalid
+import _tokenyard
+
+from ..errors import Error, invalid
 
 
 class Work:
@@ -23,7 +25,7 @@ class Work:
 
     def __init__(self, native: Any) -> None:
         """Not for callers: operations of a Group return it."""
-        self._native = native
+        self._native: _tokenyard.Work = native
 
     def wait(self) -> None:
         """Returns once the operation is done on every active rank. Ctrl-C ends the wait.

@@ -1,14 +1,4 @@
-"""Graphs of tasks that one persistent kernel runs, iteration after iteration.
-
-    TensorMemory  memory of this rank, and of all ranks, for a graph's tensors
-    Graph         tasks with what they read, write, wait for and signal
-    Megakernel    a graph, proved and compiled, ready to run
-    DenseDecoder  a Llama-shaped model's step as a graph
-    perfetto      one file of the traces of all ranks
-
-Task types are C++ (src/megakernel/tasks); this is how Python puts them together. Every rank writes
-a graph of its own and declares the same tensors and events in the same order.
-"""
+"""A compiled graph of tasks, and the traces of its runs. See `tokenyard.megakernel`."""
 
 from __future__ import annotations
 
@@ -16,44 +6,10 @@ from collections.abc import Sequence
 
 import _tokenyard
 
-from .dense_decoder import DecoderShape, DenseDecoder, LayerPieces, RopeScaling, tiled
-from .errors import InvalidGraph, TaskTimeout, invalid
-from .sizes import size_of
-from .task_graph import (
-    THIS_RANK,
-    Event,
-    Graph,
-    Piece,
-    Region,
-    Signal,
-    Task,
-    Tensor,
-    TensorMemory,
-    Wait,
-)
-from .world import World
-
-__all__ = [
-    "THIS_RANK",
-    "DecoderShape",
-    "DenseDecoder",
-    "Event",
-    "Graph",
-    "InvalidGraph",
-    "LayerPieces",
-    "Megakernel",
-    "Piece",
-    "Region",
-    "RopeScaling",
-    "Signal",
-    "Task",
-    "TaskTimeout",
-    "Tensor",
-    "TensorMemory",
-    "Wait",
-    "perfetto",
-    "tiled",
-]
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World
+from .task_graph import Graph
 
 
 class Megakernel:

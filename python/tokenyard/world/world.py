@@ -10,12 +10,12 @@ from typing import Any
 
 import _tokenyard
 
+from ..closing import Closing
+from ..errors import InvalidArgument, Unsupported, invalid
+from ..sizes import size_of, text_of
 from . import rendezvous
-from .closing import Closing
-from .errors import InvalidArgument, Unsupported, invalid
 from .launched import Launched, Replacing
 from .rendezvous import Place
-from .sizes import size_of, text_of
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds that any wait may take, unless told."""
@@ -41,7 +41,7 @@ class World(Closing):
 
     def __init__(self, native: Any, device: str, launched: Launched | None = None) -> None:
         """Not for callers: see `launch`, `from_env`, `from_torch`, `connect`."""
-        self._native = native
+        self._native: _tokenyard.World = native
         self._device = device
         self._launched = launched
         self._replacing: Replacing | None = None  # The survivors, once a rank is to be replaced.
@@ -331,7 +331,7 @@ class World(Closing):
             raise Unsupported(f"{asked}: {why}", asked=asked, why=why)
         from . import mem_pool
 
-        return mem_pool.over_arena(self)
+        return mem_pool.over_arena(self._native)
 
     def close(self) -> None:
         """Leaves the world as soon as its exchanges are closed and arrays in its arena have died,

@@ -10,11 +10,11 @@ from typing import Any, Self, Unpack
 
 import _tokenyard
 
-from .closing import Closing
+from ..closing import Closing
+from ..sizes import size_of, text_of
+from ..world.world import DEFAULT_TIMEOUT, check_timeout
 from .group import Group
-from .job_options import JobOptions, OnFailure, Places
-from .sizes import size_of, text_of
-from .world import DEFAULT_TIMEOUT, check_timeout
+from .options import JobOptions, OnFailure, Places
 
 DEFAULT_SILENCE = 5.0
 """Seconds after which a rank that is not heard of is taken for gone, unless told."""
@@ -37,7 +37,7 @@ class Collectives(Closing):
 
     def __init__(self, native: Any) -> None:
         """Not for callers: see `connect` and `join`."""
-        self._native = native
+        self._native: _tokenyard.Collectives = native
         _open.add(self)
 
     @classmethod

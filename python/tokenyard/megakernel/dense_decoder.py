@@ -10,8 +10,8 @@ import numpy as np
 
 import _tokenyard
 
-from .errors import invalid
-from .sizes import size_of
+from ..errors import invalid
+from ..sizes import size_of
 from .task_graph import Graph, Piece, TensorMemory
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import _tokenyard
 
-from .errors import Unsupported, invalid
+from ..errors import Unsupported, invalid
 from .rendezvous import HeldPort
 
 RENDEZVOUS_S = 120.0

@@ -1,33 +1,37 @@
-"""Dispatch and combine: every token to the ranks that hold its experts, and the results home."""
+"""Dispatch and combine for throughput: any number of tokens, rows in the order of their sources."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, overload
 
 import _tokenyard
 
-from .arrays import A, arrays_of
-from .errors import invalid
-from .given_rows import FP32, GivenRows, check_route
-from .observation import Observation
-from .received import Combined, ExpertRows, Received, Route
-from .row_formats import SUMMED, form_of, scale_order
-from .sizes import size_of
-from .world import World, native_of
+from ..arrays import A, arrays_of
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World, native_of
+from . import old_spellings
+from .arguments import choices_of_dispatch, dtype_of_results, route_of, rows_of_dispatch
+from .call_device import CallDevice
+from .received import Combined, ExpertRows, Load, Moment, Received, Route
+from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
+from .tracing import write_perfetto
 
 
-class ExpertParallel(GivenRows, Observation):
+class ExpertParallel:
     """Moves tokens between the ranks of a world and back. Collective: all ranks make it alike.
 
     Args:
         world: the ranks that take part.
         experts: experts in all. Rank after rank holds experts // ranks of them, and the first
-            experts % ranks ranks one more, unless `place` says otherwise; see `first_expert`.
+            experts % ranks ranks one more, unless `set_expert_map` says otherwise; see
+            `first_expert`.
         hidden: elements of a token, a multiple of 8.
         topk: experts a token, 1 to 256.
         tokens_max: most tokens a rank gives to one call; bounds the memory that a call reserves.
-        sms: multiprocessors (on the host: blocks) that a call may use; 0 leaves it to Tokenyard.
+        sms: multiprocessors (on the host: blocks) that a call may use; 0: chosen, see `sms`.
         sms_max: most that a single call may ask for; 0: as many as `sms`.
 
     Raises:
@@ -39,7 +43,7 @@ class ExpertParallel(GivenRows, Observation):
     ...     x = np.full((2, 8), world.rank, ml_dtypes.bfloat16)
     ...     to_next_rank = np.full((2, 1), (world.rank + 1) % 2 * 2, np.int64)
     ...     received = exchange.dispatch(x, to_next_rank, np.ones((2, 1), np.float32))
-    ...     home = exchange.combine(received.x, received.route)
+    ...     home = exchange.combine(received.x, received)
     ...     return received.rows_from, received.tokens_per_expert, (home == x).all().item()
     >>> tokenyard.launch(layer, ranks=2)
     [([0, 2], [2, 0], True), ([2, 0], [2, 0], True)]
@@ -63,11 +67,15 @@ class ExpertParallel(GivenRows, Observation):
             sms=size_of("sms", sms),
             sms_max=size_of("sms_max", sms_max),
         )
-        super().__init__(world, native, **shape)
+        self.world = world
+        self.experts, self.hidden, self.topk = experts, hidden, topk
+        self.tokens_max = tokens_max
+        self._native = native
+        self._device = CallDevice(world.device_index)
 
     @property
     def local_experts(self) -> int:
-        """Number of this rank's experts; where `place` says where experts live, of its places."""
+        """Number of this rank's experts; of its places, once `set_expert_map` was called."""
         return self._native.local_experts
 
     @property
@@ -75,6 +83,48 @@ class ExpertParallel(GivenRows, Observation):
         """Number of this rank's first expert, or place."""
         return self._native.first_expert
 
+    @property
+    def sms(self) -> int:
+        """How many multiprocessors (blocks, on the host) a call uses."""
+        return self._native.sms
+
+    @property
+    def sms_reason(self) -> str:
+        """Why it is that many, in a sentence."""
+        return self._native.sms_reason
+
+    def memory(
+        self,
+        *,
+        tokens: int,
+        rows_received: int,
+        dtype: str = "bfloat16",
+        row_bytes: int = 0,
+        scale_words: int = 0,
+    ) -> dict[str, int]:
+        """Returns what a dispatch takes of the arena, in bytes.
+
+        Args:
+            tokens: that this rank dispatches.
+            rows_received: that come to it.
+            dtype, row_bytes, scale_words: of the rows; row_bytes only of uint8.
+
+        Returns:
+            "object": the exchange itself, as long as it lives; "peak": a dispatch while the number
+            of rows is not known; "kept": once it is known, by what was received and its route;
+            "kept_by_route": of that, by the route once the rows have died.
+        """
+        if dtype not in MOVED:
+            raise invalid("dtype", " or ".join(MOVED), dtype)
+        return self._native.memory(
+            type=_tokenyard.ElementType[dtype],
+            row_bytes=size_of("row_bytes", row_bytes),
+            scale_words=size_of("scale_words", scale_words),
+            tokens=size_of("tokens", tokens),
+            rows_received=size_of("rows_received", rows_received),
+        )
+
+    @old_spellings.takes_as_fp8
     def dispatch(
         self,
         x: A,
@@ -82,9 +132,9 @@ class ExpertParallel(GivenRows, Observation):
         topk_weights: A | None = None,
         *,
         route: Route | None = None,
+        rows: str | None = None,
         scales: A | None = None,
         scales_by_columns: bool = False,
-        as_fp8: bool | str = False,
         scale_channels: int = 128,
         received_tokens_max: int = 0,
         watcher: Any = None,
@@ -103,14 +153,16 @@ class ExpertParallel(GivenRows, Observation):
             topk_weights: [tokens, topk] float32; None: every choice weighs 1.
             route: instead of experts and weights: those of the dispatch that made this route, with
                 as many tokens as then. Nothing is counted anew; rows may be of another dtype.
+            rows: what is delivered of a bfloat16 x, which is cast before it travels: "bf16"; "fp8",
+                with float32 scales of a group's largest magnitude / 448; "fp8_ue8m0", with scales
+                rounded up to powers of two, the exponents of four groups packed into an int32.
+                None: x as it is, of whatever dtype.
             scales: [tokens, words] float32 or int32, or [tokens, bytes] uint8 (multiples of 4),
                 which travel beside the rows, whatever they mean.
             scales_by_columns: receive them (float32 or int32) by columns, each 16 bytes aligned,
                 as grouped GEMMs read them by TMA.
-            as_fp8: casts x from bfloat16 before it travels. True or "float32": a scale for each
-                group of channels, its largest magnitude over 448; "ue8m0": that rounded up to a
-                power of two, the exponents of four groups packed into an int32.
-            scale_channels: of a group of as_fp8: 16, 32, ... 512, a divisor of hidden.
+            scale_channels: channels per scale of FP8 rows that are cast here: 16, 32, ... 512, a
+                divisor of hidden.
             received_tokens_max: not 0: the results have places for this many rows. Places that no
                 row comes to have -1 in topk_idx and source_token. More rows than that, on any
                 rank, are an InvalidArgument on all, raised by `check`, `wait` or a later call; the
@@ -123,15 +175,26 @@ class ExpertParallel(GivenRows, Observation):
 
         Raises:
             InvalidArgument: a dtype, shape, device or layout, before anything was launched; an
-                expert that does not exist or stands twice in a row, rows or scales (`as_fp8`) that
-                differ from rank 0's, or other calls: on all ranks alike, before any row moved.
+                expert that does not exist or stands twice in a row, `rows` or scales that differ
+                from rank 0's, or other calls: on all ranks alike, before any row moved.
             PeerTimeout, PeerLost: a rank did not come or is gone. This object has then failed;
                 `World.rebuild` goes on without that rank.
         """
         arrays = arrays_of("x", x)
         tokens = route.tokens if isinstance(route, Route) else "tokens"
-        common = self._common(x, arrays, tokens, scales, scales_by_columns, as_fp8, scale_channels)
-        common |= dict(watcher=self._watching(watcher), sms=size_of("sms", sms))
+        common = rows_of_dispatch(
+            self._device,
+            self.hidden,
+            x,
+            arrays,
+            tokens,
+            scales,
+            scales_by_columns,
+            rows,
+            scale_channels,
+        )
+        watching = None if watcher is None else self._device.stream_of("watcher", watcher)
+        common |= dict(watcher=watching, sms=size_of("sms", sms))
         if route is not None:
             if topk_idx is not None or topk_weights is not None:
                 raise invalid("route", "no topk_idx and topk_weights beside it", "both")
@@ -139,17 +202,19 @@ class ExpertParallel(GivenRows, Observation):
                 raise invalid(
                     "received_tokens_max", "none beside a route", str(received_tokens_max)
                 )
-            check_route(route)
+            if not isinstance(route, Route):
+                raise invalid("route", "a Route from a dispatch", type(route).__name__)
             native = self._native.dispatch_again(arrays.to_native(x), route._native, **common)
         else:
             native = self._native.dispatch(
                 arrays.to_native(x),
-                *self._choices(x, topk_idx, topk_weights, arrays),
+                *choices_of_dispatch(self._device, self.topk, x, topk_idx, topk_weights, arrays),
                 received_tokens_max=size_of("received_tokens_max", received_tokens_max),
                 **common,
             )
-        return Received(native, arrays, form_of(x, scales, as_fp8, arrays, scales_by_columns))
+        return Received(native, arrays, form_of(x, scales, rows, arrays, scales_by_columns))
 
+    @old_spellings.takes_as_fp8
     def dispatch_by_expert(
         self,
         x: A,
@@ -159,21 +224,21 @@ class ExpertParallel(GivenRows, Observation):
         alignment: int = 1,
         rows_max: int = 0,
         clear_padding: bool = True,
+        rows: str | None = None,
         scales: A | None = None,
         scales_by_columns: bool = False,
-        as_fp8: bool | str = False,
         scale_channels: int = 128,
         received_tokens_max: int = 0,
         sms: int = 0,
     ) -> tuple[Received[A], ExpertRows[A]]:
-        """A dispatch whose rows are grouped by expert as they come: what `expand` makes of what
+        """Dispatches, and groups rows by expert as they come: what `group_by_expert` makes of what
         `dispatch` brings, sooner. Collective.
 
         Args:
-            alignment, clear_padding: as `expand`.
+            alignment, clear_padding: as `group_by_expert`.
             rows_max: places for rows, padding included. 0: for all that may come, which the arena
                 must then have room for until the counts are known.
-            x, topk_idx, topk_weights, scales, scales_by_columns, as_fp8, scale_channels,
+            x, topk_idx, topk_weights, rows, scales, scales_by_columns, scale_channels,
             received_tokens_max, sms: as `dispatch`.
 
         Returns:
@@ -184,12 +249,20 @@ class ExpertParallel(GivenRows, Observation):
                 later, and the object has failed); and as `dispatch`.
         """
         arrays = arrays_of("x", x)
-        common = self._common(
-            x, arrays, "tokens", scales, scales_by_columns, as_fp8, scale_channels
+        common = rows_of_dispatch(
+            self._device,
+            self.hidden,
+            x,
+            arrays,
+            "tokens",
+            scales,
+            scales_by_columns,
+            rows,
+            scale_channels,
         )
-        received, rows = self._native.dispatch_by_expert(
+        received, grouped = self._native.dispatch_by_expert(
             arrays.to_native(x),
-            *self._choices(x, topk_idx, topk_weights, arrays),
+            *choices_of_dispatch(self._device, self.topk, x, topk_idx, topk_weights, arrays),
             received_tokens_max=size_of("received_tokens_max", received_tokens_max),
             alignment=size_of("alignment", alignment),
             rows_max=size_of("rows_max", rows_max),
@@ -197,10 +270,10 @@ class ExpertParallel(GivenRows, Observation):
             sms=size_of("sms", sms),
             **common,
         )
-        form = form_of(x, scales, as_fp8, arrays, scales_by_columns)
-        return Received(received, arrays, form), ExpertRows(rows, arrays, form)
+        form = form_of(x, scales, rows, arrays, scales_by_columns)
+        return Received(received, arrays, form), ExpertRows(grouped, arrays, form)
 
-    def expand(
+    def group_by_expert(
         self,
         received: Received[A],
         *,
@@ -238,18 +311,20 @@ class ExpertParallel(GivenRows, Observation):
             clear_padding=bool(clear_padding),
             scale_order=scale_order(scales_by_columns),
             sms=size_of("sms", sms),
-            stream=self._stream(),
+            stream=self._device.stream(),
         )
         return ExpertRows(native, arrays, form._replace(by_columns=scales_by_columns))
+
+    expand = old_spellings.renamed("expand", group_by_expert)
 
     @overload
     def combine(
         self,
         y: A,
-        route: Route,
-        weights: None = None,
-        out: A | None = None,
+        received: Received[A] | Route,
+        topk_weights: None = None,
         *,
+        out: A | None = None,
         bias: A | tuple[A, A] | None = None,
         rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
@@ -261,10 +336,10 @@ class ExpertParallel(GivenRows, Observation):
     def combine(
         self,
         y: A,
-        route: Route,
-        weights: A,
-        out: A | None = None,
+        received: Received[A] | Route,
+        topk_weights: A,
         *,
+        out: A | None = None,
         bias: A | tuple[A, A] | None = None,
         rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
@@ -273,13 +348,14 @@ class ExpertParallel(GivenRows, Observation):
         local_sms: int = 0,
     ) -> Combined[A]: ...
 
+    @old_spellings.takes_route_and_weights
     def combine(
         self,
         y: A,
-        route: Route,
-        weights: A | None = None,
-        out: A | None = None,
+        received: Received[A] | Route,
+        topk_weights: A | None = None,
         *,
+        out: A | None = None,
         bias: A | tuple[A, A] | None = None,
         rank_order: A | None = None,
         by_expert: ExpertRows[A] | None = None,
@@ -296,10 +372,10 @@ class ExpertParallel(GivenRows, Observation):
         Args:
             y: [rows received, hidden] bfloat16, float16 or float32: row i is the result for
                 received row i. If the rows that came are of one of these dtypes, y has it too,
-                unless `out` is given. Read in place if it lies in `output_buffer`, otherwise copied
+                unless `out` is given. Read in place if it lies in `combine_buffer`, else copied
                 there first.
-            route: of the dispatch that the rows came with.
-            weights: [rows received, topk] float32, to be brought home beside the rows.
+            received: what the dispatch returned, or its route.
+            topk_weights: [rows received, topk] float32, to be brought home beside the rows.
             out: [tokens, hidden] of y's dtype to write to, apart from y; made anew if None.
             bias: [tokens, hidden] of y's dtype, or two of them: the sums begin with them.
             rank_order: [tokens, ranks] int32: the order in which a token's ranks are added, each of
@@ -313,40 +389,41 @@ class ExpertParallel(GivenRows, Observation):
                 home; 0: some of `sms` do so while the others pull.
 
         Returns:
-            [tokens, hidden] of y's dtype; with `weights`, a `Combined` that holds it and the
-            weights.
+            [tokens, hidden] of y's dtype; with `topk_weights`, a `Combined` that holds it and
+            them.
 
         Raises:
             InvalidArgument, PeerTimeout, PeerLost: as `dispatch`.
         """
-        check_route(route)
+        route = route_of(received)
         arrays = arrays_of("y", y)
         rows, tokens = route.rows_received, route.tokens
         if by_expert is not None:
             if not isinstance(by_expert, ExpertRows):
                 raise invalid("by_expert", "ExpertRows", type(by_expert).__name__)
             rows = by_expert.rows
-        dtype = self._check_results(y, arrays, route, rows, out)
-        if weights is not None:
-            self._check("weights", weights, arrays, FP32, (route.rows_received, self.topk))
+        check = self._device.check
+        dtype = dtype_of_results(self._device, self.hidden, y, arrays, route, rows, out)
+        if topk_weights is not None:
+            check("topk_weights", topk_weights, arrays, FP32, (route.rows_received, self.topk))
         if out is None:
             out = arrays.empty((tokens, self.hidden), dtype, y)
         else:
-            self._check("out", out, arrays, (dtype,), (tokens, self.hidden), written=True)
+            check("out", out, arrays, (dtype,), (tokens, self.hidden), written=True)
         biases = bias if isinstance(bias, tuple) else () if bias is None else (bias,)
         if len(biases) > 2:
             raise invalid("bias", "one array or two", f"{len(biases)}")
         for one in biases:
-            self._check("bias", one, arrays, (dtype,), (tokens, self.hidden))
+            check("bias", one, arrays, (dtype,), (tokens, self.hidden))
         if rank_order is not None:
-            self._check("rank_order", rank_order, arrays, ("int32",), (tokens, self.world.size))
-        home = None if weights is None else arrays.empty((tokens, self.topk), "float32", y)
+            check("rank_order", rank_order, arrays, ("int32",), (tokens, self.world.size))
+        home = None if topk_weights is None else arrays.empty((tokens, self.topk), "float32", y)
         self._native.combine(
             arrays.to_native(y),
             route._native,
             arrays.to_native(out),
             type=_tokenyard.ElementType[dtype],
-            weights=None if weights is None else arrays.to_native(weights),
+            weights=None if topk_weights is None else arrays.to_native(topk_weights),
             out_weights=None if home is None else arrays.to_native(home),
             rank_order=None if rank_order is None else arrays.to_native(rank_order),
             bias=arrays.to_native(biases[0]) if biases else None,
@@ -355,26 +432,31 @@ class ExpertParallel(GivenRows, Observation):
             weighted=weighted,
             sms=size_of("sms", sms),
             local_sms=size_of("local_sms", local_sms),
-            stream=self._stream(),
+            stream=self._device.stream(),
         )
         return out if home is None else Combined(out, home)
 
-    def output_buffer(self, route: Route, dtype: str = "bfloat16") -> Any:
-        """Arena memory for the results of a route, which combine then reads in place.
+    def combine_buffer(self, received: Received[A] | Route, dtype: str = "bfloat16") -> Any:
+        """Returns arena memory for the results of a dispatch, which combine reads in place.
+
+        Args:
+            received: what the dispatch returned, or its route.
 
         Returns:
             [rows received, hidden] of `dtype` (bfloat16, float16, float32), not initialised, of the
             kind of array that was dispatched.
         """
-        check_route(route)
+        route = route_of(received)
         if dtype not in SUMMED:
             raise invalid("dtype", " or ".join(SUMMED), dtype)
         native = self._native.output_buffer(
-            route._native, type=_tokenyard.ElementType[dtype], stream=self._stream()
+            route._native, type=_tokenyard.ElementType[dtype], stream=self._device.stream()
         )
         return route._arrays.from_bytes(native, dtype)
 
-    def place(self, expert_at: Sequence[int]) -> None:
+    output_buffer = old_spellings.renamed("output_buffer", combine_buffer)
+
+    def set_expert_map(self, expert_at: Sequence[int]) -> None:
         """Says where experts live, as load balancers give it. Collective, between calls.
 
         From now on topk_idx names experts; what is received and counted goes by places.
@@ -390,6 +472,34 @@ class ExpertParallel(GivenRows, Observation):
         last = self.experts - 1
         places = [size_of("expert_at", at, smallest=-1, largest=last) for at in expert_at]
         self._native.place(places)
+
+    place = old_spellings.renamed("place", set_expert_map)
+
+    @property
+    def load(self) -> Load:
+        """Rows per expert and time waited per rank, over all calls; does not wait for any."""
+        return Load(*self._native.load())
+
+    def trace_calls(self, on: bool = True) -> None:
+        """Has calls note when each block reaches each moment, or no longer."""
+        self._native.trace_calls(on)
+
+    def last_trace(self) -> list[Moment]:
+        """Returns the last call that was traced, block by block, once its work has ended."""
+        return [Moment(*moment) for moment in self._native.last_trace()]
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes `last_trace` as a Perfetto (Chrome) trace: a line per block, and on it what the
+        block was doing until it reached each moment."""
+        write_perfetto(path, self.world.rank, self.last_trace())
+
+    def check(self) -> None:
+        """Raises the error of an enqueued call that has failed by now; does not wait."""
+        self._native.check()
+
+    def wait(self) -> None:
+        """Waits until the work enqueued on the current stream has ended, then as `check`."""
+        self._native.wait(stream=self._device.stream())
 
     def close(self) -> None:
         """Lets go of the exchange. Arrays received stay valid until they die."""

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple
 
-from .arrays import A, Arrays, stream_number
-from .errors import invalid
+import _tokenyard
+
+from ..arrays import A, Arrays, stream_number
+from ..errors import invalid
+from . import old_spellings
 from .row_formats import RowForm
 
 
@@ -19,7 +22,7 @@ class Route:
     """
 
     def __init__(self, native: Any, arrays: Arrays, dtype: str) -> None:
-        self._native = native
+        self._native: _tokenyard.Route = native
         self._arrays = arrays
         self._dtype = dtype
         """Of the rows as they travelled."""
@@ -58,13 +61,30 @@ class Arrived(Generic[A]):
         so."""
         self.native.record_stream(stream_number("stream", stream))
 
+    def _array(self, words: Any, dtype: str) -> A:
+        """Returns words of the arena as an array, which keeps them alive."""
+        array: A = self._arrays.from_native(words, dtype)
+        return array
+
+    def _rows(self, rows: Any) -> A:
+        array: A = self._arrays.from_bytes(rows, self._form.dtype)
+        return array
+
+    def _scales(self, rows: A) -> A | None:
+        array: A | None = self._form.scales_of(self.native, self._arrays, rows)
+        return array
+
 
 class ExpertRows(Arrived[A]):
-    """Received rows grouped by expert, ready for a grouped GEMM: `ExpertParallel.expand`.
+    """Received rows grouped by expert, ready for a grouped GEMM.
+
+    `ExpertParallel.group_by_expert` and `dispatch_by_expert` return them.
 
     The arrays are views into this rank's arena and keep it alive; each is made when it is asked
     for.
     """
+
+    native: _tokenyard.ExpertRows
 
     def forget_rows(self) -> None:
         """Lets `x` and `scales` go, once they were asked for: arrays made of them live on, and
@@ -85,32 +105,38 @@ class ExpertRows(Arrived[A]):
         x = self.native.x
         if x is None:
             raise invalid("x", "asked for before forget_rows()", "rows that were forgotten")
-        return self._arrays.from_bytes(x, self._form.dtype)
+        return self._rows(x)
 
     @cached_property
     def scales(self) -> A | None:
         """[rows, words] as received, or a transposed view if asked for by columns."""
-        return self._form.scales_of(self.native, self._arrays, self.x)
+        return self._scales(self.x)
 
     @cached_property
     def offsets(self) -> A:
         """[experts of this rank + 1] int32: each expert's first row, on the device."""
-        return self._arrays.from_native(self.native.offsets, "int32")
+        return self._array(self.native.offsets, "int32")
 
     @cached_property
     def row_of(self) -> A:
         """[rows] int32: which received row it is, -1 for padding."""
-        return self._arrays.from_native(self.native.row_of, "int32")
+        return self._array(self.native.row_of, "int32")
 
     @cached_property
     def weights(self) -> A:
         """[rows] float32: its routing weight, 0 for padding."""
-        return self._arrays.from_native(self.native.weights, "float32")
+        return self._array(self.native.weights, "float32")
 
     @cached_property
+    def row_of_choice(self) -> A:
+        """[rows received, topk] int32: each choice's row by expert, -1 where it is elsewhere."""
+        return self._array(self.native.slots, "int32")
+
+    @property
     def slots(self) -> A:
-        """[rows received, topk] int32: where each choice's row lies, -1 where it is elsewhere."""
-        return self._arrays.from_native(self.native.slots, "int32")
+        """Deprecated: `row_of_choice` is its name now."""
+        old_spellings.warn("slots", "row_of_choice")
+        return self.row_of_choice
 
     @cached_property
     def first_rows(self) -> list[int]:
@@ -125,6 +151,8 @@ class Received(Arrived[A]):
     when it is asked for. `x` and `scales` keep the rows, the others what travelled beside them.
     """
 
+    native: _tokenyard.Received
+
     @cached_property
     def route(self) -> Route:
         """For `combine`, and for dispatching again."""
@@ -135,30 +163,30 @@ class Received(Arrived[A]):
         """[rows, hidden] of the dtype that was sent: the tokens."""
         if self.native.x is None:
             raise invalid("x", "asked of the ExpertRows", "rows that were grouped as they came")
-        return self._arrays.from_bytes(self.native.x, self._form.dtype)
+        return self._rows(self.native.x)
 
     @cached_property
     def scales(self) -> A | None:
         """[rows, words]: the tokens' scales. By columns it is a transposed view, whose columns lie
         together and begin 16 bytes aligned. None if there are none."""
-        return self._form.scales_of(self.native, self._arrays, self.x)
+        return self._scales(self.x)
 
     @cached_property
     def topk_idx(self) -> A:
         """[rows, topk] int32: experts as numbered on this rank, -1 where the expert is
         elsewhere."""
-        return self._arrays.from_native(self.native.topk_idx, "int32")
+        return self._array(self.native.topk_idx, "int32")
 
     @cached_property
     def topk_weights(self) -> A:
         """[rows, topk] float32: their weights, 0 where the expert is elsewhere; 1 where it is here
         and none were given."""
-        return self._arrays.from_native(self.native.topk_weights, "float32")
+        return self._array(self.native.topk_weights, "float32")
 
     @cached_property
     def source_token(self) -> A:
         """[rows] int32: the token's index on its source rank."""
-        return self._arrays.from_native(self.native.source_token, "int32")
+        return self._array(self.native.source_token, "int32")
 
     @cached_property
     def rows_from(self) -> list[int]:
@@ -173,24 +201,24 @@ class Received(Arrived[A]):
     @cached_property
     def rows_from_on_device(self) -> A:
         """[ranks] int32: the same on the device, once the call's work is done."""
-        return self._arrays.from_native(self.native.rows_from_on_device, "int32")
+        return self._array(self.native.rows_from_on_device, "int32")
 
     @cached_property
     def tokens_per_expert_on_device(self) -> A:
         """[experts of this rank] int32: likewise."""
-        return self._arrays.from_native(self.native.tokens_per_expert_on_device, "int32")
+        return self._array(self.native.tokens_per_expert_on_device, "int32")
 
     @cached_property
     def sources_ready(self) -> A | None:
         """[ranks] int32: 1 once all rows of that source are here; None without a `watcher`."""
         words = self.native.sources_ready
-        return None if words is None else self._arrays.from_native(words, "int32")
+        return None if words is None else self._array(words, "int32")
 
     @cached_property
     def experts_ready(self) -> A | None:
         """[experts of this rank] int32: 1 once all rows that name it are; None likewise."""
         words = self.native.experts_ready
-        return None if words is None else self._arrays.from_native(words, "int32")
+        return None if words is None else self._array(words, "int32")
 
 
 @dataclass(frozen=True, eq=False)

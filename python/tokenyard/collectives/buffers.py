@@ -9,7 +9,7 @@ import numpy as np
 
 from _tokenyard import DataType
 
-from .errors import invalid
+from ..errors import invalid
 
 Buffer = tuple[np.ndarray, DataType]
 """The bytes of an array, [bytes] uint8 in its own memory, and what they are."""
@@ -46,7 +46,9 @@ def written_buffer_of(argument: str, array: np.ndarray) -> Buffer:
     return buffer_of(argument, array)
 
 
-def parts_of(argument: str, parts: Sequence[np.ndarray] | np.ndarray, ranks: int) -> list:
+def parts_of(
+    argument: str, parts: Sequence[np.ndarray] | np.ndarray, ranks: int
+) -> list[np.ndarray]:
     """One array for each rank: from a list, or from the rows of one array."""
     if isinstance(parts, np.ndarray):
         if parts.ndim == 0 or parts.shape[0] != ranks:

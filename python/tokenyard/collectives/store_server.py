@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _tokenyard
 
-from .closing import Closing
-from .sizes import size_of, text_of
+from ..closing import Closing
+from ..sizes import size_of, text_of
 
 
 class StoreServer(Closing):

@@ -10,9 +10,9 @@ import numpy as np
 
 import _tokenyard
 
-from .errors import invalid
-from .sizes import size_of
-from .world import World
+from ..errors import invalid
+from ..sizes import size_of
+from ..world.world import World
 
 Piece = _tokenyard.Piece
 """A place in memory: what `TensorMemory` gives out, and what pointers of tasks are made of."""
@@ -293,9 +293,9 @@ class Graph:
         )
 
     def _event(self, argument: str, event: Any) -> int:
-        _of_type(argument, event, Event, "an Event")
-        self._require_own(argument, event)
-        return event.id
+        ours = _of_type(argument, event, Event, "an Event")
+        self._require_own(argument, ours)
+        return ours.id
 
     def _require_own(self, argument: str, what: Event | Region | Task) -> None:
         if what.graph is not self._native:

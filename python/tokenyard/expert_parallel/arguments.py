@@ -1,0 +1,89 @@
+"""Checks of the arrays that callers give to ExpertParallel: nothing is launched before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _tokenyard
+
+from ..arrays import Arrays
+from ..errors import invalid
+from .call_device import CallDevice
+from .received import Received, Route
+from .row_formats import FP32, IDS, MOVED, SCALES, SUMMED, cast_of, scale_order
+
+
+def rows_of_dispatch(
+    device: CallDevice,
+    hidden: int,
+    x: Any,
+    arrays: Arrays,
+    tokens: int | str,
+    scales: Any,
+    by_columns: bool,
+    rows: str | None,
+    scale_channels: int,
+) -> dict[str, Any]:
+    """Returns what every form of dispatch tells the module of its rows, checked."""
+    dtype = arrays.dtype(x)
+    device.check("x", x, arrays, MOVED, (tokens, "bytes" if dtype == "uint8" else hidden))
+    cast = cast_of(rows, scale_channels, dtype)
+    if scales is not None:
+        _check_scales(device, scales, arrays, arrays.shape(x)[0], by_columns)
+    return dict(
+        type=_tokenyard.ElementType[dtype],
+        scales=None if scales is None else arrays.to_native(scales),
+        scale_order=scale_order(by_columns),
+        cast=cast,
+        stream=device.stream(),
+    )
+
+
+def choices_of_dispatch(
+    device: CallDevice, topk: int, x: Any, topk_idx: Any, topk_weights: Any, arrays: Arrays
+) -> tuple[Any, Any]:
+    """Returns the experts of each token and their weights, or None for these, checked."""
+    shape = (arrays.shape(x)[0], topk)
+    if topk_idx is None:
+        raise invalid("topk_idx", f"[tokens, {topk}] expert ids, or a route", "None")
+    device.check("topk_idx", topk_idx, arrays, IDS, shape)
+    if topk_weights is None:
+        return arrays.to_native(topk_idx), None
+    device.check("topk_weights", topk_weights, arrays, FP32, shape)
+    return arrays.to_native(topk_idx), arrays.to_native(topk_weights)
+
+
+def dtype_of_results(
+    device: CallDevice, hidden: int, y: Any, arrays: Arrays, route: Route, rows: int, out: Any
+) -> str:
+    """Returns the dtype of results, checked. Nobody converts results by mistake: where the rows of
+    the route were of a dtype that is summed, y has this dtype, unless `out` says otherwise."""
+    device.check("y", y, arrays, SUMMED, (rows, hidden))
+    dtype, sent = arrays.dtype(y), route._dtype
+    if out is None and sent in SUMMED and dtype != sent:
+        raise invalid(
+            "y",
+            f"dtype {sent} as the rows of the route, or `out` of y's dtype to sum in it",
+            f"dtype {dtype}",
+        )
+    return dtype
+
+
+def route_of(received: Any, argument: str = "received") -> Route:
+    """Returns the route of what a dispatch returned, or the route itself."""
+    if isinstance(received, Received):
+        return received.route
+    if not isinstance(received, Route):
+        raise invalid(argument, "what a dispatch returned, or its route", type(received).__name__)
+    return received
+
+
+def _check_scales(
+    device: CallDevice, scales: Any, arrays: Arrays, tokens: int, by_columns: bool
+) -> None:
+    # A column is of words, so what lies in it must be.
+    dtypes = SCALES if not by_columns else SCALES[:2]
+    device.check("scales", scales, arrays, dtypes, (tokens, "words"))
+    width = arrays.shape(scales)[1]
+    if arrays.dtype(scales) == "uint8" and width % 4:
+        raise invalid("scales", "rows of a multiple of 4 bytes", f"{width} bytes")

@@ -1,0 +1,370 @@
+"""A process for each rank."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from ..errors import Error, OsError, OutOfTouch, ProcessDied, invalid
+from .launched import Launched, Meeting, meet
+from .outcomes import LISTEN_S, Outcomes, exited
+from .rendezvous import HeldPort
+from .world import World
+
+GRACE_S = 0.5
+"""Between asking a process to end and killing it."""
+POLL_S = 0.005
+"""Between looks whether a process has ended."""
+LEAVING_S = 5.0
+"""For a process that has sent its result home to leave its interpreter."""
+ENDING_S = 10.0
+"""For a process that has been killed, or has closed its pipe, to be gone: longer than it takes."""
+LEFT_OUT_S = 5.0
+"""For a rank that the others went on without to end after them by itself."""
+PR_SET_PDEATHSIG = 1
+
+
+def run_processes(
+    fn: Callable[..., Any],
+    ranks: int,
+    settings: dict[str, Any],
+    args: Sequence[Any],
+    on_death: str = "end",
+) -> list[Any]:
+    """See `launch`."""
+    return _Launch(fn, ranks, settings, tuple(args), on_death).run()
+
+
+class _Launch:
+    """The processes of a launch, and what they have come to."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        ranks: int,
+        settings: dict[str, Any],
+        args: tuple[Any, ...],
+        on_death: str,
+    ) -> None:
+        self._context = multiprocessing.get_context("spawn")  # Forks lose CUDA and threads.
+        self._work = (fn, settings, args)
+        self._ranks = ranks
+        self._on_death = on_death
+        self._outcomes = Outcomes(ranks)
+        self._children: dict[Connection, tuple[int, SpawnProcess]] = {}
+        self._past: list[SpawnProcess] = []
+        """Those that were replaced."""
+        self._left_out: dict[int, float] = {}
+        """Ranks that others have rebuilt their world without, and since when."""
+        self._killed: set[int] = set()
+        """Those of them that did not end by themselves."""
+
+    def run(self) -> list[Any]:
+        outcomes = self._outcomes
+        port = HeldPort()
+        everybody = list(range(self._ranks))
+        meeting = Meeting(port.number, secrets.token_hex(8), self._ranks, everybody, everybody)
+        try:
+            self._start(meeting, new=False)
+            while outcomes.running and outcomes.failure is None:
+                self._listen()
+                self._end_who_was_left_out()
+        finally:
+            port.release()
+            done = not outcomes.running and outcomes.failure is None
+            last = [child for _, child in self._children.values()]
+            _end([*self._past, *last], LEAVING_S if done else 0.0)
+            for pipe in self._children:
+                pipe.close()
+        return outcomes.results()
+
+    def _start(self, meeting: Meeting, new: bool) -> None:
+        for rank in meeting.new_ranks:
+            seat = meeting.seats[rank]
+            ours, theirs = _pipe(self._context, seat)
+            launched = Launched(theirs, meeting.seats, self._on_death == "replace", new)
+            child = self._context.Process(
+                target=_rank_main,
+                args=(launched, os.getpid(), meeting, rank, *self._work),
+                name=f"rank {seat}",
+                daemon=True,
+            )
+            self._children[ours] = (seat, child)
+            _start(child, seat)
+            theirs.close()
+
+    def _listen(self) -> None:
+        """Until somebody has something to say, or for a while."""
+        outcomes = self._outcomes
+        running = [pipe for pipe, (rank, _) in self._children.items() if rank in outcomes.running]
+        wait(running, LISTEN_S)
+        # Looked at again, since a first look that finds a failure may just have missed its
+        # cause, which was sent before.
+        words = [(pipe, _word(*self._children[pipe], pipe)) for pipe in running]
+        heard = [(pipe, word) for pipe, word in words if word is not None]
+        for pipe, word in sorted(heard, key=lambda said: said[1].at_ns):
+            if pipe in self._children:  # Else its process has just been replaced.
+                self._take(word)
+
+    def _take(self, word: Word) -> None:
+        if word.kind == "returned":
+            self._outcomes.returned(word.rank, word.value)
+        elif word.kind == "raised":
+            self._take_failure(word.rank, word.value)
+        elif word.kind == "left_out":
+            for rank in word.value:
+                self._left_out.setdefault(rank, time.monotonic())
+        else:
+            self._replace(word.value)
+
+    def _take_failure(self, rank: int, error: BaseException) -> None:
+        # Whatever a rank ends with that the others go on without is not theirs.
+        dead = isinstance(error, (ProcessDied, OutOfTouch)) or rank in self._left_out
+        if rank in self._killed:
+            error.add_note("by the launch: the other ranks had gone on without it, and ended")
+        if self._on_death != "end" and dead:
+            self._outcomes.died(rank, error)
+        else:
+            self._outcomes.raised(rank, error)
+
+    def _replace(self, meeting: Meeting) -> None:
+        """Ends what is left of the ranks' processes, and starts others."""
+        seats = {meeting.seats[rank] for rank in meeting.new_ranks}
+        for pipe, (rank, child) in list(self._children.items()):
+            if rank in seats:
+                child.kill()
+                pipe.close()
+                self._past.append(child)
+                del self._children[pipe]
+        for seat in seats:
+            self._left_out.pop(seat, None)
+            self._outcomes.replaced(seat)
+        self._start(meeting, new=True)
+
+    def _end_who_was_left_out(self) -> None:
+        """Once all others have ended: a process that was stopped would never end by itself."""
+        running = self._outcomes.running
+        if not running or not running <= self._left_out.keys():
+            return
+        if time.monotonic() - max(self._left_out[rank] for rank in running) < LEFT_OUT_S:
+            return
+        for rank, child in self._children.values():
+            if rank in running:
+                child.kill()
+                self._killed.add(rank)
+
+
+def _pipe(context: SpawnContext, rank: int) -> tuple[Connection, Connection]:
+    try:
+        return context.Pipe(duplex=False)
+    except OSError as error:
+        raise _os_error(f"make a pipe for rank {rank}", error) from error
+
+
+def _start(child: SpawnProcess, rank: int) -> None:
+    try:
+        with _interrupts_later():
+            child.start()
+    except OSError as error:
+        raise _os_error(f"start a process for rank {rank}", error) from error
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        sendable = "a function and args that pickle can send to a process"
+        raise invalid("fn", sendable, str(error)) from error
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Puts Ctrl-C off to the end of a block that starts a process.
+
+    In the midst of a start it would leave a process that nobody knows to end. The process itself
+    inherits the mask: one that is still importing would print a traceback of its own.
+    """
+    resource_tracker.ensure_running()  # Its start unmasks SIGINT.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Another thread may receive the signal all the same; Python then calls its handler here.
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)  # None: not Python's, which then raises nothing.
+    is_ours = handler is not None and threading.current_thread() is threading.main_thread()
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _os_error(call: str, error: OSError) -> OsError:
+    told = f"{call} failed with {error.errno}: {error.strerror}"
+    return OsError(told, call=call, code=error.errno)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a rank's process says: how its program ended, or what the launch is to do."""
+
+    rank: int
+    at_ns: int
+    """On the clock that all processes of a machine share; 0 for one that could not tell."""
+    kind: str
+    """"returned", "raised", "left_out" or "replace"."""
+    value: Any
+    """What it returned, the exception, the ranks left out, or the Meeting."""
+
+
+def _word(rank: int, child: SpawnProcess, pipe: Any) -> Word | None:
+    """None while the rank is at work."""
+    # In this order: what a process has sent before it ended is in the pipe by now. The pipe itself
+    # may stay open, where a process that it forked lives on.
+    ended = child.exitcode is not None
+    if pipe.poll():
+        return _hear(rank, child, pipe)
+    return _died(rank, child) if ended else None
+
+
+def _hear(rank: int, child: SpawnProcess, pipe: Any) -> Word:
+    """What a rank sent home, or the silence in which its process ended."""
+    try:
+        message = pipe.recv_bytes()
+    except (EOFError, OSError):  # The latter where it ended in the midst of sending.
+        return _died(rank, child)
+    try:
+        at_ns, kind, value = pickle.loads(message)
+    except Exception as error:
+        error.add_note(f"while reading what rank {rank} returned")
+        return Word(rank, 0, "raised", error)
+    if kind == "raised":
+        value, trace = value
+        value.add_note(f"in its process:\n{trace}")
+    return Word(rank, at_ns, kind, value)
+
+
+def _died(rank: int, child: SpawnProcess) -> Word:
+    """Of a process that has ended without a word, or closed its pipe."""
+    _await_ends([child], ENDING_S)
+    code = child.exitcode
+    if code is None:  # It is killed in the end, which is what the code says.
+        how, code = "closed its pipe and does not end", -signal.SIGKILL
+    elif code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exited with {code}"
+    died = ProcessDied(f"the process of rank {rank} {how}", rank=rank, exit_code=code)
+    return Word(rank, 0, "raised", died)
+
+
+def _end(children: list[SpawnProcess], patience_s: float) -> None:
+    """Waits for processes that leave by themselves, asks the others to, kills the rest."""
+    running = [child for child in children if child.pid is not None]
+    for act, wait_s in (
+        (lambda child: None, patience_s),
+        (SpawnProcess.terminate, GRACE_S),
+        (SpawnProcess.kill, ENDING_S),
+    ):
+        for child in running:
+            act(child)
+        running = _await_ends(running, wait_s)
+
+
+def _await_ends(children: list[SpawnProcess], seconds: float) -> list[SpawnProcess]:
+    """Those that have not ended by then. (`join` with a timeout believes that a process which has
+    closed its files is at its end, and then waits for that without one.)"""
+    deadline = time.monotonic() + seconds
+    while running := [child for child in children if child.exitcode is None]:
+        if time.monotonic() >= deadline:
+            return running
+        time.sleep(POLL_S)
+    return []
+
+
+def _rank_main(
+    launched: Launched,
+    parent: int,
+    meeting: Meeting,
+    rank: int,
+    fn: Callable[..., Any],
+    settings: dict[str, Any],
+    args: tuple[Any, ...],
+) -> None:
+    """The whole life of a rank's process."""
+    end_with_parent(parent)
+    # It is one for its parent, which ends it. It may have children of its own: a DataLoader's.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, _leave)
+    home = launched.home
+    try:
+        with World(meet(meeting, rank, settings), settings["device"], launched) as world:
+            # Before the world is left: that makes others fail, who must not be heard first.
+            home.send_bytes(_message_of_end(fn, world, args))
+    except Exception as error:
+        home.send_bytes(_message_of(error))
+    # What is left is the interpreter's own end: an exception in the midst of it would be printed.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    home.close()
+
+
+def _message_of_end(fn: Callable[..., Any], world: World, args: tuple[Any, ...]) -> bytes:
+    try:
+        result = fn(world, *args)
+        return _message_of_result(world.rank, result)
+    except SystemExit as ended:
+        # Now: the other ranks, which it leaves behind, must not be heard first.
+        return _message_of(exited(world.rank, ended, "process"))
+    except BaseException as error:
+        return _message_of(error)
+
+
+def _message_of_result(rank: int, result: Any) -> bytes:
+    try:
+        return pickle.dumps((time.monotonic_ns(), "returned", result))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        sendable = "what pickle can send home from a process"
+        raise invalid(f"what fn returned on rank {rank}", sendable, str(error)) from error
+
+
+def _message_of(error: BaseException) -> bytes:
+    """The exception with its trace, as text where it is of a kind that cannot travel."""
+    at_ns = time.monotonic_ns()
+    trace = traceback.format_exc()
+    try:
+        message = pickle.dumps((at_ns, "raised", (error, trace)))
+        pickle.loads(message)
+        return message
+    except Exception:
+        told = Error(f"{type(error).__name__}: {error}")
+        return pickle.dumps((at_ns, "raised", (told, trace)))
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def end_with_parent(parent: int) -> None:
+    """Asks Linux to kill this process when its parent dies, however it dies. For whoever starts
+    ranks: a rank calls it first.
+
+    Args:
+        parent: the parent's process number, as it told this process.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before it was asked.
+        os._exit(1)
