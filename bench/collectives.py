@@ -38,7 +38,7 @@ NETWORK = "10.117.43."
 
 
 @dataclass
-class Seat:
+class Placement:
     """Where a rank runs."""
 
     core: int
@@ -50,7 +50,7 @@ class Seat:
 
 
 @contextlib.contextmanager
-def namespaces() -> Iterator[list[Seat]]:
+def namespaces() -> Iterator[list[Placement]]:
     """Two network namespaces joined by a cable; gone at the end."""
     ends = ("tyb0", "tyb1")
 
@@ -67,7 +67,7 @@ def namespaces() -> Iterator[list[Seat]]:
             ip("-n", name, "link", "set", end, "up")
             ip("-n", name, "link", "set", "lo", "up")
         yield [
-            Seat(
+            Placement(
                 core=index,
                 address=f"{NETWORK}{index + 1}",
                 host=name,
@@ -82,45 +82,45 @@ def namespaces() -> Iterator[list[Seat]]:
 
 
 @contextlib.contextmanager
-def seats_of(scene: str) -> Iterator[list[Seat]]:
+def placements_of(scene: str) -> Iterator[list[Placement]]:
     cores = sorted(os.sched_getaffinity(0))[:2]
     local = dict(GLOO_SOCKET_IFNAME="lo")
     if scene == TCP:
-        with namespaces() as seats:
-            yield seats
+        with namespaces() as placements:
+            yield placements
     else:
         ranks = 4 if scene == CROWDED else 2
-        yield [Seat(core=cores[rank % len(cores)], environment=local) for rank in range(ranks)]
+        yield [Placement(core=cores[rank % len(cores)], environment=local) for rank in range(ranks)]
 
 
 def run(scene: str, cells: list[tuple[str, int]], blocks: int) -> list[dict[str, Any]]:
     """The rows of one scene. Raises RuntimeError if a rank fails."""
     print(f"\n{scene}", flush=True)
-    with seats_of(scene) as seats:
+    with placements_of(scene) as placements:
         port = free_port()
         ranks = []
-        for rank, seat in enumerate(seats):
+        for rank, placement in enumerate(placements):
             place = dict(
                 rank=rank,
-                size=len(seats),
-                store=f"{seats[0].address}:{port}",
-                core=seat.core,
-                address=seat.address,
-                host=seat.host,
+                size=len(placements),
+                store=f"{placements[0].address}:{port}",
+                core=placement.core,
+                address=placement.address,
+                host=placement.host,
                 cells=cells,
                 blocks=blocks,
             )
             program = [sys.executable, str(Path(__file__).with_name("collectives_rank.py"))]
             ranks.append(
                 subprocess.Popen(
-                    [*seat.command, *program, json.dumps(place)],
-                    env={**os.environ, **seat.environment},
+                    [*placement.command, *program, json.dumps(place)],
+                    env={**os.environ, **placement.environment},
                     stdout=subprocess.PIPE,
                     text=True,
                 )
             )
         try:
-            rows = list(rows_of(ranks[0], scene, len(seats)))
+            rows = list(rows_of(ranks[0], scene, len(placements)))
             if any(rank.wait(60) != 0 for rank in ranks):
                 raise RuntimeError(f"{scene}: a rank failed")
             return rows

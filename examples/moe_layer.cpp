@@ -66,9 +66,9 @@ class Experts {
 
 /// What one rank puts into the layer.
 struct Batch {
-  std::vector<BFloat16> x;     // [tokens, hidden]
-  std::vector<int32_t> picks;  // [tokens, topk]
-  std::vector<float> weights;  // [tokens, topk]
+  std::vector<BFloat16> x;       // [tokens, hidden]
+  std::vector<int32_t> choices;  // [tokens, topk]
+  std::vector<float> weights;    // [tokens, topk]
 
   Vector token(uint32_t index) const {
     Vector values(kHidden);
@@ -90,10 +90,10 @@ Batch make_batch(uint32_t rank, uint32_t tokens, uint32_t experts) {
     std::partial_sort(order.begin(), order.begin() + kTopk, order.end(),
                       [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
     float sum = 0;
-    for (uint32_t pick = 0; pick < kTopk; ++pick) sum += std::exp(scores[order[pick]]);
-    for (uint32_t pick = 0; pick < kTopk; ++pick) {
-      batch.picks.push_back(order[pick]);
-      batch.weights.push_back(std::exp(scores[order[pick]]) / sum);
+    for (uint32_t choice = 0; choice < kTopk; ++choice) sum += std::exp(scores[order[choice]]);
+    for (uint32_t choice = 0; choice < kTopk; ++choice) {
+      batch.choices.push_back(order[choice]);
+      batch.weights.push_back(std::exp(scores[order[choice]]) / sum);
     }
   }
   return batch;
@@ -107,9 +107,9 @@ void run_local_experts(const tokenyard::Received& received, uint32_t rank, BFloa
   for (uint32_t row = 0; row < received.rows; ++row) {
     Vector token(kHidden), sum(kHidden);
     std::transform(x + row * kHidden, x + (row + 1) * kHidden, token.begin(), to_float);
-    for (uint32_t pick = row * kTopk; pick < (row + 1) * kTopk; ++pick)
-      if (received.topk_idx[pick] >= 0)  // Else it is another rank's.
-        experts.add(first + received.topk_idx[pick], received.topk_weights[pick], token, sum);
+    for (uint32_t choice = row * kTopk; choice < (row + 1) * kTopk; ++choice)
+      if (received.topk_idx[choice] >= 0)  // Else it is another rank's.
+        experts.add(first + received.topk_idx[choice], received.topk_weights[choice], token, sum);
     std::transform(sum.begin(), sum.end(), y + row * kHidden, to_bfloat16);
   }
 }
@@ -120,8 +120,8 @@ float largest_error(const Batch& batch, uint32_t experts_in_all, const std::vect
   float error = 0;
   for (uint32_t token = 0; token < out.size() / kHidden; ++token) {
     Vector sum(kHidden);
-    for (uint32_t pick = token * kTopk; pick < (token + 1) * kTopk; ++pick)
-      experts.add(batch.picks[pick], batch.weights[pick], batch.token(token), sum);
+    for (uint32_t choice = token * kTopk; choice < (token + 1) * kTopk; ++choice)
+      experts.add(batch.choices[choice], batch.weights[choice], batch.token(token), sum);
     for (uint32_t i = 0; i < kHidden; ++i)
       error = std::max(error, std::abs(sum[i] - to_float(out[token * kHidden + i])));
   }
@@ -143,7 +143,7 @@ Outcome run_layer(tokenyard::World& world, uint32_t tokens) {
       {.experts = experts, .hidden = kHidden, .topk = kTopk, .tokens_max = tokens, .sms = 0});
 
   const tokenyard::Received received = exchange.dispatch({.x = batch.x.data(),
-                                                          .topk_idx = batch.picks.data(),
+                                                          .topk_idx = batch.choices.data(),
                                                           .idx_is_int64 = false,
                                                           .topk_weights = batch.weights.data(),
                                                           .tokens = tokens});

@@ -59,7 +59,7 @@ class ExpertDraw {
 };
 
 /// Where a rank's tokens go; the same for a rank and set wherever it is made.
-inline Workload make_picks(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
+inline Workload make_choices(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
   std::mt19937 random(1000 * set + rank + 1);
   ExpertDraw experts(shape.experts, skew);
   Workload made;
@@ -73,7 +73,7 @@ inline Workload make_picks(const Shape& shape, uint32_t rank, uint32_t set, doub
 
 /// The picks with their rows: any bits but NaN and infinity, numbers of all sizes below 2.
 inline Workload make_workload(const Shape& shape, uint32_t rank, uint32_t set, double skew = 0) {
-  Workload made = make_picks(shape, rank, set, skew);
+  Workload made = make_choices(shape, rank, set, skew);
   std::mt19937 random(1000 * set + rank + 500);
   made.x.resize(size_t{shape.tokens} * shape.hidden);
   for (size_t i = 0; i < made.x.size(); i += 2) {
@@ -98,7 +98,7 @@ inline std::vector<uint8_t> destinations(const Shape& shape, const Workload& wor
 inline uint64_t busiest_remote_rows(const Shape& shape, uint32_t set, double skew = 0) {
   std::vector<uint64_t> out(shape.ranks), in(shape.ranks);
   for (uint32_t source = 0; source < shape.ranks; ++source) {
-    const auto goes = destinations(shape, make_picks(shape, source, set, skew));
+    const auto goes = destinations(shape, make_choices(shape, source, set, skew));
     for (uint32_t token = 0; token < shape.tokens; ++token)
       for (uint32_t target = 0; target < shape.ranks; ++target)
         if (target != source && goes[token * shape.ranks + target]) ++out[source], ++in[target];

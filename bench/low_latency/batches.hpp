@@ -38,16 +38,16 @@ inline std::vector<int64_t> draw_by_popularity(const Batch& of, uint32_t rank, u
     weights.push_back(std::pow(place, -of.zipf));
   std::mt19937 random(1000 * set + rank + 7);
   std::discrete_distribution<uint32_t> popular(weights.begin(), weights.end());
-  std::vector<int64_t> picks;
+  std::vector<int64_t> choices;
   for (uint32_t token = 0; token < shape.tokens; ++token) {
-    const auto first = static_cast<std::ptrdiff_t>(picks.size());
-    while (picks.size() < size_t{token + 1} * shape.topk) {
+    const auto first = static_cast<std::ptrdiff_t>(choices.size());
+    while (choices.size() < size_t{token + 1} * shape.topk) {
       const int64_t expert = experts[popular(random)];
-      if (std::find(picks.begin() + first, picks.end(), expert) == picks.end())
-        picks.push_back(expert);
+      if (std::find(choices.begin() + first, choices.end(), expert) == choices.end())
+        choices.push_back(expert);
     }
   }
-  return picks;
+  return choices;
 }
 
 inline Workload draw(const Batch& of, uint32_t rank, uint32_t set) {

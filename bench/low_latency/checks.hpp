@@ -34,12 +34,12 @@ inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensor
   for (uint32_t source = 0; source < shape.ranks; ++source) {
     const Workload sent = draw(batch, source, set);
     std::vector<uint32_t> next(local);
-    for (size_t pick = 0; pick < sent.topk_idx.size(); ++pick) {
-      const int64_t expert = sent.topk_idx[pick] - static_cast<int64_t>(world.rank() * local);
+    for (size_t choice = 0; choice < sent.topk_idx.size(); ++choice) {
+      const int64_t expert = sent.topk_idx[choice] - static_cast<int64_t>(world.rank() * local);
       if (expert < 0 || expert >= static_cast<int64_t>(local)) continue;
       const size_t slot =
           ranges[(expert * shape.ranks + source) * 2] + next[static_cast<size_t>(expert)]++;
-      const size_t row = static_cast<size_t>(expert) * slots + slot, token = pick / shape.topk;
+      const size_t row = static_cast<size_t>(expert) * slots + slot, token = choice / shape.topk;
       if (sources[row] != static_cast<int32_t>(token))
         throw InternalError(fmt::format("slot {} holds token {} of rank {}, not {}", row,
                                         sources[row], source, token));
@@ -74,8 +74,8 @@ inline void check_home(World& world, LowLatency& exchange, const Tensors& tensor
   const Workload mine = draw(batch, world.rank(), set);
   for (size_t at = 0; at < out.size(); ++at) {
     double weight = 0;
-    for (uint32_t pick = 0; pick < shape.topk; ++pick)
-      weight += mine.topk_weights[at / shape.hidden * shape.topk + pick];
+    for (uint32_t choice = 0; choice < shape.topk; ++choice)
+      weight += mine.topk_weights[at / shape.hidden * shape.topk + choice];
     const double wanted = weight * value_of(mine.x[at]);
     const double tolerance = how.logfmt ? std::fabs(wanted) / 32 + 1e-6 : std::fabs(wanted) / 120;
     if (std::fabs(value_of(out[at]) - wanted) > tolerance + 1e-30)

@@ -14,7 +14,7 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
       memory_(memory),
       decoder_(decoder),
       tokens_(tokens),
-      cell_(world.accelerator(), world.alarm()) {
+      cell_(world.accelerator(), world.abort_flag()) {
   const bool host = world.accelerator().kind() != AcceleratorKind::gpu;
   const mk::Graph& graph = decoder.graph();
   uint32_t blocks = 0;
@@ -45,7 +45,7 @@ SeparateStages::SeparateStages(World& world, mk::TensorMemory& memory,
   params_.streams = program_.streams;
   params_.scratch_bytes = program_.scratch_bytes;
   params_.ahead_bytes = program_.ahead_bytes;
-  params_.patience = cell_.patience(world.timeout());
+  params_.wait_context = cell_.wait_context(world.timeout());
   world.accelerator().prepare(stage_kernel.entry);
   recording_ =
       std::make_unique<Recording>(world.accelerator(), [this](Stream stream) { enqueue(stream); });

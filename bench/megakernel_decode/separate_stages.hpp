@@ -7,7 +7,7 @@
 #include "bench/megakernel_decode/recording.hpp"
 #include "bench/megakernel_decode/stage_kernel.hpp"
 #include "decoder/dense_decoder.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "megakernel/device_tables.hpp"
 
 namespace tokenyard::bench {
@@ -33,7 +33,7 @@ class SeparateStages {
   uint32_t tokens_;
   std::vector<uint32_t> blocks_;  ///< [stages] that have a task in it
   std::byte* packets_ = nullptr;  ///< [stages][workers][kStagePacketBytes]
-  FailureCell cell_;
+  ErrorRecord cell_;
   megakernel::Shape shape_;
   megakernel::Program program_;
   std::unique_ptr<megakernel::DeviceTables> tables_;

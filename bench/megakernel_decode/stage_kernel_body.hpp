@@ -23,7 +23,7 @@ DEVICE void run_stage(const StageParams& stage) {
   auto& shared = block::shared<mk::WorkerShared>();
   mk::ready_shared_memory(params, shared);
   block::sync();
-  const Patience idle = mk::idle_patience(params);
+  const WaitContext idle = mk::idle_wait_context(params);
   mk::Working working{.params = params, .shared = shared, .idle = idle, .began_ns = now_ns()};
   if (warp::index() < params.compute_warps) {
     mk::Worker<mk::DenseTasks>(working).run_one();

@@ -294,11 +294,11 @@ class Collectives {
 
   CollectivesCounters counters() const;
 
-  struct Parts;
-  explicit Collectives(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit Collectives(std::unique_ptr<Impl> parts);
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tokenyard

@@ -217,7 +217,7 @@ class ExpertParallel {
   /// tokens take them in turn. From now on topk_idx names experts, while what is received and
   /// counted goes by places. Empty: place and expert are one again. Waits for earlier calls; throws
   /// InvalidArgument, on all ranks alike.
-  void place(std::span<const int32_t> expert_at);
+  void set_expert_map(std::span<const int32_t> expert_at);
 
   /// What has been counted on the device so far; reads memory that calls write as they go, and
   /// waits for nothing.
@@ -257,8 +257,8 @@ class ExpertParallel {
   World& world() const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 class Route {

@@ -17,7 +17,7 @@ namespace tokenyard {
 class Accelerator;
 class Arena;
 class Bootstrap;
-class AlarmBell;
+class AbortFlag;
 class Network;
 
 /// How a rank can be reached from this one.
@@ -109,15 +109,15 @@ class World {
   Accelerator& accelerator() const;
   Arena& arena() const;
   /// Raises the error for a failed wait of a kernel on this rank.
-  AlarmBell& alarm() const;
+  AbortFlag& abort_flag() const;
   /// The way to ranks with put/signal reach; null if there are none.
   Network* network() const;
 
-  struct Parts;
-  explicit World(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit World(std::unique_ptr<Impl> impl);
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tokenyard

@@ -57,11 +57,12 @@ Places places_of(const std::string& name) {
 
 using Handle = std::unique_ptr<CollectivesHandle>;
 
-Handle meet(const std::string& entrance, const std::string& store, const nb::object& own_store,
-            bool host_store, const std::string& job, const std::string& secret, uint32_t rank,
-            uint32_t size, uint32_t size_max, const std::string& address, const std::string& host,
-            const std::string& interconnect, double timeout_s, double silence_s,
-            const std::string& on_failure, const std::string& places, bool witness) {
+Handle join_rendezvous(const std::string& entrance, const std::string& store,
+                       const nb::object& own_store, bool host_store, const std::string& job,
+                       const std::string& secret, uint32_t rank, uint32_t size, uint32_t size_max,
+                       const std::string& address, const std::string& host,
+                       const std::string& interconnect, double timeout_s, double silence_s,
+                       const std::string& on_failure, const std::string& places, bool witness) {
   const CollectivesOptions options{
       .store = store,
       .host_store = host_store,
@@ -163,10 +164,10 @@ void register_collectives(nb::module_& m) {
   nb::class_<Listening>(m, "Listening", "Calls back until it is stopped or dropped.")
       .def("stop", &Listening::stop, "No more calls from now on.");
   nb::class_<CollectivesHandle>(m, "Collectives", "See tokenyard.Collectives.")
-      .def_static("meet", &meet, nb::kw_only(), "entrance"_a, "store"_a, "own_store"_a.none(),
-                  "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a, "size_max"_a,
-                  "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a, "silence_s"_a,
-                  "on_failure"_a, "places"_a, "witness"_a)
+      .def_static("join_rendezvous", &join_rendezvous, nb::kw_only(), "entrance"_a, "store"_a,
+                  "own_store"_a.none(), "host_store"_a, "job"_a, "secret"_a, "rank"_a, "size"_a,
+                  "size_max"_a, "address"_a, "host"_a, "interconnect"_a, "timeout_s"_a,
+                  "silence_s"_a, "on_failure"_a, "places"_a, "witness"_a)
       .def_prop_ro("closed", &CollectivesHandle::closed)
       .def_prop_ro("rank", [](const CollectivesHandle& self) { return self.get()->rank(); })
       .def_prop_ro("size",

@@ -209,7 +209,7 @@ void place(const ExchangeHandle& self, const std::vector<int32_t>& expert_at) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
-  exchange->expert_parallel.place(expert_at);
+  exchange->expert_parallel.set_expert_map(expert_at);
 }
 
 nb::tuple load(const ExchangeHandle& self) {

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 /// Between two looks at the store, at first and later. Links wake who waits, too.
-constexpr milliseconds kLookMin{2}, kLookMax{100};
+constexpr milliseconds kPollMin{2}, kPollMax{100};
 
 /// For words to peers that may not read them any more.
 constexpr milliseconds kLastWordsMax{300};
@@ -40,8 +40,8 @@ Control::Control(ControlOptions options)
       io_(1),
       work_(asio::make_work_guard(io_)) {
   try {
-    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, bulletin_);
-    own_ = loop_->own_card();
+    loop_ = std::make_unique<ControlLoop>(io_, options_, own_, status_board_);
+    own_ = loop_->own_endpoint();
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     throw OsError("start of the control plane", error.code().value(), error.code().message());
@@ -84,11 +84,11 @@ std::shared_ptr<Store> Control::open_store(const ControlOptions& options) {
 // Founding
 // -----------------------------------------------------------------------------------------
 
-void Control::look_until(const Look& look, GiveUp give_up) {
+void Control::poll_until(const Look& look, GiveUp give_up) {
   const auto start_time = Clock::now();
   const auto until = start_time + options_.timeout;
   std::optional<Rendezvous> rendezvous;
-  milliseconds rest = kLookMin;
+  milliseconds rest = kPollMin;
   for (;;) {
     std::exception_ptr trouble;
     try {
@@ -103,15 +103,15 @@ void Control::look_until(const Look& look, GiveUp give_up) {
       (this->*give_up)(start_time);
     }
     options_.interrupt();
-    bulletin_.wait_for_news(rest);
-    rest = std::min(rest * 2, kLookMax);
+    status_board_.wait_for_news(rest);
+    rest = std::min(rest * 2, kPollMax);
   }
 }
 
 void Control::found(Participant& participant, Contact contact) {
   const auto place = options_.own_store ? std::nullopt : tcp_address(options_.store);
   start(participant, std::move(contact), net::Purpose::member);
-  look_until(
+  poll_until(
       [&](std::optional<Rendezvous>& rendezvous) {
         if (!rendezvous) {
           if (place && options_.host_store && !served_) {
@@ -127,10 +127,10 @@ void Control::found(Participant& participant, Contact contact) {
 }
 
 bool Control::try_to_found(Rendezvous& rendezvous) {
-  look_around(rendezvous, options_.slots);
-  for (const auto& [member, card] : acquaint_) {
-    if (card.size == own_.size) continue;
-    throw InvalidArgument("size", fmt::format("{}, as on rank {}", card.size, member.slot),
+  poll_others(rendezvous, options_.slots);
+  for (const auto& [member, endpoint] : acquaint_) {
+    if (endpoint.size == own_.size) continue;
+    throw InvalidArgument("size", fmt::format("{}, as on rank {}", endpoint.size, member.slot),
                           fmt::format("{}", own_.size), member.slot);
   }
   const auto own = rendezvous.look(options_.slot);
@@ -151,31 +151,32 @@ bool Control::try_to_found(Rendezvous& rendezvous) {
 }
 
 std::optional<View> Control::complete(const Rendezvous& rendezvous) const {
-  const Standing standing = bulletin_.read();
+  const Standing standing = status_board_.read();
   if (standing.linked.size() + 1 < options_.slots) return std::nullopt;
   View first{.epoch = 1, .slots = options_.slots, .members = {}};
   for (Slot slot = 0; slot < options_.slots; ++slot) {
     // A process that was started again in place of another may be linked beside it: the store says
     // which of them it is.
-    const auto card = rendezvous.look(slot);
-    if (!card) return std::nullopt;
-    const bool here = card->member == own_.member || standing.linked.contains(card->member);
+    const auto endpoint = rendezvous.look(slot);
+    if (!endpoint) return std::nullopt;
+    const bool here = endpoint->member == own_.member || standing.linked.contains(endpoint->member);
     if (!here) return std::nullopt;
-    first.members.push_back(card->member);
+    first.members.push_back(endpoint->member);
   }
   return first;
 }
 
 void Control::begin(Rendezvous& rendezvous, const View& first) {
-  std::map<Member, Card> cards;
+  std::map<Member, ControlEndpoint> endpoints;
   for (const Member& member : first.members) {
-    const auto card = rendezvous.look(member.slot);
-    if (card && card->member == member) cards.emplace(member, *card);
+    const auto endpoint = rendezvous.look(member.slot);
+    if (endpoint && endpoint->member == member) endpoints.emplace(member, *endpoint);
   }
-  post([first, cards = std::move(cards), store = options_.membership.witness ? store_ : nullptr,
+  post([first, endpoints = std::move(endpoints),
+        store = options_.membership.witness ? store_ : nullptr,
         key = rendezvous.witness_key()](ControlLoop& loop) {
     if (store) loop.set_witness(store, key);
-    loop.begin(first, cards);
+    loop.begin(first, endpoints);
   });
   await_first_view();
 }
@@ -190,23 +191,23 @@ void Control::found_alone(Participant& participant, Contact contact) {
 /// The control thread answers within moments, or says what went wrong.
 void Control::await_first_view() {
   for (;;) {
-    const Standing standing = bulletin_.read();
+    const Standing standing = status_board_.read();
     if (standing.over) throw tokenyard::Fenced(1, *standing.over);
     if (standing.view) return;
     options_.interrupt();
-    bulletin_.wait_for_news(kLookMax);
+    status_board_.wait_for_news(kPollMax);
   }
 }
 
-void Control::look_around(const Rendezvous& rendezvous, uint32_t slots) {
-  const Standing standing = bulletin_.read();
+void Control::poll_others(const Rendezvous& rendezvous, uint32_t slots) {
+  const Standing standing = status_board_.read();
   std::set<Slot> linked;
   for (const Member& member : standing.linked) linked.insert(member.slot);
-  std::map<Member, Card> seen;
+  std::map<Member, ControlEndpoint> seen;
   for (Slot slot = 0; slot < slots; ++slot) {
     if (slot == options_.slot || linked.contains(slot)) continue;
-    const auto card = rendezvous.look(slot);
-    if (card) seen.emplace(card->member, *card);
+    const auto endpoint = rendezvous.look(slot);
+    if (endpoint) seen.emplace(endpoint->member, *endpoint);
   }
   if (seen == acquaint_) return;
   acquaint_ = seen;
@@ -214,7 +215,7 @@ void Control::look_around(const Rendezvous& rendezvous, uint32_t slots) {
 }
 
 void Control::give_up_founding(Clock::time_point start) const {
-  const Standing standing = bulletin_.read();
+  const Standing standing = status_board_.read();
   std::vector<Slot> missing;
   for (Slot slot = 0; slot < options_.slots; ++slot) {
     const bool here =
@@ -251,7 +252,7 @@ std::string Control::meeting_place() const {
 
 void Control::join(Participant& participant, Contact contact) {
   start(participant, std::move(contact), net::Purpose::newcomer);
-  look_until(
+  poll_until(
       [&](std::optional<Rendezvous>& rendezvous) {
         if (!rendezvous) {
           store_ = open_store(options_);
@@ -263,7 +264,7 @@ void Control::join(Participant& participant, Contact contact) {
 }
 
 bool Control::joined(Rendezvous& rendezvous) {
-  const Standing standing = bulletin_.read();
+  const Standing standing = status_board_.read();
   if (standing.over) throw tokenyard::Fenced(0, *standing.over);
   if (standing.view) {
     // Where the next newcomer looks, when those who were here before have gone.
@@ -278,12 +279,12 @@ bool Control::joined(Rendezvous& rendezvous) {
       loop.set_witness(store, key);
     });
   }
-  look_around(rendezvous, std::max({options_.slots, options_.slots_max, options_.slot + 1}));
+  poll_others(rendezvous, std::max({options_.slots, options_.slots_max, options_.slot + 1}));
   return false;
 }
 
 void Control::give_up_joining(Clock::time_point start) const {
-  const Standing standing = bulletin_.read();
+  const Standing standing = status_board_.read();
   const bool met = !standing.linked.empty();
   throw PeerTimeout(
       {.rank = met ? standing.linked.begin()->slot : 0,
@@ -296,8 +297,8 @@ void Control::give_up_joining(Clock::time_point start) const {
 // Afterwards
 // ---------------------------------------------------------------------------------------
 
-void Control::accuse(const Accusation& accusation, Epoch seen_in) {
-  post([=](ControlLoop& loop) { loop.accuse(accusation, seen_in); });
+void Control::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
+  post([=](ControlLoop& loop) { loop.report_timeout(timeout_report, seen_in); });
 }
 
 void Control::admit(const std::vector<Slot>& slots, Epoch seen_in) {
@@ -312,8 +313,8 @@ void Control::evict(const Member& member) {
   post([=](ControlLoop& loop) { loop.evict(member); });
 }
 
-void Control::mend(bool wanted) {
-  post([=](ControlLoop& loop) { loop.mend(wanted); });
+void Control::recover(bool wanted) {
+  post([=](ControlLoop& loop) { loop.recover(wanted); });
 }
 
 void Control::drain() {
@@ -325,25 +326,25 @@ void Control::leave() {
 }
 
 View Control::view() const {
-  return bulletin_.read().view.value_or(View{});
+  return status_board_.read().view.value_or(View{});
 }
 
-std::vector<Slot> Control::mends_late() const {
-  return bulletin_.read().mends_late;
+std::vector<Slot> Control::recovers_late() const {
+  return status_board_.read().recovers_late;
 }
 
 std::vector<Member> Control::waiting() const {
-  return bulletin_.read().waiting;
+  return status_board_.read().waiting;
 }
 
 void Control::await_farewell() {
   const auto start = Clock::now();
   auto in_company = start;
-  for (Standing standing = bulletin_.read(); !standing.left; standing = bulletin_.read()) {
+  for (Standing standing = status_board_.read(); !standing.left; standing = status_board_.read()) {
     const auto now = Clock::now();
     if (!standing.alone) in_company = now;
     if (now - in_company > options_.membership.silence || now - start > options_.timeout) return;
-    bulletin_.wait_for_news(milliseconds(10));
+    status_board_.wait_for_news(milliseconds(10));
   }
 }
 
@@ -353,8 +354,8 @@ void Control::stop() {
   await_farewell();
   post([](ControlLoop& loop) { loop.hang_up(); });
   const auto until = Clock::now() + kLastWordsMax;
-  while (!bulletin_.read().silent && Clock::now() < until) {
-    bulletin_.wait_for_news(milliseconds(10));
+  while (!status_board_.read().silent && Clock::now() < until) {
+    status_board_.wait_for_news(milliseconds(10));
   }
   io_.stop();
   thread_.join();

@@ -23,12 +23,12 @@
 #include <thread>
 #include <vector>
 
-#include "control/bulletin.hpp"
-#include "control/card.hpp"
+#include "control/control_endpoint.hpp"
 #include "control/control_loop.hpp"
 #include "control/options.hpp"
 #include "control/participant.hpp"
 #include "control/rendezvous.hpp"
+#include "control/status_board.hpp"
 #include "control/store_server.hpp"
 
 namespace tokenyard::control {
@@ -56,15 +56,15 @@ class Control final : public MembershipControl {
   void join(Participant& participant, Contact contact);
 
   // Any thread, after `found` or `join`.
-  void accuse(const Accusation& accusation, Epoch seen_in) override;
+  void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override;
   void admit(const std::vector<Slot>& slots, Epoch seen_in) override;
   void withdraw(const std::vector<Slot>& slots) override;
   void evict(const Member& member) override;
-  void mend(bool wanted = true) override;
+  void recover(bool wanted = true) override;
   void drain() override;
   void leave() override;
   View view() const;
-  std::vector<Slot> mends_late() const override;
+  std::vector<Slot> recovers_late() const override;
   /// Newcomers that would like to be admitted.
   std::vector<Member> waiting() const;
   /// Connections that were turned away, and messages that were none.
@@ -93,7 +93,7 @@ class Control final : public MembershipControl {
   /// Looks at the store, ever less often, until `look` says true or the time is up; after a store
   /// that failed it begins without a rendezvous again. Then throws what was wrong with the store,
   /// else what `give_up` does.
-  void look_until(const Look& look, GiveUp give_up);
+  void poll_until(const Look& look, GiveUp give_up);
   /// One look at the store as a founder. True once this process is a member.
   bool try_to_found(Rendezvous& rendezvous);
   /// The founders, if one of every slot is linked with this process.
@@ -101,22 +101,22 @@ class Control final : public MembershipControl {
   void begin(Rendezvous& rendezvous, const View& first);
   void await_first_view();
   /// Takes note of the cards in the store of those it is not linked with.
-  void look_around(const Rendezvous& rendezvous, uint32_t slots);
+  void poll_others(const Rendezvous& rendezvous, uint32_t slots);
   bool joined(Rendezvous& rendezvous);
   [[noreturn]] void give_up_founding(Clock::time_point start) const;
   [[noreturn]] void give_up_joining(Clock::time_point start) const;
   std::string meeting_place() const;
 
   const ControlOptions options_;
-  Card own_;
+  ControlEndpoint own_;
   std::unique_ptr<StoreServer> served_;
   std::shared_ptr<Store> store_;
-  Bulletin bulletin_;
+  StatusBoard status_board_;
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unique_ptr<ControlLoop> loop_;
   std::thread thread_;
-  std::map<Member, Card> acquaint_;  ///< seen in the store
+  std::map<Member, ControlEndpoint> acquaint_;  ///< seen in the store
 };
 
 }  // namespace tokenyard::control

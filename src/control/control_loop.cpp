@@ -11,7 +11,7 @@ namespace tokenyard::control {
 
 namespace {
 
-net::Introduction introduction_of(const ControlOptions& options, const Card& own) {
+net::Introduction introduction_of(const ControlOptions& options, const ControlEndpoint& own) {
   return {.purpose = net::Purpose::member,
           .job = net::job_number(options.job),
           .self = {own.member.slot, own.member.incarnation},
@@ -21,12 +21,12 @@ net::Introduction introduction_of(const ControlOptions& options, const Card& own
 
 }  // namespace
 
-ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, Card own,
-                         Bulletin& bulletin)
+ControlLoop::ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
+                         StatusBoard& status_board)
     : io_(io),
       options_(options),
       own_(std::move(own)),
-      bulletin_(bulletin),
+      status_board_(status_board),
       participant_([this](const std::string& why) {
         asio::post(io_, [this, why] { fail("its engine failed: " + why); });
       }),
@@ -44,8 +44,8 @@ void ControlLoop::open(Participant& participant, Contact contact, net::Purpose p
   links_.introduce_as(purpose, 0);
 }
 
-void ControlLoop::meet(const std::map<Member, Card>& cards) {
-  acquaint_ = cards;
+void ControlLoop::meet(const std::map<Member, ControlEndpoint>& endpoints) {
+  acquaint_ = endpoints;
   choose_whom_to_dial();
 }
 
@@ -57,19 +57,19 @@ void ControlLoop::set_witness(std::shared_ptr<Store> store, const std::string& k
       pump();
     });
   };
-  witness_ = std::make_unique<WitnessClerk>(std::move(store), key, replied);
+  witness_ = std::make_unique<WitnessClient>(std::move(store), key, replied);
 }
 
-void ControlLoop::begin(const View& first, const std::map<Member, Card>& cards) {
-  for (const auto& [member, card] : cards) learn(member, card);
+void ControlLoop::begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints) {
+  for (const auto& [member, endpoint] : endpoints) learn(member, endpoint);
   become(first);
   install({.next = first, .groups = {}, .lost = {}, .left = {}});
   pump();
 }
 
-void ControlLoop::accuse(const Accusation& accusation, Epoch seen_in) {
+void ControlLoop::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) {
   if (!working()) return;
-  membership_->accuse(accusation, seen_in, now());
+  membership_->report_timeout(timeout_report, seen_in, now());
   pump();
 }
 
@@ -89,9 +89,9 @@ void ControlLoop::evict(const Member& member) {
   pump();
 }
 
-void ControlLoop::mend(bool wanted) {
+void ControlLoop::recover(bool wanted) {
   if (!working()) return;
-  membership_->mend(wanted, now());
+  membership_->recover(wanted, now());
   pump();
 }
 
@@ -104,7 +104,7 @@ void ControlLoop::drain() {
 void ControlLoop::leave() {
   leaving_ = true;
   if (!working()) {
-    bulletin_.write([](Standing& standing) { standing.left = true; });
+    status_board_.write([](Standing& standing) { standing.left = true; });
     return;
   }
   membership_->leave(now());
@@ -119,7 +119,7 @@ void ControlLoop::hang_up() {
   timer_.expires_after(std::chrono::milliseconds(1));
   timer_.async_wait([this](const asio::error_code&) {
     if (!links_.idle()) return hang_up();
-    bulletin_.write([](Standing& standing) { standing.silent = true; });
+    status_board_.write([](Standing& standing) { standing.silent = true; });
   });
 }
 
@@ -139,24 +139,24 @@ std::optional<Epoch> ControlLoop::fenced_since(const net::Introduction& who) con
 }
 
 void ControlLoop::linked(const Member& peer, net::Purpose purpose) {
-  links_.send(peer, Topic::card, encode(own_));
-  for (const auto& [member, card] : cards_) {
-    if (member != peer) links_.send(peer, Topic::card, encode(card));
+  links_.send(peer, Topic::endpoint, encode(own_));
+  for (const auto& [member, endpoint] : endpoints_) {
+    if (member != peer) links_.send(peer, Topic::endpoint, encode(endpoint));
   }
-  if (working() && purpose == net::Purpose::newcomer) tell_of_view(peer);
+  if (working() && purpose == net::Purpose::newcomer) publish_view(peer);
 }
 
 void ControlLoop::received(const Member& peer, Topic topic, std::span<const std::byte> bytes) {
-  if (topic == Topic::card) {
-    if (const auto card = decode_card(bytes)) return learn(peer, *card);
+  if (topic == Topic::endpoint) {
+    if (const auto endpoint = decode_endpoint(bytes)) return learn(peer, *endpoint);
   } else if (topic == Topic::message) {
-    if (const auto message = membership::decode_message(bytes)) return hear(peer, *message);
+    if (const auto message = membership::decode_message(bytes)) return on_message(peer, *message);
   }
   turned_away("a member", "sent what it should not");
 }
 
 void ControlLoop::lost(const Member& peer, const std::string& why) {
-  bulletin_.write([&](Standing& standing) { standing.linked.erase(peer); });
+  status_board_.write([&](Standing& standing) { standing.linked.erase(peer); });
   unreachable(peer, why);
   if (!working() || !membership_->view().contains(peer)) return;
   membership_->suspect(peer.slot, Suspicion::reset, membership_->view().epoch, now());
@@ -164,11 +164,11 @@ void ControlLoop::lost(const Member& peer, const std::string& why) {
 }
 
 void ControlLoop::unreachable(const Member& peer, const std::string& why) {
-  if (!membership_) bulletin_.write([&](Standing& now) { now.troubles[peer] = why; });
+  if (!membership_) status_board_.write([&](Standing& now) { now.troubles[peer] = why; });
 }
 
 void ControlLoop::refused(const Member& by, Epoch since) {
-  if (working()) hear(by, {.epoch = since, .body = membership::FencedOff{since}});
+  if (working()) on_message(by, {.epoch = since, .body = membership::FencedOff{since}});
 }
 
 void ControlLoop::turned_away(const std::string&, const std::string&) {
@@ -178,21 +178,22 @@ void ControlLoop::turned_away(const std::string&, const std::string&) {
 // What is said
 // -------------------------------------------------------------------------------------
 
-void ControlLoop::learn(const Member& from, const Card& card) {
-  if (card.member == own_.member) return;
-  if (cards_.size() >= kCardsMax) return links_.hang_up(from);
-  if (cards_.emplace(card.member, card).second) {
+void ControlLoop::learn(const Member& from, const ControlEndpoint& endpoint) {
+  if (endpoint.member == own_.member) return;
+  if (endpoints_.size() >= kEndpointsMax) return links_.hang_up(from);
+  if (endpoints_.emplace(endpoint.member, endpoint).second) {
     for (const Member& peer : links_.peers()) {
-      if (peer != from && peer != card.member) links_.send(peer, Topic::card, encode(card));
+      if (peer != from && peer != endpoint.member)
+        links_.send(peer, Topic::endpoint, encode(endpoint));
     }
     choose_whom_to_dial();
   }
-  if (card.member == from && links_.contains(from)) {
-    bulletin_.write([&](Standing& standing) { standing.linked.insert(from); });
+  if (endpoint.member == from && links_.contains(from)) {
+    status_board_.write([&](Standing& standing) { standing.linked.insert(from); });
   }
 }
 
-void ControlLoop::hear(const Member& from, const membership::Message& message) {
+void ControlLoop::on_message(const Member& from, const membership::Message& message) {
   if (over_) return;
   if (!membership_) {
     // A founder that is slow to read the roster loses a few messages of those that were not; they
@@ -205,7 +206,7 @@ void ControlLoop::hear(const Member& from, const membership::Message& message) {
   }
   if (const auto* beat = std::get_if<membership::Heartbeat>(&message.body)) {
     if (beat->drains && membership_->is_member())
-      participant_.tell([](Participant& participant) { participant.attend(); });
+      participant_.post([](Participant& participant) { participant.attend(); });
   }
   membership_->receive(from, message, now());
   pump();
@@ -217,7 +218,7 @@ void ControlLoop::say(const Member& to, const membership::Message& message) {
 
 /// Newcomers knock at the members of the view that they know. Who is in already is told by its
 /// verdict, which says more.
-void ControlLoop::tell_of_view(const Member& newcomer) {
+void ControlLoop::publish_view(const Member& newcomer) {
   const View& view = membership_->view();
   if (!view.contains(newcomer))
     say(newcomer, {.epoch = view.epoch, .body = membership::NotYet{view}});
@@ -239,9 +240,9 @@ void ControlLoop::pump() {
     }
   }
   if (over_) return;
-  bulletin_.write([&](Standing& standing) {
+  status_board_.write([&](Standing& standing) {
     standing.waiting = membership_->waiting();
-    standing.mends_late = membership_->mends_late();
+    standing.recovers_late = membership_->recovers_late();
   });
   arm();
 }
@@ -257,21 +258,21 @@ void ControlLoop::carry_out(const membership::Effect& effect) {
     void operator()(const membership::Install& install) { loop.install(install.verdict); }
     void operator()(const membership::Fenced& fenced) { loop.be_over(fenced.epoch, fenced.why); }
     void operator()(const membership::QuorumMissing& missing) {
-      loop.bulletin_.write(
+      loop.status_board_.write(
           [&](Standing& standing) { standing.alone = missing.answering.size() < missing.needed; });
-      loop.participant_.tell([missing](Participant& participant) {
+      loop.participant_.post([missing](Participant& participant) {
         participant.quorum_missing(missing.answering, missing.needed);
       });
     }
     void operator()(const membership::Left&) {
-      loop.bulletin_.write([](Standing& standing) { standing.left = true; });
+      loop.status_board_.write([](Standing& standing) { standing.left = true; });
     }
   };
   std::visit(Visitor{*this}, effect);
 }
 
 void ControlLoop::freeze(Epoch epoch) {
-  participant_.tell([this, epoch](Participant& participant) {
+  participant_.post([this, epoch](Participant& participant) {
     asio::post(io_, [this, progress = participant.freeze(epoch)] {
       if (!working()) return;
       membership_->frozen(progress, now());
@@ -283,25 +284,25 @@ void ControlLoop::freeze(Epoch epoch) {
 void ControlLoop::install(const Verdict& verdict) {
   Contacts contacts;
   for (const Member& member : verdict.next.members) {
-    const auto card = cards_.find(member);
+    const auto endpoint = endpoints_.find(member);
     if (member == own_.member) {
       contacts[member.slot] = own_.contact;
-    } else if (card != cards_.end()) {
-      contacts[member.slot] = card->second.contact;
+    } else if (endpoint != endpoints_.end()) {
+      contacts[member.slot] = endpoint->second.contact;
     }
     // Else it is a founder whose card was replaced in the store right after it had been founded
     // with, which is to say that it has died.
   }
-  bulletin_.write([](Standing& standing) { standing.alone = false; });
+  status_board_.write([](Standing& standing) { standing.alone = false; });
   links_.introduce_as(net::Purpose::member, verdict.next.epoch);
   part_from_former_members(verdict);
   choose_whom_to_dial();
   forget_former_members(verdict.next);
-  participant_.tell([this, verdict, contacts = std::move(contacts)](Participant& participant) {
+  participant_.post([this, verdict, contacts = std::move(contacts)](Participant& participant) {
     participant.install(verdict, contacts);
-    bulletin_.write([&](Standing& standing) { standing.view = verdict.next; });
+    status_board_.write([&](Standing& standing) { standing.view = verdict.next; });
   });
-  for (const Member& peer : links_.peers()) tell_of_view(peer);
+  for (const Member& peer : links_.peers()) publish_view(peer);
 }
 
 void ControlLoop::part_from_former_members(const Verdict& verdict) {
@@ -317,15 +318,15 @@ void ControlLoop::part_from_former_members(const Verdict& verdict) {
 
 /// The higher slot of a pair of members dials; newcomers dial everybody.
 void ControlLoop::choose_whom_to_dial() {
-  std::map<Member, Card> wanted;
-  for (const auto& [member, card] : acquaint_) {
-    if (newcomer_ || member.slot < own_.member.slot) wanted.emplace(member, card);
+  std::map<Member, ControlEndpoint> wanted;
+  for (const auto& [member, endpoint] : acquaint_) {
+    if (newcomer_ || member.slot < own_.member.slot) wanted.emplace(member, endpoint);
   }
   if (membership_) {
-    for (const auto& [member, card] : cards_) {
+    for (const auto& [member, endpoint] : endpoints_) {
       if (!membership_->view().contains(member)) continue;
       const bool mine = member.slot < own_.member.slot || !membership_->is_member();
-      if (mine) wanted.emplace(member, card);
+      if (mine) wanted.emplace(member, endpoint);
     }
   }
   links_.want(std::move(wanted));
@@ -335,7 +336,7 @@ void ControlLoop::choose_whom_to_dial() {
 /// lost sight of them, so their cards stay.
 void ControlLoop::forget_former_members(const View& next) {
   for (const Member& member : installed_.members) {
-    if (!next.contains(member)) cards_.erase(member);
+    if (!next.contains(member)) endpoints_.erase(member);
   }
   installed_ = next;
 }
@@ -345,12 +346,12 @@ void ControlLoop::be_over(Epoch epoch, const std::string& why) {
   over_ = true;
   timer_.cancel();
   links_.hang_up_on_all();
-  bulletin_.write([&](Standing& standing) {
+  status_board_.write([&](Standing& standing) {
     standing.over = why;
     standing.left = leaving_;
   });
   // Who wanted to leave has what it wanted.
-  if (participant_.serves() && !leaving_) participant_.tell_fenced(epoch, why);
+  if (participant_.serves() && !leaving_) participant_.publish_fenced(epoch, why);
 }
 
 void ControlLoop::arm() {

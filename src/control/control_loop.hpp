@@ -14,12 +14,12 @@
 #include <optional>
 #include <string>
 
-#include "control/bulletin.hpp"
 #include "control/links.hpp"
 #include "control/options.hpp"
 #include "control/participant.hpp"
 #include "control/participant_thread.hpp"
-#include "control/witness_clerk.hpp"
+#include "control/status_board.hpp"
+#include "control/witness_client.hpp"
 #include "membership/membership.hpp"
 
 namespace tokenyard::control {
@@ -27,26 +27,27 @@ namespace tokenyard::control {
 class ControlLoop final : private LinkListener {
  public:
   /// `own`: of this process, but for the port. Listens from now on.
-  ControlLoop(asio::io_context& io, const ControlOptions& options, Card own, Bulletin& bulletin);
+  ControlLoop(asio::io_context& io, const ControlOptions& options, ControlEndpoint own,
+              StatusBoard& status_board);
 
-  const Card& own_card() const { return own_; }
+  const ControlEndpoint& own_endpoint() const { return own_; }
   uint64_t refused() const { return refused_; }
 
   // On the control thread, from here on.
 
   void open(Participant& participant, Contact contact, net::Purpose purpose);
   /// Looks for these processes, of which only the cards are known.
-  void meet(const std::map<Member, Card>& cards);
+  void meet(const std::map<Member, ControlEndpoint>& endpoints);
   /// A founder begins epoch 1, and has these cards from the store: others may have been faster to
   /// link with one another.
-  void begin(const View& first, const std::map<Member, Card>& cards);
+  void begin(const View& first, const std::map<Member, ControlEndpoint>& endpoints);
   /// The witness has its memory under `key`.
   void set_witness(std::shared_ptr<Store> store, const std::string& key);
-  void accuse(const Accusation& accusation, Epoch seen_in);
+  void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in);
   void admit(const std::vector<Slot>& slots, Epoch seen_in);
   void withdraw(const std::vector<Slot>& slots);
   void evict(const Member& member);
-  void mend(bool wanted);
+  void recover(bool wanted);
   void drain();
   void leave();
   void hang_up();
@@ -58,7 +59,7 @@ class ControlLoop final : private LinkListener {
 
  private:
   /// Members, and newcomers that have ever come.
-  static constexpr size_t kCardsMax = 65536;
+  static constexpr size_t kEndpointsMax = 65536;
 
   std::optional<Epoch> fenced_since(const net::Introduction& who) const override;
   void linked(const Member& peer, net::Purpose purpose) override;
@@ -68,8 +69,8 @@ class ControlLoop final : private LinkListener {
   void refused(const Member& by, Epoch since) override;
   void turned_away(const std::string& who, const std::string& why) override;
 
-  void learn(const Member& from, const Card& card);
-  void hear(const Member& from, const membership::Message& message);
+  void learn(const Member& from, const ControlEndpoint& endpoint);
+  void on_message(const Member& from, const membership::Message& message);
   void become(const View& view);
   void pump();
   void carry_out(const membership::Effect& effect);
@@ -81,14 +82,14 @@ class ControlLoop final : private LinkListener {
   void be_over(Epoch epoch, const std::string& why);
   void arm();
   void say(const Member& to, const membership::Message& message);
-  void tell_of_view(const Member& newcomer);
+  void publish_view(const Member& newcomer);
   bool working() const { return membership_ && !over_; }
   Instant now() const;
 
   asio::io_context& io_;
   const ControlOptions options_;
-  Card own_;
-  Bulletin& bulletin_;
+  ControlEndpoint own_;
+  StatusBoard& status_board_;
   ParticipantThread participant_;
   bool newcomer_ = false;
   bool leaving_ = false;
@@ -97,11 +98,11 @@ class ControlLoop final : private LinkListener {
   const std::chrono::steady_clock::time_point start_;
   asio::steady_timer timer_;
   Links links_;
-  std::map<Member, Card> cards_;     ///< of others
-  std::map<Member, Card> acquaint_;  ///< whom to meet as long as there is no view
+  std::map<Member, ControlEndpoint> endpoints_;  ///< of others
+  std::map<Member, ControlEndpoint> acquaint_;   ///< whom to meet as long as there is no view
   std::optional<membership::Membership> membership_;
   View installed_;
-  std::unique_ptr<WitnessClerk> witness_;
+  std::unique_ptr<WitnessClient> witness_;
 };
 
 }  // namespace tokenyard::control

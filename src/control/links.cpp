@@ -23,13 +23,13 @@ net::Listener listener_at(asio::io_context& io, const std::string& address) {
   }
 }
 
-net::awaitable<net::TcpEndpoint> endpoint_of(Card card) {
+net::awaitable<net::TcpEndpoint> endpoint_of(ControlEndpoint control_endpoint) {
   asio::error_code a_name;
-  const auto address = asio::ip::make_address(card.address, a_name);
-  if (!a_name) co_return net::TcpEndpoint(address, card.port);
+  const auto address = asio::ip::make_address(control_endpoint.address, a_name);
+  if (!a_name) co_return net::TcpEndpoint(address, control_endpoint.port);
   asio::ip::tcp::resolver resolver(co_await asio::this_coro::executor);
-  const auto places =
-      co_await resolver.async_resolve(card.address, std::to_string(card.port), net::use_awaitable);
+  const auto places = co_await resolver.async_resolve(
+      control_endpoint.address, std::to_string(control_endpoint.port), net::use_awaitable);
   co_return places.begin()->endpoint();
 }
 
@@ -67,9 +67,9 @@ void Links::introduce_as(net::Purpose purpose, Epoch epoch) {
   self_.epoch = epoch;
 }
 
-void Links::want(std::map<Member, Card> wanted) {
+void Links::want(std::map<Member, ControlEndpoint> wanted) {
   wanted_ = std::move(wanted);
-  for (const auto& [peer, card] : wanted_) dial(peer);
+  for (const auto& [peer, control_endpoint] : wanted_) dial(peer);
 }
 
 void Links::send(const Member& peer, Topic topic, std::vector<std::byte> payload) {
@@ -116,7 +116,7 @@ net::awaitable<void> Links::greet(std::shared_ptr<net::Connection> connection,
       co_await connection->write(static_cast<uint16_t>(Topic::refusal), bytes);
       trouble = fmt::format("was rank {} until epoch {}", connection->peer().self.slot, *since);
     } else {
-      co_await connection->write(static_cast<uint16_t>(Topic::welcome), {});
+      co_await connection->write(static_cast<uint16_t>(Topic::connect_reply), {});
     }
   } catch (const net::ProtocolError& stranger) {
     trouble = stranger.what();
@@ -141,16 +141,17 @@ void Links::dial(const Member& peer) {
 net::awaitable<void> Links::keep_dialling(Member peer) {
   std::chrono::milliseconds rest = kPauseMin;
   while (wanted_.contains(peer) && !links_.contains(peer)) {
-    const Card card = wanted_.at(peer);
+    const ControlEndpoint control_endpoint = wanted_.at(peer);
     try {
-      co_await reach(card);
+      co_await reach(control_endpoint);
       break;
     } catch (const net::ProtocolError& stranger) {
-      listener_.unreachable(peer, fmt::format("whoever answers at {}:{} {}", card.address,
-                                              card.port, stranger.what()));
+      listener_.unreachable(peer,
+                            fmt::format("whoever answers at {}:{} {}", control_endpoint.address,
+                                        control_endpoint.port, stranger.what()));
     } catch (const std::system_error& error) {
-      listener_.unreachable(
-          peer, fmt::format("{}:{}: {}", card.address, card.port, error.code().message()));
+      listener_.unreachable(peer, fmt::format("{}:{}: {}", control_endpoint.address,
+                                              control_endpoint.port, error.code().message()));
     }
     co_await net::pause(rest);
     rest = std::min(rest * 2, kPauseMax);
@@ -158,22 +159,22 @@ net::awaitable<void> Links::keep_dialling(Member peer) {
   dialling_.erase(peer);
 }
 
-net::awaitable<void> Links::reach(const Card& card) {
-  const net::TcpEndpoint place = co_await endpoint_of(card);
+net::awaitable<void> Links::reach(const ControlEndpoint& control_endpoint) {
+  const net::TcpEndpoint place = co_await endpoint_of(control_endpoint);
   net::TcpSocket socket = co_await net::dial(place, kDialMax);
   const auto connection = std::make_shared<net::Connection>(std::move(socket), silence_);
   const net::StreamTimeout timeout(connection, net::kHandshakeMax);
   net::Introduction self = self_;
-  self.sought = card.member.incarnation;
+  self.sought = control_endpoint.member.incarnation;
   co_await connection->shake_hands(net::Handshake::Side::dialler, key_, self);
-  if (member_of(connection->peer()) != card.member)
+  if (member_of(connection->peer()) != control_endpoint.member)
     throw net::ProtocolError("is another process of this job");
   const net::SealedFrame frame = co_await connection->read();
   if (frame.kind == static_cast<uint16_t>(Topic::refusal)) {
-    listener_.refused(card.member, epoch_in(frame));
+    listener_.refused(control_endpoint.member, epoch_in(frame));
     co_return;
   }
-  if (frame.kind != static_cast<uint16_t>(Topic::welcome))
+  if (frame.kind != static_cast<uint16_t>(Topic::connect_reply))
     throw net::ProtocolError("says no welcome");
   adopt(connection, net::Handshake::Side::dialler);
 }

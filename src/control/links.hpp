@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "control/card.hpp"
+#include "control/control_endpoint.hpp"
 #include "control/link.hpp"
 #include "net/connection.hpp"
 #include "net/listener.hpp"
@@ -26,9 +26,9 @@ namespace tokenyard::control {
 
 /// What a link carries. The acceptor begins with a welcome, or a refusal.
 enum class Topic : uint16_t {
-  welcome = 1,
+  connect_reply = 1,
   refusal,  ///< the epoch since which the dialler is no member
-  card,
+  endpoint,
   message,
 };
 
@@ -59,7 +59,7 @@ class Links {
   /// As what this process introduces itself from now on.
   void introduce_as(net::Purpose purpose, Epoch epoch);
   /// Dials these and no others.
-  void want(std::map<Member, Card> wanted);
+  void want(std::map<Member, ControlEndpoint> wanted);
   /// To nobody if there is no link.
   void send(const Member& peer, Topic topic, std::vector<std::byte> payload);
   /// Says what is still to be said, and hangs up within kFarewellMax.
@@ -81,7 +81,7 @@ class Links {
   void dial(const Member& peer);
   net::awaitable<void> keep_dialling(Member peer);
   /// Links with it, or hears that it does not want to.
-  net::awaitable<void> reach(const Card& card);
+  net::awaitable<void> reach(const ControlEndpoint& endpoint);
   void adopt(std::shared_ptr<net::Connection> connection, net::Handshake::Side side);
   bool is_kept_over(const Link& one, const Link& another) const;
   /// Reads it on, and closes it after a while.
@@ -98,7 +98,7 @@ class Links {
   std::map<Member, std::shared_ptr<Link>> links_;
   std::set<std::shared_ptr<Link>> parting_;  ///< nothing that they say matters
   std::set<std::shared_ptr<Link>> aside_;    ///< what they say does
-  std::map<Member, Card> wanted_;
+  std::map<Member, ControlEndpoint> wanted_;
   std::set<Member> dialling_;
 };
 

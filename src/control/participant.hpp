@@ -34,14 +34,14 @@ class MembershipControl {
  public:
   virtual ~MembershipControl() = default;
   /// `seen_in`: the epoch in which it was noticed; what was seen in an older one may mean nothing.
-  virtual void accuse(const Accusation& accusation, Epoch seen_in) = 0;
+  virtual void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) = 0;
   /// See Membership for what these mean.
   virtual void admit(const std::vector<Slot>& slots, Epoch seen_in) = 0;
   virtual void withdraw(const std::vector<Slot>& slots) = 0;
   virtual void evict(const Member& member) = 0;
-  virtual void mend(bool wanted) = 0;
+  virtual void recover(bool wanted) = 0;
   /// Members that have not asked for an epoch that mends. Empty if this process has not.
-  virtual std::vector<Slot> mends_late() const { return {}; }
+  virtual std::vector<Slot> recovers_late() const { return {}; }
   /// Asks the others to `attend`, until `leave`.
   virtual void drain() {}
   virtual void leave() = 0;

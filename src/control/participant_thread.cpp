@@ -17,7 +17,7 @@ void ParticipantThread::say(const std::function<void(Participant&)>& call) {
   }
 }
 
-void ParticipantThread::tell_fenced(Epoch epoch, const std::string& why) {
+void ParticipantThread::publish_fenced(Epoch epoch, const std::string& why) {
   asio::post(pool_, [this, epoch, why] {
     broken_ = true;
     participant_->fenced(epoch, why);

@@ -19,17 +19,17 @@ class ParticipantThread {
   explicit ParticipantThread(std::function<void(const std::string& why)> failed);
   ~ParticipantThread() { join(); }
 
-  /// Before the first `tell`. Borrowed: must live until `join` has returned.
+  /// Before the first `post`. Borrowed: must live until `join` has returned.
   void serve(Participant& participant) { participant_ = &participant; }
   bool serves() const { return participant_ != nullptr; }
 
   /// `call(participant)` happens after all that was told before.
   template <class Call>
-  void tell(Call call) {
+  void post(Call call) {
     asio::post(pool_, [this, call = std::move(call)] { say(call); });
   }
   /// The last thing that it is told.
-  void tell_fenced(Epoch epoch, const std::string& why);
+  void publish_fenced(Epoch epoch, const std::string& why);
   /// Until all has been said. Nothing may be told any more.
   void join() { pool_.join(); }
 

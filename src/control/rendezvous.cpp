@@ -30,7 +30,7 @@ uint64_t number_in(const Store::Value& value) {
 
 }  // namespace
 
-void Rendezvous::come(const Card& own) {
+void Rendezvous::come(const ControlEndpoint& own) {
   std::optional<Store::Value> newest = store_->get(kGeneration);
   for (;;) {
     if (newest) {
@@ -53,12 +53,13 @@ bool Rendezvous::find_founded() {
   return false;
 }
 
-std::optional<Card> Rendezvous::look(Slot slot) const {
+std::optional<ControlEndpoint> Rendezvous::look(Slot slot) const {
   const auto value = store_->get(slot_key(slot));
   if (!value) return std::nullopt;
-  auto card = decode_card(*value);
-  if (card && card->member.slot != slot) return std::nullopt;  // Not ours: as if it were not there.
-  return card;
+  auto endpoint = decode_endpoint(*value);
+  if (endpoint && endpoint->member.slot != slot)
+    return std::nullopt;  // Not ours: as if it were not there.
+  return endpoint;
 }
 
 std::optional<View> Rendezvous::roster() const {
@@ -74,7 +75,7 @@ void Rendezvous::propose(const View& view) {
                           encode(Verdict{.next = view, .groups = {}, .lost = {}, .left = {}}));
 }
 
-void Rendezvous::announce(const Card& own) {
+void Rendezvous::announce(const ControlEndpoint& own) {
   store_->set(slot_key(own.member.slot), encode(own));
 }
 

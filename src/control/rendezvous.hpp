@@ -17,7 +17,7 @@
 #include <optional>
 #include <string>
 
-#include "control/card.hpp"
+#include "control/control_endpoint.hpp"
 #include "control/store.hpp"
 
 namespace tokenyard::control {
@@ -28,17 +28,17 @@ class Rendezvous {
   explicit Rendezvous(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
   /// As a founder: puts the card into a generation that has no roster yet.
-  void come(const Card& own);
+  void come(const ControlEndpoint& own);
   /// As a newcomer: finds the last generation that was founded. False if there is none.
   bool find_founded();
   /// The card of who holds the slot at present, or held it last.
-  std::optional<Card> look(Slot slot) const;
+  std::optional<ControlEndpoint> look(Slot slot) const;
   /// The members of epoch 1, once they are known.
   std::optional<View> roster() const;
   /// Proposes a roster; `roster` tells whose was first.
   void propose(const View& view);
   /// Puts the card of one who has been admitted where newcomers look.
-  void announce(const Card& own);
+  void announce(const ControlEndpoint& own);
 
   uint64_t generation() const { return generation_; }
   std::string witness_key() const { return key("witness"); }

@@ -5,7 +5,6 @@
 
 namespace tokenyard::control {
 
-using membership::Accusation;
 using membership::Epoch;
 using membership::GroupId;
 using membership::GroupProgress;
@@ -16,6 +15,7 @@ using membership::Member;
 using membership::Sequence;
 using membership::Slot;
 using membership::Suspicion;
+using membership::TimeoutReport;
 using membership::Verdict;
 using membership::View;
 

@@ -46,16 +46,16 @@ enum class Listening : uint32_t {
 template <Listening listening>
 class SharedDeadline {
  public:
-  DEVICE explicit SharedDeadline(const Patience& patience, uint64_t start_ns = now_ns())
-      : patience_(patience), start_ns_(start_ns) {}
-  DEVICE explicit operator Deadline() const { return Deadline(patience_, start_ns_); }
+  DEVICE explicit SharedDeadline(const WaitContext& wait_context, uint64_t start_ns = now_ns())
+      : wait_context_(wait_context), start_ns_(start_ns) {}
+  DEVICE explicit operator Deadline() const { return Deadline(wait_context_, start_ns_); }
   DEVICE bool failed() const { return Deadline(*this).failed(); }
   DEVICE void fail(Failure failure, const Awaited& what) const;
   /// As Deadline::give_up.
   DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
 
  private:
-  const Patience& patience_;
+  const WaitContext& wait_context_;
   uint64_t start_ns_;
 };
 using DeadlineApart = SharedDeadline<Listening::by_count>;

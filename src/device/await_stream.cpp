@@ -5,17 +5,17 @@
 namespace tokenyard {
 
 void await_stream(Accelerator& accelerator, uint32_t rank, Stream stream,
-                  std::chrono::nanoseconds patience, const std::string& phase) {
+                  std::chrono::nanoseconds timeout, const std::string& phase) {
   const Event event = accelerator.record(stream);
   const bool ended =
-      accelerator.wait_until(accelerator.now() + patience, [&] { return accelerator.done(event); });
+      accelerator.wait_until(accelerator.now() + timeout, [&] { return accelerator.done(event); });
   accelerator.free_event(event);
   if (ended) return;
   throw PeerTimeout(WaitFacts{.rank = rank,
                               .phase = phase,
                               .expected = 1,
                               .seen = 0,
-                              .waited_s = std::chrono::duration<double>(patience).count()});
+                              .waited_s = std::chrono::duration<double>(timeout).count()});
 }
 
 }  // namespace tokenyard

@@ -10,8 +10,8 @@
 namespace tokenyard {
 
 /// Until all that was enqueued on `stream` has ended. Throws PeerTimeout, with `rank` (the
-/// caller's) and `phase`, once `patience` has passed.
+/// caller's) and `phase`, once `timeout` has passed.
 void await_stream(Accelerator& accelerator, uint32_t rank, Stream stream,
-                  std::chrono::nanoseconds patience, const std::string& phase);
+                  std::chrono::nanoseconds timeout, const std::string& phase);
 
 }  // namespace tokenyard

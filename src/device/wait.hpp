@@ -13,7 +13,7 @@
 namespace tokenyard {
 
 /// Why a call failed. `left`: the rank awaited has said goodbye, and what was awaited had not come.
-enum class Failure : uint32_t { none, deadline, alarm, refused, left };
+enum class Failure : uint32_t { none, deadline, abort_flag, refused, left };
 
 /// What a failed wait saw. Lies in memory that host and kernels share; written once a call, by the
 /// wait that failed first, `failure` last (release, sys).
@@ -31,23 +31,23 @@ struct WaitReport {
 /// one for each rank, which is kLeft for those. A goodbye ends only a wait that its rank alone
 /// could end, and only after one more look: the rank may have stored what is awaited before it
 /// left.
-using Alarm = uint32_t;
-inline constexpr Alarm kNoAlarm = 0;
-inline constexpr Alarm kCancelled = 1;
-inline constexpr Alarm kLeft = 2;
-inline constexpr Alarm alarm_for_lost(uint32_t rank) {
+using AbortWord = uint32_t;
+inline constexpr AbortWord kNoAbort = 0;
+inline constexpr AbortWord kCancelled = 1;
+inline constexpr AbortWord kLeft = 2;
+inline constexpr AbortWord abort_for_lost(uint32_t rank) {
   return 3 + rank;
 }
 
 class Deadline;
 
 /// How long a call may take, who may end it early, and where it reports. Part of a kernel's params.
-struct Patience {
+struct WaitContext {
   uint64_t timeout_ns = 0;
-  uint32_t* failed = nullptr;    ///< device memory: a Failure; none until the first wait fails, and
-                                 ///< cleared, if at all, by the host while no kernel runs
-  const Alarm* alarm = nullptr;  ///< host-visible; where it may be kLeft, [1 + ranks]
-  WaitReport* report = nullptr;  ///< host-visible
+  uint32_t* failed = nullptr;  ///< device memory: a Failure; none until the first wait fails, and
+                               ///< cleared, if at all, by the host while no kernel runs
+  const AbortWord* abort_flag = nullptr;  ///< host-visible; where it may be kLeft, [1 + ranks]
+  WaitReport* report = nullptr;           ///< host-visible
 
   DEVICE Deadline start() const;
 };
@@ -71,8 +71,8 @@ HOST_DEVICE constexpr uint32_t last_look_for(uint32_t rank) {
 /// A point in time, taken once at the start of the kernel: waits do not add up.
 class Deadline {
  public:
-  DEVICE Deadline(const Patience& patience, uint64_t start_ns)
-      : patience_(patience), start_ns_(start_ns) {}
+  DEVICE Deadline(const WaitContext& wait_context, uint64_t start_ns)
+      : wait_context_(wait_context), start_ns_(start_ns) {}
   /// Whether a wait of this call has failed on this rank. Ask after a block barrier, so that the
   /// whole block gets the answers of its own waits.
   DEVICE bool failed() const;
@@ -83,30 +83,31 @@ class Deadline {
   DEVICE bool give_up(uint32_t& polls, const Awaited& what) const;
   /// For loops whose waits may all be too short to look at the host's alarm, which lies across
   /// PCIe: looks now, and fails the call if it rings. Whether the call has failed.
-  DEVICE bool heed_alarm(const Awaited& what) const;
+  DEVICE bool heed_abort(const Awaited& what) const;
 
   /// The part of give_up that looks at the host's alarm.
   DEVICE bool heed_host(uint32_t& polls, const Awaited& what) const;
 
  private:
-  const Patience& patience_;
+  const WaitContext& wait_context_;
   uint64_t start_ns_;
 };
 
 /// Returns why the host wants a wait to end: none, alarm or left. Looks across PCIe.
-COLD Failure host_asks(const Patience& patience, const Awaited& what) {
+COLD Failure host_asks(const WaitContext& wait_context, const Awaited& what) {
   // Relaxed: the host says only that it wants the wait to end.
-  const Alarm alarm = load<Order::relaxed, Scope::sys>(patience.alarm);
-  if (alarm == kNoAlarm) return Failure::none;
-  if (alarm != kLeft) return Failure::alarm;
+  const AbortWord abort_flag = load<Order::relaxed, Scope::sys>(wait_context.abort_flag);
+  if (abort_flag == kNoAbort) return Failure::none;
+  if (abort_flag != kLeft) return Failure::abort_flag;
   if (!what.from_rank) return Failure::none;
   // Acquire: the last look finds what the rank stored before it said goodbye.
-  const Alarm theirs = load<Order::acquire, Scope::sys>(patience.alarm + 1 + what.rank);
-  return theirs == kNoAlarm ? Failure::none : Failure::left;
+  const AbortWord theirs =
+      load<Order::acquire, Scope::sys>(wait_context.abort_flag + 1 + what.rank);
+  return theirs == kNoAbort ? Failure::none : Failure::left;
 }
 
 DEVICE bool Deadline::heed_host(uint32_t& polls, const Awaited& what) const {
-  const Failure failure = host_asks(patience_, what);
+  const Failure failure = host_asks(wait_context_, what);
   if (failure == Failure::left && polls != last_look_for(what.rank)) {
     polls = last_look_for(what.rank) - 1;
     return false;

@@ -35,28 +35,28 @@ std::vector<uint32_t> decode(const std::vector<std::byte>& bytes) {
 }  // namespace
 
 Membership Membership::of(const Mesh& mesh) {
-  Membership all{.generation = 1, .rank = mesh.seat(), .seats = {}};
-  all.seats.resize(mesh.seats());
-  std::iota(all.seats.begin(), all.seats.end(), 0u);
+  Membership all{.generation = 1, .rank = mesh.slot(), .slots = {}};
+  all.slots.resize(mesh.slots());
+  std::iota(all.slots.begin(), all.slots.end(), 0u);
   return all;
 }
 
 Bootstrap::Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
-                     AlarmBell& alarm)
+                     AbortFlag& abort_flag)
     : mesh_(std::move(mesh)),
       membership_(std::move(membership)),
       accelerator_(accelerator),
-      alarm_(alarm) {
-  const auto went = [this](uint32_t seat, PeerState state) {
-    const std::optional<uint32_t> gone = rank_at(seat);
-    if (gone && state == PeerState::lost) alarm_.lost(*gone);
-    if (gone && state == PeerState::left) alarm_.left(*gone);
+      abort_flag_(abort_flag) {
+  const auto went = [this](uint32_t slot, PeerState state) {
+    const std::optional<uint32_t> gone = rank_at(slot);
+    if (gone && state == PeerState::lost) abort_flag_.lost(*gone);
+    if (gone && state == PeerState::left) abort_flag_.left(*gone);
   };
-  const auto rebuilds = [this](uint32_t seat, const Message& rebuild) {
-    const std::optional<uint32_t> by = rank_at(seat);
+  const auto rebuilds = [this](uint32_t slot, const Message& rebuild) {
+    const std::optional<uint32_t> by = rank_at(slot);
     const std::vector<uint32_t> without = decode(rebuild.bytes);
     if (by && rebuild.generation == generation() && std::ranges::count(without, rank()) != 0)
-      alarm_.left_out(*by);
+      abort_flag_.left_out(*by);
   };
   watch_ = mesh_->mailbox().watch(went, rebuilds);
 }
@@ -96,9 +96,9 @@ std::vector<Message> Bootstrap::exchange(Message mine, TimePoint until) {
   mine.generation = generation();
   mine.sequence = sequence_++;
   std::vector<Message> messages(size());
-  for (const uint32_t peer : others()) mesh_->send(membership_.seats[peer], mine);
+  for (const uint32_t peer : others()) mesh_->send(membership_.slots[peer], mine);
   await_each(mine.what, until, [&](uint32_t peer) {
-    auto taken = mesh_->mailbox().take(membership_.seats[peer], mine.generation, mine.sequence);
+    auto taken = mesh_->mailbox().take(membership_.slots[peer], mine.generation, mine.sequence);
     if (!taken) return false;
     if (taken->what != mine.what) {
       throw InvalidArgument("order of collective calls", fmt::format("'{}'", mine.what),
@@ -125,11 +125,11 @@ Membership Bootstrap::agree_without(const std::vector<uint32_t>& without, TimePo
 
   agreed_ = agree_on_try(gone, until);
   Membership next{
-      .generation = generation() + static_cast<uint32_t>(agreed_), .rank = 0, .seats = {}};
+      .generation = generation() + static_cast<uint32_t>(agreed_), .rank = 0, .slots = {}};
   for (uint32_t peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) next.rank = static_cast<uint32_t>(next.seats.size());
+    if (peer == rank()) next.rank = static_cast<uint32_t>(next.slots.size());
     if (!std::binary_search(gone.begin(), gone.end(), peer)) {
-      next.seats.push_back(membership_.seats[peer]);
+      next.slots.push_back(membership_.slots[peer]);
     }
   }
   return next;
@@ -143,11 +143,11 @@ uint64_t Bootstrap::agree_on_try(const std::vector<uint32_t>& gone, TimePoint un
   std::vector<uint32_t> survivors = others();
   std::erase_if(survivors,
                 [&](uint32_t peer) { return std::binary_search(gone.begin(), gone.end(), peer); });
-  const TimePoint patience = std::min(until, accelerator_.now() + kAgreementGrace);
+  const TimePoint grace_end = std::min(until, accelerator_.now() + kAgreementGrace);
   for (uint64_t mine = agreed_ + 1, highest = mine;; mine = highest) {
     // To the excluded too: one of them that lives and calls learns why it is not waited for.
     for (const uint32_t peer : others()) {
-      mesh_->send(membership_.seats[peer], Message{.kind = MessageKind::rebuild,
+      mesh_->send(membership_.slots[peer], Message{.kind = MessageKind::rebuild,
                                                    .generation = generation(),
                                                    .sequence = mine,
                                                    .what = "rebuild",
@@ -155,25 +155,25 @@ uint64_t Bootstrap::agree_on_try(const std::vector<uint32_t>& gone, TimePoint un
                                                    .object = {}});
     }
     await(survivors, "rebuild", until, [&](uint32_t peer) {
-      const auto call = mesh_->mailbox().latest_rebuild(membership_.seats[peer], generation());
+      const auto call = mesh_->mailbox().latest_rebuild(membership_.slots[peer], generation());
       if (!call) return false;
       const std::vector<uint32_t> theirs = decode(call->bytes);
       if (theirs == gone) {
         highest = std::max(highest, call->sequence);
         return call->sequence >= mine;
       }
-      if (accelerator_.now() < patience) return false;
+      if (accelerator_.now() < grace_end) return false;
       throw InvalidArgument("without", fmt::format("{}", gone), fmt::format("{}", theirs), peer);
     });
     if (highest == mine) return mine;
   }
 }
 
-std::optional<uint32_t> Bootstrap::rank_at(uint32_t seat) const {
-  const auto& seats = membership_.seats;
-  const auto at = std::lower_bound(seats.begin(), seats.end(), seat);
-  if (at == seats.end() || *at != seat) return std::nullopt;  // Not of this world.
-  return static_cast<uint32_t>(at - seats.begin());
+std::optional<uint32_t> Bootstrap::rank_at(uint32_t slot) const {
+  const auto& slots = membership_.slots;
+  const auto at = std::lower_bound(slots.begin(), slots.end(), slot);
+  if (at == slots.end() || *at != slot) return std::nullopt;  // Not of this world.
+  return static_cast<uint32_t>(at - slots.begin());
 }
 
 std::vector<uint32_t> Bootstrap::others() const {
@@ -188,7 +188,7 @@ void Bootstrap::await_each(const std::string& what, TimePoint until,
                            const std::function<bool(uint32_t rank)>& arrived) {
   await(others(), what, until, [&](uint32_t peer) {
     if (arrived(peer)) return true;
-    alarm_.check_left_out({.rank = peer, .phase = what});
+    abort_flag_.check_left_out({.rank = peer, .phase = what});
     return false;
   });
 }
@@ -206,11 +206,11 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
                      .waited_s = waited.count()};
   };
   const auto everybody_came = [&] {
-    if (alarm_.cancelled()) throw Cancelled(what);
+    if (abort_flag_.cancelled()) throw Cancelled(what);
     // In this order: what a peer sent before it went has arrived before it is marked as gone.
     std::vector<uint32_t> gone;
     for (const uint32_t peer : missing) {
-      if (mesh_->mailbox().state(membership_.seats[peer]) != PeerState::present) {
+      if (mesh_->mailbox().state(membership_.slots[peer]) != PeerState::present) {
         gone.push_back(peer);
       }
     }
@@ -218,15 +218,15 @@ void Bootstrap::await(const std::vector<uint32_t>& ranks, const std::string& wha
     for (const uint32_t peer : gone) {
       if (std::find(missing.begin(), missing.end(), peer) == missing.end()) continue;
       WaitFacts lost = facts(peer);
-      alarm_.check_absence(lost);
-      if (alarm_.has_left(peer)) lost.phase = after_goodbye(lost.phase);
+      abort_flag_.check_absence(lost);
+      if (abort_flag_.has_left(peer)) lost.phase = after_goodbye(lost.phase);
       throw PeerLost(lost);
     }
     return missing.empty();
   };
   if (!everybody_came() && !accelerator_.wait_until(until, everybody_came)) {
     const WaitFacts late = facts(missing.front());
-    alarm_.check_absence(late);
+    abort_flag_.check_absence(late);
     throw PeerTimeout(late);
   }
 }

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/mesh.hpp"
 
 namespace tokenyard {
@@ -26,7 +26,7 @@ namespace tokenyard {
 struct Membership {
   uint32_t generation = 0;
   uint32_t rank = 0;            ///< this rank's
-  std::vector<uint32_t> seats;  ///< [ranks] where each sits on the mesh, ascending
+  std::vector<uint32_t> slots;  ///< [ranks] where each sits on the mesh, ascending
 
   /// Everybody on the mesh.
   static Membership of(const Mesh& mesh);
@@ -34,16 +34,16 @@ struct Membership {
 
 class Bootstrap {
  public:
-  /// Waits by `accelerator`, so that simulated ranks can wait for one another too. Rings `alarm`
-  /// for ranks that go. Both must outlive this.
+  /// Waits by `accelerator`, so that simulated ranks can wait for one another too. Rings
+  /// `abort_flag` for ranks that go. Both must outlive this.
   Bootstrap(std::shared_ptr<Mesh> mesh, Membership membership, Accelerator& accelerator,
-            AlarmBell& alarm);
+            AbortFlag& abort_flag);
   ~Bootstrap();
   Bootstrap(const Bootstrap&) = delete;
   Bootstrap& operator=(const Bootstrap&) = delete;
 
   uint32_t rank() const { return membership_.rank; }
-  uint32_t size() const { return static_cast<uint32_t>(membership_.seats.size()); }
+  uint32_t size() const { return static_cast<uint32_t>(membership_.slots.size()); }
   uint32_t generation() const { return membership_.generation; }
   const Membership& membership() const { return membership_; }
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
@@ -72,7 +72,7 @@ class Bootstrap {
   /// The number of the try on which all have agreed to go on without those.
   uint64_t agree_on_try(const std::vector<uint32_t>& gone, TimePoint until);
   std::vector<uint32_t> others() const;
-  std::optional<uint32_t> rank_at(uint32_t seat) const;
+  std::optional<uint32_t> rank_at(uint32_t slot) const;
   /// Until `arrived(rank)` has held once for every rank of `ranks`.
   void await(const std::vector<uint32_t>& ranks, const std::string& what, TimePoint until,
              const std::function<bool(uint32_t rank)>& arrived);
@@ -80,7 +80,7 @@ class Bootstrap {
   std::shared_ptr<Mesh> mesh_;
   Membership membership_;
   Accelerator& accelerator_;
-  AlarmBell& alarm_;
+  AbortFlag& abort_flag_;
   uint64_t sequence_ = 0;
   uint64_t agreed_ = 0;  ///< the last try to rebuild this world on which all have agreed
   uint64_t watch_ = 0;

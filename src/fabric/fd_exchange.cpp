@@ -11,8 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/gather.hpp"
-#include "fabric/joint_step.hpp"
 #include "net/abstract_address.hpp"
 #include "net/fork_guard.hpp"
 #include "net/key.hpp"
@@ -143,7 +143,7 @@ std::vector<FileDescriptor> exchange_fds(Bootstrap& bootstrap, int mine, const s
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
   const auto peers =
-      values_of<Address>(joint_step(bootstrap, addresses, until, prepare), addresses);
+      values_of<Address>(collective_step(bootstrap, addresses, until, prepare), addresses);
 
   std::vector<bool> sent(ranks, false);
   std::vector<FileDescriptor> connections;

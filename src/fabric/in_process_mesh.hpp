@@ -11,24 +11,24 @@ namespace tokenyard {
 class InProcessMesh final : public Mesh {
  public:
   /// One end a seat.
-  static std::vector<std::shared_ptr<InProcessMesh>> make(uint32_t seats);
+  static std::vector<std::shared_ptr<InProcessMesh>> make(uint32_t slots);
   ~InProcessMesh() override;
   void leave() override;
 
-  uint32_t seat() const override { return seat_; }
-  uint32_t seats() const override { return static_cast<uint32_t>(mailboxes_.size()); }
+  uint32_t slot() const override { return slot_; }
+  uint32_t slots() const override { return static_cast<uint32_t>(mailboxes_.size()); }
   void send(uint32_t to, const Message& message) override;
-  Mailbox& mailbox() override { return *mailboxes_[seat_]; }
+  Mailbox& mailbox() override { return *mailboxes_[slot_]; }
   bool one_process() const override { return true; }
   std::string name() const override { return "this process"; }
   /// Goes without goodbye, as a killed process would. For tests.
   void vanish();
 
  private:
-  InProcessMesh(uint32_t seat, std::vector<std::shared_ptr<Mailbox>> mailboxes);
-  void tell_peers(PeerState state);
+  InProcessMesh(uint32_t slot, std::vector<std::shared_ptr<Mailbox>> mailboxes);
+  void publish_peers(PeerState state);
 
-  uint32_t seat_;
+  uint32_t slot_;
   std::vector<std::shared_ptr<Mailbox>> mailboxes_;  ///< [seats]
 };
 

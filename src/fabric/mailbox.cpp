@@ -4,25 +4,25 @@
 
 namespace tokenyard {
 
-Mailbox::Mailbox(uint32_t seats) : seats_(seats) {}
+Mailbox::Mailbox(uint32_t slots) : slots_(slots) {}
 
 bool Mailbox::put(uint32_t from, Message message) {
   const std::lock_guard lock(mutex_);
-  Seat& seat = seats_.at(from);
+  SlotState& slot = slots_.at(from);
   if (message.kind == MessageKind::rebuild) {
-    seat.rebuild = std::move(message);
+    slot.rebuild = std::move(message);
     for (const auto& [number, watch] : watchers_)
-      if (watch.rebuild_watcher) watch.rebuild_watcher(from, *seat.rebuild);
+      if (watch.rebuild_watcher) watch.rebuild_watcher(from, *slot.rebuild);
     return true;
   }
-  if (seat.collectives.size() >= kMessagesMax) return false;
-  seat.collectives.push_back(std::move(message));
+  if (slot.collectives.size() >= kMessagesMax) return false;
+  slot.collectives.push_back(std::move(message));
   return true;
 }
 
 std::optional<Message> Mailbox::take(uint32_t from, uint32_t generation, uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  std::deque<Message>& queue = seats_.at(from).collectives;
+  std::deque<Message>& queue = slots_.at(from).collectives;
   const auto older = [&](const Message& message) {
     return std::pair(message.generation, message.sequence) < std::pair(generation, sequence);
   };
@@ -37,27 +37,27 @@ std::optional<Message> Mailbox::take(uint32_t from, uint32_t generation, uint64_
 
 std::optional<Message> Mailbox::latest_rebuild(uint32_t from, uint32_t generation) {
   const std::lock_guard lock(mutex_);
-  const std::optional<Message>& rebuild = seats_.at(from).rebuild;
+  const std::optional<Message>& rebuild = slots_.at(from).rebuild;
   return rebuild && rebuild->generation == generation ? rebuild : std::nullopt;
 }
 
-PeerState Mailbox::state(uint32_t seat) const {
+PeerState Mailbox::state(uint32_t slot) const {
   const std::lock_guard lock(mutex_);
-  return seats_.at(seat).state;
+  return slots_.at(slot).state;
 }
 
-void Mailbox::mark(uint32_t seat, PeerState state) {
+void Mailbox::mark(uint32_t slot, PeerState state) {
   const std::lock_guard lock(mutex_);
-  if (seats_.at(seat).state != PeerState::present) return;
-  seats_[seat].state = state;
-  for (const auto& [number, watch] : watchers_) watch.watcher(seat, state);
+  if (slots_.at(slot).state != PeerState::present) return;
+  slots_[slot].state = state;
+  for (const auto& [number, watch] : watchers_) watch.watcher(slot, state);
 }
 
 uint64_t Mailbox::watch(Watcher watcher, RebuildWatcher rebuild_watcher) {
   const std::lock_guard lock(mutex_);
-  for (uint32_t seat = 0; seat < seats_.size(); ++seat) {
-    if (seats_[seat].state != PeerState::present) watcher(seat, seats_[seat].state);
-    if (rebuild_watcher && seats_[seat].rebuild) rebuild_watcher(seat, *seats_[seat].rebuild);
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].state != PeerState::present) watcher(slot, slots_[slot].state);
+    if (rebuild_watcher && slots_[slot].rebuild) rebuild_watcher(slot, *slots_[slot].rebuild);
   }
   watchers_.emplace(++watches_, Watch{std::move(watcher), std::move(rebuild_watcher)});
   return watches_;

@@ -35,7 +35,7 @@ class Mailbox {
   /// A peer is ahead by one collective at most; aborted ones leave a few behind.
   static constexpr size_t kMessagesMax = 1024;
 
-  explicit Mailbox(uint32_t seats);
+  explicit Mailbox(uint32_t slots);
 
   /// False if the queue is full: that peer does not follow the protocol.
   bool put(uint32_t from, Message message);
@@ -45,27 +45,27 @@ class Mailbox {
   /// The newest of the peer's calls to rebuild a world of `generation`. Stays.
   std::optional<Message> latest_rebuild(uint32_t from, uint32_t generation);
 
-  PeerState state(uint32_t seat) const;
+  PeerState state(uint32_t slot) const;
   /// The first change stays: a peer that said goodbye is not lost when its connection closes.
-  void mark(uint32_t seat, PeerState state);
+  void mark(uint32_t slot, PeerState state);
 
   /// Called for every peer that is gone already, and for each that goes, by the thread that
   /// notices. Not after `unwatch` has returned.
-  using Watcher = std::function<void(uint32_t seat, PeerState state)>;
+  using Watcher = std::function<void(uint32_t slot, PeerState state)>;
   /// Likewise for every call to rebuild a world.
-  using RebuildWatcher = std::function<void(uint32_t seat, const Message& rebuild)>;
+  using RebuildWatcher = std::function<void(uint32_t slot, const Message& rebuild)>;
   uint64_t watch(Watcher watcher, RebuildWatcher rebuild_watcher = {});
   void unwatch(uint64_t watch);
 
  private:
-  struct Seat {
+  struct SlotState {
     PeerState state = PeerState::present;
     std::deque<Message> collectives;
     std::optional<Message> rebuild;
   };
 
   mutable std::mutex mutex_;
-  std::vector<Seat> seats_;
+  std::vector<SlotState> slots_;
   struct Watch {
     Watcher watcher;
     RebuildWatcher rebuild_watcher;

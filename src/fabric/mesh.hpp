@@ -15,8 +15,8 @@ class Mesh {
   virtual ~Mesh() = default;
   /// Says goodbye earlier than that; nothing is sent afterwards. Only among threads of a process.
   virtual void leave() = 0;
-  virtual uint32_t seat() const = 0;
-  virtual uint32_t seats() const = 0;
+  virtual uint32_t slot() const = 0;
+  virtual uint32_t slots() const = 0;
   /// Hands the message over and returns; a peer that is gone gets nothing. Messages from one seat
   /// to another arrive in order.
   virtual void send(uint32_t to, const Message& message) = 0;

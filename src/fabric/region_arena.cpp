@@ -19,17 +19,17 @@ class RegionArena::Pool {
     bool unused;  ///< nothing that is still enqueued uses it
   };
 
-  Pool(std::shared_ptr<Accelerator> accelerator, Region region, std::chrono::nanoseconds patience)
+  Pool(std::shared_ptr<Accelerator> accelerator, Region region, std::chrono::nanoseconds timeout)
       : accelerator_(std::move(accelerator)),
         region_(std::move(region)),
-        patience_(patience),
+        timeout_(timeout),
         table_(*accelerator_, region_.bases.size() * sizeof(std::byte*),
                DeviceMemory::Kind::device),
         pieces_(region_.bytes) {
     accelerator_->copy(table_.as<std::byte*>(), region_.bases.data(),
                        region_.bases.size() * sizeof(std::byte*), Stream{});
     const Event copied = accelerator_->record(Stream{});
-    const bool arrived = accelerator_->wait_until(accelerator_->now() + patience_,
+    const bool arrived = accelerator_->wait_until(accelerator_->now() + timeout_,
                                                   [&] { return accelerator_->done(copied); });
     accelerator_->free_event(copied);
     if (!arrived) throw InternalError("arena: the table of bases was not copied in time");
@@ -50,7 +50,7 @@ class RegionArena::Pool {
       taken = take(bytes, stream, end);
       return taken || bytes > pieces_.capacity() || resting_.empty();
     };
-    if (!try_once()) accelerator_->wait_until(accelerator_->now() + patience_, try_once);
+    if (!try_once()) accelerator_->wait_until(accelerator_->now() + timeout_, try_once);
     const std::lock_guard lock(mutex_);
     if (!taken) {
       throw InvalidArgument(
@@ -191,7 +191,7 @@ class RegionArena::Pool {
   // In this order: the region is unmapped before the accelerator goes.
   std::shared_ptr<Accelerator> accelerator_;
   Region region_;
-  std::chrono::nanoseconds patience_;
+  std::chrono::nanoseconds timeout_;
   DeviceMemory table_;  ///< of bases
   std::mutex mutex_;    // Pieces may be dropped by any thread.
   SubAllocator pieces_;
@@ -288,8 +288,8 @@ ArenaBlock::operator bool() const {
 }
 
 RegionArena::RegionArena(std::shared_ptr<Accelerator> accelerator, Region region,
-                         std::chrono::nanoseconds patience)
-    : pool_(std::make_shared<Pool>(std::move(accelerator), std::move(region), patience)) {}
+                         std::chrono::nanoseconds timeout)
+    : pool_(std::make_shared<Pool>(std::move(accelerator), std::move(region), timeout)) {}
 RegionArena::~RegionArena() = default;
 
 ArenaBlock RegionArena::allocate(size_t bytes, Stream stream, ArenaEnd end) {

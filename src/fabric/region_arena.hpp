@@ -25,9 +25,9 @@ struct Region {
 
 class RegionArena final : public Arena {
  public:
-  /// `patience`: how long an allocation may wait for freed pieces that streams still use.
+  /// `timeout`: how long an allocation may wait for freed pieces that streams still use.
   RegionArena(std::shared_ptr<Accelerator> accelerator, Region region,
-              std::chrono::nanoseconds patience);
+              std::chrono::nanoseconds timeout);
   ~RegionArena() override;
 
   ArenaBlock allocate(size_t bytes, Stream stream, ArenaEnd end = ArenaEnd::lower) override;

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "device/await_stream.hpp"
-#include "fabric/meet_windows.hpp"
+#include "fabric/exchange_window_addresses.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::megakernel {
@@ -99,8 +99,9 @@ void DeviceTables::open_windows() {
   window_ = world_.arena().allocate(layout_.bytes(), {});
   world_.accelerator().fill(window_.data(), 0, layout_.bytes(), {});
   await_stream(world_, {}, "zeroed events");
-  meet_windows(world_, window_, "megakernel: windows of events",
-               [&](const std::vector<std::byte*>& windows) { windows_ = upload(windows); });
+  exchange_window_addresses(
+      world_, window_, "megakernel: windows of events",
+      [&](const std::vector<std::byte*>& windows) { windows_ = upload(windows); });
 }
 
 void DeviceTables::describe(RunParams& params) const {

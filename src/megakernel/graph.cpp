@@ -99,7 +99,7 @@ Tensor Graph::tensor(TensorOptions options) {
   if (options.bytes > 0) {
     // All of them first: a tensor that is refused leaves nothing behind.
     for (const void* const place : options.places)
-      check_apart(options, reinterpret_cast<uint64_t>(place));
+      check_no_overlap(options, reinterpret_cast<uint64_t>(place));
     for (size_t i = 0; i < places; ++i) {
       const auto begin = reinterpret_cast<uint64_t>(options.places[i]);
       const uint32_t rank = places == 1 ? place_.rank : static_cast<uint32_t>(i);
@@ -110,7 +110,7 @@ Tensor Graph::tensor(TensorOptions options) {
   return made;
 }
 
-void Graph::check_apart(const TensorOptions& tensor, uint64_t begin) const {
+void Graph::check_no_overlap(const TensorOptions& tensor, uint64_t begin) const {
   const uint64_t end = begin + tensor.bytes;
   auto next = placed_.lower_bound(begin);
   if (next != placed_.begin() && std::prev(next)->second.end > begin) --next;

@@ -42,7 +42,7 @@ const KernelEntry& kernel_of(const MegakernelOptions& options, const TaskSet& ta
 
 }  // namespace
 
-Megakernel::Parts::Parts(World& world, const Graph& graph, const MegakernelOptions& options)
+Megakernel::Impl::Impl(World& world, const Graph& graph, const MegakernelOptions& options)
     : world(world),
       accelerator(world.accelerator()),
       graph(graph),
@@ -51,7 +51,7 @@ Megakernel::Parts::Parts(World& world, const Graph& graph, const MegakernelOptio
       watch(options.check_accesses || accelerator.kind() == AcceleratorKind::simulated
                 ? std::make_unique<AccessWatch>(this->graph)
                 : nullptr),
-      cell(accelerator, world.alarm()) {
+      cell(accelerator, world.abort_flag()) {
   const std::vector<Shape> shapes = gather(world, shape, "megakernel: shapes");
   const std::vector<Graph> graphs = gather_graphs(world, graph);
   const Compiled compiled = compile(graphs, shapes);
@@ -73,7 +73,7 @@ Megakernel::Parts::Parts(World& world, const Graph& graph, const MegakernelOptio
   traced = traced_graph(graphs, world.rank());
 }
 
-Megakernel::Parts::~Parts() {
+Megakernel::Impl::~Impl() {
   if (running) {
     accelerator.write_flag(&tables->record()->stop, 1);
     try {
@@ -85,7 +85,7 @@ Megakernel::Parts::~Parts() {
   if (failure && tables) tables->quarantine();
 }
 
-void Megakernel::Parts::launch(uint32_t iterations, bool by_feeding) {
+void Megakernel::Impl::launch(uint32_t iterations, bool by_feeding) {
   std::unique_lock lock(state);
   check_usable();
   if (running) throw InvalidArgument("run", "the run before to be stopped", "it still runs");
@@ -106,7 +106,7 @@ void Megakernel::Parts::launch(uint32_t iterations, bool by_feeding) {
   params.ahead_bytes = program.ahead_bytes;
   params.dynamic.first_ticket =
       finished * params.dynamic.queued + uint64_t{runs - 1} * shape.workers;
-  params.patience = cell.patience(world.timeout());
+  params.wait_context = cell.wait_context(world.timeout());
   RunRecord* const record = tables->record();
   for (uint32_t* word : {&record->done, &record->fed, &record->stop})
     accelerator.write_flag(word, 0);
@@ -144,15 +144,15 @@ void Megakernel::Parts::launch(uint32_t iterations, bool by_feeding) {
   }
 }
 
-bool Megakernel::Parts::run_ended() {
+bool Megakernel::Impl::run_ended() {
   return thread.joinable() ? thread_ended.load() : accelerator.done(ended);
 }
 
 /// The kernel ends by itself: each iteration has a deadline. Only its beginning may be kept waiting
 /// for ever, by others that hold multiprocessors.
-void Megakernel::Parts::await_end() {
-  const auto patience = 2 * world.timeout();
-  while (!accelerator.wait_until(accelerator.now() + patience, [&] { return run_ended(); })) {
+void Megakernel::Impl::await_end() {
+  const auto wait_context = 2 * world.timeout();
+  while (!accelerator.wait_until(accelerator.now() + wait_context, [&] { return run_ended(); })) {
     const bool started = accelerator.read_flag(&tables->record()->started) == runs;
     if (started && !cell.failed()) continue;
     failure = std::make_exception_ptr(PeerTimeout(WaitFacts{
@@ -162,7 +162,7 @@ void Megakernel::Parts::await_end() {
                            "else runs on this device; end that, or ask for fewer workers)",
         .expected = runs,
         .seen = accelerator.read_flag(&tables->record()->started),
-        .waited_s = std::chrono::duration<double>(patience).count()}));
+        .waited_s = std::chrono::duration<double>(wait_context).count()}));
     std::rethrow_exception(failure);
   }
   running = false;
@@ -180,7 +180,7 @@ void Megakernel::Parts::await_end() {
 }
 
 /// Waits for the run's end, and counts what it has done.
-uint32_t Megakernel::Parts::end_run() {
+uint32_t Megakernel::Impl::end_run() {
   await_end();
   uint64_t least = UINT64_MAX;
   // In a dynamic run the first scheduler counts, in a static one every worker.
@@ -192,7 +192,7 @@ uint32_t Megakernel::Parts::end_run() {
   if (cell.failed()) throw_failure();
   check_counts();
   try {
-    world.alarm().check_ended("megakernel: a run");
+    world.abort_flag().check_ended("megakernel: a run");
   } catch (const Error&) {  // It ended just before it would have noticed.
     failure = std::current_exception();
     throw;
@@ -201,96 +201,96 @@ uint32_t Megakernel::Parts::end_run() {
 }
 
 Megakernel::Megakernel(World& world, const Graph& graph, const MegakernelOptions& options)
-    : parts_(std::make_unique<Parts>(world, graph, options)) {}
+    : impl_(std::make_unique<Impl>(world, graph, options)) {}
 
 Megakernel::~Megakernel() = default;
 
 uint32_t Megakernel::run(uint32_t iterations) {
-  const bool loops = parts_->graph.loop().has_value();
+  const bool loops = impl_->graph.loop().has_value();
   if (iterations == 0 && !loops)
     throw InvalidArgument("iterations", "at least 1 for a graph without a loop event", "0");
-  if (iterations != 1 && parts_->graph.is_once())
+  if (iterations != 1 && impl_->graph.is_once())
     throw InvalidArgument("iterations", "1 for a graph that was declared once()",
                           fmt::format("{}", iterations));
-  parts_->launch(iterations, false);
-  const std::lock_guard lock(parts_->state);
-  return parts_->end_run();
+  impl_->launch(iterations, false);
+  const std::lock_guard lock(impl_->state);
+  return impl_->end_run();
 }
 
 void Megakernel::start() {
-  if (parts_->graph.is_once())
+  if (impl_->graph.is_once())
     throw InvalidArgument("start", "a graph of many iterations", "one declared once()");
-  parts_->launch(0, true);
+  impl_->launch(0, true);
 }
 
 void Megakernel::feed(uint32_t iterations) {
-  const std::lock_guard lock(parts_->state);
-  parts_->require_started("feed");
-  const uint32_t room = Turn::kAllowedMax - parts_->fed;
+  const std::lock_guard lock(impl_->state);
+  impl_->require_started("feed");
+  const uint32_t room = Turn::kAllowedMax - impl_->fed;
   if (iterations > room)
     throw InvalidArgument("iterations",
-                          fmt::format("at most {} beside the {} fed", room, parts_->fed),
+                          fmt::format("at most {} beside the {} fed", room, impl_->fed),
                           fmt::format("{}", iterations));
-  parts_->fed += iterations;
-  parts_->accelerator.write_flag(&parts_->tables->record()->fed, parts_->fed);
+  impl_->fed += iterations;
+  impl_->accelerator.write_flag(&impl_->tables->record()->fed, impl_->fed);
 }
 
 uint32_t Megakernel::await(uint32_t iterations) {
-  Parts& parts = *parts_;
+  Impl& impl = *impl_;
   {
-    const std::lock_guard lock(parts.state);
-    if (parts.ended_by_loop) return *parts.ended_by_loop;
-    parts.require_started("await");
-    if (iterations > parts.fed)
-      throw InvalidArgument("iterations", fmt::format("at most the {} fed", parts.fed),
+    const std::lock_guard lock(impl.state);
+    if (impl.ended_by_loop) return *impl.ended_by_loop;
+    impl.require_started("await");
+    if (iterations > impl.fed)
+      throw InvalidArgument("iterations", fmt::format("at most the {} fed", impl.fed),
                             fmt::format("{}", iterations));
   }
-  const auto patience = 2 * parts.world.timeout();
+  const auto wait_context = 2 * impl.world.timeout();
   uint32_t done = 0;
   const auto reached = [&] {
-    done = parts.accelerator.read_flag(&parts.tables->record()->done);
-    return done >= iterations || parts.cell.failed() || parts.run_ended();
+    done = impl.accelerator.read_flag(&impl.tables->record()->done);
+    return done >= iterations || impl.cell.failed() || impl.run_ended();
   };
   for (uint32_t before = UINT32_MAX;
-       !parts.accelerator.wait_until(parts.accelerator.now() + patience, reached); before = done)
+       !impl.accelerator.wait_until(impl.accelerator.now() + wait_context, reached); before = done)
     if (done == before) break;  // Not an iteration in all that time: see why.
   if (done >= iterations) return done;
-  const std::lock_guard lock(parts.state);
-  parts.ended_by_loop = parts.end_run();  // Throws, if that is why.
-  return *parts.ended_by_loop;
+  const std::lock_guard lock(impl.state);
+  impl.ended_by_loop = impl.end_run();  // Throws, if that is why.
+  return *impl.ended_by_loop;
 }
 
 uint32_t Megakernel::stop() {
-  const std::lock_guard lock(parts_->state);
-  if (parts_->ended_by_loop) return *std::exchange(parts_->ended_by_loop, std::nullopt);
-  parts_->require_started("stop");
-  parts_->accelerator.write_flag(&parts_->tables->record()->stop, 1);
-  return parts_->end_run();
+  const std::lock_guard lock(impl_->state);
+  if (impl_->ended_by_loop) return *std::exchange(impl_->ended_by_loop, std::nullopt);
+  impl_->require_started("stop");
+  impl_->accelerator.write_flag(&impl_->tables->record()->stop, 1);
+  return impl_->end_run();
 }
 
 uint64_t Megakernel::finished_iterations() const {
-  return parts_->finished;
+  return impl_->finished;
 }
 
 double Megakernel::last_run_ms() const {
-  return parts_->run_ms;
+  return impl_->run_ms;
 }
 
 Trace Megakernel::trace() const {
-  const Parts& parts = *parts_;
-  if (parts.running)
+  const Impl& impl = *impl_;
+  if (impl.running)
     throw InvalidArgument("trace",
                           "a run that has ended: stop() it first, since workers tell what "
                           "they did when they leave",
                           "one that goes on");
-  Trace trace{.rank = parts.world.rank(),
-              .workers = parts.shape.workers,
-              .tasks = parts.traced.tasks,
-              .events = parts.traced.events,
+  Trace trace{.rank = impl.world.rank(),
+              .workers = impl.shape.workers,
+              .tasks = impl.traced.tasks,
+              .events = impl.traced.events,
               .spans = {}};
-  const std::vector<TraceRecord> records = parts.tables->read_trace();
-  const std::vector<uint32_t> used = parts.tables->read_trace_used();
-  const uint32_t capacity = parts.tables->trace_records();
+  const std::vector<TraceRecord> records = impl.tables->read_trace();
+  const std::vector<uint32_t> used = impl.tables->read_trace_used();
+  const uint32_t capacity = impl.tables->trace_records();
   for (uint32_t worker = 0; worker < used.size(); ++worker) {
     const uint32_t kept = std::min(used[worker], capacity);
     for (uint32_t i = used[worker] - kept; i < used[worker]; ++i) {
@@ -307,7 +307,7 @@ Trace Megakernel::trace() const {
 }
 
 std::vector<Trace> Megakernel::traces() const {
-  return gather_traces(parts_->world, trace());
+  return gather_traces(impl_->world, trace());
 }
 
 }  // namespace tokenyard::megakernel

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/proofs/access_watch.hpp"
 #include "megakernel/trace/traced_graph.hpp"
@@ -18,9 +18,9 @@
 
 namespace tokenyard::megakernel {
 
-struct Megakernel::Parts {
-  Parts(World& world, const Graph& graph, const MegakernelOptions& options);
-  ~Parts();
+struct Megakernel::Impl {
+  Impl(World& world, const Graph& graph, const MegakernelOptions& options);
+  ~Impl();
 
   void launch(uint32_t iterations, bool fed);
   void await_end();
@@ -38,7 +38,7 @@ struct Megakernel::Parts {
   const Shape shape;
   const KernelEntry& kernel;
   const std::unique_ptr<const AccessWatch> watch;
-  FailureCell cell;
+  ErrorRecord cell;
   Program program;
   std::vector<EventTriggers> triggers;        ///< of this rank's events
   std::vector<std::vector<uint32_t>> queues;  ///< [workers] tasks, in static runs

@@ -10,7 +10,7 @@
 namespace tokenyard::megakernel {
 
 /// Throws what the object threw first, in words of its own.
-void Megakernel::Parts::check_usable() const {
+void Megakernel::Impl::check_usable() const {
   constexpr const char* kFailed =
       "this megakernel failed in an earlier call and cannot go on; make a new one. It failed in: ";
   if (!failure) return;
@@ -36,12 +36,12 @@ void Megakernel::Parts::check_usable() const {
   }
 }
 
-void Megakernel::Parts::require_started(const char* call) const {
+void Megakernel::Impl::require_started(const char* call) const {
   check_usable();
   if (!running || !fed_run) throw InvalidArgument(call, "a run that was started", "none");
 }
 
-void Megakernel::Parts::throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const {
+void Megakernel::Impl::throw_surplus(uint32_t event, uint64_t expected, uint64_t seen) const {
   throw InvalidArgument(
       fmt::format("signals of {} to event '{}'", signallers[event], graph.events()[event].name),
       fmt::format("{} in an iteration, as its expect() or dynamic_max says", expected),
@@ -49,7 +49,7 @@ void Megakernel::Parts::throw_surplus(uint32_t event, uint64_t expected, uint64_
 }
 
 /// After a run: other ranks' signals come without a look at the counter.
-void Megakernel::Parts::check_counts() {
+void Megakernel::Impl::check_counts() {
   for (uint32_t event = 0; event < signallers.size(); ++event) {
     if (signallers[event].empty()) continue;
     const uint64_t need = triggers[event].triggers * finished.load();
@@ -65,7 +65,7 @@ void Megakernel::Parts::check_counts() {
   }
 }
 
-void Megakernel::Parts::throw_failure() {
+void Megakernel::Impl::throw_failure() {
   const std::span stalls(tables->stalls(), shape.blocks());
   const WaitReport& report = cell.report();
   const StallRecord& stall = stalls[std::min(report.block, shape.blocks() - 1)];

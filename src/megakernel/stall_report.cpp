@@ -33,7 +33,7 @@ std::string text(const Graph& graph, const StallRecord& stall) {
                          stall.iteration);
     case Stalled::packet:
       return "awaits its next task";
-    case Stalled::hello:
+    case Stalled::ready_word:
       return fmt::format("awaits rank {}: its run {}, needs {}", stall.rank, stall.have,
                          stall.need);
     case Stalled::loop:

@@ -5,26 +5,26 @@
 
 namespace tokenyard::megakernel {
 
-struct TensorMemory::Parts {
+struct TensorMemory::Impl {
   World& world;
   std::vector<std::unique_ptr<DeviceMemory>> local;
   std::vector<ArenaBlock> shared;
 };
 
 TensorMemory::TensorMemory(World& world)
-    : parts_(new Parts{.world = world, .local = {}, .shared = {}}) {}
+    : impl_(new Impl{.world = world, .local = {}, .shared = {}}) {}
 TensorMemory::~TensorMemory() = default;
 
 uint64_t TensorMemory::guard_bytes() const {
   // As far as the threads of a block reach together when each goes one element too far.
-  return parts_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
+  return impl_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
 }
 
 void* TensorMemory::allocate(size_t bytes, bool visible) {
   const auto kind = visible ? DeviceMemory::Kind::shared : DeviceMemory::Kind::device;
   const uint64_t all = (Extent(bytes) + guard_bytes()).count();
-  parts_->local.push_back(std::make_unique<DeviceMemory>(parts_->world.accelerator(), all, kind));
-  return parts_->local.back()->as<void>();
+  impl_->local.push_back(std::make_unique<DeviceMemory>(impl_->world.accelerator(), all, kind));
+  return impl_->local.back()->as<void>();
 }
 
 void* TensorMemory::local(size_t bytes) {
@@ -36,7 +36,7 @@ void* TensorMemory::visible(size_t bytes) {
 }
 
 std::vector<void*> TensorMemory::shared(size_t bytes) {
-  World& world = parts_->world;
+  World& world = impl_->world;
   ArenaBlock block = world.arena().allocate(bytes, {});
   world.accelerator().fill(block.data(), 0, bytes, {});
   await_stream(world, {}, "a zeroed tensor");
@@ -52,18 +52,18 @@ std::vector<void*> TensorMemory::shared(size_t bytes) {
                             std::to_string(theirs.bytes), rank);
     pieces.push_back(world.arena().base_of(rank) + theirs.offset);
   }
-  parts_->shared.push_back(std::move(block));
+  impl_->shared.push_back(std::move(block));
   return pieces;
 }
 
 void TensorMemory::write(void* to, const void* from, size_t bytes) {
-  parts_->world.accelerator().copy(to, from, bytes, {});
-  await_stream(parts_->world, {}, "a tensor written by the host");
+  impl_->world.accelerator().copy(to, from, bytes, {});
+  await_stream(impl_->world, {}, "a tensor written by the host");
 }
 
 void TensorMemory::read(void* to, const void* from, size_t bytes) {
-  parts_->world.accelerator().copy(to, from, bytes, {});
-  await_stream(parts_->world, {}, "a tensor read by the host");
+  impl_->world.accelerator().copy(to, from, bytes, {});
+  await_stream(impl_->world, {}, "a tensor read by the host");
 }
 
 }  // namespace tokenyard::megakernel

@@ -45,7 +45,7 @@ const GroupProgress* in_group(const std::vector<GroupProgress>& progress, GroupI
   return nullptr;
 }
 
-bool meet(const std::set<Slot>& some, const std::set<Slot>& others) {
+bool intersect(const std::set<Slot>& some, const std::set<Slot>& others) {
   return std::any_of(some.begin(), some.end(), [&](Slot slot) { return others.contains(slot); });
 }
 
@@ -70,16 +70,16 @@ std::set<Slot> awaited_by(const Promise& one, const std::set<Slot>& waiting,
     const GroupProgress* const all = in_group(ended, own.group);
     if (all == nullptr || all->committed >= own.begun) continue;
     std::set<Slot> late = late_for(promises, own, own.begun);
-    if (!meet(late, waiting)) awaited.merge(late);
+    if (!intersect(late, waiting)) awaited.merge(late);
   }
   return awaited;
 }
 
 /// Whether the accuser still waits in the operation that was overdue: it has not given it up, and
 /// it is not done when the epoch ends.
-bool still_waits(const Promise& accuser, const Accusation& overdue,
+bool still_waits(const Promise& reporter, const TimeoutReport& overdue,
                  const std::vector<GroupProgress>& ended) {
-  const GroupProgress* const own = in_group(accuser.progress, overdue.group);
+  const GroupProgress* const own = in_group(reporter.progress, overdue.group);
   const GroupProgress* const all = in_group(ended, overdue.group);
   if (own == nullptr || own->begun < overdue.sequence) return false;
   return all != nullptr && all->committed < overdue.sequence;
@@ -100,19 +100,19 @@ Overdue overdue(const Promises& promises, const GroupProgress& group, Sequence s
 }
 
 /// The accusations that stand: their senders still wait.
-struct Accusations {
+struct TimeoutReports {
   std::map<std::pair<GroupId, Sequence>, Overdue> operations;
   std::map<Slot, std::set<const Overdue*>> of;  ///< senders
   std::set<Slot> named;
 };
 
 /// What a sender has begun elsewhere is no reason to accuse anybody: its deadline has not passed.
-Accusations standing(const Promises& promises, const std::vector<GroupProgress>& ended) {
-  Accusations all;
+TimeoutReports standing(const Promises& promises, const std::vector<GroupProgress>& ended) {
+  TimeoutReports all;
   for (const auto& [sender, promise] : promises) {
-    for (const Accusation& accusation : promise.accusations) {
-      const auto& [slot, group, sequence] = accusation;
-      if (!promises.contains(slot) || !still_waits(promise, accusation, ended)) continue;
+    for (const TimeoutReport& timeout_report : promise.timeout_reports) {
+      const auto& [slot, group, sequence] = timeout_report;
+      if (!promises.contains(slot) || !still_waits(promise, timeout_report, ended)) continue;
       const auto [operation, is_new] = all.operations.try_emplace({group, sequence});
       if (is_new)
         operation->second = overdue(promises, *in_group(promise.progress, group), sequence);
@@ -130,16 +130,16 @@ Accusations standing(const Promises& promises, const std::vector<GroupProgress>&
 /// stall may have begun first what all the others will begin in a moment. And whoever accuses
 /// others is not followed: it waits in what is overdue, for which they are judged, and what else it
 /// has begun may be on time.
-std::set<Slot> holding_up(Overdue operation, const Accusations& accusations,
+std::set<Slot> holding_up(Overdue operation, const TimeoutReports& timeout_reports,
                           const Promises& promises, const std::vector<GroupProgress>& ended) {
   auto& [waiting, late] = operation;
   while (!late.empty()) {
     std::set<Slot> idle, next, excused;
     for (const Slot slot : late) {
-      if (const auto own = accusations.of.find(slot); own != accusations.of.end()) {
+      if (const auto own = timeout_reports.of.find(slot); own != timeout_reports.of.end()) {
         const bool in_turn =
             std::all_of(own->second.begin(), own->second.end(),
-                        [&](const Overdue* one) { return meet(one->late, waiting); });
+                        [&](const Overdue* one) { return intersect(one->late, waiting); });
         if (in_turn) idle.insert(slot);
         continue;
       }
@@ -159,16 +159,16 @@ std::set<Slot> holding_up(Overdue operation, const Accusations& accusations,
 /// were named.
 std::set<Slot> stalled(const Promises& promises, const std::vector<GroupProgress>& ended,
                        Mutant mutant) {
-  const Accusations accusations = standing(promises, ended);
-  if (mutant == Mutant::stalls_blamed_on_all) return accusations.named;
+  const TimeoutReports timeout_reports = standing(promises, ended);
+  if (mutant == Mutant::stalls_blamed_on_all) return timeout_reports.named;
   std::set<Slot> blamed, quiet;
-  for (const auto& [id, operation] : accusations.operations)
-    blamed.merge(holding_up(operation, accusations, promises, ended));
+  for (const auto& [id, operation] : timeout_reports.operations)
+    blamed.merge(holding_up(operation, timeout_reports, promises, ended));
   if (!blamed.empty()) return blamed;
-  for (const Slot slot : accusations.named) {
-    if (!accusations.of.contains(slot)) quiet.insert(slot);
+  for (const Slot slot : timeout_reports.named) {
+    if (!timeout_reports.of.contains(slot)) quiet.insert(slot);
   }
-  return quiet.empty() ? accusations.named : quiet;
+  return quiet.empty() ? timeout_reports.named : quiet;
 }
 
 /// One newcomer for each slot that somebody wants filled.
@@ -211,9 +211,9 @@ std::vector<Slot> united(const std::vector<Slot>& some, const std::vector<Slot>&
 std::vector<GroupProgress> merged(const Evidence& evidence) {
   std::map<GroupId, GroupProgress> groups;
   for (const GroupProgress& group : evidence.last.groups) {
-    const bool told = std::any_of(group.slots.begin(), group.slots.end(),
-                                  [&](Slot slot) { return evidence.promises.contains(slot); });
-    if (!told) groups[group.group] = group;
+    const bool published = std::any_of(group.slots.begin(), group.slots.end(),
+                                       [&](Slot slot) { return evidence.promises.contains(slot); });
+    if (!published) groups[group.group] = group;
   }
   for (const auto& [slot, promise] : evidence.promises) {
     for (const GroupProgress& progress : promise.progress) {
@@ -239,15 +239,15 @@ bool enough(const Evidence& evidence, const std::set<Slot>& kept) {
 }
 
 /// Newcomers have nothing behind them.
-bool mends(const Evidence& evidence, const View& next) {
+bool recovers(const Evidence& evidence, const View& next) {
   bool all = true, any = false;
   for (const Member& member : next.members) {
     const auto promise = evidence.promises.find(member.slot);
     if (promise == evidence.promises.end() || !evidence.view.contains(member)) continue;
-    all = all && promise->second.mends;
-    any = any || promise->second.mends;
+    all = all && promise->second.recovers;
+    any = any || promise->second.recovers;
   }
-  return evidence.mutant == Mutant::mended_by_some ? any : all && any;
+  return evidence.mutant == Mutant::recovered_by_some ? any : all && any;
 }
 
 std::set<Slot> without(std::set<Slot> slots, const std::set<Slot>& some) {
@@ -264,8 +264,8 @@ std::optional<Verdict> compose(const Evidence& evidence) {
     if (!evidence.leaving.contains(slot)) kept.insert(slot);
   }
   const auto in_touch = [&](const std::set<Slot>& slots) {
-    const bool told = evidence.mutant != Mutant::suspicions_not_told;
-    return told ? connected(evidence.promises, slots) : slots;
+    const bool published = evidence.mutant != Mutant::suspicions_not_told;
+    return published ? connected(evidence.promises, slots) : slots;
   };
   // Those who leave may be as many as a quorum, but the job goes on only with somebody who stays.
   const auto goes_on = [&](const std::set<Slot>& slots) {
@@ -308,7 +308,7 @@ std::optional<Verdict> compose(const Evidence& evidence) {
   std::sort(next.members.begin(), next.members.end());
   verdict.groups = std::move(ended);
   verdict.stalled.assign(blamed.begin(), blamed.end());
-  verdict.mends = mends(evidence, next);
+  verdict.recovers = recovers(evidence, next);
   return verdict;
 }
 

@@ -18,15 +18,15 @@ bool has(const View& view, const Member& member, Mutant mutant) {
 
 /// `into` learns what `from` knows of commits.
 void merge_commits(std::vector<GroupProgress>& into, const std::vector<GroupProgress>& from) {
-  for (const GroupProgress& told : from) {
+  for (const GroupProgress& published : from) {
     const auto place = std::lower_bound(
-        into.begin(), into.end(), told,
+        into.begin(), into.end(), published,
         [](const GroupProgress& a, const GroupProgress& b) { return a.group < b.group; });
-    if (place == into.end() || place->group != told.group)
-      into.insert(place, told)->begun = 0;
+    if (place == into.end() || place->group != published.group)
+      into.insert(place, published)->begun = 0;
     else {
-      place->committed = std::max(place->committed, told.committed);
-      place->stage = std::max(place->stage, told.stage);
+      place->committed = std::max(place->committed, published.committed);
+      place->stage = std::max(place->stage, published.stage);
     }
   }
 }
@@ -59,16 +59,16 @@ void Membership::send_to_all(const decltype(Message::body)& body) {
 }
 
 Heartbeat Membership::heartbeat() const {
-  return {.waiting = waiting_room_.here(),
+  return {.waiting = join_queue_.here(),
           .suspected = roster_.suspected(),
           .wants_change = has_reason(),
-          .mends = mends(),
+          .recovers = recovers(),
           .drains = draining_};
 }
 
 void Membership::beat(Instant now) {
   if (standing_ == Standing::member) send_to_all(heartbeat());
-  if (standing_ == Standing::newcomer) send_to_all(Knock{});
+  if (standing_ == Standing::newcomer) send_to_all(JoinRequest{});
   next_beat_ = now + options_.heartbeat;
 }
 
@@ -76,7 +76,7 @@ void Membership::beat(Instant now) {
 
 void Membership::receive(const Member& from, const Message& message, Instant now) {
   if (is_over() || from == self_) return;
-  if (std::holds_alternative<Knock>(message.body)) return knock(from, now);
+  if (std::holds_alternative<JoinRequest>(message.body)) return request_join(from, now);
   if (const auto* body = std::get_if<Decide>(&message.body)) {
     learn(body->verdict, now);
   } else if (const auto* fenced = std::get_if<FencedOff>(&message.body)) {
@@ -84,11 +84,11 @@ void Membership::receive(const Member& from, const Message& message, Instant now
     if (fenced->now > view_.epoch || standing_ == Standing::newcomer)
       fence(fenced->now, fmt::format("the others are in epoch {} without it", fenced->now));
   } else if (standing_ == Standing::newcomer) {
-    hear_as_newcomer(from, message);
+    on_message_as_newcomer(from, message);
   } else if (speaks_in_this_epoch(from, message)) {
     Peer& peer = *roster_.at(from.slot);
     roster_.heard(peer, now);
-    std::visit([&](const auto& body) { hear(peer, body, now); }, message.body);
+    std::visit([&](const auto& body) { on_message(peer, body, now); }, message.body);
   }
   settle(now);
 }
@@ -109,42 +109,42 @@ bool Membership::speaks_in_this_epoch(const Member& from, const Message& message
   return member;
 }
 
-void Membership::hear_as_newcomer(const Member& from, const Message& message) {
+void Membership::on_message_as_newcomer(const Member& from, const Message& message) {
   if (const auto* body = std::get_if<NotYet>(&message.body)) {
     if (body->view.epoch <= view_.epoch) return;
     view_ = body->view;
     roster_.install(view_, self_, Instant{});
   } else {
-    send(from, Knock{});  // It takes this process for a member, so it knows the verdict.
+    send(from, JoinRequest{});  // It takes this process for a member, so it knows the verdict.
   }
 }
 
-void Membership::knock(const Member& newcomer, Instant now) {
+void Membership::request_join(const Member& newcomer, Instant now) {
   if (standing_ != Standing::member || newcomer == self_ || newcomer.slot >= kSlotsMax) return;
   if (has(view_, newcomer, options_.mutant)) {
     if (last_.next.epoch == view_.epoch) send(newcomer, Decide{last_});
-  } else if (waiting_room_.was_member(newcomer)) {
+  } else if (join_queue_.was_member(newcomer)) {
     send(newcomer, FencedOff{view_.epoch});
   } else {
-    waiting_room_.knocked(newcomer, now);
+    join_queue_.requested(newcomer, now);
     send(newcomer, NotYet{view_});
   }
   settle(now);
 }
 
-void Membership::hear(Peer& from, const Heartbeat& body, Instant now) {
+void Membership::on_message(Peer& from, const Heartbeat& body, Instant now) {
   const bool deaf =
       std::find(body.suspected.begin(), body.suspected.end(), self_.slot) != body.suspected.end();
   if (deaf && !from.deaf) stir(now);
   from.deaf = deaf && options_.mutant != Mutant::suspicions_not_told;
   from.wants_change = body.wants_change;
-  from.mends = body.mends;
+  from.recovers = body.recovers;
   for (const Member& newcomer : body.waiting) {
-    if (!view_.contains(newcomer)) waiting_room_.told_of(newcomer, now);
+    if (!view_.contains(newcomer)) join_queue_.published_of(newcomer, now);
   }
 }
 
-void Membership::hear(Peer& from, const Prepare& body, Instant now) {
+void Membership::on_message(Peer& from, const Prepare& body, Instant now) {
   if (body.ballot.leader != from.member.slot) return;  // Nobody leads for another.
   if (!acceptor_.prepare(body.ballot)) {
     send(from.member, Refused{body.ballot, acceptor_.promised});
@@ -157,7 +157,7 @@ void Membership::hear(Peer& from, const Prepare& body, Instant now) {
     freeze();
 }
 
-void Membership::hear(Peer& from, const Accept& body, Instant now) {
+void Membership::on_message(Peer& from, const Accept& body, Instant now) {
   if (body.ballot.leader != from.member.slot) return;
   if (!acceptor_.accept(body.ballot, body.verdict, options_.mutant)) {
     send(from.member, Refused{body.ballot, acceptor_.promised});
@@ -167,7 +167,7 @@ void Membership::hear(Peer& from, const Accept& body, Instant now) {
   send(from.member, Accepted{body.ballot});
 }
 
-void Membership::hear(Peer& from, const Goodbye& body, Instant now) {
+void Membership::on_message(Peer& from, const Goodbye& body, Instant now) {
   merge_commits(farewells_, body.progress);
   if (!from.leaving) stir(now);
   from.leaving = true;
@@ -210,11 +210,11 @@ void Membership::give_promise() {
   }
   merge_commits(promise.progress, farewells_);
   promise.suspected = roster_.suspected();
-  promise.accusations.assign(accusations_.begin(), accusations_.end());
+  promise.timeout_reports.assign(timeout_reports_.begin(), timeout_reports_.end());
   promise.admits.assign(admits_.begin(), admits_.end());
   promise.evicts.assign(evicts_.begin(), evicts_.end());
-  promise.waiting = waiting_room_.all();
-  promise.mends = mends();
+  promise.waiting = join_queue_.all();
+  promise.recovers = recovers();
   const Slot leader = acceptor_.promised.leader;
   if (leader != self_.slot) {
     send(*view_.at(leader), std::move(promise));
@@ -253,30 +253,30 @@ void Membership::install(const Verdict& verdict, Instant now) {
             "who goes on has promised, and so has frozen");
   for (const Member& member : verdict.next.members) admits_.erase(member.slot);
   evicts_.clear();
-  waiting_room_.install(view_, verdict.next);
+  join_queue_.install(view_, verdict.next);
   view_ = verdict.next;
   last_ = verdict;
   roster_.install(view_, self_, now);
   const bool newcomer = standing_ == Standing::newcomer;
   if (newcomer) roster_.forgive(now);
-  const bool calm = verdict.lost.empty() && !verdict.mends;
+  const bool calm = verdict.lost.empty() && !verdict.recovers;
   nothing_behind_ = newcomer || (nothing_behind_ && calm);
   standing_ = Standing::member;
   acceptor_ = {};
   freeze_asked_ = false;
   progress_.reset();
   farewells_.clear();
-  accusations_.clear();
+  timeout_reports_.clear();
   candidacy_ = {};
   leader_.reset();
   highest_ = {};
-  gave_way_ = witness_moved_on_ = wanted_ = told_ = false;
+  gave_way_ = witness_moved_on_ = wanted_ = published_ = false;
   was_able_ = true;
   missing_.reset();
   stir(now);
   effects_.emplace_back(Install{verdict});
-  if (verdict.mends) mending_ = false;
-  if (mends()) next_beat_ = now;  // It has to be said anew in each epoch.
+  if (verdict.recovers) recovering_ = false;
+  if (recovers()) next_beat_ = now;  // It has to be said anew in each epoch.
   if (leaving_) freeze();
 }
 
@@ -302,10 +302,10 @@ void Membership::suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now) {
   settle(now);
 }
 
-void Membership::accuse(const Accusation& accusation, Epoch seen_in, Instant now) {
-  if (standing_ != Standing::member || roster_.at(accusation.slot) == nullptr) return;
+void Membership::report_timeout(const TimeoutReport& timeout_report, Epoch seen_in, Instant now) {
+  if (standing_ != Standing::member || roster_.at(timeout_report.slot) == nullptr) return;
   if (seen_in != view_.epoch) return;
-  accusations_.insert(accusation);
+  timeout_reports_.insert(timeout_report);
   stir(now);
   settle(now);
 }
@@ -330,16 +330,16 @@ void Membership::evict(const Member& member, Instant now) {
   settle(now);
 }
 
-void Membership::mend(bool wanted, Instant now) {
-  mending_ = wanted;
+void Membership::recover(bool wanted, Instant now) {
+  recovering_ = wanted;
   if (standing_ == Standing::member) beat(now);
   settle(now);
 }
 
-std::vector<Slot> Membership::mends_late() const {
+std::vector<Slot> Membership::recovers_late() const {
   std::vector<Slot> late;
   for (const Peer& peer : roster_.peers()) {
-    if (mending_ && !peer.mends) late.push_back(peer.member.slot);
+    if (recovering_ && !peer.recovers) late.push_back(peer.member.slot);
   }
   return late;
 }
@@ -368,7 +368,7 @@ void Membership::tick(Instant now) {
   // After a long absence (a debugger, SIGSTOP) it is this process that has not listened.
   if (!ticked_ || now - *ticked_ > options_.silence / 2) roster_.forgive(now);
   ticked_ = now;
-  waiting_room_.forget_older_than(now - options_.silence);
+  join_queue_.forget_older_than(now - options_.silence);
   if (standing_ == Standing::member && roster_.notice_silence(now, options_.silence)) stir(now);
   if (now >= next_beat_) beat(now);
   if (candidacy_.active() && can_lead() && now >= candidacy_.asked + options_.ballot)

@@ -22,8 +22,8 @@
 /// (engine/commit), so `committed` = the largest number among the promises. Who leaves says its own
 /// in its goodbye, and is not asked to promise: whoever hears it promises once more, with that.
 /// Invariant: a failure is known in the epoch in which it was agreed on. Members ask to put
-/// failures behind them (`mend`), and once all have, an epoch begins that mends: what failed before
-/// it cannot be told to anybody in it, so no operation that is called in it fails for that.
+/// failures behind them (`recover`), and once all have, an epoch begins that mends: what failed
+/// before it cannot be told to anybody in it, so no operation that is called in it fails for that.
 /// Newcomers have nothing behind them, and are not asked, until ranks are lost or an epoch mends.
 /// Invariant: a wish names what its caller has seen: a slot to be filled says since which epoch, a
 /// process to be evicted says which one. So a wish that comes late does not touch the process that
@@ -42,12 +42,12 @@
 
 #include "membership/acceptor.hpp"
 #include "membership/candidacy.hpp"
+#include "membership/join_queue.hpp"
 #include "membership/message.hpp"
 #include "membership/mutant.hpp"
 #include "membership/quorum.hpp"
 #include "membership/roster.hpp"
 #include "membership/view.hpp"
-#include "membership/waiting_room.hpp"
 
 namespace tokenyard::membership {
 
@@ -104,7 +104,7 @@ class Membership {
   bool is_fenced() const { return standing_ == Standing::fenced; }
   bool is_frozen() const { return progress_.has_value(); }
   /// Newcomers that have knocked, and wait for somebody to admit them.
-  std::vector<Member> waiting() const { return waiting_room_.all(); }
+  std::vector<Member> waiting() const { return join_queue_.all(); }
 
   void receive(const Member& from, const Message& message, Instant now);
   void witness_replied(const Message& message, Instant now);
@@ -112,9 +112,9 @@ class Membership {
   /// process is dropped.
   void suspect(Slot slot, Suspicion why, Epoch seen_in, Instant now);
   /// An operation's deadline has passed; what passed in an epoch that is over counts no more.
-  void accuse(const Accusation& accusation, Epoch seen_in, Instant now);
+  void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in, Instant now);
   /// A newcomer has knocked, here or at another member.
-  void knock(const Member& newcomer, Instant now);
+  void request_join(const Member& newcomer, Instant now);
   /// Let these slots be filled as soon as newcomers wait for them; the job grows where they lie
   /// beyond its end. A slot that was filled after epoch `seen_in` is as wished already. A process
   /// that still holds one of them makes way, unless too few would remain; that wish lasts until the
@@ -126,9 +126,9 @@ class Membership {
   /// Puts behind this member all that has failed, together with all the others: the first epoch
   /// that begins after every member has said this mends. Until then it is said on and on, or until
   /// `wanted` is false.
-  void mend(bool wanted, Instant now);
-  /// Members that have not said `mend` in this epoch. Empty if this one has not.
-  std::vector<Slot> mends_late() const;
+  void recover(bool wanted, Instant now);
+  /// Members that have not said `recover` in this epoch. Empty if this one has not.
+  std::vector<Slot> recovers_late() const;
   /// Tells the others, on and on, that it will leave when its messages have been received.
   void drain(Instant now);
   /// Go, in good order: the others are told, and need not find out. Ends in Left.
@@ -146,17 +146,17 @@ class Membership {
 
   // Messages (membership.cpp).
   bool speaks_in_this_epoch(const Member& from, const Message& message);
-  void hear(Peer& from, const Heartbeat& body, Instant now);
-  void hear(Peer& from, const Prepare& body, Instant now);
-  void hear(Peer& from, const Promise& body, Instant now);
-  void hear(Peer& from, const Accept& body, Instant now);
-  void hear(Peer& from, const Accepted& body, Instant now);
-  void hear(Peer& from, const Refused& body, Instant now);
-  void hear(Peer& from, const Goodbye& body, Instant now);
+  void on_message(Peer& from, const Heartbeat& body, Instant now);
+  void on_message(Peer& from, const Prepare& body, Instant now);
+  void on_message(Peer& from, const Promise& body, Instant now);
+  void on_message(Peer& from, const Accept& body, Instant now);
+  void on_message(Peer& from, const Accepted& body, Instant now);
+  void on_message(Peer& from, const Refused& body, Instant now);
+  void on_message(Peer& from, const Goodbye& body, Instant now);
   /// Those that members of other epochs say too, and newcomers: not heard this way.
   template <class Other>
-  void hear(Peer&, const Other&, Instant) {}
-  void hear_as_newcomer(const Member& from, const Message& message);
+  void on_message(Peer&, const Other&, Instant) {}
+  void on_message_as_newcomer(const Member& from, const Message& message);
   void learn(const Verdict& verdict, Instant now);
   void install(const Verdict& verdict, Instant now);
   void fence(Epoch epoch, std::string why);
@@ -170,9 +170,9 @@ class Membership {
   bool has_reason() const;
   bool wants_change() const;
   bool is_admission_due() const;
-  bool is_mending_due() const;
+  bool is_recovering_due() const;
   bool may_spare_one() const;
-  bool mends() const { return mending_ || nothing_behind_; }
+  bool recovers() const { return recovering_ || nothing_behind_; }
   uint32_t answering() const;
   bool can_lead() const;
   Instant lead_at() const;
@@ -203,11 +203,11 @@ class Membership {
   View view_;
   Verdict last_;  ///< how the epoch before has ended; empty in the first
   Roster roster_;
-  WaitingRoom waiting_room_;
+  JoinQueue join_queue_;
   std::set<Slot> admits_;
   std::set<Member> evicts_;
   bool draining_ = false, leaving_ = false;
-  bool mending_ = false;         ///< until an epoch mends
+  bool recovering_ = false;      ///< until an epoch mends
   bool nothing_behind_ = false;  ///< a newcomer that nothing has happened to
 
   // Of this epoch.
@@ -215,7 +215,7 @@ class Membership {
   bool freeze_asked_ = false;
   std::optional<std::vector<GroupProgress>> progress_;  ///< since it is frozen
   std::vector<GroupProgress> farewells_;                ///< progress of those who have left
-  std::set<Accusation> accusations_;                    ///< this member's own
+  std::set<TimeoutReport> timeout_reports_;             ///< this member's own
   Candidacy candidacy_;
   std::optional<Slot> leader_;     ///< of the highest ballot seen
   Ballot highest_;                 ///< ballot seen, be it only in a refusal
@@ -223,7 +223,7 @@ class Membership {
   bool witness_moved_on_ = false;  ///< it knows of a later epoch
 
   /// wants_change, has_reason and can_lead when they were last looked at.
-  bool wanted_ = false, told_ = false, was_able_ = true;
+  bool wanted_ = false, published_ = false, was_able_ = true;
   Instant patient_until_{};  ///< others may come back into sight until then
   std::optional<std::vector<Slot>> missing_;
   Instant stirred_{}, next_beat_{};

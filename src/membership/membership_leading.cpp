@@ -9,11 +9,11 @@ namespace tokenyard::membership {
 namespace {
 
 /// Followers wait this many times longer than the leader between two questions, and up to
-/// kPatienceMax times as long where leaders keep overtaking one another.
-constexpr uint32_t kPatience = 2, kPatienceMax = 8;
+/// kTimeoutFactorMax times as long where leaders keep overtaking one another.
+constexpr uint32_t kTimeoutFactor = 2, kTimeoutFactorMax = 8;
 /// Who answers lives, though its engine may take long to freeze: a leader waits for as many
 /// silences.
-constexpr int kFreezePatience = 10;
+constexpr int kFreezeTimeoutFactor = 10;
 /// When a cut heals, the first to be heard again are not all: so many heartbeats later they are.
 constexpr int kReunion = 2;
 /// Leaders that overtook one another try again after different times; places beyond this share one.
@@ -25,9 +25,9 @@ constexpr uint64_t kDoublings = 16;
 // ---- reasons ------------------------------------------------------------------------------------
 
 bool Membership::is_admission_due() const {
-  if (options_.mutant == Mutant::admitted_unasked) return !waiting_room_.all().empty();
+  if (options_.mutant == Mutant::admitted_unasked) return !join_queue_.all().empty();
   return std::any_of(admits_.begin(), admits_.end(),
-                     [&](Slot slot) { return waiting_room_.anybody_for(slot); });
+                     [&](Slot slot) { return join_queue_.anybody_for(slot); });
 }
 
 /// A wish that cannot come true would end one epoch after the other. The witness is not asked where
@@ -37,17 +37,18 @@ bool Membership::may_spare_one() const {
   return view_.members.size() > quorum.needed;
 }
 
-bool Membership::is_mending_due() const {
+bool Membership::is_recovering_due() const {
   const auto& peers = roster_.peers();
-  return mending_ && std::all_of(peers.begin(), peers.end(),
-                                 [](const Peer& peer) { return peer.mends || !peer.answers(); });
+  return recovering_ && std::all_of(peers.begin(), peers.end(), [](const Peer& peer) {
+           return peer.recovers || !peer.answers();
+         });
 }
 
 /// This member's own: who says it because others do would keep all of them saying it.
 bool Membership::has_reason() const {
   const auto& peers = roster_.peers();
-  return leaving_ || highest_.round > 0 || !accusations_.empty() || !evicts_.empty() ||
-         is_admission_due() || is_mending_due() ||
+  return leaving_ || highest_.round > 0 || !timeout_reports_.empty() || !evicts_.empty() ||
+         is_admission_due() || is_recovering_due() ||
          std::any_of(peers.begin(), peers.end(),
                      [](const Peer& peer) { return !peer.is_heard() || peer.leaving; });
 }
@@ -92,7 +93,7 @@ Instant Membership::lead_at() const {
   if (options_.mutant == Mutant::leaders_never_replaced) return Instant::max();
   const Peer* const leader = roster_.at(*leader_);
   if (leader == nullptr || !leader->answers()) return at;
-  const uint64_t longer = std::min<uint64_t>(kPatience * highest_.round, kPatienceMax);
+  const uint64_t longer = std::min<uint64_t>(kTimeoutFactor * highest_.round, kTimeoutFactorMax);
   return at + options_.ballot * longer;
 }
 
@@ -102,8 +103,8 @@ void Membership::settle(Instant now) {
   if (wants && !wanted_) stir(now);
   wanted_ = wants;
   const bool reason = has_reason();
-  if (reason && !told_) beat(now);
-  told_ = reason;
+  if (reason && !published_) beat(now);
+  published_ = reason;
 
   if (leaving_ && is_frozen()) {
     const auto& peers = roster_.peers();
@@ -167,7 +168,7 @@ void Membership::give_way(Ballot higher, Instant now) {
 /// Whoever answers is waited for, unless it hears and still says nothing for too long.
 bool Membership::awaits_promises(Instant now) const {
   if (!candidacy_.promises.contains(self_.slot)) return true;
-  if (now - candidacy_.begun > options_.silence * kFreezePatience) return false;
+  if (now - candidacy_.begun > options_.silence * kFreezeTimeoutFactor) return false;
   if (options_.mutant == Mutant::quorum_is_enough) return false;
   const auto& peers = roster_.peers();
   return std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
@@ -255,17 +256,17 @@ void Membership::ask_again(Instant now) {
 
 // ---- answers to a leader ------------------------------------------------------------------------
 
-void Membership::hear(Peer& from, const Promise& body, Instant) {
+void Membership::on_message(Peer& from, const Promise& body, Instant) {
   if (candidacy_.phase != Candidacy::Phase::preparing || body.ballot != candidacy_.ballot) return;
   candidacy_.promises[from.member.slot] = body;
 }
 
-void Membership::hear(Peer& from, const Accepted& body, Instant) {
+void Membership::on_message(Peer& from, const Accepted& body, Instant) {
   if (candidacy_.phase != Candidacy::Phase::accepting || body.ballot != candidacy_.ballot) return;
   candidacy_.votes.insert(from.member.slot);
 }
 
-void Membership::hear(Peer&, const Refused& body, Instant now) {
+void Membership::on_message(Peer&, const Refused& body, Instant now) {
   if (candidacy_.active() && body.ballot == candidacy_.ballot && body.promised > body.ballot)
     give_way(body.promised, now);
 }

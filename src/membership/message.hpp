@@ -22,11 +22,11 @@ struct Heartbeat {
   std::vector<Member> waiting = {};  ///< newcomers that have knocked at the sender
   std::vector<Slot> suspected = {};  ///< members that the sender does not hear
   bool wants_change = false;         ///< the sender has a reason to end the epoch
-  bool mends = false;                ///< the sender has put behind it what has failed
+  bool recovers = false;             ///< the sender has put behind it what has failed
   bool drains = false;               ///< the sender leaves when its messages have been received
 };
 /// A newcomer would like to have its slot.
-struct Knock {};
+struct JoinRequest {};
 /// The answer to a knock: nobody has asked for you yet, and these are the members.
 struct NotYet {
   View view = {};
@@ -39,12 +39,12 @@ struct Promise {
   std::optional<Ballot> accepted_in = {};  ///< with `accepted`
   Verdict accepted = {};
   std::vector<GroupProgress> progress = {};
-  std::vector<Slot> suspected = {};          ///< whom the sender does not hear
-  std::vector<Accusation> accusations = {};  ///< the sender's, ascending
-  std::vector<Slot> admits = {};             ///< slots that may be filled
-  std::vector<Member> evicts = {};           ///< members to be put out
-  std::vector<Member> waiting = {};          ///< newcomers that the sender knows of
-  bool mends = false;                        ///< as in heartbeats
+  std::vector<Slot> suspected = {};                 ///< whom the sender does not hear
+  std::vector<TimeoutReport> timeout_reports = {};  ///< the sender's, ascending
+  std::vector<Slot> admits = {};                    ///< slots that may be filled
+  std::vector<Member> evicts = {};                  ///< members to be put out
+  std::vector<Member> waiting = {};                 ///< newcomers that the sender knows of
+  bool recovers = false;                            ///< as in heartbeats
 };
 struct Accept {
   Ballot ballot = {};
@@ -72,7 +72,7 @@ struct FencedOff {
 /// Every message carries the sender's epoch.
 struct Message {
   Epoch epoch = 0;
-  std::variant<Heartbeat, Knock, NotYet, Prepare, Promise, Accept, Accepted, Refused, Decide,
+  std::variant<Heartbeat, JoinRequest, NotYet, Prepare, Promise, Accept, Accepted, Refused, Decide,
                Goodbye, FencedOff>
       body;
 };

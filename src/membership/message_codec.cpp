@@ -9,8 +9,8 @@ namespace tokenyard::membership {
 namespace {
 
 constexpr size_t kSlotBytes = 4, kMemberBytes = 12;
-constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 8 + 1;     // At least: without slots.
-constexpr size_t kAccusedBytes = 8 + 8 + 4 + kSlotBytes;  // At least: with one slot.
+constexpr size_t kGroupBytes = 8 + 4 + 8 + 8 + 8 + 1;      // At least: without slots.
+constexpr size_t kReportedBytes = 8 + 8 + 4 + kSlotBytes;  // At least: with one slot.
 
 void write(ByteWriter& to, Slot slot) {
   to.number(slot);
@@ -37,19 +37,19 @@ void write(ByteWriter& to, const GroupProgress& group) {
   to.number(static_cast<uint8_t>(group.stage));
 }
 /// Whoever is accused in one operation: a rank may have to name all the others in each group.
-struct AccusedIn {
+struct ReportedIn {
   GroupId group = 0;
   Sequence sequence = 0;
   std::vector<Slot> slots = {};  ///< never empty
 };
-void write(ByteWriter& to, const AccusedIn& accused) {
-  to.number(accused.group);
-  to.number(accused.sequence);
-  write(to, accused.slots);
+void write(ByteWriter& to, const ReportedIn& reported) {
+  to.number(reported.group);
+  to.number(reported.sequence);
+  write(to, reported.slots);
 }
-void write_accusations(ByteWriter& to, const std::vector<Accusation>& accusations) {
-  std::vector<AccusedIn> operations;
-  for (const auto& [slot, group, sequence] : accusations) {
+void write_timeout_reports(ByteWriter& to, const std::vector<TimeoutReport>& timeout_reports) {
+  std::vector<ReportedIn> operations;
+  for (const auto& [slot, group, sequence] : timeout_reports) {
     const bool same = !operations.empty() && operations.back().group == group &&
                       operations.back().sequence == sequence;
     if (!same) operations.push_back({group, sequence});
@@ -68,7 +68,7 @@ void write(ByteWriter& to, const Verdict& verdict) {
   write(to, verdict.lost);
   write(to, verdict.left);
   write(to, verdict.stalled);
-  to.flag(verdict.mends);
+  to.flag(verdict.recovers);
 }
 void write(ByteWriter& to, const std::optional<Ballot>& in, const Verdict& accepted) {
   to.flag(in.has_value());
@@ -107,25 +107,25 @@ std::vector<Member> read_newcomers(ByteReader& from) {
   require_ascending(from, members, [](const Member& member) { return member; });
   return members;
 }
-AccusedIn read_accused(ByteReader& from) {
-  AccusedIn accused;
-  accused.group = from.number<GroupId>();
-  accused.sequence = from.number<Sequence>();
-  accused.slots = read_slots(from);
-  from.require(!accused.slots.empty());
-  return accused;
+ReportedIn read_reported(ByteReader& from) {
+  ReportedIn reported;
+  reported.group = from.number<GroupId>();
+  reported.sequence = from.number<Sequence>();
+  reported.slots = read_slots(from);
+  from.require(!reported.slots.empty());
+  return reported;
 }
-std::vector<Accusation> read_accusations(ByteReader& from) {
-  const std::vector<AccusedIn> operations = from.list(kAccusedBytes, read_accused);
-  require_ascending(from, operations, [](const AccusedIn& accused) {
-    return std::pair(accused.group, accused.sequence);
+std::vector<TimeoutReport> read_timeout_reports(ByteReader& from) {
+  const std::vector<ReportedIn> operations = from.list(kReportedBytes, read_reported);
+  require_ascending(from, operations, [](const ReportedIn& reported) {
+    return std::pair(reported.group, reported.sequence);
   });
-  std::vector<Accusation> accusations;
-  for (const AccusedIn& accused : operations) {
-    for (const Slot slot : accused.slots)
-      accusations.push_back({slot, accused.group, accused.sequence});
+  std::vector<TimeoutReport> timeout_reports;
+  for (const ReportedIn& reported : operations) {
+    for (const Slot slot : reported.slots)
+      timeout_reports.push_back({slot, reported.group, reported.sequence});
   }
-  return accusations;
+  return timeout_reports;
 }
 GroupProgress read_group(ByteReader& from) {
   GroupProgress group;
@@ -162,7 +162,7 @@ Verdict read_verdict(ByteReader& from) {
   verdict.lost = read_slots(from);
   verdict.left = read_slots(from);
   verdict.stalled = read_slots(from);
-  verdict.mends = from.flag();
+  verdict.recovers = from.flag();
   return verdict;
 }
 void read(ByteReader& from, std::optional<Ballot>& in, Verdict& accepted) {
@@ -177,18 +177,18 @@ void write_body(ByteWriter& to, const Heartbeat& body) {
   write(to, body.waiting);
   write(to, body.suspected);
   to.flag(body.wants_change);
-  to.flag(body.mends);
+  to.flag(body.recovers);
   to.flag(body.drains);
 }
 void read_body(ByteReader& from, Heartbeat& body) {
   body.waiting = read_newcomers(from);
   body.suspected = read_slots(from);
   body.wants_change = from.flag();
-  body.mends = from.flag();
+  body.recovers = from.flag();
   body.drains = from.flag();
 }
-void write_body(ByteWriter&, const Knock&) {}
-void read_body(ByteReader&, Knock&) {}
+void write_body(ByteWriter&, const JoinRequest&) {}
+void read_body(ByteReader&, JoinRequest&) {}
 void write_body(ByteWriter& to, const NotYet& body) {
   write(to, body.view);
 }
@@ -206,22 +206,22 @@ void write_body(ByteWriter& to, const Promise& body) {
   write(to, body.accepted_in, body.accepted);
   write(to, body.progress);
   write(to, body.suspected);
-  write_accusations(to, body.accusations);
+  write_timeout_reports(to, body.timeout_reports);
   write(to, body.admits);
   write(to, body.evicts);
   write(to, body.waiting);
-  to.flag(body.mends);
+  to.flag(body.recovers);
 }
 void read_body(ByteReader& from, Promise& body) {
   body.ballot = read_ballot(from);
   read(from, body.accepted_in, body.accepted);
   body.progress = read_groups(from);
   body.suspected = read_slots(from);
-  body.accusations = read_accusations(from);
+  body.timeout_reports = read_timeout_reports(from);
   body.admits = read_slots(from);
   body.evicts = read_newcomers(from);
   body.waiting = read_newcomers(from);
-  body.mends = from.flag();
+  body.recovers = from.flag();
 }
 void write_body(ByteWriter& to, const Accept& body) {
   write(to, body.ballot);

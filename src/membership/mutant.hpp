@@ -22,7 +22,7 @@ enum class Mutant : uint8_t {
   suspicions_not_told,       ///< members that do not hear one another stay together
   stalls_blamed_on_all,      ///< who waits is blamed as well as who did not come
   admitted_unasked,          ///< a newcomer gets in without anybody's wish
-  mended_by_some,            ///< what has failed is forgotten as soon as one of them asks for it
+  recovered_by_some,         ///< what has failed is forgotten as soon as one of them asks for it
   leaders_never_replaced,    ///< one who has promised waits for that leader for ever
   quorum_is_enough,          ///< a leader goes on without those that have not promised yet
   goodbye_not_passed_on,     ///< what it says is forgotten if it comes after a promise

@@ -15,7 +15,7 @@ struct Peer {
   bool deaf = false;          ///< says that it does not hear this member
   bool wants_change = false;  ///< says that the epoch must end
   bool leaving = false;       ///< said goodbye
-  bool mends = false;         ///< says that what has failed is behind it
+  bool recovers = false;      ///< says that what has failed is behind it
 
   bool is_heard() const { return !silent && !reset; }
   /// Can be talked with, both ways.

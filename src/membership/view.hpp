@@ -74,13 +74,13 @@ enum class Suspicion : uint8_t {
 
 /// Somebody has waited in an operation past its deadline for a member that lives. Invariant: it
 /// falls with the operation, so nobody is blamed for one that is done when the epoch ends.
-struct Accusation {
+struct TimeoutReport {
   Slot slot = 0;
   GroupId group = 0;
   Sequence sequence = 0;
-  bool operator==(const Accusation&) const = default;
+  bool operator==(const TimeoutReport&) const = default;
   /// By operation, then by slot.
-  auto operator<=>(const Accusation& other) const {
+  auto operator<=>(const TimeoutReport& other) const {
     return std::tie(group, sequence, slot) <=> std::tie(other.group, other.sequence, other.slot);
   }
 };
@@ -97,7 +97,7 @@ struct Verdict {
   std::vector<Slot> stalled = {};
   /// Every member of `next` that was one before has asked for it: what has failed so far is behind
   /// all of them (Collectives::shrink).
-  bool mends = false;
+  bool recovers = false;
   bool operator==(const Verdict&) const = default;
 };
 

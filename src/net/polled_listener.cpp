@@ -14,7 +14,7 @@ constexpr size_t kAcceptsMax = 64;  ///< of one poll
 
 }  // namespace
 
-PolledListener::PolledListener(const PolledListenerOptions& options, Sleeper& poller)
+PolledListener::PolledListener(const PolledListenerOptions& options, Poller& poller)
     : listening_(listen_at(options.address)),
       poller_(poller),
       first_bytes_(options.first_bytes),
@@ -25,7 +25,7 @@ PolledListener::PolledListener(const PolledListenerOptions& options, Sleeper& po
 std::vector<PolledListener::Arrival> PolledListener::poll(Time now) {
   accept_all(now);
   std::vector<Arrival> arrivals;
-  std::erase_if(pending_, [&](Pending& pending) { return hear(pending, now, arrivals); });
+  std::erase_if(pending_, [&](Pending& pending) { return on_message(pending, now, arrivals); });
   return arrivals;
 }
 
@@ -51,7 +51,7 @@ void PolledListener::accept_all(Time now) {
   }
 }
 
-bool PolledListener::hear(Pending& pending, Time now, std::vector<Arrival>& arrivals) {
+bool PolledListener::on_message(Pending& pending, Time now, std::vector<Arrival>& arrivals) {
   const Moved moved = receive_now(pending.socket, std::span(pending.bytes).subspan(pending.got));
   pending.got += moved.bytes;
   if (pending.got == pending.bytes.size()) {

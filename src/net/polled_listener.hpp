@@ -35,7 +35,7 @@ class PolledListener {
 
   /// Whoever sleeps in `poller`, which must outlive this, is woken by connections and by what they
   /// say, for as long as they are open. Throws OsError.
-  PolledListener(const PolledListenerOptions& options, Sleeper& poller);
+  PolledListener(const PolledListenerOptions& options, Poller& poller);
 
   const std::string& address() const { return listening_.address; }
   uint16_t port() const { return listening_.port; }
@@ -61,10 +61,10 @@ class PolledListener {
 
   void accept_all(Time now);
   /// Whether there is no more to do with this one.
-  bool hear(Pending& pending, Time now, std::vector<Arrival>& arrivals);
+  bool on_message(Pending& pending, Time now, std::vector<Arrival>& arrivals);
 
   const Listening listening_;
-  Sleeper& poller_;
+  Poller& poller_;
   const size_t first_bytes_;
   const int buffer_bytes_;
   std::deque<Pending> pending_;  ///< the oldest first

@@ -15,36 +15,36 @@ namespace tokenyard::net {
 
 namespace {
 
-[[noreturn]] void sleeper_failed(const char* call) {
+[[noreturn]] void poller_failed(const char* call) {
   const int code = errno;
   throw OsError(call, code, std::strerror(code));
 }
 
 }  // namespace
 
-Sleeper::Sleeper()
+Poller::Poller()
     : set_(epoll_create1(EPOLL_CLOEXEC)), waker_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!set_) sleeper_failed("epoll_create1");
-  if (!waker_) sleeper_failed("eventfd");
+  if (!set_) poller_failed("epoll_create1");
+  if (!waker_) poller_failed("eventfd");
   watch_arrivals(waker_.native());
 }
 
-void Sleeper::watch_arrivals(int descriptor) {
+void Poller::watch_arrivals(int descriptor) {
   watch(descriptor, EPOLLIN | EPOLLRDHUP);
 }
 
-void Sleeper::watch_arrivals_and_room(int descriptor) {
+void Poller::watch_arrivals_and_room(int descriptor) {
   watch(descriptor, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 }
 
-void Sleeper::watch(int descriptor, uint32_t events) {
+void Poller::watch(int descriptor, uint32_t events) {
   epoll_event event{};
   event.events = events | EPOLLET;
   event.data.fd = descriptor;
-  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) sleeper_failed("epoll_ctl");
+  if (epoll_ctl(set_.native(), EPOLL_CTL_ADD, descriptor, &event) != 0) poller_failed("epoll_ctl");
 }
 
-void Sleeper::sleep(std::chrono::nanoseconds at_most) {
+void Poller::sleep(std::chrono::nanoseconds at_most) {
   using std::chrono::milliseconds;
   const auto time = std::clamp(std::chrono::ceil<milliseconds>(at_most), milliseconds(0),
                                milliseconds(std::chrono::hours(1)));
@@ -54,7 +54,7 @@ void Sleeper::sleep(std::chrono::nanoseconds at_most) {
                    static_cast<int>(time.count()));
 }
 
-void Sleeper::wake() {
+void Poller::wake() {
   // Never read: each write is a new edge, and the count cannot overflow in a life.
   const uint64_t one = 1;
   (void)!::write(waker_.native(), &one, sizeof one);

@@ -13,9 +13,9 @@
 
 namespace tokenyard::net {
 
-class Sleeper {
+class Poller {
  public:
-  Sleeper();
+  Poller();
   /// Until the descriptor is closed. Throws OsError.
   void watch_arrivals(int descriptor);
   void watch_arrivals_and_room(int descriptor);

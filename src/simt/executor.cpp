@@ -54,7 +54,7 @@ class Executor::OnThisThread {
   Executor* outer_;
 };
 
-Executor::Executor(Parts parts)
+Executor::Executor(Impl parts)
     : parts_(std::move(parts)),
       watches_words_(parts_.memory.is_plain()),
       kernel_stacks_(kKernelStack),

@@ -32,13 +32,13 @@ namespace tokenyard::simt {
 
 class Executor final : public host_body::Machine {
  public:
-  struct Parts {
+  struct Impl {
     Memory& memory;
     Schedule& schedule;
     TimeSource& time;
     std::function<void()> interrupt = [] {};  ///< called now and then; may throw to end `run`
   };
-  explicit Executor(Parts parts);
+  explicit Executor(Impl parts);
   ~Executor() override;
 
   struct Shape {
@@ -132,7 +132,7 @@ class Executor final : public host_body::Machine {
   void complete(BarrierState& barrier);
   void check_exit(Thread& thread);
 
-  Parts parts_;
+  Impl parts_;
   const bool watches_words_;
   StackPool kernel_stacks_, program_stacks_;
   std::vector<std::shared_ptr<Grid>> grids_;

@@ -79,22 +79,22 @@ size_t UcxChannel::receive_some(std::span<std::byte> into) {
 
 std::span<const std::byte> UcxChannel::arrived(size_t wanted) {
   // What could not be told, for want of a message, is told sooner or later.
-  if (consumed_ - consumed_told_ >= window / 4) tell_room();
+  if (consumed_ - consumed_published_ >= window / 4) publish_room();
   const size_t bytes = std::min({wanted, arrived_ - consumed_, collectives::kArrivedInOnePiece});
   return {held_.get() + consumed_ % window, bytes};
 }
 
 void UcxChannel::consume(size_t bytes) {
   consumed_ += bytes;
-  if (consumed_ - consumed_told_ >= window / 4) tell_room();
+  if (consumed_ - consumed_published_ >= window / 4) publish_room();
 }
 
-void UcxChannel::tell_room() {
+void UcxChannel::publish_room() {
   if (endpoint_ == nullptr || endpoint_->failed) return;
   UcxInterconnect::Outgoing* const message = network_.take_outgoing();
   if (message == nullptr) return;
   message->header[0] = others_number_;
-  message->header[1] = consumed_told_ = consumed_;
+  message->header[1] = consumed_published_ = consumed_;
   network_.send(*endpoint_, UcxInterconnect::Kind::room, *message, 0);
 }
 

@@ -30,7 +30,7 @@ class UcxChannel final : public collectives::NumberedChannel {
 
  private:
   void store(uint64_t position, std::span<const std::byte> bytes);
-  void tell_room();
+  void publish_room();
 
   UcxInterconnect& network_;
   const uint64_t number_;
@@ -48,7 +48,7 @@ class UcxChannel final : public collectives::NumberedChannel {
   std::unique_ptr<std::byte[], AlignedDelete> held_;
   uint64_t arrived_ = 0;  ///< all before this
   uint64_t consumed_ = 0;
-  uint64_t consumed_told_ = 0;
+  uint64_t consumed_published_ = 0;
   std::map<uint64_t, uint64_t> ahead_;  ///< what has arrived beyond a gap: from where, to where
 };
 

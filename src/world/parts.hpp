@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "device/accelerator.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/absence_watch.hpp"
-#include "fabric/alarm_bell.hpp"
 #include "fabric/bootstrap.hpp"
 #include "fabric/fabric.hpp"
 #include "fabric/network/network.hpp"
@@ -15,12 +15,12 @@
 namespace tokenyard {
 
 /// In the order of their making; they go in the opposite one.
-struct World::Parts {
+struct World::Impl {
   WorldOptions options;
   std::shared_ptr<Accelerator> accelerator;
   std::shared_ptr<Fabric> fabric;
   std::shared_ptr<const AbsenceWatch> absences;  ///< of this process
-  std::unique_ptr<AlarmBell> alarm;
+  std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Arena> arena;
   RunAside run_aside;

@@ -25,7 +25,7 @@ using simulation::Simulation;
 class SimulatedMesh final : public Mesh {
  public:
   struct Post {
-    explicit Post(uint32_t seats) : letters(seats), hosts(seats) {}
+    explicit Post(uint32_t slots) : letters(slots), hosts(slots) {}
     std::vector<std::vector<ReleaseRef>> letters;         ///< to each seat, not looked at yet
     std::vector<std::optional<ModelMemory::Host>> hosts;  ///< of each seat, once it is there
   };
@@ -33,25 +33,25 @@ class SimulatedMesh final : public Mesh {
   SimulatedMesh(std::shared_ptr<InProcessMesh> mesh, ModelMemory& memory, ModelMemory::Host host,
                 std::shared_ptr<Post> post)
       : mesh_(std::move(mesh)), memory_(memory), host_(host), post_(std::move(post)) {
-    post_->hosts[seat()] = host;
+    post_->hosts[slot()] = host;
   }
 
   void leave() override {
     const ReleaseRef goodbye = memory_.release(host_);
-    for (uint32_t peer = 0; peer < seats(); ++peer)
-      if (peer != seat() && post_->hosts[peer]) memory_.acquire(*post_->hosts[peer], goodbye);
+    for (uint32_t peer = 0; peer < slots(); ++peer)
+      if (peer != slot() && post_->hosts[peer]) memory_.acquire(*post_->hosts[peer], goodbye);
     mesh_->leave();
     memory_.happened();
   }
-  uint32_t seat() const override { return mesh_->seat(); }
-  uint32_t seats() const override { return mesh_->seats(); }
+  uint32_t slot() const override { return mesh_->slot(); }
+  uint32_t slots() const override { return mesh_->slots(); }
   void send(uint32_t to, const Message& message) override {
     post_->letters[to].push_back(memory_.release(host_));
     mesh_->send(to, message);
     memory_.happened();
   }
   Mailbox& mailbox() override {
-    std::vector<ReleaseRef>& mine = post_->letters[seat()];
+    std::vector<ReleaseRef>& mine = post_->letters[slot()];
     for (const ReleaseRef& letter : mine) memory_.acquire(host_, letter);
     mine.clear();
     return mesh_->mailbox();

@@ -25,40 +25,40 @@ std::unique_ptr<World> join_as(const Membership& membership, std::shared_ptr<Mes
                                std::shared_ptr<Fabric> fabric, const WorldOptions& options,
                                std::shared_ptr<const AbsenceWatch> absences, RunAside run_aside) {
   check(options);
-  auto parts = std::make_unique<World::Parts>();
-  parts->options = options;
-  parts->accelerator = std::move(accelerator);
-  parts->fabric = std::move(fabric);
-  parts->absences = std::move(absences);
-  parts->alarm = std::make_unique<AlarmBell>(*parts->accelerator,
-                                             static_cast<uint32_t>(membership.seats.size()),
-                                             options.timeout, parts->absences);
-  parts->bootstrap =
-      std::make_unique<Bootstrap>(std::move(mesh), membership, *parts->accelerator, *parts->alarm);
+  auto impl = std::make_unique<World::Impl>();
+  impl->options = options;
+  impl->accelerator = std::move(accelerator);
+  impl->fabric = std::move(fabric);
+  impl->absences = std::move(absences);
+  impl->abort_flag = std::make_unique<AbortFlag>(*impl->accelerator,
+                                                 static_cast<uint32_t>(membership.slots.size()),
+                                                 options.timeout, impl->absences);
+  impl->bootstrap = std::make_unique<Bootstrap>(std::move(mesh), membership, *impl->accelerator,
+                                                *impl->abort_flag);
 
-  Bootstrap& bootstrap = *parts->bootstrap;
-  const TimePoint until = parts->accelerator->now() + options.timeout;
+  Bootstrap& bootstrap = *impl->bootstrap;
+  const TimePoint until = impl->accelerator->now() + options.timeout;
   FabricRequest request{.arena_bytes = options.arena_bytes,
-                        .host_of = parts->fabric->hosts(bootstrap, until),
+                        .host_of = impl->fabric->hosts(bootstrap, until),
                         .timeout = options.timeout};
-  Ground ground = parts->fabric->prepare(bootstrap, request, until);
-  parts->topology.host_of = std::move(request.host_of);
-  for (const uint32_t host : parts->topology.host_of) {
-    parts->topology.hosts = std::max(parts->topology.hosts, host + 1);
+  Ground ground = impl->fabric->prepare(bootstrap, request, until);
+  impl->topology.host_of = std::move(request.host_of);
+  for (const uint32_t host : impl->topology.host_of) {
+    impl->topology.hosts = std::max(impl->topology.hosts, host + 1);
   }
-  parts->topology.peers = std::move(ground.peers);
-  parts->arena =
-      std::make_unique<RegionArena>(parts->accelerator, std::move(ground.region), options.timeout);
+  impl->topology.peers = std::move(ground.peers);
+  impl->arena =
+      std::make_unique<RegionArena>(impl->accelerator, std::move(ground.region), options.timeout);
   if (!ground.far_arenas.empty()) {
     if (!run_aside) throw InternalError("a world with far ranks has nothing to run its network");
-    parts->network = std::make_unique<Network>(
-        *parts->accelerator,
-        Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()}, run_aside);
+    impl->network = std::make_unique<Network>(
+        *impl->accelerator, Network::Options{.arenas = ground.far_arenas, .seed = bootstrap.rank()},
+        run_aside);
   }
-  parts->run_aside = std::move(run_aside);
+  impl->run_aside = std::move(run_aside);
   // Nobody may store into a region before its owner is ready to be stored into.
   bootstrap.barrier("world is made", until);
-  return std::make_unique<World>(std::move(parts));
+  return std::make_unique<World>(std::move(impl));
 }
 
 }  // namespace
@@ -71,39 +71,39 @@ std::unique_ptr<World> join(std::shared_ptr<Mesh> mesh, std::shared_ptr<Accelera
                  std::move(absences), std::move(run_aside));
 }
 
-World::World(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 World::~World() = default;
 
 uint32_t World::rank() const {
-  return parts_->bootstrap->rank();
+  return impl_->bootstrap->rank();
 }
 uint32_t World::size() const {
-  return parts_->bootstrap->size();
+  return impl_->bootstrap->size();
 }
 const Topology& World::topology() const {
-  return parts_->topology;
+  return impl_->topology;
 }
 std::chrono::nanoseconds World::timeout() const {
-  return parts_->options.timeout;
+  return impl_->options.timeout;
 }
 
 std::vector<std::vector<std::byte>> World::all_gather(std::span<const std::byte> mine,
                                                       const std::string& what) {
-  return parts_->bootstrap->all_gather(mine, what, parts_->accelerator->now() + timeout());
+  return impl_->bootstrap->all_gather(mine, what, impl_->accelerator->now() + timeout());
 }
 
 void World::barrier(const std::string& what) {
-  parts_->bootstrap->barrier(what, parts_->accelerator->now() + timeout());
+  impl_->bootstrap->barrier(what, impl_->accelerator->now() + timeout());
 }
 
 void World::cancel() {
-  parts_->alarm->cancel();
+  impl_->abort_flag->cancel();
 }
 
 std::function<void()> World::goodbye() const {
-  const auto& mesh = parts_->bootstrap->mesh();
+  const auto& mesh = impl_->bootstrap->mesh();
   if (!mesh->one_process()) throw Unsupported("goodbye", "a process says it when its worlds end");
-  return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(parts_->accelerator)] {
+  return [mesh = std::weak_ptr(mesh), accelerator = std::weak_ptr(impl_->accelerator)] {
     // What kernels still send must have come before the goodbye, which ends the waits for it.
     if (const auto still = accelerator.lock()) still->drain();
     if (const auto still = mesh.lock()) still->leave();
@@ -111,29 +111,29 @@ std::function<void()> World::goodbye() const {
 }
 
 std::vector<uint32_t> World::lost() const {
-  return parts_->alarm->gone_ranks();
+  return impl_->abort_flag->gone_ranks();
 }
 
 std::unique_ptr<World> World::rebuild(const std::vector<uint32_t>& without, size_t arena_bytes) {
-  const TimePoint until = parts_->accelerator->now() + timeout();
-  const Membership next = parts_->bootstrap->agree_without(without, until);
-  WorldOptions options = parts_->options;
+  const TimePoint until = impl_->accelerator->now() + timeout();
+  const Membership next = impl_->bootstrap->agree_without(without, until);
+  WorldOptions options = impl_->options;
   if (arena_bytes != 0) options.arena_bytes = arena_bytes;
-  return join_as(next, parts_->bootstrap->mesh(), parts_->accelerator, parts_->fabric, options,
-                 parts_->absences, parts_->run_aside);
+  return join_as(next, impl_->bootstrap->mesh(), impl_->accelerator, impl_->fabric, options,
+                 impl_->absences, impl_->run_aside);
 }
 
 Accelerator& World::accelerator() const {
-  return *parts_->accelerator;
+  return *impl_->accelerator;
 }
 Arena& World::arena() const {
-  return *parts_->arena;
+  return *impl_->arena;
 }
-AlarmBell& World::alarm() const {
-  return *parts_->alarm;
+AbortFlag& World::abort_flag() const {
+  return *impl_->abort_flag;
 }
 Network* World::network() const {
-  return parts_->network.get();
+  return impl_->network.get();
 }
 
 }  // namespace tokenyard

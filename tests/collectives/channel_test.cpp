@@ -7,8 +7,8 @@
 #include <atomic>
 #include <thread>
 
-#include "collectives/transports/contact_card.hpp"
-#include "collectives/transports/letterbox.hpp"
+#include "collectives/transports/channel_endpoint.hpp"
+#include "collectives/transports/datagram_mailbox.hpp"
 #include "collectives/wire_ranks.hpp"
 
 #ifndef TOKENYARD_UCX_PLUGIN
@@ -236,8 +236,8 @@ TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
   constexpr auto kLong = std::chrono::seconds(5);
   WireRanks ranks(2);
   ranks.begin_epoch(1);
-  Letterbox stranger;
-  const net::AbstractAddress letterbox(decode_contact(ranks[1].contact())->letterbox);
+  DatagramMailbox stranger;
+  const net::AbstractAddress mailbox(decode_contact(ranks[1].contact())->mailbox);
   const std::vector<std::byte> junk(200);
   const auto low = ranks[0].channel(0, Lane::collective, 1);
   const auto high = ranks[1].channel(0, Lane::collective, 0);
@@ -251,7 +251,7 @@ TEST(SharedChannelTest, RingsAgainForWhatComesAfterALook) {
     for (int round = 1; round <= kRounds; ++round) {
       // Junk to read, so that the other's next look takes a while; a byte, each time at another
       // moment of that look; and one that comes after it.
-      for (int letter = 0; letter < 8; ++letter) stranger.post(letterbox, junk, {});
+      for (int datagram = 0; datagram < 8; ++datagram) stranger.post(mailbox, junk, {});
       const auto begin = Clock::now();
       posted.store(round);
       while (Clock::now() < begin + round * std::chrono::nanoseconds(500)) continue;

@@ -20,7 +20,7 @@ void membership_survives(uint64_t seed) {
   EXPECT_NO_THROW(Disaster(run, {}).happen()) << "seed " << seed;
 }
 
-// Composition.TheLastThatStaysIsNotPutOut.
+// Composition.TheLastThatStaysIsNotEvicted.
 TEST(DisasterSeeds, TwoOfThreeLeaveAndBlameTheThird) {
   engine_survives(3120);
 }

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "collectives/engine/driver.hpp"
+#include "collectives/engine/progress_thread.hpp"
 #include "collectives/engine_calls.hpp"
 #include "collectives/engine_world.hpp"
 
@@ -35,8 +35,8 @@ class DrivenRanks {
       GroupIdentity world = {.id = 0, .name = "world", .self = slot};
       for (Slot other = 0; other < ranks; ++other) world.slots.push_back(other);
       engines_.back()->add_group(world);
-      drivers_.push_back(
-          std::make_unique<Driver>(*engines_.back(), *transports_.back(), DriverOptions{}));
+      progress_threads_.push_back(std::make_unique<ProgressThread>(
+          *engines_.back(), *transports_.back(), ProgressThreadOptions{}));
     }
     verdict_ = first;
     for (auto& engine : engines_) engine->install(first, {});
@@ -46,13 +46,15 @@ class DrivenRanks {
   }
 
   Engine& engine(Slot slot) { return *engines_[slot]; }
-  Driver& driver(Slot slot) { return *drivers_[slot]; }
+  ProgressThread& progress_thread(Slot slot) { return *progress_threads_[slot]; }
   std::shared_ptr<Operation> start(Slot slot, Call call) {
     auto operation = engine(slot).start(0, std::move(call), 20s);
-    driver(slot).launched();
+    progress_thread(slot).launched();
     return operation;
   }
-  void wait(Slot slot, const Outcome& outcome) { driver(slot).wait(outcome, std::nullopt); }
+  void wait(Slot slot, const Outcome& outcome) {
+    progress_thread(slot).wait(outcome, std::nullopt);
+  }
 
   /// An epoch ends and nobody is lost.
   void renew() {
@@ -74,7 +76,7 @@ class DrivenRanks {
   std::vector<RecordingControl> controls_;
   std::vector<std::shared_ptr<MemoryTransport>> transports_;
   std::vector<std::unique_ptr<Engine>> engines_;
-  std::vector<std::unique_ptr<Driver>> drivers_;
+  std::vector<std::unique_ptr<ProgressThread>> progress_threads_;
   Verdict verdict_;
 };
 
@@ -84,7 +86,7 @@ void as_threads(uint32_t ranks, const std::function<void(Slot)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Driver, CallersDriveTheirOwnOperations) {
+TEST(ProgressThread, CallersDriveTheirOwnOperations) {
   DrivenRanks ranks(3);
   as_threads(3, [&](Slot slot) {
     for (size_t round = 1; round <= 100; ++round) {
@@ -97,7 +99,7 @@ TEST(Driver, CallersDriveTheirOwnOperations) {
   });
 }
 
-TEST(Driver, OperationsThatNobodyWaitsForEnd) {
+TEST(ProgressThread, OperationsThatNobodyWaitsForEnd) {
   DrivenRanks ranks(2);
   std::latch ended(2 * 10);
   std::vector<std::vector<float>> values(20, std::vector<float>(3000, 1));
@@ -112,7 +114,7 @@ TEST(Driver, OperationsThatNobodyWaitsForEnd) {
   for (const auto& one : values) EXPECT_EQ(one, std::vector<float>(3000, 2));
 }
 
-TEST(Driver, SeveralThreadsOfARankWait) {
+TEST(ProgressThread, SeveralThreadsOfARankWait) {
   DrivenRanks ranks(2);
   as_threads(2, [&](Slot slot) {
     std::vector<std::vector<float>> values(8, std::vector<float>(2000, 1));
@@ -129,7 +131,7 @@ TEST(Driver, SeveralThreadsOfARankWait) {
 }
 
 // Operations that an epoch's end takes back run again, however often.
-TEST(Driver, EpochsMayEndWhileThreadsWait) {
+TEST(ProgressThread, EpochsMayEndWhileThreadsWait) {
   DrivenRanks ranks(3);
   std::atomic<bool> over = false;
   std::thread control([&] {
@@ -151,12 +153,12 @@ TEST(Driver, EpochsMayEndWhileThreadsWait) {
   control.join();
 }
 
-TEST(Driver, AWaitMayEndBeforeTheOperation) {
+TEST(ProgressThread, AWaitMayEndBeforeTheOperation) {
   DrivenRanks ranks(2);
   const auto operation = ranks.start(0, barrier_call());
-  EXPECT_FALSE(ranks.driver(0).wait(*operation, real_time() + 20ms));
+  EXPECT_FALSE(ranks.progress_thread(0).wait(*operation, real_time() + 20ms));
   const auto other = ranks.start(1, barrier_call());
-  EXPECT_TRUE(ranks.driver(0).wait(*operation, std::nullopt));
+  EXPECT_TRUE(ranks.progress_thread(0).wait(*operation, std::nullopt));
   ranks.wait(1, *other);
 }
 
@@ -207,28 +209,28 @@ struct LateRank {
 };
 
 // Whoever stops it frees the transport next, which no waiting thread may still be in.
-TEST(Driver, StopsOnceNobodyIsInTheTransport) {
+TEST(ProgressThread, StopsOnceNobodyIsInTheTransport) {
   LateRank rank;
-  Driver driver(rank.engine, *rank.transport, {});
-  std::thread waiter([&] { EXPECT_TRUE(driver.wait(*rank.barrier, std::nullopt)); });
+  ProgressThread progress_thread(rank.engine, *rank.transport, {});
+  std::thread waiter([&] { EXPECT_TRUE(progress_thread.wait(*rank.barrier, std::nullopt)); });
   while (!rank.transport->asleep) std::this_thread::sleep_for(1ms);
   rank.end();
-  driver.stop();
+  progress_thread.stop();
   EXPECT_FALSE(rank.transport->asleep);
   waiter.join();
 }
 
 // As where a handler of Ctrl-C closes what its own thread waits in.
-TEST(Driver, MayBeStoppedByWhoeverIsInterruptedAtTheWheel) {
+TEST(ProgressThread, MayBeStoppedByWhoeverIsInterruptedAtTheWheel) {
   LateRank rank;
   std::function<void()> interrupt = [] {};
-  Driver driver(rank.engine, *rank.transport, {.interrupt = [&] { interrupt(); }});
+  ProgressThread progress_thread(rank.engine, *rank.transport, {.interrupt = [&] { interrupt(); }});
   interrupt = [&] {
     rank.end();
-    driver.stop();
+    progress_thread.stop();
     EXPECT_FALSE(rank.transport->asleep);
   };
-  EXPECT_TRUE(driver.wait(*rank.barrier, std::nullopt));
+  EXPECT_TRUE(progress_thread.wait(*rank.barrier, std::nullopt));
 }
 
 }  // namespace

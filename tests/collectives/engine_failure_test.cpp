@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, Losses,
                          });
 
 /// For not having begun the first operation of all.
-const std::set<Accusation> rank_2_accused = {{.slot = 2, .group = 0, .sequence = 1}};
+const std::set<TimeoutReport> rank_2_reported = {{.slot = 2, .group = 0, .sequence = 1}};
 
 TEST(EngineFailure, AGroupThatLostNobodyGoesOnByItself) {
   EngineWorld world({.ranks = 4});
@@ -189,7 +189,7 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   world.pass(10s);
   world.poll(3);
   for (const Slot rank : {Slot{0}, Slot{1}, Slot{3}}) {
-    EXPECT_EQ(world.control(rank).accusations, rank_2_accused);
+    EXPECT_EQ(world.control(rank).timeout_reports, rank_2_reported);
   }
   world.install(world.agree({}));
   for (const auto& operation : attempted.operations) {
@@ -210,7 +210,7 @@ TEST(EngineFailure, WhoDoesNotComeIsNamedOnEveryRank) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->facts.rank, 2u);
   Verdict verdict = world.agree({});
-  verdict.mends = true;
+  verdict.recovers = true;
   world.install(verdict);
   Attempted again(world, {0, 1, 2, 3}, 5000);
   world.run(again.operations);
@@ -230,8 +230,8 @@ TEST(EngineFailure, AnAccusationNamesItsOperation) {
   world.poll(10);
   world.pass(11s);
   world.poll(3);
-  const std::set<Accusation> expected = {{.slot = 2, .group = 9, .sequence = 2}};
-  EXPECT_EQ(world.control(1).accusations, expected);
+  const std::set<TimeoutReport> expected = {{.slot = 2, .group = 9, .sequence = 2}};
+  EXPECT_EQ(world.control(1).timeout_reports, expected);
 }
 
 // It had what was left of the time, which was nothing: the first to begin again blamed the others,
@@ -245,11 +245,11 @@ TEST(EngineFailure, SurvivorsOfAStallHaveTheirTimeAnew) {
   world.pass(10s);
   world.poll(3);
   for (const Slot rank : {Slot{0}, Slot{1}}) {
-    EXPECT_EQ(world.control(rank).accusations, rank_2_accused);
+    EXPECT_EQ(world.control(rank).timeout_reports, rank_2_reported);
   }
   world.install(world.agree({2}));
   world.engine(0).poll(true);
-  EXPECT_EQ(world.control(0).accusations, rank_2_accused);
+  EXPECT_EQ(world.control(0).timeout_reports, rank_2_reported);
   world.run(attempted.operations);
   for (const Slot rank : {Slot{0}, Slot{1}}) {
     EXPECT_EQ(attempted.values[rank], sum_of(attempted, {0, 1}));
@@ -279,7 +279,7 @@ TEST(EngineFailure, WhoWaitsWithTheOthersIsNotBlamedWhenTheLastHasJustCome) {
   world.pass(60ms);
   world.poll(3);
   for (Slot rank = 0; rank < 3; ++rank)
-    EXPECT_EQ(world.control(rank).accusations, std::set<Accusation>{});
+    EXPECT_EQ(world.control(rank).timeout_reports, std::set<TimeoutReport>{});
   world.run(
       {scene.attempted.operations[0], scene.attempted.operations[1], scene.late->operations[0]});
   EXPECT_EQ(scene.late->values[2], scene.attempted.values[0]);
@@ -291,7 +291,7 @@ TEST(EngineFailure, WhoComesLateAndStallsIsBlamedSoon) {
   world.stop(2);
   world.pass(100ms);
   world.poll(1);
-  EXPECT_EQ(world.control(0).accusations, rank_2_accused);
+  EXPECT_EQ(world.control(0).timeout_reports, rank_2_reported);
 }
 
 TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
@@ -304,7 +304,7 @@ TEST(EngineFailure, WhatFailedBeforeAnEpochThatMendsIsNotToldInIt) {
   EXPECT_TRUE(failure_of<PeerTimeout>(*attempted.operations[0]));
   // Rank 2 has called nothing, and nobody has told it.
   Verdict verdict = world.agree({});
-  verdict.mends = true;
+  verdict.recovers = true;
   world.install(verdict);
   Attempted again(world, {0, 1, 2}, 5000);
   world.run(again.operations);
@@ -318,7 +318,7 @@ TEST(EngineFailure, WhatIsUnderWayHasItsTimeAnewWhereAnEpochMends) {
   world.pass(9s);
   world.poll(1);
   Verdict verdict = world.agree({});
-  verdict.mends = true;
+  verdict.recovers = true;
   world.install(verdict);
   world.pass(9s);
   world.poll(20);
@@ -337,12 +337,12 @@ TEST(EngineFailure, WhatLacksItsRootWhereAnEpochMendsFailsForTheEpochBefore) {
   const auto broadcast = world.start(0, broadcast_call(array_of(values), 2));
   world.poll(10);
   Verdict verdict = world.agree({2});
-  verdict.mends = true;
+  verdict.recovers = true;
   world.install(verdict);
   world.run({broadcast});
   const auto aborted = failure_of<OperationAborted>(*broadcast);
   EXPECT_EQ(aborted->lost, std::vector<uint32_t>{2});
-  EXPECT_LT(aborted->epoch, world.engine(0).mended().epoch);
+  EXPECT_LT(aborted->epoch, world.engine(0).recovered().epoch);
 }
 
 TEST(EngineFailure, ARepairDoesNotReachIntoLaterEpochs) {

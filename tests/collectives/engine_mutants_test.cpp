@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"successors_not_awaited",
                          {.engine = EngineMutant::successors_not_awaited}},
                     Case{"fence_ignored", {.engine = EngineMutant::fence_ignored}},
-                    Case{"mending_ignored", {.engine = EngineMutant::mending_ignored}},
+                    Case{"recovering_ignored", {.engine = EngineMutant::recovering_ignored}},
                     Case{"forgotten_when_closed", {.engine = EngineMutant::forgotten_when_closed}},
                     Case{"foundings_not_counted", {.engine = EngineMutant::foundings_not_counted}},
                     Case{"stale_bytes_accepted", {.program = ProgramMutant::stale_bytes_accepted}},

@@ -19,7 +19,9 @@ using namespace std::chrono_literals;
 
 class RecordingControl final : public control::MembershipControl {
  public:
-  void accuse(const Accusation& accusation, Epoch) override { accusations.insert(accusation); }
+  void report_timeout(const TimeoutReport& timeout_report, Epoch) override {
+    timeout_reports.insert(timeout_report);
+  }
   void admit(const std::vector<Slot>& slots, Epoch) override {
     admitted.insert(slots.begin(), slots.end());
   }
@@ -27,12 +29,12 @@ class RecordingControl final : public control::MembershipControl {
     for (const Slot slot : slots) admitted.erase(slot);
   }
   void evict(const Member& member) override { evicted.insert(member); }
-  void mend(bool wanted) override { mends = wanted; }
+  void recover(bool wanted) override { recovers = wanted; }
   void leave() override { left = true; }
-  std::set<Accusation> accusations;
+  std::set<TimeoutReport> timeout_reports;
   std::set<Slot> admitted;
   std::set<Member> evicted;
-  bool mends = false, left = false;
+  bool recovers = false, left = false;
 };
 
 struct WorldOptions {

@@ -14,11 +14,11 @@
 namespace tokenyard::collectives::testing {
 namespace {
 
-Conversation talk_over(uint32_t self, std::shared_ptr<MemoryPipe> out,
-                       std::shared_ptr<MemoryPipe> in) {
+FrameProtocol talk_over(uint32_t self, std::shared_ptr<MemoryPipe> out,
+                        std::shared_ptr<MemoryPipe> in) {
   const auto over = std::make_shared<std::atomic<bool>>(false);
-  return Conversation(2, self,
-                      [=](uint32_t) { return std::make_shared<MemoryChannel>(out, in, over); });
+  return FrameProtocol(2, self,
+                       [=](uint32_t) { return std::make_shared<MemoryChannel>(out, in, over); });
 }
 
 // One way has little room, the other one much: what arrives is there long before that in whose
@@ -28,7 +28,7 @@ TEST(Exchange, TakesNothingWhosePlaceIsNotOutYet) {
     for (const size_t granule : {size_t{1}, size_t{4}, size_t{16}}) {
       const auto narrow = std::make_shared<MemoryPipe>(room);
       const auto wide = std::make_shared<MemoryPipe>(100'000);
-      Conversation here = talk_over(0, narrow, wide), there = talk_over(1, wide, narrow);
+      FrameProtocol here = talk_over(0, narrow, wide), there = talk_over(1, wide, narrow);
       std::vector<std::byte> mine(4800, std::byte{1}), theirs(4800, std::byte{2}), got(4800);
       here.begin(1, {});
       there.begin(1, {});

@@ -93,10 +93,10 @@ class SweptRank {
   /// Until it has happened. What it does begins anew each time.
   template <class Attempt>
   void until_done(Attempt attempt) {
-    for (bool told = false;; told = true) {
+    for (bool published = false;; published = true) {
       try {
         attempt();
-        if (told) page_.good_at = now_ns();
+        if (published) page_.good_at = now_ns();
         return;
       } catch (const OperationAborted&) {
         page_.told_at = now_ns();

@@ -44,13 +44,13 @@ class NetworkNamespaces {
   }
 
   void cut(uint32_t host) { in(hub(), fmt::format("link set port{} down", host)); }
-  void mend(uint32_t host) { in(hub(), fmt::format("link set port{} up", host)); }
+  void recover(uint32_t host) { in(hub(), fmt::format("link set port{} up", host)); }
   /// What `from` sends to `to` goes to a card that nobody has.
   void cut_one_way(uint32_t from, uint32_t to) {
     in(name(from),
        fmt::format("neigh replace {} lladdr 02:00:00:00:00:77 dev eth nud permanent", address(to)));
   }
-  void mend_one_way(uint32_t from, uint32_t to) {
+  void recover_one_way(uint32_t from, uint32_t to) {
     in(name(from), fmt::format("neigh del {} dev eth", address(to)));
   }
 

@@ -32,7 +32,7 @@ class Partition : public ::testing::Test {
   }
 
   /// Ranks 0 and 1 go on; rank 2 does nothing on its own.
-  void expect_rank_2_to_be_put_out(int64_t since) {
+  void expect_rank_2_to_be_evicted(int64_t since) {
     const uint64_t done = job_->done(2);
     await("the majority to go on", [&] {
       for (const uint32_t rank : {0u, 1u}) {
@@ -61,17 +61,17 @@ class Partition : public ::testing::Test {
 TEST_F(Partition, CutBothWaysLeavesTheMajority) {
   const int64_t since = now_ns();
   network_->cut(2);
-  expect_rank_2_to_be_put_out(since);
+  expect_rank_2_to_be_evicted(since);
   EXPECT_EQ(job_->page(2).fate, Fate::at_work);
-  network_->mend(2);
+  network_->recover(2);
   expect_rank_2_to_come_back();
 }
 
 TEST_F(Partition, CutOneWayLeavesThoseWhoHearOneAnother) {
   const int64_t since = now_ns();
   network_->cut_one_way(2, 0);
-  expect_rank_2_to_be_put_out(since);
-  network_->mend_one_way(2, 0);
+  expect_rank_2_to_be_evicted(since);
+  network_->recover_one_way(2, 0);
   expect_rank_2_to_come_back();
 }
 

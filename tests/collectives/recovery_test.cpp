@@ -131,13 +131,13 @@ TEST(Recovery, AfterADeadlineRecoverWaitsForEverybody) {
   {
     const auto call = world.of(0).recover(false);
     EXPECT_FALSE(call->advance());
-    EXPECT_TRUE(world.control(0).mends);
-    Verdict mended = world.agree({});
-    world.install(mended);
+    EXPECT_TRUE(world.control(0).recovers);
+    Verdict recovered = world.agree({});
+    world.install(recovered);
     EXPECT_FALSE(call->advance());
-    mended = world.agree({});
-    mended.mends = true;
-    world.install(mended);
+    recovered = world.agree({});
+    recovered.recovers = true;
+    world.install(recovered);
     EXPECT_TRUE(call->advance());
   }
   EXPECT_EQ(error_text(*world.start(0, barrier_call())), "");
@@ -155,7 +155,7 @@ TEST(Recovery, RanksThatAreLostMeanwhileEndTheWaitForEverybody) {
   EXPECT_FALSE(call->advance());
   world.lose({3});  // All are told of that, so nobody has to be waited for.
   EXPECT_TRUE(call->advance());
-  EXPECT_FALSE(world.control(0).mends);
+  EXPECT_FALSE(world.control(0).recovers);
   EXPECT_EQ(error_text(*world.start(0, barrier_call())), "");
 }
 

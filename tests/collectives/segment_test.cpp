@@ -11,7 +11,7 @@
 
 #include "collectives/control_group.hpp"
 #include "collectives/resource_limit.hpp"
-#include "collectives/transports/memory_room.hpp"
+#include "collectives/transports/cgroup_memory_limit.hpp"
 #include "fabric/worlds.hpp"
 #include "tokenyard/error.hpp"
 
@@ -25,19 +25,19 @@ FileDescriptor copy_of(const FileDescriptor& descriptor) {
 }
 
 TEST(Segment, IsTheSameMemoryAtBothEnds) {
-  Segment maker = Segment::make(kRing);
-  const Segment taker = Segment::adopt(maker.take_descriptor(), kRing, maker.file());
-  maker.ring(End::maker).memory[0] = std::byte{1};
-  maker.ring(End::taker).memory[0] = std::byte{2};
-  EXPECT_EQ(taker.ring(End::maker).memory[0], std::byte{1});
-  EXPECT_EQ(taker.ring(End::taker).memory[0], std::byte{2});
-  maker.header().taken.store(7);
-  EXPECT_EQ(taker.header().taken.load(), 7u);
+  Segment initiator = Segment::make(kRing);
+  const Segment acceptor = Segment::adopt(initiator.take_descriptor(), kRing, initiator.file());
+  initiator.ring(End::initiator).memory[0] = std::byte{1};
+  initiator.ring(End::acceptor).memory[0] = std::byte{2};
+  EXPECT_EQ(acceptor.ring(End::initiator).memory[0], std::byte{1});
+  EXPECT_EQ(acceptor.ring(End::acceptor).memory[0], std::byte{2});
+  initiator.header().taken.store(7);
+  EXPECT_EQ(acceptor.header().taken.load(), 7u);
 }
 
 TEST(Segment, HasItsRingsTwiceInARow) {
   const Segment segment = Segment::make(kRing);
-  for (const End end : {End::maker, End::taker}) {
+  for (const End end : {End::initiator, End::acceptor}) {
     const RingMemory ring = segment.ring(end);
     ring.memory[3] = std::byte{9};
     EXPECT_EQ(ring.memory[kRing + 3], std::byte{9});
@@ -116,14 +116,14 @@ TEST(Segment, LeavesNothingBehind) {
   for (int round = 0; round < 100; ++round) {
     Segment segment = Segment::make(kRing);
     const Segment moved = std::move(segment);
-    EXPECT_NE(moved.ring(End::maker).memory, nullptr);
+    EXPECT_NE(moved.ring(End::initiator).memory, nullptr);
   }
   EXPECT_EQ(count("/proc/self/fd"), descriptors_before);
   EXPECT_LE(mappings(), mappings_before + 1);  // malloc may have grown.
 }
 
 /// A tree of control groups, as the kernel would show it.
-class MemoryRoomTest : public testing::Test {
+class CgroupMemoryLimitTest : public testing::Test {
  protected:
   void SetUp() override {
     root_ = std::filesystem::path(testing::TempDir()) / ("memory_room_" + std::to_string(getpid()));
@@ -135,18 +135,18 @@ class MemoryRoomTest : public testing::Test {
   void write(const std::string& file, const std::string& text) {
     std::ofstream(root_ / file) << text;
   }
-  size_t room() const { return memory_room(root_, root_ / "membership"); }
+  size_t room() const { return cgroup_memory_limit(root_, root_ / "membership"); }
 
   std::filesystem::path root_;
 };
 
-TEST_F(MemoryRoomTest, IsEndlessWithoutALimit) {
+TEST_F(CgroupMemoryLimitTest, IsEndlessWithoutALimit) {
   write("a/b/memory.max", "max\n");
   write("a/b/memory.current", "1000\n");
   EXPECT_EQ(room(), ~size_t{0});
 }
 
-TEST_F(MemoryRoomTest, IsTheTightestOnTheWayUp) {
+TEST_F(CgroupMemoryLimitTest, IsTheTightestOnTheWayUp) {
   write("a/b/memory.max", "10000\n");
   write("a/b/memory.current", "1000\n");
   EXPECT_EQ(room(), 9000u);
@@ -155,20 +155,20 @@ TEST_F(MemoryRoomTest, IsTheTightestOnTheWayUp) {
   EXPECT_EQ(room(), 1000u);
 }
 
-TEST_F(MemoryRoomTest, CountsWhatTheKernelWouldGiveBack) {
+TEST_F(CgroupMemoryLimitTest, CountsWhatTheKernelWouldGiveBack) {
   write("a/b/memory.max", "10000\n");
   write("a/b/memory.current", "9000\n");
   write("a/b/memory.stat", "anon 4000\nfile 5000\ninactive_file 3000\nactive_file 2000\n");
   EXPECT_EQ(room(), 4000u);
 }
 
-TEST_F(MemoryRoomTest, IsNothingOverTheLimit) {
+TEST_F(CgroupMemoryLimitTest, IsNothingOverTheLimit) {
   write("a/b/memory.max", "10000\n");
   write("a/b/memory.current", "12000\n");
   EXPECT_EQ(room(), 0u);
 }
 
-TEST_F(MemoryRoomTest, KnowsBothVersionsOfControlGroups) {
+TEST_F(CgroupMemoryLimitTest, KnowsBothVersionsOfControlGroups) {
   std::filesystem::create_directories(root_ / "memory/c");
   write("membership", "9:cpu,memory:/c\n2:cpuset:/a\n0::/a/b\n");
   write("a/b/memory.max", "10000\n");

@@ -8,7 +8,7 @@
 #include "collectives/control_group.hpp"
 #include "collectives/elastic_job.hpp"
 #include "collectives/resource_limit.hpp"
-#include "collectives/transports/memory_room.hpp"
+#include "collectives/transports/cgroup_memory_limit.hpp"
 #include "fabric/ranks.hpp"
 #include "net/connection.hpp"
 #include "simt/sanitizers.hpp"
@@ -58,7 +58,7 @@ TEST(Shortage, RankInAFullControlGroupTakesPartAllTheSame) {
     group.enter();
     constexpr size_t kPiece = 64 << 10, kRoom = size_t{768} << 10;
     static std::vector<std::vector<char>> ballast;
-    while (memory_room() > kRoom) ballast.emplace_back(kPiece, 1);
+    while (cgroup_memory_limit() > kRoom) ballast.emplace_back(kPiece, 1);
     std::thread([&job] {
       await("operations without segments", [&] { return job.done(0) >= 8; });
       if (segments_mapped() > 0) std::terminate();  // Which the test sees.

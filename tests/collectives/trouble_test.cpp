@@ -155,7 +155,7 @@ TEST(Trouble, RankIsKilledWhileTheOthersRecoverFromAnother) {
   job.finish({2, 3, 4});
 }
 
-TEST(Trouble, StoppedRankIsPutOutAndComesBackWhenItWakes) {
+TEST(Trouble, StoppedRankIsEvictedAndComesBackWhenItWakes) {
   ElasticJob job(3, [](CollectivesOptions& options) { options.silence = 1s; });
   job.start();
   job.await_progress({0, 1, 2});
@@ -235,14 +235,14 @@ TEST(Trouble, StuckRankIsNamedAndNotPutOut) {
   job.page(1).hold = true;
   await("it to get stuck", [&] { return job.page(1).held.load(); });
   const int64_t since = now_ns();
-  int64_t told = 0;
+  int64_t published = 0;
   for (const uint32_t rank : {0u, 2u}) {
     await("a deadline", [&] { return job.page(rank).fate == Fate::timed_out; });
     EXPECT_EQ(job.page(rank).blamed, 1u) << job.page(rank).words.data();
-    told = std::max(told, job.page(rank).aborted_at.load());
+    published = std::max(published, job.page(rank).aborted_at.load());
   }
   fmt::print("a rank is stuck (deadline 1 s): all have been told after {:.1f} ms\n",
-             ms_between(since, told));
+             ms_between(since, published));
   EXPECT_EQ(job.page(1).fate, Fate::at_work);
   job.diary().stop = true;
 }

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "collectives/transports/contact_card.hpp"
-#include "collectives/transports/invitation.hpp"
-#include "control/card.hpp"
+#include "collectives/transports/channel_endpoint.hpp"
+#include "collectives/transports/connect_request.hpp"
+#include "control/control_endpoint.hpp"
 #include "control/store_protocol.hpp"
 #include "membership/message_codec.hpp"
 #include "net/handshake.hpp"
@@ -48,36 +48,36 @@ TEST(WireBytes, SealedFrame) {
             "030000003412000001020362c9cfef6e3878038395ef31707caa44");
 }
 
-TEST(WireBytes, Invitation) {
-  const Invitation invitation{.kind = InvitationKind::refusal,
-                              .channel = {.epoch = 0x0102030405060708,
-                                          .group = 0x1112131415161718,
-                                          .lane = Lane::point_to_point,
-                                          .maker = {0x21222324, 0x3132333435363738},
-                                          .taker = {0x41424344, 0x5152535455565758}},
-                              .bytes = 0x6162636465666768,
-                              .file = 0x7172737475767778,
-                              .stripe = 0x81828384,
-                              .stripes = 0x91929394,
-                              .nonce = 0xa1a2a3a4a5a6a7a8,
-                              .words = "no"};
-  EXPECT_EQ(hex(encode(invitation, kKey)),
+TEST(WireBytes, ConnectRequest) {
+  const ConnectRequest connect_request{.kind = ConnectRequestKind::refusal,
+                                       .channel = {.epoch = 0x0102030405060708,
+                                                   .group = 0x1112131415161718,
+                                                   .lane = Lane::point_to_point,
+                                                   .initiator = {0x21222324, 0x3132333435363738},
+                                                   .acceptor = {0x41424344, 0x5152535455565758}},
+                                       .bytes = 0x6162636465666768,
+                                       .file = 0x7172737475767778,
+                                       .stripe = 0x81828384,
+                                       .stripes = 0x91929394,
+                                       .nonce = 0xa1a2a3a4a5a6a7a8,
+                                       .words = "no"};
+  EXPECT_EQ(hex(encode(connect_request, kKey)),
             "5459574901000301080706050403020118171615141312112423222138373635"
             "3433323144434241585756555453525168676665646362617877767574737271"
             "8483828194939291a8a7a6a5a4a3a2a16d696e2d0e6b1d308d63a14d8bfdb7e9"
             "ce31875cb171c28ab28a4f69045f7d2f6e6f");
 }
 
-TEST(WireBytes, ContactCard) {
-  EXPECT_EQ(hex(encode(ContactCard{"ab", "c", "", 0x1234})), "010200616201006300003412");
+TEST(WireBytes, ChannelEndpoint) {
+  EXPECT_EQ(hex(encode(ChannelEndpoint{"ab", "c", "", 0x1234})), "010200616201006300003412");
 }
 
-TEST(WireBytes, Card) {
-  EXPECT_EQ(hex(encode(control::Card{.member = {7, 0x0102030405060708},
-                                     .size = 9,
-                                     .address = "ab",
-                                     .port = 0x1234,
-                                     .contact = {std::byte{0xff}}})),
+TEST(WireBytes, ControlEndpoint) {
+  EXPECT_EQ(hex(encode(control::ControlEndpoint{.member = {7, 0x0102030405060708},
+                                                .size = 9,
+                                                .address = "ab",
+                                                .port = 0x1234,
+                                                .contact = {std::byte{0xff}}})),
             "0700000000000000080706050403020109000000000000000200000000000000"
             "616234120000000000000100000000000000ff");
 }
@@ -97,7 +97,7 @@ TEST(WireBytes, Message) {
                                     .body = membership::Heartbeat{.waiting = {{2, 99}},
                                                                   .suspected = {0, 3},
                                                                   .wants_change = true,
-                                                                  .mends = false,
+                                                                  .recovers = false,
                                                                   .drains = true}};
   EXPECT_EQ(hex(encode(message)),
             "0008070605040302010100000002000000630000000000000002000000000000"
@@ -116,10 +116,10 @@ TEST(WireBytes, Promise) {
                                                 .label = 0x1112131415161718,
                                                 .stage = GroupStage::closing}},
                                   .suspected = {2},
-                                  .accusations = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
+                                  .timeout_reports = {{1, 9, 5}, {3, 9, 5}, {0, 10, 6}},
                                   .admits = {6},
                                   .waiting = {{6, 99}},
-                                  .mends = true}};
+                                  .recovers = true}};
   EXPECT_EQ(hex(encode(message)),
             "0407000000000000000300000000000000010000000001000000090000000000"
             "0000020000000100000003000000040000000000000005000000000000001817"

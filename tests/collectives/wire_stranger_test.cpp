@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "collectives/transports/letterbox.hpp"
+#include "collectives/transports/datagram_mailbox.hpp"
 #include "collectives/wire_ranks.hpp"
 #include "net/tcp_socket.hpp"
 #include "tokenyard/error.hpp"
@@ -14,14 +14,14 @@ namespace {
 
 const net::Key kRightKey = wire_key("between us", "wire test");
 
-class WireStrangerTest : public testing::Test {
+class WireAuthenticationTest : public testing::Test {
  protected:
   void SetUp() override { ranks_.begin_epoch(5); }
 
-  ContactCard card() { return *decode_contact(ranks_[1].contact()); }
+  ChannelEndpoint endpoint() { return *decode_contact(ranks_[1].contact()); }
   /// An invitation that rank 1 would take.
-  Invitation right_invitation() const {
-    return {.kind = InvitationKind::tcp,
+  ConnectRequest right_connect_request() const {
+    return {.kind = ConnectRequestKind::tcp,
             .channel = {5, 1, Lane::collective, {0, 100}, {1, 101}},
             .bytes = 1 << 20,
             .stripe = 0,
@@ -31,7 +31,7 @@ class WireStrangerTest : public testing::Test {
   }
   /// What rank 1 answers to these first bytes of a connection; nothing if it hangs up.
   std::optional<std::vector<std::byte>> answer_to(std::span<const std::byte> bytes) {
-    const FileDescriptor socket = net::connect_to(card().address, card().port);
+    const FileDescriptor socket = net::connect_to(endpoint().address, endpoint().port);
     size_t sent = 0;
     std::vector<std::byte> answer(sizeof(net::Digest));
     size_t got = 0;
@@ -61,49 +61,50 @@ class WireStrangerTest : public testing::Test {
   WireRanks ranks_{2, [](WireOptions& options) { options.force_tcp = true; }};
 };
 
-TEST_F(WireStrangerTest, AreLetInWithTheRightInvitationOnly) {
-  const auto frame = encode(right_invitation(), kRightKey);
+TEST_F(WireAuthenticationTest, AreLetInWithTheRightInvitationOnly) {
+  const auto frame = encode(right_connect_request(), kRightKey);
   const auto answer = answer_to(frame);
   ASSERT_TRUE(answer);
-  const net::Digest expected = welcome(frame, kRightKey);
+  const net::Digest expected = connect_reply(frame, kRightKey);
   EXPECT_TRUE(std::equal(answer->begin(), answer->end(), expected.begin(), expected.end()));
   EXPECT_EQ(ranks_[1].refused(), 0u);
   EXPECT_FALSE(answer_to(frame)) << "the same one again";
   EXPECT_EQ(ranks_[1].refused(), 1u);
 }
 
-TEST_F(WireStrangerTest, AreTurnedAwayForEveryFieldThatIsWrong) {
-  const auto refused = [&](const std::function<void(Invitation&)>& change,
+TEST_F(WireAuthenticationTest, AreTurnedAwayForEveryFieldThatIsWrong) {
+  const auto refused = [&](const std::function<void(ConnectRequest&)>& change,
                            const net::Key& key = kRightKey) {
-    Invitation invitation = right_invitation();
-    change(invitation);
+    ConnectRequest connect_request = right_connect_request();
+    change(connect_request);
     const uint64_t before = ranks_[1].refused();
-    const bool turned_away = !answer_to(encode(invitation, key));
+    const bool turned_away = !answer_to(encode(connect_request, key));
     return turned_away && ranks_[1].refused() == before + 1;
   };
-  const auto nothing = [](Invitation&) {};
+  const auto nothing = [](ConnectRequest&) {};
   EXPECT_TRUE(refused(nothing, wire_key("another secret", "wire test")));
   EXPECT_TRUE(refused(nothing, wire_key("between us", "another job")));
-  EXPECT_TRUE(refused([](Invitation& it) { it.channel.epoch = 4; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.channel.maker.incarnation = 99; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.channel.taker.incarnation = 99; }));
-  EXPECT_TRUE(refused([](Invitation& it) { std::swap(it.channel.maker, it.channel.taker); }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.kind = InvitationKind::shared_memory; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.stripes = 0; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.stripes = 1u << 31; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.stripe = 2; }));
-  EXPECT_TRUE(refused([](Invitation& it) { it.bytes = 0; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.channel.epoch = 4; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.channel.initiator.incarnation = 99; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.channel.acceptor.incarnation = 99; }));
+  EXPECT_TRUE(
+      refused([](ConnectRequest& it) { std::swap(it.channel.initiator, it.channel.acceptor); }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.kind = ConnectRequestKind::shared_memory; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.stripes = 0; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.stripes = 1u << 31; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.stripe = 2; }));
+  EXPECT_TRUE(refused([](ConnectRequest& it) { it.bytes = 0; }));
   EXPECT_TRUE(channel_works());
 }
 
-TEST_F(WireStrangerTest, CannotGuess) {
+TEST_F(WireAuthenticationTest, CannotGuess) {
   std::mt19937 random(1);
-  const auto right = encode(right_invitation(), kRightKey);
+  const auto right = encode(right_connect_request(), kRightKey);
   for (size_t at = 0; at < right.size(); ++at) {
     auto frame = right;
     frame[at] ^= static_cast<std::byte>(1 << random() % 8);
-    EXPECT_FALSE(decode_invitation(frame, kRightKey)) << at;
-    EXPECT_FALSE(decode_invitation(std::span(right).first(at), kRightKey)) << at;
+    EXPECT_FALSE(decode_connect_request(frame, kRightKey)) << at;
+    EXPECT_FALSE(decode_connect_request(std::span(right).first(at), kRightKey)) << at;
   }
   for (int round = 0; round < 50; ++round) {
     auto garbage = bytes_of_seed(112 + random() % 3000, random());
@@ -113,10 +114,10 @@ TEST_F(WireStrangerTest, CannotGuess) {
   EXPECT_TRUE(channel_works());
 }
 
-TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
-  const auto right = encode(right_invitation(), kRightKey);
+TEST_F(WireAuthenticationTest, WhoHangUpEarlyAreForgotten) {
+  const auto right = encode(right_connect_request(), kRightKey);
   for (size_t bytes = 0; bytes < right.size(); bytes += 7) {
-    const FileDescriptor socket = net::connect_to(card().address, card().port);
+    const FileDescriptor socket = net::connect_to(endpoint().address, endpoint().port);
     ranks_.poll_until("a connection", [&] {
       return bytes == 0 || net::send_now(socket, std::span(right).first(bytes)).bytes == bytes;
     });
@@ -125,10 +126,10 @@ TEST_F(WireStrangerTest, WhoHangUpEarlyAreForgotten) {
   EXPECT_TRUE(channel_works());
 }
 
-TEST_F(WireStrangerTest, WhoSayNothingTakeNobodysPlace) {
+TEST_F(WireAuthenticationTest, WhoSayNothingTakeNobodysPlace) {
   std::vector<FileDescriptor> silent;
   for (size_t count = 0; count < 3 * net::PolledListener::kPendingMax; ++count) {
-    silent.push_back(net::connect_to(card().address, card().port));
+    silent.push_back(net::connect_to(endpoint().address, endpoint().port));
   }
   EXPECT_TRUE(channel_works());
   ranks_.poll_until("them to be seen",
@@ -136,30 +137,30 @@ TEST_F(WireStrangerTest, WhoSayNothingTakeNobodysPlace) {
   EXPECT_TRUE(channel_works());
 }
 
-TEST_F(WireStrangerTest, CannotDisturbByLetters) {
-  Letterbox stranger;
-  const net::AbstractAddress to(card().letterbox);
+TEST_F(WireAuthenticationTest, CannotDisturbByLetters) {
+  DatagramMailbox stranger;
+  const net::AbstractAddress to(endpoint().mailbox);
   std::mt19937 random(2);
-  uint64_t letters = 0;
+  uint64_t datagrams = 0;
   for (int round = 0; round < 200; ++round) {
-    auto letter = bytes_of_seed(1 + random() % 400, random());
+    auto datagram = bytes_of_seed(1 + random() % 400, random());
     FileDescriptor enclosed;
     if (round % 3 == 0) enclosed = FileDescriptor(dup(stranger.native()));
-    ranks_.poll_until("room", [&] { return stranger.post(to, letter, enclosed) == Posted::yes; });
-    ++letters;
+    ranks_.poll_until("room", [&] { return stranger.post(to, datagram, enclosed) == Posted::yes; });
+    ++datagrams;
   }
   // One of the job, but of no epoch that is, and one that has no segment in it.
-  Invitation old = right_invitation();
-  old.kind = InvitationKind::shared_memory;
+  ConnectRequest old = right_connect_request();
+  old.kind = ConnectRequestKind::shared_memory;
   old.channel.epoch = 4;
-  Invitation empty = right_invitation();
-  empty.kind = InvitationKind::shared_memory;
-  for (const Invitation& invitation : {old, empty}) {
+  ConnectRequest empty = right_connect_request();
+  empty.kind = ConnectRequestKind::shared_memory;
+  for (const ConnectRequest& connect_request : {old, empty}) {
     ranks_.poll_until("room", [&] {
-      return stranger.post(to, encode(invitation, kRightKey), {}) == Posted::yes;
+      return stranger.post(to, encode(connect_request, kRightKey), {}) == Posted::yes;
     });
   }
-  ranks_.poll_until("all to be read", [&] { return ranks_[1].refused() == letters + 1; });
+  ranks_.poll_until("all to be read", [&] { return ranks_[1].refused() == datagrams + 1; });
   EXPECT_TRUE(channel_works());
 }
 

@@ -20,7 +20,7 @@ using testing::IsEmpty;
 
 class WireTransportTest : public testing::Test {
  protected:
-  static ContactCard card_of(WireTransport& transport) {
+  static ChannelEndpoint endpoint_of(WireTransport& transport) {
     return *decode_contact(transport.contact());
   }
 
@@ -122,9 +122,9 @@ TEST_F(WireTransportTest, LetsPeersInWhenItHasDescriptorsAgain) {
 TEST_F(WireTransportTest, GoesOverTcpWhereUnixSocketsDoNotReach) {
   WireRanks ranks(2);
   Contacts contacts = ranks.contacts();
-  ContactCard card = *decode_contact(contacts[1]);
-  card.letterbox = "tokenyard-wire-of-another-namespace";
-  contacts[1] = encode(card);
+  ChannelEndpoint endpoint = *decode_contact(contacts[1]);
+  endpoint.mailbox = "tokenyard-wire-of-another-namespace";
+  contacts[1] = encode(endpoint);
   ranks[0].begin_epoch(ranks.view(1), contacts);
   ranks[1].begin_epoch(ranks.view(1), contacts);
   EXPECT_TRUE(works(ranks, 1));
@@ -139,10 +139,10 @@ TEST_F(WireTransportTest, SaysWhyAPeerCannotBeReached) {
   EXPECT_EQ(ranks[0].channel(1, Lane::collective, 1)->send_some(contacts[1]), 0u);
   EXPECT_THAT(ranks[0].reason(1), HasSubstr("has not said"));
 
-  ContactCard card = card_of(ranks[1]);
-  card.host = "elsewhere";
-  card.port = 1;  // Nobody listens there.
-  contacts[1] = encode(card);
+  ChannelEndpoint endpoint = endpoint_of(ranks[1]);
+  endpoint.host = "elsewhere";
+  endpoint.port = 1;  // Nobody listens there.
+  contacts[1] = encode(endpoint);
   ranks[0].begin_epoch(ranks.view(2), contacts);
   const auto channel = ranks[0].channel(1, Lane::collective, 1);
   ranks.poll_until("a reason", [&] { return !ranks[0].reason(1).empty(); });

@@ -36,24 +36,24 @@ class Recorder final : public Participant {
     return {{.group = 0, .slots = {}, .committed = committed_, .begun = committed_}};
   }
   void install(const Verdict& verdict, const Contacts& contacts) override {
-    tell([&] {
+    post([&] {
       verdicts_.push_back(verdict);
       contacts_ = contacts;
     });
   }
   void fenced(Epoch, const std::string& why) override {
-    tell([&] { fenced_ = why; });
+    post([&] { fenced_ = why; });
   }
   void quorum_missing(const std::vector<Slot>& answering, uint32_t needed) override {
-    tell([&] { missing_ = answering.size() < needed; });
+    post([&] { missing_ = answering.size() < needed; });
   }
 
   void commit(Sequence last) {
-    tell([&] { committed_ = last; });
+    post([&] { committed_ = last; });
   }
   /// Before there is a reason to freeze.
   void freeze_after(std::shared_future<void> moment) {
-    tell([&] { until_it_freezes_ = std::move(moment); });
+    post([&] { until_it_freezes_ = std::move(moment); });
   }
   /// Until the last view satisfies it; false if it does not in time.
   template <class Condition>
@@ -84,7 +84,7 @@ class Recorder final : public Participant {
 
  private:
   template <class Change>
-  void tell(Change change) {
+  void post(Change change) {
     const std::lock_guard lock(mutex_);
     change();
     changed_.notify_all();

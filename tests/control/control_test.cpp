@@ -96,14 +96,14 @@ TEST_F(ControlPlane, RanksThatWereToldDifferentThingsSaySo) {
   ranks.push_back(std::make_unique<Rank>(options(0, 2)));
   ranks.push_back(std::make_unique<Rank>(options(1, 3)));
   const auto failures = run_ranks(2, [&](uint32_t rank) { ranks[rank]->found(); });
-  bool told = false;
+  bool published = false;
   for (const auto& failure : failures) {
     holds<InvalidArgument>(failure, [&](const InvalidArgument& error) {
-      told = true;
+      published = true;
       EXPECT_EQ(error.argument, "size");
     });
   }
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(published);
 }
 
 TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
@@ -111,11 +111,11 @@ TEST_F(ControlPlane, TwoOfOneRankDoNotBothBegin) {
   impatient.timeout = 1s;  // The one that came last waits for rank 0.
   Rank first(impatient), second(impatient);
   const auto failures = run_ranks(2, [&](uint32_t rank) { (rank == 0 ? first : second).found(); });
-  const auto told = [](const std::exception_ptr& failure) {
+  const auto published = [](const std::exception_ptr& failure) {
     return holds<InvalidArgument>(
         failure, [](const InvalidArgument& error) { EXPECT_EQ(error.argument, "rank"); });
   };
-  EXPECT_TRUE(told(failures[0]) || told(failures[1]));
+  EXPECT_TRUE(published(failures[0]) || published(failures[1]));
 }
 
 TEST_F(ControlPlane, InterruptEndsTheWait) {
@@ -126,7 +126,7 @@ TEST_F(ControlPlane, InterruptEndsTheWait) {
 
 TEST_F(ControlPlane, StallIsReportedByTheEngineAndEndsTheEpoch) {
   const auto ranks = found(3);
-  ranks[0]->control->accuse({.slot = 2, .group = 0, .sequence = 1}, 1);
+  ranks[0]->control->report_timeout({.slot = 2, .group = 0, .sequence = 1}, 1);
   for (const auto& rank : ranks) {
     EXPECT_TRUE(rank->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
     EXPECT_EQ(rank->recorder.last().next.members.size(), 3u);
@@ -139,7 +139,7 @@ TEST_F(ControlPlane, WhoTakesLongToFreezeIsWaitedFor) {
   auto ranks = found(3);
   std::promise<void> done;
   ranks[2]->recorder.freeze_after(done.get_future().share());
-  ranks[0]->control->accuse({.slot = 1, .group = 0, .sequence = 1}, 1);
+  ranks[0]->control->report_timeout({.slot = 1, .group = 0, .sequence = 1}, 1);
   const auto begun = [](const View& view) { return view.epoch == 2; };
   EXPECT_FALSE(ranks[0]->recorder.wait_for_view(begun, 4s));  // twice the silence
   done.set_value();
@@ -155,8 +155,8 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
     // Where rank 0 listens is written on its card.
     Rendezvous rendezvous(Store::open(options(0, 2).store, "tokenyard", "secret"));
     EXPECT_TRUE(rendezvous.find_founded());
-    const auto card = rendezvous.look(0);
-    return net::TcpEndpoint(asio::ip::make_address(card->address), card->port);
+    const auto endpoint = rendezvous.look(0);
+    return net::TcpEndpoint(asio::ip::make_address(endpoint->address), endpoint->port);
   }();
   asio::io_context io;
   std::vector<net::TcpSocket> silent;
@@ -193,7 +193,7 @@ TEST_F(ControlPlane, StrangersAreTurnedAwayAndDisturbNobody) {
   EXPECT_EQ(ranks[0]->control->refused(), static_cast<uint64_t>(kStrangers));
   EXPECT_EQ(ranks[1]->control->view().epoch, 1u);
   // Rank 0 still answers.
-  ranks[1]->control->accuse({.slot = 0, .group = 0, .sequence = 1}, 1);
+  ranks[1]->control->report_timeout({.slot = 0, .group = 0, .sequence = 1}, 1);
   EXPECT_TRUE(ranks[0]->recorder.wait_for_view([](const View& view) { return view.epoch == 2; }));
 }
 

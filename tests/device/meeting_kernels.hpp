@@ -6,7 +6,7 @@
 namespace tokenyard::testing {
 
 struct MeetingParams {
-  Patience patience;
+  WaitContext wait_context;
   uint32_t* arrived;  ///< [1] shared by all ranks
   uint32_t expected;  ///< blocks of all ranks
   uint32_t rank;
@@ -14,7 +14,7 @@ struct MeetingParams {
 };
 
 DEVICE void meeting_body(const MeetingParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   add<Order::release, Scope::gpu>(params.arrived, 1);
   Awaited what{.phase = 0, .rank = params.rank, .expected = params.expected};

@@ -107,13 +107,13 @@ struct BulkParams {
   uint32_t pieces;
   const std::byte* from;  ///< [pieces * kPieceBytes]
   std::byte* to;          ///< the same, every byte one more
-  Patience patience;
+  WaitContext wait_context;
 };
 
 /// One thread brings each piece in and out, two at once; all threads change it in between.
 DEVICE void bulk_body(const BulkParams& params) {
   auto& shared = block::shared<BulkShared>();
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   const bool copies = thread::index() == 0;
   if (copies) {
     for (Completion& full : shared.full) full.init(1);

@@ -7,7 +7,7 @@
 #include "device/accelerators.hpp"
 #include "device/device_array.hpp"
 #include "device/memory_kernels.hpp"
-#include "device/patience_cell.hpp"
+#include "device/wait_context_cell.hpp"
 
 namespace tokenyard::testing {
 
@@ -92,12 +92,15 @@ TEST_P(MemoryWords, BulkCopiesBringPiecesInAndOut) {
     std::vector<std::byte> from(pieces * kPieceBytes);
     for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
     DeviceArray<std::byte> in(*accelerator, from), out(*accelerator, from.size());
-    PatienceCell patience(*accelerator, std::chrono::seconds(10));
+    WaitContextCell wait_context(*accelerator, std::chrono::seconds(10));
     launch(*accelerator, bulk_kernel, {.blocks = 1, .warps = 2}, {},
-           {.pieces = pieces, .from = in.data(), .to = out.data(), .patience = patience.patience});
+           {.pieces = pieces,
+            .from = in.data(),
+            .to = out.data(),
+            .wait_context = wait_context.wait_context});
     for (std::byte& byte : from) byte = static_cast<std::byte>(static_cast<uint32_t>(byte) + 1);
     EXPECT_EQ(out.read(), from);
-    EXPECT_EQ(patience.failure(), Failure::none);
+    EXPECT_EQ(wait_context.failure(), Failure::none);
   }
 }
 

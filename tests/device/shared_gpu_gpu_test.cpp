@@ -8,7 +8,7 @@
 
 #include "device/device_array.hpp"
 #include "device/meeting_kernels.hpp"
-#include "device/patience_cell.hpp"
+#include "device/wait_context_cell.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::testing {
@@ -66,12 +66,12 @@ TEST_F(SharedGpuTest, KernelsOfAllRanksMeet) {
   DeviceArray<uint32_t> arrived(*accelerators[0], 1);
   const auto outcomes = on_every_rank([&](uint32_t rank) {
     Accelerator& mine = *accelerators[rank];
-    PatienceCell patience(mine, std::chrono::seconds(10));
+    WaitContextCell wait_context(mine, std::chrono::seconds(10));
     DeviceArray<uint32_t> met(mine, kBlocks);
     const Stream stream = mine.make_stream();
     for (uint32_t round = 1; round <= kRounds; ++round)
       launch(mine, meeting_kernel, {.blocks = kBlocks, .warps = 2}, stream,
-             {.patience = patience.patience,
+             {.wait_context = wait_context.wait_context,
               .arrived = arrived.data(),
               .expected = round * kRanks * kBlocks,
               .rank = rank,

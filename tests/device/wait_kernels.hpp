@@ -6,7 +6,7 @@
 namespace tokenyard::testing {
 
 struct WaitParams {
-  Patience patience;
+  WaitContext wait_context;
   uint32_t* flag;    ///< [1] becomes `value` when block 0 has gone first
   uint32_t value;    ///< what block 0 writes
   uint32_t* waited;  ///< [blocks * threads] whether its wait succeeded
@@ -15,7 +15,7 @@ struct WaitParams {
 
 /// Every thread of every block but the first waits for the flag to be 7.
 DEVICE void wait_body(const WaitParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   const uint32_t me = block::index() * block::threads() + thread::index();
   Awaited what{.phase = 3, .rank = 5, .expected = 7};
   if (block::index() == 0) {
@@ -35,31 +35,31 @@ DEVICE void wait_body(const WaitParams& params) {
 }
 
 struct LeavingParams {
-  Patience patience;
-  Alarm* alarm;        ///< of the patience
-  uint32_t goodbye;    ///< the look during which the rank leaves
-  uint32_t arrives;    ///< the look at which what is awaited is there
-  uint32_t from_rank;  ///< whether that rank alone could bring it
-  uint32_t* waited;    ///< [1] whether the wait succeeded
+  WaitContext wait_context;
+  AbortWord* abort_flag;  ///< of the patience
+  uint32_t goodbye;       ///< the look during which the rank leaves
+  uint32_t arrives;       ///< the look at which what is awaited is there
+  uint32_t from_rank;     ///< whether that rank alone could bring it
+  uint32_t* waited;       ///< [1] whether the wait succeeded
 };
 
 /// Waits for rank 5, which leaves between two looks.
 DEVICE void leaving_body(const LeavingParams& params) {
   if (thread::index() != 0) return;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   Awaited what{
       .phase = 3, .rank = 5, .expected = params.arrives, .from_rank = params.from_rank != 0};
   *params.waited = wait_until(deadline, what, [&] {
     if (++what.seen == params.goodbye) {
-      store<Order::relaxed, Scope::sys>(params.alarm + 1 + what.rank, kLeft);
-      store<Order::release, Scope::sys>(params.alarm, kLeft);
+      store<Order::relaxed, Scope::sys>(params.abort_flag + 1 + what.rank, kLeft);
+      store<Order::release, Scope::sys>(params.abort_flag, kLeft);
     }
     return what.seen >= what.expected;
   });
 }
 
 struct LoopParams {
-  Patience patience;
+  WaitContext wait_context;
   uint32_t most;    ///< turns
   uint32_t* turns;  ///< [1] that were taken before the alarm was heeded
 };
@@ -67,10 +67,10 @@ struct LoopParams {
 /// A loop that waits for nothing.
 DEVICE void loop_body(const LoopParams& params) {
   if (thread::index() != 0) return;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   const Awaited what{.phase = 2, .rank = 4};
   uint32_t turns = 0;
-  while (turns < params.most && !deadline.heed_alarm(what)) ++turns;
+  while (turns < params.most && !deadline.heed_abort(what)) ++turns;
   *params.turns = turns;
 }
 

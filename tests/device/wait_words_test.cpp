@@ -5,7 +5,7 @@
 
 #include "device/accelerators.hpp"
 #include "device/device_array.hpp"
-#include "device/patience_cell.hpp"
+#include "device/wait_context_cell.hpp"
 #include "device/wait_kernels.hpp"
 
 namespace tokenyard::testing {
@@ -18,12 +18,12 @@ INSTANTIATE_ON_ACCELERATORS(WaitWords);
 constexpr uint32_t kBlocks = 3, kThreads = 64;
 
 /// Whether each thread's wait succeeded; block 0's do not wait.
-std::vector<uint32_t> run_waits(Accelerator& accelerator, PatienceCell& patience, uint32_t value,
-                                bool refuses = false) {
+std::vector<uint32_t> run_waits(Accelerator& accelerator, WaitContextCell& wait_context,
+                                uint32_t value, bool refuses = false) {
   DeviceArray<uint32_t> flag(accelerator, 1);
   DeviceArray<uint32_t> waited(accelerator, std::vector<uint32_t>(kBlocks * kThreads, 2));
   launch(accelerator, wait_kernel, {.blocks = kBlocks, .warps = kThreads / 32}, {},
-         {.patience = patience.patience,
+         {.wait_context = wait_context.wait_context,
           .flag = flag.data(),
           .value = value,
           .waited = waited.data(),
@@ -37,17 +37,17 @@ const std::vector<uint32_t> kAllSucceeded((kBlocks - 1) * kThreads, 1);
 const std::vector<uint32_t> kAllFailed((kBlocks - 1) * kThreads, 0);
 
 TEST_P(WaitWords, AWaitEndsWhenItsConditionHolds) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(10));
-  EXPECT_EQ(run_waits(*accelerator, patience, 7), kAllSucceeded);
-  EXPECT_EQ(patience.failure(), Failure::none);
-  EXPECT_EQ(patience.report().failure, 0u);
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(10));
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 7), kAllSucceeded);
+  EXPECT_EQ(wait_context.failure(), Failure::none);
+  EXPECT_EQ(wait_context.report().failure, 0u);
 }
 
 TEST_P(WaitWords, ADeadlineEndsAllWaitsWithOneReport) {
-  PatienceCell patience(*accelerator, std::chrono::milliseconds(20));
-  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
-  EXPECT_EQ(patience.failure(), Failure::deadline);
-  const WaitReport report = patience.report();
+  WaitContextCell wait_context(*accelerator, std::chrono::milliseconds(20));
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 6), kAllFailed);
+  EXPECT_EQ(wait_context.failure(), Failure::deadline);
+  const WaitReport report = wait_context.report();
   EXPECT_EQ(report.failure, static_cast<uint32_t>(Failure::deadline));
   EXPECT_EQ(report.phase, 3u);
   EXPECT_EQ(report.rank, 5u);
@@ -58,22 +58,22 @@ TEST_P(WaitWords, ADeadlineEndsAllWaitsWithOneReport) {
 }
 
 TEST_P(WaitWords, TheAlarmEndsWaitsBeforeTheirDeadline) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(600));
-  patience.ring(alarm_for_lost(1));
-  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
-  EXPECT_EQ(patience.report().failure, static_cast<uint32_t>(Failure::alarm));
-  EXPECT_EQ(patience.report().seen, 6u);
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+  wait_context.set(abort_for_lost(1));
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 6), kAllFailed);
+  EXPECT_EQ(wait_context.report().failure, static_cast<uint32_t>(Failure::abort_flag));
+  EXPECT_EQ(wait_context.report().seen, 6u);
 }
 
 /// Looks of a wait up to one at which it looks at the alarm, on a GPU too.
 constexpr uint32_t kListens = 4096;
 
-bool wait_for_leaving(Accelerator& accelerator, PatienceCell& patience, uint32_t arrives,
+bool wait_for_leaving(Accelerator& accelerator, WaitContextCell& wait_context, uint32_t arrives,
                       bool from_rank = true) {
   const DeviceArray<uint32_t> waited(accelerator, std::vector<uint32_t>{2});
   launch(accelerator, leaving_kernel, {.blocks = 1, .warps = 1}, {},
-         {.patience = patience.patience,
-          .alarm = patience.alarm(),
+         {.wait_context = wait_context.wait_context,
+          .abort_flag = wait_context.abort_flag(),
           .goodbye = kListens,
           .arrives = arrives,
           .from_rank = from_rank,
@@ -82,78 +82,78 @@ bool wait_for_leaving(Accelerator& accelerator, PatienceCell& patience, uint32_t
 }
 
 TEST_P(WaitWords, AGoodbyeEndsAWaitForItsRank) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(600));
-  EXPECT_FALSE(wait_for_leaving(*accelerator, patience, UINT32_MAX));
-  EXPECT_EQ(patience.failure(), Failure::left);
-  const WaitReport report = patience.report();
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+  EXPECT_FALSE(wait_for_leaving(*accelerator, wait_context, UINT32_MAX));
+  EXPECT_EQ(wait_context.failure(), Failure::left);
+  const WaitReport report = wait_context.report();
   EXPECT_EQ(report.failure, static_cast<uint32_t>(Failure::left));
   EXPECT_EQ(report.rank, 5u);
   EXPECT_EQ(report.seen, kListens + 1) << "looks: one after the goodbye was heard";
 }
 
 TEST_P(WaitWords, WhatARankStoredBeforeItsGoodbyeIsFound) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(600));
-  EXPECT_TRUE(wait_for_leaving(*accelerator, patience, kListens + 1));
-  EXPECT_EQ(patience.failure(), Failure::none);
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+  EXPECT_TRUE(wait_for_leaving(*accelerator, wait_context, kListens + 1));
+  EXPECT_EQ(wait_context.failure(), Failure::none);
 }
 
 TEST_P(WaitWords, AGoodbyeEndsNoWaitThatOthersCouldEnd) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(600));
-  EXPECT_TRUE(wait_for_leaving(*accelerator, patience, 3 * kListens, false));
-  EXPECT_EQ(patience.failure(), Failure::none);
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+  EXPECT_TRUE(wait_for_leaving(*accelerator, wait_context, 3 * kListens, false));
+  EXPECT_EQ(wait_context.failure(), Failure::none);
 }
 
 TEST_P(WaitWords, AGoodbyeOfAnotherRankEndsNoWait) {
-  PatienceCell patience(*accelerator, std::chrono::milliseconds(200));
-  patience.leave(4);
-  EXPECT_EQ(run_waits(*accelerator, patience, 6), kAllFailed);
-  EXPECT_EQ(patience.failure(), Failure::deadline);
+  WaitContextCell wait_context(*accelerator, std::chrono::milliseconds(200));
+  wait_context.leave(4);
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 6), kAllFailed);
+  EXPECT_EQ(wait_context.failure(), Failure::deadline);
 }
 
 TEST_P(WaitWords, ALoopWithoutWaitsMayHeedTheAlarm) {
   for (const bool rings : {false, true}) {
-    PatienceCell patience(*accelerator, std::chrono::seconds(600));
-    if (rings) patience.ring(kCancelled);
+    WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+    if (rings) wait_context.set(kCancelled);
     const DeviceArray<uint32_t> turns(*accelerator, 1);
     launch(*accelerator, loop_kernel, {.blocks = 1, .warps = 1}, {},
-           {.patience = patience.patience, .most = 5, .turns = turns.data()});
+           {.wait_context = wait_context.wait_context, .most = 5, .turns = turns.data()});
     EXPECT_EQ(turns.read()[0], rings ? 0u : 5u);
-    EXPECT_EQ(patience.failure(), rings ? Failure::alarm : Failure::none);
-    EXPECT_EQ(patience.report().rank, rings ? 4u : 0u);
+    EXPECT_EQ(wait_context.failure(), rings ? Failure::abort_flag : Failure::none);
+    EXPECT_EQ(wait_context.report().rank, rings ? 4u : 0u);
   }
 }
 
 TEST_P(WaitWords, AKernelMayRefuseAndThenNobodyWaits) {
-  PatienceCell patience(*accelerator, std::chrono::seconds(600));
-  EXPECT_EQ(run_waits(*accelerator, patience, 7, true), kAllFailed);
-  EXPECT_EQ(patience.failure(), Failure::refused);
-  EXPECT_EQ(patience.report().seen, 99u);
-  EXPECT_EQ(patience.report().block, 0u);
+  WaitContextCell wait_context(*accelerator, std::chrono::seconds(600));
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 7, true), kAllFailed);
+  EXPECT_EQ(wait_context.failure(), Failure::refused);
+  EXPECT_EQ(wait_context.report().seen, 99u);
+  EXPECT_EQ(wait_context.report().block, 0u);
 }
 
 TEST_P(WaitWords, AFailedCallStaysFailedAndKeepsItsFirstReport) {
-  PatienceCell patience(*accelerator, std::chrono::milliseconds(5));
-  run_waits(*accelerator, patience, 6);
-  const uint64_t waited_ns = patience.report().waited_ns;
-  EXPECT_EQ(run_waits(*accelerator, patience, 5), kAllFailed);
-  EXPECT_EQ(patience.report().seen, 6u);
-  EXPECT_EQ(patience.report().waited_ns, waited_ns);
+  WaitContextCell wait_context(*accelerator, std::chrono::milliseconds(5));
+  run_waits(*accelerator, wait_context, 6);
+  const uint64_t waited_ns = wait_context.report().waited_ns;
+  EXPECT_EQ(run_waits(*accelerator, wait_context, 5), kAllFailed);
+  EXPECT_EQ(wait_context.report().seen, 6u);
+  EXPECT_EQ(wait_context.report().waited_ns, waited_ns);
 }
 
 TEST_P(WaitWords, ACalmCallIsNotDisturbedByAConditionThatHolds) {
   // The condition comes first: a word that is there is taken even when time is up.
-  PatienceCell patience(*accelerator, std::chrono::nanoseconds(0));
+  WaitContextCell wait_context(*accelerator, std::chrono::nanoseconds(0));
   DeviceArray<uint32_t> flag(*accelerator, std::vector<uint32_t>{7});
   DeviceArray<uint32_t> waited(*accelerator, std::vector<uint32_t>(2 * kThreads, 2));
   launch(*accelerator, wait_kernel, {.blocks = 2, .warps = kThreads / 32}, {},
-         {.patience = patience.patience,
+         {.wait_context = wait_context.wait_context,
           .flag = flag.data(),
           .value = 7,
           .waited = waited.data(),
           .refuses = 0});
   const auto results = waited.read();
   EXPECT_EQ(std::count(results.begin() + kThreads, results.end(), 1u), kThreads);
-  EXPECT_EQ(patience.failure(), Failure::none);
+  EXPECT_EQ(wait_context.failure(), Failure::none);
 }
 
 TEST_P(WaitWords, TimeGoesOnAndNapsTakeSome) {

@@ -6,7 +6,7 @@
 #include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/recording_accelerator.hpp"
 #include "fabric/arena.hpp"
-#include "fabric/meet_windows.hpp"
+#include "fabric/exchange_window_addresses.hpp"
 #include "tokenyard/expert_parallel.hpp"
 #include "tokenyard/low_latency.hpp"
 
@@ -58,14 +58,15 @@ TEST(MadeInPart, AWindowThatOthersMayKnowOfStaysOutOfUse) {
     await_all(world.accelerator());  // Memory is given back in the order of its stream.
     return world.arena().used();
   };
-  meet_windows(world, window, "windows", [&](const std::vector<std::byte*>& windows) {
+  exchange_window_addresses(world, window, "windows", [&](const std::vector<std::byte*>& windows) {
     EXPECT_THAT(windows, testing::ElementsAre(window.data()));
   });
   EXPECT_EQ(dropped(), before);
   window = world.arena().allocate(4096, Stream{});
-  EXPECT_THROW(meet_windows(world, window, "windows",
-                            [](const std::vector<std::byte*>&) { throw std::bad_alloc(); }),
-               std::bad_alloc);
+  EXPECT_THROW(
+      exchange_window_addresses(world, window, "windows",
+                                [](const std::vector<std::byte*>&) { throw std::bad_alloc(); }),
+      std::bad_alloc);
   EXPECT_EQ(dropped(), taken);
 }
 

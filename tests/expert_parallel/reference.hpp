@@ -83,11 +83,11 @@ inline Tokens random_tokens(const Shape& shape, uint32_t count, const Picking& p
   std::vector<int64_t> experts(shape.experts);
   for (uint32_t expert = 0; expert < shape.experts; ++expert) experts[expert] = expert;
   for (uint32_t token = 0; token < count; ++token) {
-    for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-      std::swap(experts[pick], experts[pick + random() % (shape.experts - pick)]);
+    for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+      std::swap(experts[choice], experts[choice + random() % (shape.experts - choice)]);
       const bool none = random() % 1000 < picking.none * 1000;
-      int64_t id = none ? -1 : experts[pick];
-      if (picking.one_expert) id = pick == shape.topk - 1 ? 0 : -1;
+      int64_t id = none ? -1 : experts[choice];
+      if (picking.one_expert) id = choice == shape.topk - 1 ? 0 : -1;
       tokens.ids.push_back(id);
       tokens.weights.push_back(0.25f + static_cast<float>(random() % 1000) * 1e-3f);
     }
@@ -97,8 +97,8 @@ inline Tokens random_tokens(const Shape& shape, uint32_t count, const Picking& p
 
 /// Whether a token has a pick on a rank.
 inline bool goes_to(const Shape& shape, const Tokens& tokens, uint32_t token, uint32_t rank) {
-  for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-    const int64_t id = tokens.ids[size_t{token} * shape.topk + pick];
+  for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+    const int64_t id = tokens.ids[size_t{token} * shape.topk + choice];
     if (shape.holds(rank, id)) return true;
   }
   return false;
@@ -117,8 +117,8 @@ inline Expected expected_on(const Shape& shape, const std::vector<Tokens>& all, 
       expected.sources.push_back(static_cast<int32_t>(token));
       const auto x = tokens.x.begin() + size_t{token} * shape.hidden;
       expected.x.insert(expected.x.end(), x, x + shape.hidden);
-      for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-        const size_t at = size_t{token} * shape.topk + pick;
+      for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+        const size_t at = size_t{token} * shape.topk + choice;
         const int64_t id = tokens.ids[at];
         const bool here = shape.holds(rank, id);
         const auto local = static_cast<int32_t>(id - shape.first_expert(rank));

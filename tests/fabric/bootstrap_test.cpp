@@ -22,8 +22,8 @@ constexpr milliseconds kSoon{30'000};
 struct End {
   explicit End(std::shared_ptr<InProcessMesh> end)
       : mesh(std::move(end)),
-        alarm(std::make_unique<AlarmBell>(accelerator, mesh->seats())),
-        talk(std::make_unique<Bootstrap>(mesh, Membership::of(*mesh), accelerator, *alarm)) {}
+        abort_flag(std::make_unique<AbortFlag>(accelerator, mesh->slots())),
+        talk(std::make_unique<Bootstrap>(mesh, Membership::of(*mesh), accelerator, *abort_flag)) {}
 
   TimePoint in(milliseconds time) { return accelerator.now() + time; }
   TimePoint soon() { return in(kSoon); }
@@ -34,7 +34,7 @@ struct End {
 
   ManualAccelerator accelerator;
   std::shared_ptr<InProcessMesh> mesh;
-  std::unique_ptr<AlarmBell> alarm;
+  std::unique_ptr<AbortFlag> abort_flag;
   std::unique_ptr<Bootstrap> talk;
 };
 
@@ -128,8 +128,8 @@ TEST(Bootstrap, ARankThatVanishesIsLostAndRingsTheBell) {
       EXPECT_EQ(error.facts.rank, 1u);
       EXPECT_EQ(error.facts.phase, "barrier x");
     }));
-    EXPECT_EQ(world[rank]->alarm->lost_ranks(), std::vector<uint32_t>{1});
-    EXPECT_EQ(*world[rank]->alarm->word(), alarm_for_lost(1));
+    EXPECT_EQ(world[rank]->abort_flag->lost_ranks(), std::vector<uint32_t>{1});
+    EXPECT_EQ(*world[rank]->abort_flag->word(), abort_for_lost(1));
   }
 }
 
@@ -147,22 +147,22 @@ TEST(Bootstrap, ARankThatLeavesIsNotWaitedFor) {
     EXPECT_EQ(error.facts.rank, 1u);
     EXPECT_EQ(error.facts.phase, "barrier one more (it left the world)");
   }));
-  EXPECT_EQ(world[0]->alarm->word()[0], kLeft);
-  EXPECT_EQ(world[0]->alarm->word()[1 + 0], kNoAlarm);
-  EXPECT_EQ(world[0]->alarm->word()[1 + 1], kLeft);
-  EXPECT_TRUE(world[0]->alarm->has_left(1));
+  EXPECT_EQ(world[0]->abort_flag->word()[0], kLeft);
+  EXPECT_EQ(world[0]->abort_flag->word()[1 + 0], kNoAbort);
+  EXPECT_EQ(world[0]->abort_flag->word()[1 + 1], kLeft);
+  EXPECT_TRUE(world[0]->abort_flag->has_left(1));
 }
 
 TEST(Bootstrap, ALossRingsAfterAGoodbye) {
   const auto world = ends(3);
-  Alarm words[3]{};
+  AbortWord words[3]{};
   world[1]->go();
-  world[0]->alarm->watch(words);
+  world[0]->abort_flag->watch(words);
   EXPECT_EQ(words[1], kLeft) << "one that left before";
   world[2]->mesh->vanish();
-  EXPECT_EQ(*world[0]->alarm->word(), alarm_for_lost(2));
-  EXPECT_EQ(words[2], alarm_for_lost(2));
-  world[0]->alarm->unwatch(words);
+  EXPECT_EQ(*world[0]->abort_flag->word(), abort_for_lost(2));
+  EXPECT_EQ(words[2], abort_for_lost(2));
+  world[0]->abort_flag->unwatch(words);
 }
 
 /// Of threads: their memory stays until all have ended.
@@ -190,7 +190,7 @@ TEST(Bootstrap, CancelEndsAWait) {
   const auto world = ends(2);
   const auto failures = run_ranks(2, [&](uint32_t rank) {
     if (rank == 0) world[0]->talk->barrier("x", world[0]->soon());
-    if (rank == 1) world[0]->alarm->cancel();
+    if (rank == 1) world[0]->abort_flag->cancel();
   });
   EXPECT_TRUE(holds<Cancelled>(failures[0], [](const Cancelled&) {}));
 }
@@ -202,15 +202,15 @@ TEST(Bootstrap, SurvivorsAgreeAndAreRenumbered) {
     if (rank == 1) return;
     End& me = *world[rank];
     const Membership next = me.talk->agree_without({1, 1}, me.soon());
-    EXPECT_EQ(next.seats, (std::vector<uint32_t>{0, 2, 3}));
+    EXPECT_EQ(next.slots, (std::vector<uint32_t>{0, 2, 3}));
     EXPECT_EQ(next.rank, rank == 0 ? 0 : rank - 1);
     EXPECT_GT(next.generation, me.talk->generation());
 
-    Bootstrap smaller(me.mesh, next, me.accelerator, *me.alarm);
+    Bootstrap smaller(me.mesh, next, me.accelerator, *me.abort_flag);
     const auto all = smaller.all_gather(bytes_of(rank), "after", me.soon());
     EXPECT_EQ(all, (std::vector{bytes_of(0), bytes_of(2), bytes_of(3)}));
     // A message of the world before, as a stopped rank may send when it wakes.
-    for (const uint32_t peer : next.seats) {
+    for (const uint32_t peer : next.slots) {
       if (peer != rank) me.mesh->send(peer, {.generation = 1, .sequence = 1, .what = "stale"});
     }
     smaller.barrier("undisturbed", me.soon());
@@ -250,7 +250,7 @@ TEST(Bootstrap, ASurvivorMayLearnOfMoreDeathsAndAskAgain) {
       EXPECT_THROW(me.talk->agree_without({3}, me.in(milliseconds(30))), Error);
     }
     const Membership next = me.talk->agree_without({2, 3}, me.soon());
-    EXPECT_EQ(next.seats, (std::vector<uint32_t>{0, 1}));
+    EXPECT_EQ(next.slots, (std::vector<uint32_t>{0, 1}));
   });
 }
 
@@ -262,14 +262,14 @@ TEST(Bootstrap, ARebuildThatFailedMidwayIsTriedAgain) {
     End& me = *world[rank];
     for (int failed = 0; failed < 3; ++failed) {
       const Membership next = me.talk->agree_without({}, me.soon());
-      Bootstrap half_made(me.mesh, next, me.accelerator, *me.alarm);
+      Bootstrap half_made(me.mesh, next, me.accelerator, *me.abort_flag);
       half_made.barrier("hosts", me.soon());
       if (rank == 1) {
         EXPECT_THROW(half_made.barrier("arenas", me.in(milliseconds(20))), PeerTimeout);
       }
     }
     const Membership next = me.talk->agree_without({}, me.soon());
-    Bootstrap whole(me.mesh, next, me.accelerator, *me.alarm);
+    Bootstrap whole(me.mesh, next, me.accelerator, *me.abort_flag);
     whole.barrier("hosts", me.soon());
     whole.barrier("arenas", me.soon());
   });
@@ -294,12 +294,12 @@ TEST(Bootstrap, RanksThatTriedADifferentNumberOfTimesAgree) {
       EXPECT_THROW(me.talk->agree_without({}, me.in(milliseconds(5))), PeerTimeout);
       rank_0_gave_up_again.count_down();
     } else {
-      Bootstrap half_made(me.mesh, first, me.accelerator, *me.alarm);
+      Bootstrap half_made(me.mesh, first, me.accelerator, *me.abort_flag);
       rank_0_gave_up_again.wait();
       EXPECT_THROW(half_made.barrier("hosts", me.in(milliseconds(5))), PeerTimeout);
     }
     next[rank] = me.talk->agree_without({}, me.soon());
-    Bootstrap whole(me.mesh, next[rank], me.accelerator, *me.alarm);
+    Bootstrap whole(me.mesh, next[rank], me.accelerator, *me.abort_flag);
     whole.barrier("hosts", me.soon());
     EXPECT_GT(next[rank].generation, first.generation);
   });

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/contract_kernels.hpp"
 #include "fabric/gather.hpp"
@@ -27,7 +27,7 @@ class ContractSite {
       : world_(world),
         gpu_(world.accelerator()),
         window_(world.arena().allocate(sizeof(ContractWindow), stream_)),
-        cell_(gpu_, world.alarm()),
+        cell_(gpu_, world.abort_flag()),
         offsets_(static_cast<uint64_t*>(gpu_.allocate(sizeof(uint64_t) * kContractRanks))),
         wrong_(static_cast<uint32_t*>(gpu_.allocate(sizeof(uint32_t)))) {
     gpu_.fill(window_.data(), 0, sizeof(ContractWindow), stream_);
@@ -45,7 +45,7 @@ class ContractSite {
 
   /// Throws what a wait of the kernel failed with.
   void run(const Kernel<ContractParams>& kernel, uint32_t epoch, std::chrono::nanoseconds timeout) {
-    const ContractParams params{.patience = cell_.patience(timeout),
+    const ContractParams params{.wait_context = cell_.wait_context(timeout),
                                 .arenas = world_.arena().bases(),
                                 .windows = offsets_,
                                 .rank = world_.rank(),
@@ -79,7 +79,7 @@ class ContractSite {
   Accelerator& gpu_;
   Stream stream_;
   ArenaBlock window_;
-  FailureCell cell_;
+  ErrorRecord cell_;
   uint64_t* offsets_;
   uint32_t* wrong_;
 };

@@ -26,7 +26,7 @@ struct ContractWindow {
 enum class ContractPhase : uint32_t { stored, copied, absent };
 
 struct ContractParams {
-  Patience patience;
+  WaitContext wait_context;
   PeerArray<std::byte> arenas;
   const uint64_t* windows;  ///< [ranks] offset of each rank's ContractWindow in its arena
   uint32_t rank, ranks, epoch;
@@ -97,7 +97,7 @@ DEVICE bool contract_await(const Deadline& deadline, ContractPhase phase, uint32
 
 /// Every rank writes to every rank, and checks what it got.
 DEVICE void contract_exchange(const ContractParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   ContractShared& shared = block::shared<ContractShared>();
   if (warp::index() == 0) contract_store_rows(params);
   if (warp::index() == 1) contract_copy_rows(params, shared);
@@ -124,7 +124,7 @@ DEVICE void contract_exchange(const ContractParams& params) {
 
 /// Every rank but the last waits for the last one, which never says anything.
 DEVICE void contract_wait_for_nobody(const ContractParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   const ContractWindow& mine = *contract_window(params, params.rank).address();
   contract_await(deadline, ContractPhase::absent, params.ranks - 1, &mine.never, 1);

@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kRanks = 2;
 constexpr std::chrono::seconds kLong{600};
 /// For descriptors that may come free; longer than the exchange takes on any machine.
-constexpr std::chrono::seconds kPatience{3};
+constexpr std::chrono::seconds kTimeout{3};
 
 /// The ranks of this process give one another what they have as standard input. A rank that fails
 /// leaves, as a World that cannot be made does.
@@ -27,10 +27,10 @@ std::vector<std::exception_ptr> exchange() {
     const auto mesh = std::move(ends[rank]);
     ManualAccelerator accelerator;
     accelerator.while_waiting = [&, begin = Clock::now()]() mutable {
-      if (Clock::now() - begin > kPatience) accelerator.skip(kLong);
+      if (Clock::now() - begin > kTimeout) accelerator.skip(kLong);
     };
-    AlarmBell alarm(accelerator);
-    Bootstrap talk(mesh, Membership::of(*mesh), accelerator, alarm);
+    AbortFlag abort_flag(accelerator);
+    Bootstrap talk(mesh, Membership::of(*mesh), accelerator, abort_flag);
     const auto all = exchange_fds(talk, STDIN_FILENO, "files", accelerator.now() + kLong);
     struct stat mine {
     }, theirs{};

@@ -86,7 +86,7 @@ TEST(Frame, CarriesWhatARendezvousSays) {
   const Directory sent{.session = 99,
                        .listeners = {{asio::ip::make_address("127.0.0.1"), 1},
                                      {asio::ip::make_address("::1"), 65535}}};
-  const Directory got = read_welcome(welcome(self, sent));
+  const Directory got = read_connect_reply(connect_reply(self, sent));
   EXPECT_EQ(got.session, 99u);
   EXPECT_EQ(got.listeners, sent.listeners);
 }
@@ -105,8 +105,8 @@ TEST(Frame, GarbledPayloadsAreRefused) {
           return (void)read_hello(frame);
         case FrameKind::progress:
           return (void)read_progress(frame);
-        case FrameKind::welcome:
-          return (void)read_welcome(frame);
+        case FrameKind::connect_reply:
+          return (void)read_connect_reply(frame);
         default:
           return (void)read_refusal(frame);
       }
@@ -114,8 +114,9 @@ TEST(Frame, GarbledPayloadsAreRefused) {
       ++refused;
     }
   };
-  for (const Frame& frame : {hello(self), progress_report(self, {0, 1, 2}),
-                             welcome(self, directory), refusal(self, {"a", "b", "c", false})}) {
+  for (const Frame& frame :
+       {hello(self), progress_report(self, {0, 1, 2}), connect_reply(self, directory),
+        refusal(self, {"a", "b", "c", false})}) {
     const int before = refused;
     for (size_t length = 0; length < frame.payload.size(); ++length) {
       Frame cut = frame;
@@ -134,7 +135,7 @@ TEST(Frame, GarbledPayloadsAreRefused) {
     read_all(longer);
     EXPECT_EQ(refused, shorter + 1) << "bytes left over";
   }
-  EXPECT_THROW(read_welcome(hello(self)), net::ProtocolError) << "of another kind";
+  EXPECT_THROW(read_connect_reply(hello(self)), net::ProtocolError) << "of another kind";
 }
 
 }  // namespace

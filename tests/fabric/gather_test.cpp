@@ -34,8 +34,8 @@ TEST(Gather, NamesTheRankThatSendsAnotherSize) {
   const auto meshes = InProcessMesh::make(3);
   const auto failures = run_ranks(3, [&](uint32_t rank) {
     ManualAccelerator accelerator;
-    AlarmBell alarm(accelerator);
-    Bootstrap talk(meshes[rank], Membership::of(*meshes[rank]), accelerator, alarm);
+    AbortFlag abort_flag(accelerator);
+    Bootstrap talk(meshes[rank], Membership::of(*meshes[rank]), accelerator, abort_flag);
     const TimePoint until = accelerator.now() + std::chrono::seconds(30);
     if (rank == 0)
       gather(talk, uint64_t{7}, "places", until);

@@ -37,8 +37,8 @@ void prepare_too_much(Fabric& fabric, const std::string& call, int code) {
   const auto ends = InProcessMesh::make(kRanks);
   const auto failures = run_ranks(kRanks, [&](uint32_t rank) {
     ManualAccelerator accelerator;
-    AlarmBell alarm(accelerator);
-    Bootstrap talk(ends[rank], Membership::of(*ends[rank]), accelerator, alarm);
+    AbortFlag abort_flag(accelerator);
+    Bootstrap talk(ends[rank], Membership::of(*ends[rank]), accelerator, abort_flag);
     const size_t bytes = rank == 1 ? std::numeric_limits<size_t>::max() : kArenaBytes;
     (void)fabric.prepare(talk, {.arena_bytes = bytes, .host_of = {0, 0, 0}, .timeout = kLong},
                          accelerator.now() + kLong);

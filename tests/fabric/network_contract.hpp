@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 #include "fabric/gather.hpp"
 #include "fabric/network/network.hpp"
@@ -19,9 +19,9 @@
 namespace tokenyard::testing {
 
 /// Puts of any length arrive before the signal posted after them, epoch after epoch. A kernel's
-/// waits have `patience`.
+/// waits have `wait_context`.
 inline void keeps_order_over_network(World& world, uint32_t epochs,
-                                     std::chrono::nanoseconds patience) {
+                                     std::chrono::nanoseconds timeout) {
   promise(world.network() != nullptr, "there are far ranks and no network");
   Accelerator& gpu = world.accelerator();
   const Stream stream;
@@ -41,10 +41,10 @@ inline void keeps_order_over_network(World& world, uint32_t epochs,
     kept.emplace_back(gpu.allocate(bytes), [&](void* memory) { gpu.free(memory); });
     return kept.back().get();
   };
-  FailureCell cell(gpu, world.alarm());
+  ErrorRecord cell(gpu, world.abort_flag());
   gpu.fill(window.data(), 0, sizeof(NetworkWindow), stream);
   const auto offsets = gather(world, window.offset(), "windows");
-  NetworkParams params{.patience = cell.patience(patience),
+  NetworkParams params{.wait_context = cell.wait_context(timeout),
                        .queues = world.network()->queues(),
                        .windows = static_cast<uint64_t*>(allocate(offsets.size() * 8)),
                        .mine = reinterpret_cast<NetworkWindow*>(window.data()),

@@ -19,7 +19,7 @@ struct NetworkWindow {
 enum class NetworkPhase : uint32_t { post, arrive, flush };
 
 struct NetworkParams {
-  Patience patience;
+  WaitContext wait_context;
   QueuePair* const* queues;  ///< [ranks]
   const uint64_t* windows;   ///< [ranks] offsets in their arenas
   NetworkWindow* mine;
@@ -56,7 +56,7 @@ DEVICE void network_send(const NetworkParams& params, const Deadline& deadline, 
 
 /// Every rank sends a piece to every far rank, and checks what it got from them.
 DEVICE void network_exchange(const NetworkParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   if (thread::index() != 0) return;
   for (uint32_t to = 0; to < params.ranks; ++to) {
     if (params.queues[to] != nullptr) network_send(params, deadline, to);

@@ -12,7 +12,7 @@ namespace tokenyard {
 namespace {
 
 /// Of an arena that waits for streams to finish. Nobody waits it out: see `while_waiting`.
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTimeout{60};
 
 class RegionArenaTest : public testing::Test {
  protected:
@@ -24,8 +24,8 @@ class RegionArenaTest : public testing::Test {
     Region region{
         .memory = memory, .base = memory->data(), .bytes = 8 * kUnit, .bases = {}, .rank = 1};
     region.bases = {nullptr, memory->data(), memory->data() + 8 * kUnit};
-    arena_ = std::make_unique<RegionArena>(gpu_, std::move(region), kPatience);
-    gpu_->while_waiting = [this] { gpu_->skip(kPatience); };
+    arena_ = std::make_unique<RegionArena>(gpu_, std::move(region), kTimeout);
+    gpu_->while_waiting = [this] { gpu_->skip(kTimeout); };
   }
 
   std::shared_ptr<ManualAccelerator> gpu_ = std::make_shared<ManualAccelerator>();

@@ -56,9 +56,9 @@ PeerState state_of(Attendee& me, uint32_t peer) {
 }
 
 /// A connection of nobody's.
-class Stranger {
+class Intruder {
  public:
-  explicit Stranger(uint16_t port) : socket_(io_) {
+  explicit Intruder(uint16_t port) : socket_(io_) {
     const Endpoint door(asio::ip::address_v4::loopback(), port);
     const auto until = Clock::now() + kSoon;
     while (Clock::now() < until) {
@@ -107,7 +107,7 @@ TEST(TcpRendezvous, JoinsEveryPairOfRanks) {
 
 TEST(TcpRendezvous, ARankAloneMeetsNobody) {
   Attendee me;
-  EXPECT_EQ(me.attend({.rank = 0, .size = 1})->seats(), 1u);
+  EXPECT_EQ(me.attend({.rank = 0, .size = 1})->slots(), 1u);
 }
 
 TEST(TcpRendezvous, NamesTheRankThatNeverComes) {
@@ -195,19 +195,19 @@ TEST(TcpRendezvous, StrangersAreNamedAndStallNobody) {
   std::jthread hosting([&] { host.attend(place(port, 0, 2)); });
   // Each has five seconds to say who it is: one after the other that would be longer than anybody
   // here waits.
-  std::list<Stranger> silent;
+  std::list<Intruder> silent;
   while (silent.size() < 10) silent.emplace_back(port);
-  Stranger browser(port);
+  Intruder browser(port);
   browser.say("GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody with much to say\r\n\r\n");
-  Stranger newer(port);
+  Intruder newer(port);
   Frame future = hello({.where = place(port, 1, 2), .listener_port = 1});
   future.header.version = 2;
   newer.say(future);
-  Stranger greedy(port);
+  Intruder greedy(port);
   Frame huge = hello({.where = place(port, 1, 2), .listener_port = 1});
   huge.payload.resize(5000);
   greedy.say(huge);
-  { const Stranger gone(port); }
+  { const Intruder gone(port); }
 
   Attendee guest;
   guest.attend(place(port, 1, 2));

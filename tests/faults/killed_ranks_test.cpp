@@ -62,12 +62,12 @@ void survive(World& world, Board& board, uint32_t victim, Where where, bool dead
   board.show(Sign::waiting);
   const auto start = steady_clock::now();
   // A killed rank is noticed at once, so the wait may be long; a stopped one only by the deadline.
-  const auto patience = dead ? kAmple : kTimeout;
+  const auto timeout = dead ? kAmple : kTimeout;
   uint32_t named = UINT32_MAX;
   std::string phase;
   try {
     if (where == Where::in_kernel) {
-      for (uint32_t epoch = 2;; ++epoch) site->run(contract_exchange_kernel, epoch, patience);
+      for (uint32_t epoch = 2;; ++epoch) site->run(contract_exchange_kernel, epoch, timeout);
     }
     for (;;) world.barrier("again");
   } catch (const PeerLost& error) {

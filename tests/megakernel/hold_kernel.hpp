@@ -8,7 +8,7 @@ namespace tokenyard::megakernel {
 struct HoldParams {
   const uint32_t* released;  ///< host-visible
   uint32_t* holding;         ///< host-visible: set once it runs
-  Patience patience;
+  WaitContext wait_context;
 };
 DECLARE_KERNEL(hold_kernel, HoldParams);
 

@@ -6,7 +6,7 @@ namespace tokenyard::megakernel {
 
 DEVICE void hold_until_released(const HoldParams& params) {
   if (thread::index() != 0) return;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   Awaited what{.expected = 1};
   store<Order::release, Scope::sys>(params.holding, 1);
   wait_until(deadline, what, [&] {

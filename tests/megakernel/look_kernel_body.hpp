@@ -8,7 +8,7 @@ namespace tokenyard::megakernel {
 DEVICE void look_before_iteration(const LookParams& params) {
   if (thread::index() != 0) return;
   auto& shared = block::shared<WorkerShared>();
-  const Patience idle = idle_patience(params.run);
+  const WaitContext idle = idle_wait_context(params.run);
   const Working working{.params = params.run, .shared = shared, .idle = idle, .began_ns = now_ns()};
   params.cancelled[block::index()] = cancelled(working, params.iteration, block::index() == 0);
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/refused.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "megakernel/counter_graph.hpp"
 #include "megakernel/device_tables.hpp"
 #include "megakernel/hold_kernel_body.hpp"
@@ -208,20 +208,20 @@ TEST_P(RunTrouble, EveryBlockHearsOfACancelThatOneHasHeard) {
   const auto world = alone();
   Accelerator& accelerator = world->accelerator();
   accelerator.prepare(look_kernel.entry);
-  const FailureCell cell(accelerator, world->alarm());
+  const ErrorRecord cell(accelerator, world->abort_flag());
   constexpr uint32_t kBlocks = 3;
   const DeviceMemory answers(accelerator, kBlocks * sizeof(uint32_t), DeviceMemory::Kind::shared);
   const DeviceMemory workspace(accelerator, sizeof(Workspace), DeviceMemory::Kind::device);
   const auto look = [&](uint64_t iteration) {
     LookParams params{.run = {}, .iteration = iteration, .cancelled = answers.as<uint32_t>()};
     params.run.workspace = workspace.as<Workspace>();
-    params.run.patience = cell.patience(world->timeout());
+    params.run.wait_context = cell.wait_context(world->timeout());
     launch(accelerator, look_kernel, {.blocks = kBlocks, .warps = 1}, {}, params);
     await_stream(*world, {}, "a look");
     return std::vector<uint32_t>(params.cancelled, params.cancelled + kBlocks);
   };
   EXPECT_THAT(look(64), Each(0u));
-  world->alarm().cancel();
+  world->abort_flag().cancel();
   EXPECT_THAT(look(65), Each(0u));  // Not at every iteration.
   EXPECT_EQ(look(64)[0], 1u);
   EXPECT_THAT(look(64), Each(1u));
@@ -254,7 +254,7 @@ TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
   counter.step({.name = "one"}, adds(1));
   counter.close();
   Megakernel kernel(*world, counter.graph, {.workers = 2});
-  const FailureCell cell(accelerator, world->alarm());
+  const ErrorRecord cell(accelerator, world->abort_flag());
   auto* const words = static_cast<uint32_t*>(accelerator.allocate_shared(2 * sizeof(uint32_t)));
   const Stream stream = accelerator.make_stream();
   const Capacity capacity = accelerator.capacity();
@@ -263,7 +263,7 @@ TEST_P(RunTrouble, AKernelThatCannotStartBesideAnotherIsNamed) {
           .warps = 1,
           .extra_shared_bytes = capacity.shared_bytes - 1024,
           .cooperative = false},
-         stream, {words, words + 1, cell.patience(std::chrono::seconds(10))});
+         stream, {words, words + 1, cell.wait_context(std::chrono::seconds(10))});
   const tokenyard::Event held = accelerator.record(stream);
   ASSERT_TRUE(accelerator.wait_until(accelerator.now() + std::chrono::seconds(5),
                                      [&] { return accelerator.read_flag(words + 1) == 1; }));

@@ -43,9 +43,9 @@ std::vector<Slot> slots_of(const View& view) {
   return slots;
 }
 
-TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
+TEST(Composition, WhoStalledIsEvictedIfTheJobSaysSo) {
   Promised ranks({1, 1, 0});
-  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
   for (const bool evict : {false, true}) {
     const auto verdict = ranks.compose(evict);
     ASSERT_TRUE(verdict);
@@ -57,7 +57,7 @@ TEST(Composition, WhoStalledIsPutOutIfTheJobSaysSo) {
 // It had begun what it came late for before it promised, and all have that now.
 TEST(Composition, NobodyIsBlamedForWhatIsDone) {
   Promised ranks({1, 1, 2});
-  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.promises[2].progress[0].committed = 1;
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
@@ -71,7 +71,7 @@ TEST(Composition, NobodyIsBlamedForWhatHasJustBegunInAnotherGroup) {
   Promised ranks({1, 1, 0});
   for (const Slot slot : {Slot{0}, Slot{1}})
     ranks.promises[slot].progress.push_back({7, {0, 1}, 0, 1});
-  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 7, .sequence = 1}};
   ranks.promises[1].progress[1].committed = 1;
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
@@ -84,7 +84,7 @@ TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
   Promised ranks({1, 1, 0});
   ranks.promises[0].progress.push_back({7, {0, 1}, 0, 1});
   ranks.promises[1].progress.push_back({7, {0, 1}, 0, 0});
-  ranks.promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 7, .sequence = 1}};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
   EXPECT_THAT(verdict->stalled, ElementsAre(2));
@@ -96,7 +96,7 @@ TEST(Composition, WhoIsWaitedForInAnotherGroupIsBlamedForWhatIsNotDone) {
 struct Overdue : Promised {
   Overdue() : Promised({0, 0, 0, 0}) {
     progress(7, 4, {{0, 5}, {1, 4}});
-    promises[0].accusations = {{.slot = 1, .group = 7, .sequence = 5}};
+    promises[0].timeout_reports = {{.slot = 1, .group = 7, .sequence = 5}};
   }
   void progress(GroupId group, Sequence committed, const std::map<Slot, Sequence>& begun) {
     std::vector<Slot> slots;
@@ -108,8 +108,8 @@ struct Overdue : Promised {
   void commits(Slot slot, Sequence sequence) {
     promises[slot].progress.back().committed = sequence;
   }
-  void accuses(Slot sender, const Accusation& accusation) {
-    promises[sender].accusations.push_back(accusation);
+  void reports_timeout(Slot sender, const TimeoutReport& timeout_report) {
+    promises[sender].timeout_reports.push_back(timeout_report);
   }
   std::vector<Slot> stalled() const { return compose(true)->stalled; }
 };
@@ -143,7 +143,7 @@ TEST(Composition, NobodyElseIsBlamedForWhatAllHaveBegun) {
 // besides is on time.
 TEST(Composition, WhoIsNamedAndHasBegunWaitsForWhoHasNot) {
   Promised ranks({1, 1, 1, 0});
-  ranks.promises[0].accusations = {{.slot = 1, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 0, .sequence = 1}};
   ranks.promises[1].progress.push_back({9, {1, 2}, 0, 1});
   ranks.promises[2].progress.push_back({9, {1, 2}, 0, 0});
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(3));
@@ -169,8 +169,8 @@ TEST(Composition, WhatIsDoneIsNoExcuse) {
 // Rank 2 has just been let go, and is a moment ahead of rank 3.
 TEST(Composition, NobodyIsFollowedWhereOneThatIsLateWaitsForNobody) {
   Overdue ranks;
-  ranks.promises[0].accusations = {{.slot = 1, .group = 11, .sequence = 1},
-                                   {.slot = 2, .group = 11, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 1, .group = 11, .sequence = 1},
+                                       {.slot = 2, .group = 11, .sequence = 1}};
   ranks.progress(11, 0, {{0, 1}, {1, 0}, {2, 0}});
   ranks.progress(9, 0, {{2, 1}, {3, 0}});
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
@@ -181,7 +181,7 @@ TEST(Composition, WhoNamesSomebodyIsJudgedByThat) {
   Overdue ranks;
   ranks.progress(9, 0, {{1, 1}, {2, 0}});
   ranks.progress(10, 0, {{1, 1}, {3, 0}});
-  ranks.accuses(1, {.slot = 2, .group = 9, .sequence = 1});
+  ranks.reports_timeout(1, {.slot = 2, .group = 9, .sequence = 1});
   EXPECT_THAT(ranks.stalled(), ElementsAre(2));
   ranks.promises[2].progress.back().begun = 1;  // too late
   EXPECT_THAT(ranks.stalled(), ElementsAre(2));
@@ -202,7 +202,7 @@ TEST(Composition, WhoeverWaitsInACircleIsBlamedIfItIsLateForWhatIsOverdue) {
   ranks.progress(8, 2, {{0, 2}, {1, 3}});
   ranks.progress(9, 0, {{0, 1}, {2, 0}});
   EXPECT_THAT(ranks.stalled(), ElementsAre(1));
-  ranks.accuses(1, {.slot = 0, .group = 8, .sequence = 3});
+  ranks.reports_timeout(1, {.slot = 0, .group = 8, .sequence = 3});
   EXPECT_THAT(ranks.stalled(), ElementsAre(0, 1));
 }
 
@@ -211,8 +211,8 @@ TEST(Composition, WhoAccusesOthersIsNotExcusedByWhoWaitsForIt) {
   Promised ranks({0, 1, 1});
   ranks.promises[0].progress.push_back({7, {0, 2}, 0, 1});
   ranks.promises[2].progress.push_back({7, {0, 2}, 0, 0});
-  ranks.promises[0].accusations = {{.slot = 2, .group = 7, .sequence = 1}};
-  ranks.promises[2].accusations = {{.slot = 1, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 2, .group = 7, .sequence = 1}};
+  ranks.promises[2].timeout_reports = {{.slot = 1, .group = 0, .sequence = 1}};
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(0, 2));
 }
 
@@ -221,14 +221,14 @@ TEST(Composition, NeighboursOfACircleAreNotBlamed) {
   Promised ranks({1, 1, 0, 1});
   for (const Slot slot : {Slot{0}, Slot{1}, Slot{2}, Slot{3}})
     ranks.promises[slot].progress.push_back({7, {0, 1, 2, 3}, 0, slot == 1 ? 0u : 1u});
-  ranks.promises[0].accusations = {{.slot = 3, .group = 7, .sequence = 1}};
-  ranks.promises[3].accusations = {{.slot = 0, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 3, .group = 7, .sequence = 1}};
+  ranks.promises[3].timeout_reports = {{.slot = 0, .group = 0, .sequence = 1}};
   EXPECT_THAT(ranks.compose(true)->stalled, ElementsAre(1, 2));
 }
 
 TEST(Composition, NobodyIsBlamedForWhatWasGivenUp) {
   Promised ranks({0, 1, 0});
-  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
   EXPECT_THAT(verdict->stalled, IsEmpty());
@@ -236,9 +236,9 @@ TEST(Composition, NobodyIsBlamedForWhatWasGivenUp) {
 
 // Two of three left, and had waited in vain for the third: with them gone there was a quorum to put
 // it out, and nobody to go on. So there was no verdict, and the last rank asked for ever.
-TEST(Composition, TheLastThatStaysIsNotPutOut) {
+TEST(Composition, TheLastThatStaysIsNotEvicted) {
   Promised ranks({1, 1, 0});
-  ranks.promises[1].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[1].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.leaving = {0, 1};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);
@@ -250,7 +250,7 @@ TEST(Composition, TheLastThatStaysIsNotPutOut) {
 // Of two that do not hear each other the higher goes, unless the lower one goes anyway: both went.
 TEST(Composition, WhoStalledTakesNobodyAlong) {
   Promised ranks({1, 1, 0, 1});
-  ranks.promises[0].accusations = {{.slot = 2, .group = 0, .sequence = 1}};
+  ranks.promises[0].timeout_reports = {{.slot = 2, .group = 0, .sequence = 1}};
   ranks.promises[2].suspected = {3};
   const auto verdict = ranks.compose(true);
   ASSERT_TRUE(verdict);

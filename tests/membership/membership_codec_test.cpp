@@ -17,7 +17,7 @@ Verdict verdict() {
           .lost = {2},
           .left = {2},
           .stalled = {3},
-          .mends = true};
+          .recovers = true};
 }
 
 std::vector<Message> one_of_each() {
@@ -26,9 +26,9 @@ std::vector<Message> one_of_each() {
       {7, Heartbeat{.waiting = {{2, 99}},
                     .suspected = {0, 3},
                     .wants_change = true,
-                    .mends = true,
+                    .recovers = true,
                     .drains = true}},
-      {7, Knock{}},
+      {7, JoinRequest{}},
       {7, NotYet{verdict().next}},
       {7, Prepare{ballot}},
       {7, Promise{.ballot = ballot, .progress = verdict().groups, .suspected = {1}}},
@@ -37,14 +37,14 @@ std::vector<Message> one_of_each() {
                   .accepted = verdict(),
                   .progress = {},
                   .suspected = {},
-                  .accusations = {{.slot = 2, .group = 0, .sequence = 42},
-                                  {.slot = 0, .group = 9, .sequence = 2},
-                                  {.slot = 3, .group = 9, .sequence = 2},
-                                  {.slot = 3, .group = 9, .sequence = 3}},
+                  .timeout_reports = {{.slot = 2, .group = 0, .sequence = 42},
+                                      {.slot = 0, .group = 9, .sequence = 2},
+                                      {.slot = 3, .group = 9, .sequence = 2},
+                                      {.slot = 3, .group = 9, .sequence = 3}},
                   .admits = {2, 5},
                   .evicts = {{0, 1}, {3, 9}},
                   .waiting = {{2, 1}, {2, 2}},
-                  .mends = true}},
+                  .recovers = true}},
       {7, Accept{ballot, verdict()}},
       {7, Accepted{ballot}},
       {7, Refused{ballot, {4, 0}}},
@@ -64,12 +64,12 @@ TEST(MembershipCodec, EveryMessageComesBackTheSame) {
     EXPECT_EQ(encode(*back), bytes) << message.body.index();
   }
   EXPECT_EQ(decode_verdict(encode(verdict())), verdict());
-  const auto accusations = [](const Message& message) {
-    return std::get<Promise>(message.body).accusations;
+  const auto timeout_reports = [](const Message& message) {
+    return std::get<Promise>(message.body).timeout_reports;
   };
   const Message promise = one_of_each()[5];
-  EXPECT_EQ(accusations(promise).size(), 4u);
-  EXPECT_EQ(accusations(*decode_message(encode(promise))), accusations(promise));
+  EXPECT_EQ(timeout_reports(promise).size(), 4u);
+  EXPECT_EQ(timeout_reports(*decode_message(encode(promise))), timeout_reports(promise));
   const WitnessRegister memory{7, {{3, 1}, Ballot{2, 0}, verdict()}};
   EXPECT_EQ(decode_witness(encode(memory)), memory);
 }
@@ -135,8 +135,8 @@ TEST(MembershipCodec, RefusesWhatCannotBe) {
 }
 
 TEST(MembershipCodec, RefusesAccusationsThatCannotBe) {
-  const auto refused = [](const std::vector<Accusation>& accusations) {
-    return !decode_message(encode(Message{7, Promise{.accusations = accusations}}));
+  const auto refused = [](const std::vector<TimeoutReport>& timeout_reports) {
+    return !decode_message(encode(Message{7, Promise{.timeout_reports = timeout_reports}}));
   };
   EXPECT_FALSE(refused({{1, 7, 5}, {2, 7, 5}, {0, 7, 6}, {0, 8, 1}}));
   EXPECT_TRUE(refused({{2, 7, 5}, {1, 7, 5}}));
@@ -149,7 +149,7 @@ TEST(MembershipCodec, RefusesAccusationsThatCannotBe) {
 
 // What no encoder can be brought to say.
 TEST(MembershipCodec, RefusesAnOverdueOperationOfNobodyAndFalseCounts) {
-  const Bytes bytes = encode(Message{7, Promise{.accusations = {{1, 7, 5}}}});
+  const Bytes bytes = encode(Message{7, Promise{.timeout_reports = {{1, 7, 5}}}});
   ASSERT_TRUE(decode_message(bytes));
   // Kind, epoch, ballot, nothing accepted, no progress, nobody suspected.
   const long operations = 1 + 8 + 12 + 1 + 4 + 4, slots = operations + 4 + 8 + 8;
@@ -180,7 +180,7 @@ TEST(MembershipCodec, WhoNamesAllTheOthersInEachGroupIsHeard) {
   for (const Slot slot : all) promise.waiting.push_back({slot, slot + 1});
   for (GroupId group = 0; group < 80; ++group) {
     promise.progress.push_back({group, all, 1, 2});
-    for (const Slot slot : all) promise.accusations.push_back({slot, group, 2});
+    for (const Slot slot : all) promise.timeout_reports.push_back({slot, group, 2});
   }
   promise.accepted = {.next = {.epoch = 8, .slots = kSlotsMax, .members = promise.waiting},
                       .groups = promise.progress,
@@ -189,7 +189,7 @@ TEST(MembershipCodec, WhoNamesAllTheOthersInEachGroupIsHeard) {
                       .stalled = all};
   const std::optional<Message> back = decode_message(encode(Message{7, promise}));
   ASSERT_TRUE(back);
-  EXPECT_EQ(std::get<Promise>(back->body).accusations, promise.accusations);
+  EXPECT_EQ(std::get<Promise>(back->body).timeout_reports, promise.timeout_reports);
 }
 
 TEST(MembershipCodec, TooMuchToSayIsTold) {

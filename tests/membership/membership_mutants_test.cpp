@@ -99,8 +99,8 @@ struct Name {
         return "stalls_blamed_on_all";
       case membership::Mutant::admitted_unasked:
         return "admitted_unasked";
-      case membership::Mutant::mended_by_some:
-        return "mended_by_some";
+      case membership::Mutant::recovered_by_some:
+        return "recovered_by_some";
       case membership::Mutant::leaders_never_replaced:
         return "leaders_never_replaced";
       case membership::Mutant::quorum_is_enough:

@@ -25,7 +25,7 @@ struct Story {
     const uint64_t before = job.commits.commits();
     EXPECT_TRUE(job.run_until_it([&] { return job.commits.commits() > before + 20; }, seconds(5)));
     for (Process* process : job.survivors())
-      EXPECT_EQ(process->machine.view(), job.newest()) << "slot " << process->self.slot;
+      EXPECT_EQ(process->runtime.view(), job.newest()) << "slot " << process->self.slot;
   }
 
   simulation::Trace trace;
@@ -78,7 +78,7 @@ TEST(Membership, WhoWakesTooLateIsFencedAndMayComeBackAsANewcomer) {
   EXPECT_THAT(story.members(), ElementsAre(0, 2));
   story.job.wake(sleeper);
   story.job.run(milliseconds(100));
-  EXPECT_TRUE(sleeper.machine.is_fenced());
+  EXPECT_TRUE(sleeper.runtime.is_fenced());
   EXPECT_EQ(story.epoch(), 2u) << "its return disturbed the others";
   story.job.admit(story.job.at(2), 1);
   story.job.spawn(1, story.job.at(0));
@@ -118,13 +118,13 @@ TEST(Membership, AMinorityWaitsAndIsFencedWhenTheCutHeals) {
   }
   job.run(seconds(3));
   EXPECT_THAT(story.members(), ElementsAre(1, 2, 4));
-  EXPECT_EQ(job.at(0).machine.view().epoch, 1u);
-  EXPECT_FALSE(job.at(0).machine.is_fenced());
+  EXPECT_EQ(job.at(0).runtime.view().epoch, 1u);
+  EXPECT_FALSE(job.at(0).runtime.is_fenced());
   EXPECT_TRUE(job.at(0).engine->misses_quorum());
   job.network.heal_all();
   job.run(milliseconds(200));
-  EXPECT_TRUE(job.at(0).machine.is_fenced());
-  EXPECT_TRUE(job.at(3).machine.is_fenced());
+  EXPECT_TRUE(job.at(0).runtime.is_fenced());
+  EXPECT_TRUE(job.at(3).runtime.is_fenced());
   story.expect_work_goes_on();
 }
 
@@ -223,7 +223,7 @@ TEST(Membership, AStallAbortsAndPutsNobodyOut) {
   story.expect_work_goes_on();
 }
 
-TEST(Membership, AStalledRankIsPutOutIfTheJobSaysSo) {
+TEST(Membership, AStalledRankIsEvictedIfTheJobSaysSo) {
   for (const bool knows_only_neighbours : {false, true}) {
     JobOptions options{.ranks = 4};
     options.deadline = milliseconds(500);
@@ -233,7 +233,7 @@ TEST(Membership, AStalledRankIsPutOutIfTheJobSaysSo) {
     story.job.get_stuck(story.job.at(2), seconds(5));
     story.job.run(milliseconds(600));
     EXPECT_THAT(story.members(), ElementsAre(0, 1, 3));
-    EXPECT_TRUE(story.job.at(2).machine.is_fenced());
+    EXPECT_TRUE(story.job.at(2).runtime.is_fenced());
     story.expect_work_goes_on();
   }
 }
@@ -245,7 +245,7 @@ TEST(Membership, WhoLeavesIsMissedByNobody) {
   EXPECT_THAT(story.members(), ElementsAre(1, 2));
   EXPECT_THAT(story.job.agreement.verdicts().at(2).left, ElementsAre(0));
   EXPECT_TRUE(story.job.at(0).over());
-  EXPECT_FALSE(story.job.at(0).machine.is_fenced());
+  EXPECT_FALSE(story.job.at(0).runtime.is_fenced());
   story.expect_work_goes_on();
 }
 
@@ -311,7 +311,7 @@ TEST(Membership, NobodyGetsInUnasked) {
   Process& newcomer = story.job.spawn(3, story.job.at(0));
   story.job.run(seconds(2));
   EXPECT_EQ(story.epoch(), 1u);
-  EXPECT_THAT(story.job.at(1).machine.waiting(), ElementsAre(newcomer.self));
+  EXPECT_THAT(story.job.at(1).runtime.waiting(), ElementsAre(newcomer.self));
   story.job.admit(story.job.at(1), 3);
   story.job.run(milliseconds(100));
   EXPECT_THAT(story.members(), ElementsAre(0, 1, 2, 3));
@@ -323,20 +323,20 @@ TEST(Membership, ANewcomerThatDiesWaitingIsForgotten) {
   Story story({.ranks = 3, .slots_max = 4});
   story.job.kill(story.job.spawn(3, story.job.at(0)));
   story.job.run(seconds(2));
-  EXPECT_TRUE(story.job.at(1).machine.waiting().empty());
+  EXPECT_TRUE(story.job.at(1).runtime.waiting().empty());
   story.job.admit(story.job.at(1), 3);
   story.job.run(seconds(1));
   EXPECT_EQ(story.epoch(), 1u);
 }
 
-TEST(Membership, AReplacementPutsOutTheProcessInItsSlot) {
+TEST(Membership, AReplacementEvictsTheProcessInItsSlot) {
   Story story({.ranks = 3});
   Process& old = story.job.at(2);
   story.job.spawn(2, story.job.at(0));
   story.job.run(milliseconds(100));
   story.job.admit(story.job.at(0), 2);
   story.job.run(milliseconds(100));
-  EXPECT_TRUE(old.machine.is_fenced());
+  EXPECT_TRUE(old.runtime.is_fenced());
   EXPECT_TRUE(story.job.newest().contains(story.job.at(2).self));
   story.expect_work_goes_on();
 }
@@ -356,13 +356,13 @@ bool dies_while_recovering(uint32_t ranks, Slot victim, uint32_t steps, bool not
     const std::vector<Process*> survivors = job.survivors();
     if (job.newest().epoch == 2 && survivors.size() == ranks - 1 &&
         std::all_of(survivors.begin(), survivors.end(),
-                    [](const Process* process) { return process->machine.view().epoch == 2; }))
+                    [](const Process* process) { return process->runtime.view().epoch == 2; }))
       return false;
   }
   job.kill(job.at(victim), noticed);
   job.run(seconds(3));
   Process& survivor = *job.survivors().front();
-  if (ranks == 3 && survivor.machine.view().epoch == 1) {
+  if (ranks == 3 && survivor.runtime.view().epoch == 1) {
     // The two that died were a quorum, and may have decided.
     EXPECT_TRUE(survivor.engine->misses_quorum()) << "after " << steps << " steps";
     return true;

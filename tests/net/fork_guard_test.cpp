@@ -29,7 +29,7 @@ constexpr unsigned kLifeOfAForkS = 60;
 pid_t fork_that_lives() {
   const pid_t child = fork();
   if (child != 0) return child;
-  alarm(kLifeOfAForkS);
+  abort_flag(kLifeOfAForkS);
   for (;;) ::pause();
 }
 
@@ -51,7 +51,7 @@ struct Pair {
   }
 };
 
-TEST(KeptFromForks, WhatIsClosedEndsThoughAForkLives) {
+TEST(ForkGuard, WhatIsClosedEndsThoughAForkLives) {
   Pair pair;
   const pid_t child = fork_that_lives();
   pair.accepted.close();
@@ -66,7 +66,7 @@ TEST(KeptFromForks, WhatIsClosedEndsThoughAForkLives) {
   EXPECT_TRUE(over);
 }
 
-TEST(KeptFromForks, DescriptorsStayAndLeadNowhere) {
+TEST(ForkGuard, DescriptorsStayAndLeadNowhere) {
   const Pair pair;
   const int descriptor = pair.dialled.native();
   EXPECT_EQ(status_of_child([&] {
@@ -79,7 +79,7 @@ TEST(KeptFromForks, DescriptorsStayAndLeadNowhere) {
 }
 
 // Descriptors are used again, and what a program opens is its own and its children's.
-TEST(KeptFromForks, WhatHasASocketsOldDescriptorIsNotTouched) {
+TEST(ForkGuard, WhatHasASocketsOldDescriptorIsNotTouched) {
   auto pair = std::make_unique<Pair>();
   const int before = pair->dialled.native();
   pair.reset();
@@ -95,7 +95,7 @@ TEST(KeptFromForks, WhatHasASocketsOldDescriptorIsNotTouched) {
 }
 
 // A fork between a socket's making and its being noted would keep it.
-TEST(KeptFromForks, NoForkComesWhileASocketIsMade) {
+TEST(ForkGuard, NoForkComesWhileASocketIsMade) {
   const auto sockets_of_this_process = [] {
     size_t sockets = 0;
     struct stat about {};

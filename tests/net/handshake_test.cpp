@@ -98,7 +98,7 @@ TEST(Handshake, WhoDoesNotBelongIsToldApart) {
 
 TEST(Handshake, AnotherVersionIsToldSo) {
   for (const int version : {kControlVersion - 1, kControlVersion + 1}) {
-    const std::string told =
+    const std::string published =
         fmt::format("speaks version {} of the protocol, not {}", version, kControlVersion);
     Handshake acceptor(Handshake::Side::acceptor, kKey, kAcceptor);
     Handshake dialler(Handshake::Side::dialler, kKey, kDialler);
@@ -106,7 +106,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
     prefix.resize(Handshake::kPrefixBytes);
     prefix[4] = static_cast<std::byte>(version);
     EXPECT_THAT([&] { acceptor.receive(prefix); },
-                testing::ThrowsMessage<ProtocolError>(testing::StrEq(told)));
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq(published)));
     // Its own answer, from which a dialler of that version reads ours. Ours reads theirs.
     Bytes answer = acceptor.take_output();
     ASSERT_EQ(answer.size(), Handshake::kPrefixBytes);
@@ -114,7 +114,7 @@ TEST(Handshake, AnotherVersionIsToldSo) {
     ASSERT_EQ(dialler.wanted(), answer.size());
     answer[4] = static_cast<std::byte>(version);
     EXPECT_THAT([&] { dialler.receive(answer); },
-                testing::ThrowsMessage<ProtocolError>(testing::StrEq(told)));
+                testing::ThrowsMessage<ProtocolError>(testing::StrEq(published)));
   }
 }
 

@@ -67,7 +67,7 @@ TEST_F(ListenerTest, EndsWhenItIsClosed) {
 }
 
 TEST(PolledListener, HandsOverWhoHasSaidItsFirstWords) {
-  Sleeper poller;
+  Poller poller;
   PolledListener listener({.address = "127.0.0.1", .first_bytes = 4}, poller);
   const FileDescriptor fast = connect_to(listener.address(), listener.port());
   const FileDescriptor slow = connect_to(listener.address(), listener.port());

@@ -68,7 +68,7 @@ def test_one_bad_id_is_missing_and_nothing_else(hooks: bool) -> None:
         for error in heard:
             assert error.argument == "topk_idx"
             assert error.expected == "experts 0 to 6, or -1"
-            assert error.seen == "expert 7 in token 3, pick 1, of dispatch 1"
+            assert error.seen == "expert 7 in token 3, choice 1, of dispatch 1"
         share = ((topk_idx >= 0) & (topk_idx < EXPERTS)).sum(1, keepdims=True) / 2
         assert (home.x == (x.astype(np.float32) * share).astype(BF16)).all()
         assert not home.lost.any()

@@ -12,7 +12,7 @@ import tokenyard
 from tokenyard.errors import TaskTimeout
 from tokenyard.megakernel import Graph, Megakernel, TensorMemory
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 NOTHING = dict(parts=None, residual=None, y=None, part_count=0, stride=0, count=0)
 
 
@@ -104,7 +104,7 @@ def test_a_server_feeds_while_it_waits():
         kernel = Megakernel(world, graph, workers=1)
         kernel.start()
         if world.rank == 1:
-            assert fed_meanwhile.wait(PATIENCE_S)
+            assert fed_meanwhile.wait(TIMEOUT_S)
             kernel.feed(2)
             kernel.wait(2)
             return kernel.stop()
@@ -117,12 +117,12 @@ def test_a_server_feeds_while_it_waits():
         assert waiting.is_alive()
         kernel.feed()
         fed_meanwhile.set()
-        waiting.join(PATIENCE_S)
+        waiting.join(TIMEOUT_S)
         assert ends[0] >= 1
         assert kernel.wait(2) == 2
         return kernel.stop()
 
-    assert tokenyard.launch(run, ranks=2, timeout=PATIENCE_S) == [2, 2]
+    assert tokenyard.launch(run, ranks=2, timeout=TIMEOUT_S) == [2, 2]
 
 
 def is_refused(call, why):

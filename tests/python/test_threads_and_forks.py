@@ -21,7 +21,7 @@ from test_collectives import connect
 import tokenyard
 from tokenyard.megakernel import Graph, Megakernel, TensorMemory
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 FORKS_LIFE_S = 600
 
 
@@ -70,7 +70,7 @@ def test_a_second_thread_is_told_that_another_is_in_a_call() -> None:
         of_graphs = calls_of_graphs(world)
         world.barrier()
         if world.rank == 1:
-            assert told.wait(PATIENCE_S)
+            assert told.wait(TIMEOUT_S)
             dispatch(first)
             return []
         other = threading.Thread(target=dispatch, args=(first,))
@@ -80,11 +80,11 @@ def test_a_second_thread_is_told_that_another_is_in_a_call() -> None:
         calls = [lambda: dispatch(second), lambda: world.barrier("beside it"), lambda: make(world)]
         refused = [refusal_of(call) for call in calls + of_graphs]
         told.set()
-        other.join(PATIENCE_S)
+        other.join(TIMEOUT_S)
         assert not other.is_alive()
         return refused
 
-    sentences = tokenyard.launch(layer, ranks=2, timeout=PATIENCE_S)[0]
+    sentences = tokenyard.launch(layer, ranks=2, timeout=TIMEOUT_S)[0]
     assert len(sentences) == 3 + 13
     for sentence in sentences:
         assert "another thread" in sentence
@@ -100,7 +100,7 @@ def refusal_of(call: Callable[[], object]) -> str:
 
 def ends_of(child: int) -> int | None:
     """Its exit status; None if it had to be killed."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -134,7 +134,7 @@ def fork_in_the_middle(world: tokenyard.World) -> tuple[int | None, float]:
 
 
 def test_a_fork_leaves_a_world_alone() -> None:
-    results = tokenyard.launch(fork_in_the_middle, ranks=2, processes=True, timeout=PATIENCE_S)
+    results = tokenyard.launch(fork_in_the_middle, ranks=2, processes=True, timeout=TIMEOUT_S)
     assert [status for status, _ in results] == [7, 7]
 
 

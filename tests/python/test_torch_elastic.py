@@ -156,7 +156,7 @@ def compute_alone(say: Any, rank: int, folder: Path) -> list[int]:
         return without_rank_1(rank)
 
 
-def test_a_joiner_computes_alone_and_a_rank_is_put_out(tmp_path: Path) -> None:
+def test_a_joiner_computes_alone_and_a_rank_is_evicted(tmp_path: Path) -> None:
     with ranks_of(go_on_computing, 3, tmp_path) as ranks:
         for rank in ranks:
             rank.hears("operating")

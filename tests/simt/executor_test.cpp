@@ -48,7 +48,7 @@ class Shuffled final : public simt::Schedule {
 struct RingParams {
   uint32_t rank, ranks, rounds;
   uint32_t* const* words;  ///< [ranks] each rank's word
-  Patience patience;
+  WaitContext wait_context;
   uint64_t* waited_ns;  ///< [1]
 };
 struct RingShared {
@@ -58,7 +58,7 @@ struct RingShared {
 /// A number goes round the ranks; all of a block sees it before it goes on.
 void ring_body(const RingParams& params) {
   auto& shared = block::shared<RingShared>();
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   const uint64_t start = now_ns();
   for (uint32_t round = 0; round < params.rounds; ++round) {
     const uint32_t expected = round * params.ranks + params.rank;
@@ -141,10 +141,10 @@ struct Ring {
                       .ranks = kRanks,
                       .rounds = rounds,
                       .words = table,
-                      .patience = {.timeout_ns = 1'000'000'000,
-                                   .failed = &failed[rank],
-                                   .alarm = &alarm,
-                                   .report = &reports[rank]},
+                      .wait_context = {.timeout_ns = 1'000'000'000,
+                                       .failed = &failed[rank],
+                                       .abort_flag = &abort_flag,
+                                       .report = &reports[rank]},
                       .waited_ns = &waited_ns[rank]};
     const auto grid =
         executor.launch(rank, ring_kernel.entry, {.blocks = 1, .threads = 64}, &params);
@@ -165,7 +165,7 @@ struct Ring {
   uint32_t failed[kRanks] = {};
   WaitReport reports[kRanks] = {};
   uint64_t waited_ns[kRanks] = {};
-  Alarm alarm = kNoAlarm;
+  AbortWord abort_flag = kNoAbort;
   uint32_t ended = 0, stopped = 0;
 };
 

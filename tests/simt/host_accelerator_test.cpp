@@ -9,7 +9,7 @@
 
 #include "device/device.hpp"
 #include "device/device_array.hpp"
-#include "device/patience_cell.hpp"
+#include "device/wait_context_cell.hpp"
 #include "simt/sanitizers.hpp"
 #include "tokenyard/error.hpp"
 
@@ -20,13 +20,13 @@ namespace {
 struct CrowdParams {
   uint32_t* here;    ///< [1] threads that have come
   uint32_t* passed;  ///< [1] threads that saw all the others
-  Patience patience;
+  WaitContext wait_context;
 };
 
 /// Every thread of the grid waits for every other: all must be alive at once.
 void crowd_body(const CrowdParams& params) {
   const uint32_t all = grid::blocks() * block::threads();
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   add<Order::release, Scope::gpu>(params.here, 1u);
   Awaited what{.expected = all};
   const bool complete = wait_until(deadline, what, [&] {
@@ -40,11 +40,11 @@ void crowd_body(const CrowdParams& params) {
 struct PingPongParams {
   uint32_t rank, turns;
   PeerArray<uint32_t> words;
-  Patience patience;
+  WaitContext wait_context;
 };
 void ping_pong_body(const PingPongParams& params) {
   if (thread::index() != 0) return;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   for (uint32_t turn = 1; turn <= params.turns; ++turn) {
     if (params.rank == 0) store<Order::release, Scope::sys>(params.words.of(1), turn);
     Awaited what{.phase = turn, .rank = 1 - params.rank, .expected = turn};
@@ -63,10 +63,10 @@ DEFINE_HOST_KERNEL(ping_pong_kernel, ping_pong_body, PingPongParams, NoShared, 3
 /// How many threads saw all the others.
 uint32_t run_crowd(Accelerator& accelerator, uint32_t blocks, uint32_t warps) {
   DeviceArray<uint32_t> here(accelerator, 1), passed(accelerator, 1);
-  PatienceCell patience(accelerator, std::chrono::seconds(100));
+  WaitContextCell wait_context(accelerator, std::chrono::seconds(100));
   launch(accelerator, crowd_kernel, {.blocks = blocks, .warps = warps}, {},
-         {.here = here.data(), .passed = passed.data(), .patience = patience.patience});
-  EXPECT_EQ(patience.failure(), Failure::none);
+         {.here = here.data(), .passed = passed.data(), .wait_context = wait_context.wait_context});
+  EXPECT_EQ(wait_context.failure(), Failure::none);
   return passed.read()[0];
 }
 
@@ -99,13 +99,13 @@ TEST(HostAccelerator, LetsRanksOnOtherThreadsAnswer) {
   std::vector<uint32_t*> table{words.data(), words.data() + 32};
   const auto play = [&](uint32_t rank) {
     simt::HostAccelerator accelerator([] {});
-    PatienceCell patience(accelerator, std::chrono::seconds(100));
+    WaitContextCell wait_context(accelerator, std::chrono::seconds(100));
     launch(accelerator, ping_pong_kernel, {}, {},
            {.rank = rank,
             .turns = kTurns,
             .words = {.table = table.data(), .self = rank},
-            .patience = patience.patience});
-    EXPECT_EQ(patience.failure(), Failure::none) << "rank " << rank;
+            .wait_context = wait_context.wait_context});
+    EXPECT_EQ(wait_context.failure(), Failure::none) << "rank " << rank;
   };
   std::thread other([&] { play(1); });
   play(0);
@@ -124,13 +124,13 @@ TEST(HostAccelerator, TheInterruptEndsAKernelThatWaits) {
   });
   DeviceArray<uint32_t> words(accelerator, 64);
   std::vector<uint32_t*> table{words.data(), words.data() + 32};
-  PatienceCell patience(accelerator, std::chrono::seconds(600));
+  WaitContextCell wait_context(accelerator, std::chrono::seconds(600));
   const auto wait_for_nobody = [&] {
     launch(accelerator, ping_pong_kernel, {}, {},
            {.rank = 0,
             .turns = 1,
             .words = {.table = table.data(), .self = 0},
-            .patience = patience.patience});
+            .wait_context = wait_context.wait_context});
   };
   EXPECT_THROW(wait_for_nobody(), Interrupted);
   EXPECT_THROW(

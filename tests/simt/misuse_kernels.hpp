@@ -9,7 +9,7 @@ enum class MisuseBarrier : uint8_t { one = 1, sixteen = 16 };
 
 struct MisuseParams {
   uint32_t* memory = nullptr;  ///< [64], zero
-  Patience patience;
+  WaitContext wait_context;
 };
 
 DEVICE void different_words_body(const MisuseParams&) {
@@ -107,7 +107,7 @@ DEVICE void stuck_block_body(const MisuseParams& params) {
     return;
   }
   Awaited what{.phase = 2, .rank = 0, .expected = 1};
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   wait_until(deadline, what, [&] {
     what.seen = load<Order::acquire, Scope::gpu>(params.memory);
     return what.seen == what.expected;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/device_array.hpp"
-#include "device/patience_cell.hpp"
+#include "device/wait_context_cell.hpp"
 #include "simt/host_accelerator.hpp"
 #include "simt/misuse.hpp"
 #include "simt/misuse_kernels.hpp"
@@ -27,7 +27,7 @@ class Misuse : public ::testing::Test {
                        uint32_t blocks = 1) {
     try {
       launch(accelerator, kernel, {.blocks = blocks, .warps = warps}, {},
-             {.memory = memory.data(), .patience = patience.patience});
+             {.memory = memory.data(), .wait_context = wait_context.wait_context});
     } catch (const Exception& error) {
       return error.what();
     }
@@ -36,7 +36,7 @@ class Misuse : public ::testing::Test {
 
   simt::HostAccelerator accelerator{[] {}};
   DeviceArray<uint32_t> memory{accelerator, 64};
-  PatienceCell patience{accelerator, std::chrono::milliseconds(20)};
+  WaitContextCell wait_context{accelerator, std::chrono::milliseconds(20)};
 };
 
 TEST_F(Misuse, LanesThatMeetAtDifferentWords) {
@@ -124,8 +124,8 @@ TEST_F(Misuse, ADeadlockTellsWhatEachThreadAwaits) {
                         "64 threads arrived at misuse_kernels.hpp:"));
   // Block 0 had a deadline, gave up and is gone; its report names what it missed.
   EXPECT_THAT(report, ::testing::Not(HasSubstr("block 0")));
-  EXPECT_EQ(patience.report().phase, 2u);
-  EXPECT_EQ(patience.report().seen, 0u);
+  EXPECT_EQ(wait_context.report().phase, 2u);
+  EXPECT_EQ(wait_context.report().seen, 0u);
 }
 
 TEST_F(Misuse, AStackThatOverflowsIsAnError) {

@@ -46,7 +46,7 @@ struct WaitParams {
   uint32_t* word;
   uint32_t* noise;  ///< changes all the time
   uint32_t* looks;  ///< [32] of each waiting thread
-  Patience patience;
+  WaitContext wait_context;
 };
 
 /// The second warp waits for a word, while the first writes another and meets.
@@ -60,7 +60,7 @@ void wait_body(const WaitParams& params) {
     return;
   }
   Awaited what{};
-  wait_until(params.patience.start(), what, [&] {
+  wait_until(params.wait_context.start(), what, [&] {
     ++params.looks[warp::lane()];
     return load<Order::acquire, Scope::gpu>(params.word) == 1;
   });
@@ -70,7 +70,7 @@ void wait_body(const WaitParams& params) {
 void other_waits_body(const WaitParams& params) {
   const uint64_t begun_ns = now_ns();
   Awaited what{};
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   wait_until(deadline, what, [&] { return now_ns() - begun_ns > 1'000'000; });
   wait_until(deadline, what,
              [&] { return exchange<Order::acq_rel, Scope::gpu>(params.word, 1u) == 0; });
@@ -92,10 +92,10 @@ class Watching : public ::testing::Test {
                             .word = &word_,
                             .noise = noise_.data(),
                             .looks = looks_.data(),
-                            .patience = {.timeout_ns = 60'000'000'000,
-                                         .failed = &failed_,
-                                         .alarm = &alarm_,
-                                         .report = &report_}};
+                            .wait_context = {.timeout_ns = 60'000'000'000,
+                                             .failed = &failed_,
+                                             .abort_flag = &abort_flag_,
+                                             .report = &report_}};
     tokenyard::launch(accelerator_, kernel, {.blocks = 1, .warps = 2}, {}, params);
     EXPECT_EQ(failed_, 0u);
   }
@@ -103,7 +103,7 @@ class Watching : public ::testing::Test {
   HostAccelerator accelerator_{[] {}};
   std::vector<uint32_t> noise_ = std::vector<uint32_t>(32), looks_ = std::vector<uint32_t>(32);
   uint32_t word_ = 0, failed_ = 0;
-  Alarm alarm_ = 0;
+  AbortWord abort_flag_ = 0;
   WaitReport report_{};
 };
 

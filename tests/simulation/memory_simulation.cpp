@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 #include "simulation/put_signal_kernel.hpp"
 #include "simulation/suite.hpp"
@@ -51,7 +51,7 @@ void exchange(World& world, const Case& one) {
   accelerator.write_flag(reinterpret_cast<uint32_t*>(world.arena().base() + flag), 0);
   auto* const out =
       static_cast<uint64_t*>(accelerator.allocate(kPutSignalWordsMax * sizeof(uint64_t)));
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   world.barrier("flags are cleared");
 
   const uint32_t source = (world.rank() + world.size() - 1) % world.size();
@@ -64,7 +64,7 @@ void exchange(World& world, const Case& one) {
                                .data = block.offset(),
                                .flag = flag,
                                .out = out,
-                               .patience = failure.patience(world.timeout())};
+                               .wait_context = failure.wait_context(world.timeout())};
   launch(accelerator, put_signal_kernel, {.blocks = 1, .warps = one.warps}, Stream{}, params);
   const Event end = accelerator.record(Stream{});
   accelerator.wait_until(accelerator.now() + 2 * world.timeout(),

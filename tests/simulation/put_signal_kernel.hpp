@@ -35,7 +35,7 @@ struct PutSignalParams {
   PeerArray<std::byte> arenas;  ///< at `data` of each: the message; at `flag`: its epoch
   uint64_t data, flag;
   uint64_t* out;  ///< [words]
-  Patience patience;
+  WaitContext wait_context;
 };
 
 struct PutSignalShared {
@@ -135,7 +135,7 @@ DEVICE void take_by_loads(const PutSignalParams& params) {
 DEVICE void put_signal(const PutSignalParams& params) {
   auto& shared = block::shared<PutSignalShared>();
   const PutSignal how = params.how;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   if (thread::index() == 0) {
     shared.completion.init(1);
     fence_async();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "device/device.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 
 // Fibers of a rank that stops are abandoned in the middle: what they own is never freed.
 extern "C" const char* __asan_default_options() {
@@ -19,14 +19,14 @@ namespace simulated_world_test {
 struct CountParams {
   uint32_t* count;
   const uint32_t* wanted;  ///< null: nothing is awaited
-  Patience patience;
+  WaitContext wait_context;
 };
 
 /// Every thread adds one; then, if something is awaited, one thread awaits it.
 void count_and_wait(const CountParams& params) {
   add<Order::relaxed, Scope::gpu>(params.count, 1);
   if (params.wanted == nullptr || thread::index() != 0) return;
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   Awaited what{.phase = 0, .rank = 1, .expected = 1, .seen = 0};
   wait_until(deadline, what, [&] { return load<Order::acquire, Scope::sys>(params.wanted) == 1; });
 }
@@ -50,9 +50,9 @@ simulated::Result run(uint64_t seed, Trace& trace, const simulated::Options& opt
 /// Adds up over two streams; what the host reads afterwards is all there.
 void count_twice(World& world) {
   Accelerator& accelerator = world.accelerator();
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   auto* const count = static_cast<uint32_t*>(accelerator.allocate(sizeof(uint32_t)));
-  const CountParams params{count, nullptr, failure.patience(world.timeout())};
+  const CountParams params{count, nullptr, failure.wait_context(world.timeout())};
   const Stream other = accelerator.make_stream();
   launch(accelerator, count_kernel, {.blocks = 2, .warps = 2}, Stream{}, params);
   accelerator.wait(other, accelerator.record(Stream{}));
@@ -68,10 +68,10 @@ void count_twice(World& world) {
 /// Awaits a word that nobody writes.
 void wait_in_vain(World& world) {
   Accelerator& accelerator = world.accelerator();
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   auto* const words = static_cast<uint32_t*>(accelerator.allocate(64));
   launch(accelerator, count_kernel, {.blocks = 1, .warps = 1}, Stream{},
-         {words, words + 4, failure.patience(world.timeout())});
+         {words, words + 4, failure.wait_context(world.timeout())});
   const Event end = accelerator.record(Stream{});
   accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
                          [&] { return accelerator.done(end); });

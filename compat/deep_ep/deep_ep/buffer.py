@@ -13,8 +13,8 @@ from tokenyard.errors import invalid
 
 from .config import Config
 from .handles import DispatchHandle, LowLatencyHandle, check_handle
-from .meeting import meet, timeout_of
 from .refusal import refuse, unsupported
+from .rendezvous import join_rendezvous, timeout_of
 from .room import advised
 from .routing import layout_of
 from .runtime import Runtime
@@ -96,7 +96,7 @@ class Buffer:
             seconds = timeout_of(timeout)
             room += RECEIVED_BYTES if num_nvl_bytes else 0
             size = room + num_rdma_bytes + CONTROL_BYTES
-            self._world = meet(group, device, size, seconds)
+            self._world = join_rendezvous(group, device, size, seconds)
         self.runtime = Runtime(self._world)
         self.rank, self.group_size = self._world.rank, self._world.size
         self._stream = CommunicationStream(self._world.device_index)
@@ -323,7 +323,7 @@ class Buffer:
                 called: to meet is a dispatch of its own.
         """
         if self.enable_shrink:
-            self._serving.meet()
+            self._serving.join_rendezvous()
 
     def low_latency_dispatch(
         self,

@@ -15,8 +15,8 @@ from .elastic_exchanges import ElasticExchanges
 from .elastic_handle import EPHandle
 from .elastic_sizes import buffer_bytes
 from .handles import check_handle
-from .meeting import meet
 from .refusal import unsupported
+from .rendezvous import join_rendezvous
 from .room import advised
 from .streams import CommunicationStream, Moment
 from .throughput import SMS_MAX, Bias, Rows
@@ -89,7 +89,9 @@ class ElasticBuffer:
         if isinstance(group, tokenyard.World):
             self._world = group
         else:
-            self._world = meet(group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs)
+            self._world = join_rendezvous(
+                group, device, num_bytes + CONTROL_BYTES, num_gpu_timeout_secs
+            )
         self.rank_idx, self.num_ranks = self._world.rank, self._world.size
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
@@ -100,15 +102,15 @@ class ElasticBuffer:
             f"num_bytes, here {num_bytes}, bounds the rows that calls bring, which their tensors"
             " keep until they die, and handles, too, of rows by expert"
         )
-        self._meeting: tokenyard.ExpertParallel | None = None
+        self._barrier_exchange: tokenyard.ExpertParallel | None = None
 
     def destroy(self) -> None:
         """Gives everything back. Collective. No call may follow."""
         if not self.explicitly_destroy:
             raise invalid("explicitly_destroy", "True of a buffer that is destroyed", "False")
         self._exchanges.close()
-        if self._meeting is not None:
-            self._meeting.close()
+        if self._barrier_exchange is not None:
+            self._barrier_exchange.close()
         if self._owns_world:
             self._world.close()
 
@@ -176,15 +178,15 @@ class ElasticBuffer:
 
     def _meet_on_device(self) -> None:
         """A dispatch of no tokens: it ends when all ranks have come to it."""
-        if self._meeting is None:
-            self._meeting = tokenyard.ExpertParallel(
+        if self._barrier_exchange is None:
+            self._barrier_exchange = tokenyard.ExpertParallel(
                 self._world, experts=self.num_ranks, hidden=8, topk=1, tokens_max=1, sms=1
             )
         index = self._world.device_index
         device = torch.device("cpu") if index is None else torch.device("cuda", index)
         none = torch.empty(0, 8, dtype=torch.bfloat16, device=device)
         ids = torch.empty(0, 1, dtype=torch.int64, device=device)
-        self._meeting.dispatch(none, ids, ids.to(torch.float32), received_tokens_max=1)
+        self._barrier_exchange.dispatch(none, ids, ids.to(torch.float32), received_tokens_max=1)
 
     def dispatch(
         self,

@@ -131,7 +131,7 @@ class Serving:
         handle.buffer = handle.exchange.combine_buffer(handle.received)
         return handle.buffer
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """A call without tokens of every shape so far: whoever does not come to it is masked."""
         for exchange in self._exchanges.values():
             none = torch.empty(0, exchange.hidden, dtype=torch.bfloat16, device=self._device)

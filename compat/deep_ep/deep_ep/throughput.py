@@ -60,16 +60,16 @@ class Throughput:
         config: Config,
     ) -> Dispatched:
         experts = num_tokens_per_expert.size(0)
-        picks = topk_idx
-        if picks is None:
+        choices = topk_idx
+        if choices is None:
             if is_token_in_rank is None:
                 raise invalid("is_token_in_rank", "a tensor, where topk_idx is None", "None")
-            picks = one_expert_a_rank(is_token_in_rank, experts)
+            choices = one_expert_a_rank(is_token_in_rank, experts)
         tokens, scales = _parts(x)
-        exchange = self._exchange(tokens.size(1), experts, picks.size(1))
+        exchange = self._exchange(tokens.size(1), experts, choices.size(1))
         received = exchange.dispatch(
             tokens,
-            picks,
+            choices,
             topk_weights,
             scales=scales,
             received_tokens_max=num_worst_tokens,

@@ -172,7 +172,7 @@ class Graph {
   friend class GraphCodec;
 
  private:
-  void check_apart(const TensorOptions& tensor, uint64_t begin) const;
+  void check_no_overlap(const TensorOptions& tensor, uint64_t begin) const;
 
   TaskSet tasks_;
   Place place_;

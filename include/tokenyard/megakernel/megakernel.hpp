@@ -72,10 +72,10 @@ class Megakernel {
   /// Throws as World::all_gather does.
   std::vector<Trace> traces() const;
 
-  struct Parts;
+  struct Impl;
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 /// Memory of one rank for a graph's tensors. Shared pieces are of the same size on all ranks, and
@@ -99,12 +99,12 @@ class TensorMemory {
   void write(void* to, const void* from, size_t bytes);
   void read(void* to, const void* from, size_t bytes);
 
-  struct Parts;
+  struct Impl;
 
  private:
   void* allocate(size_t bytes, bool visible);
 
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tokenyard::megakernel

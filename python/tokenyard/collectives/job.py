@@ -76,7 +76,7 @@ class Collectives(Closing):
             Unsupported: there is no such interconnect.
             InvalidArgument: for example two ranks with one number.
         """
-        return cls._meet("connect", store, secret, rank, size, **options)
+        return cls._rendezvous("connect", store, secret, rank, size, **options)
 
     @classmethod
     def join(
@@ -90,7 +90,7 @@ class Collectives(Closing):
         Raises:
             PeerTimeout: nobody admitted this rank.
         """
-        return cls._meet("join", store, secret, rank, size, **options)
+        return cls._rendezvous("join", store, secret, rank, size, **options)
 
     @classmethod
     def alone(cls, *, rank: int, size: int, **options: Unpack[JobOptions]) -> Self:
@@ -99,10 +99,10 @@ class Collectives(Closing):
         For a process that wants to compute before it joins another job. Takes the options of
         `connect`, but no store and no secret.
         """
-        return cls._meet("alone", "file:none", "of nobody else", rank, size, **options)
+        return cls._rendezvous("alone", "file:none", "of nobody else", rank, size, **options)
 
     @classmethod
-    def _meet(
+    def _rendezvous(
         cls,
         entrance: str,
         store: str,
@@ -125,7 +125,7 @@ class Collectives(Closing):
     ) -> Self:
         ranks = size_of("size", size, smallest=1)
         most = ranks if size_max is None else size_of("size_max", size_max, smallest=ranks)
-        native = _tokenyard.Collectives.meet(
+        native = _tokenyard.Collectives.join_rendezvous(
             entrance=entrance,
             store=store if own_store is not None else text_of("store", store),
             own_store=own_store,

@@ -25,10 +25,10 @@ from ..collectives import Collectives
 from ..errors import invalid
 from ..moe import Dispatched, Exchange, MoE
 from . import build
+from .backend_state import create, job_of
 from .elastic import PeerState, evict, grow, join_group, peer_states
 from .objects import give_none_for_lost_ranks
 from .options import Options
-from .seat import create, job_of
 from .training import average_hook
 
 __all__ = [

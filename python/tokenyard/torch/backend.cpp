@@ -8,10 +8,10 @@ using c10d::OpType;
 
 TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                                    std::string group_name, std::vector<int64_t> global_ranks,
-                                   pybind11::object seat)
+                                   pybind11::object backend_state)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>("tokenyard", timeout)),
-      seat_(std::move(seat)) {
+      backend_state_(std::move(backend_state)) {
   take_place(group);
   options_->group_name = std::move(group_name);
   options_->global_ranks_in_group.assign(global_ranks.begin(), global_ranks.end());
@@ -20,7 +20,7 @@ TokenyardBackend::TokenyardBackend(core::Group* group, int rank, int size, Milli
 
 TokenyardBackend::~TokenyardBackend() {
   const pybind11::gil_scoped_acquire locked;
-  seat_ = {};
+  backend_state_ = {};
 }
 
 void TokenyardBackend::take_place(core::Group* group) {
@@ -181,7 +181,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::allgather_coalesced(
                       inputs.size(), " inputs");
     flat.insert(flat.end(), list.begin(), list.end());
   }
-  check_apart("output_tensor_lists", flat);
+  check_no_overlap("output_tensor_lists", flat);
   const auto result = work(OpType::ALLGATHER_COALESCED, "tokenyard:all_gather", inputs, flat);
   Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
@@ -208,7 +208,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::_allgather_base(at::Tensor& output, 
 TokenyardBackend::WorkPtr TokenyardBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
-  check_apart("outputs", outputs);
+  check_no_overlap("outputs", outputs);
   Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {
     const auto operands = std::make_shared<Operands>();
@@ -291,7 +291,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::_reduce_scatter_base(
 TokenyardBackend::WorkPtr TokenyardBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "requires as many outputs as inputs");
-  check_apart("outputs", outputs);
+  check_no_overlap("outputs", outputs);
   const bool one = outputs.size() == 1;
   Calls calls;
   for (size_t item = 0; item < inputs.size(); ++item) {

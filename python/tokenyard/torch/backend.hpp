@@ -27,10 +27,10 @@ class TokenyardBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Milliseconds = std::chrono::milliseconds;
 
-  /// `group`: null if it is nobody's until `reconfigure`. `seat`: see seat.py.
+  /// `group`: null if it is nobody's until `reconfigure`. `backend_state`: see backend_state.py.
   TokenyardBackend(core::Group* group, int rank, int size, Milliseconds timeout,
                    std::string group_name, std::vector<int64_t> global_ranks,
-                   pybind11::object seat);
+                   pybind11::object backend_state);
   ~TokenyardBackend() override;
 
   const std::string getBackendName() const override { return "tokenyard"; }
@@ -42,7 +42,7 @@ class TokenyardBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
 
-  const pybind11::object& seat() const { return seat_; }
+  const pybind11::object& backend_state() const { return backend_state_; }
   /// The seat is in another group of the core from now on.
   void move_to(core::Group* group) { take_place(group); }
   /// Another backend has taken this one's place: every call raises InvalidArgument, which says so.
@@ -152,7 +152,7 @@ class TokenyardBackend final : public c10d::Backend {
   Place place_;
   std::string instead_;  // what to use, once retired
   const c10::intrusive_ptr<Options> options_;
-  pybind11::object seat_;
+  pybind11::object backend_state_;
   std::atomic<uint64_t> calls_ = 0;
   std::mutex coalescing_mutex_;
   TorchWorkPtr coalescing_;

@@ -1,4 +1,4 @@
-/// What torch asks of a backend about who belongs to a group: Python knows, in seat.py.
+/// What torch asks of a backend about who belongs to a group: Python knows, in backend_state.py.
 #include "backend.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace py = pybind11;
 
 c10d::ErrorType TokenyardBackend::getError() {
   const py::gil_scoped_acquire locked;
-  const auto state = seat_.attr("state")().cast<std::string>();
+  const auto state = backend_state_.attr("state")().cast<std::string>();
   if (state == "whole") return c10d::ErrorType::SUCCESS;
   return state == "ranks lost" ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
 }
@@ -38,13 +38,13 @@ void TokenyardBackend::refuse(const char* title) const {
 
 void TokenyardBackend::shutdown() {
   const py::gil_scoped_acquire locked;
-  seat_.attr("shutdown")();
+  backend_state_.attr("shutdown")();
 }
 
 void TokenyardBackend::abort() {
   take_place(nullptr);
   const py::gil_scoped_acquire locked;
-  seat_.attr("abort")();
+  backend_state_.attr("abort")();
 }
 
 c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
@@ -54,7 +54,7 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::shrink(
   TORCH_CHECK_VALUE(!options, "a group of backend tokenyard shrinks with the options it has");
   if (flags & kAbortFirst) take_place(nullptr);
   const py::gil_scoped_acquire locked;
-  return seat_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
+  return backend_state_.attr("shrink")(ranks_to_exclude, (flags & kAbortFirst) != 0)
       .cast<c10::intrusive_ptr<Backend>>();
 }
 
@@ -64,7 +64,7 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::split(
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   const double timeout_s = std::chrono::duration<double>(options->timeout).count();
   const py::gil_scoped_acquire locked;
-  return seat_.attr("split")(ranks, options->group_name, timeout_s)
+  return backend_state_.attr("split")(ranks, options->group_name, timeout_s)
       .cast<c10::intrusive_ptr<Backend>>();
 }
 
@@ -72,7 +72,7 @@ c10::intrusive_ptr<c10d::Backend> TokenyardBackend::split(
 
 c10d::ReconfigureHandle TokenyardBackend::get_reconfigure_handle() const {
   const py::gil_scoped_acquire locked;
-  return seat_.attr("handle")().cast<std::string>();
+  return backend_state_.attr("handle")().cast<std::string>();
 }
 
 TokenyardBackend::WorkPtr TokenyardBackend::reconfigure(const c10d::ReconfigureOptions& options) {
@@ -88,7 +88,7 @@ TokenyardBackend::WorkPtr TokenyardBackend::reconfigure(const c10d::ReconfigureO
     timeout = py::float_(std::chrono::duration<double>(*options.timeout).count());
   take_place(nullptr);
   const auto [group, rank, size] =
-      seat_.attr("reconfigure")(options.uuid, handles, ordered, timeout)
+      backend_state_.attr("reconfigure")(options.uuid, handles, ordered, timeout)
           .cast<std::tuple<py::capsule, int, int>>();
   rank_ = rank;
   size_ = size;

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from .seat import job_of, seat_with_job
+from .backend_state import job_of, state_with_job
 
 PeerState = Literal["active", "waiting", "absent"]
 
@@ -60,4 +60,4 @@ def join_group(group: dist.ProcessGroup | None = None) -> None:
     Waits until the members let it in. All groups that were made meanwhile come along; their ranks
     are those of the job.
     """
-    seat_with_job(group).join()
+    state_with_job(group).join()

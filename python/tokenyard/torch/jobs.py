@@ -36,7 +36,7 @@ class Job:
 
     def __init__(self, collectives: TorchCollectives, global_ranks: list[int]) -> None:
         self.collectives = collectives
-        self.seats: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.backend_states: weakref.WeakSet[Any] = weakref.WeakSet()
         """Of torch's groups in it."""
         self._global_ranks = global_ranks
         collectives.before_growth = self._require_default_numbers
@@ -51,8 +51,8 @@ class Job:
     def follow(self) -> None:
         """Counts the ranks that have come by growth, and lets torch do so."""
         self._global_ranks = list(range(self.collectives.size))
-        for seat in list(self.seats):
-            seat.follow(self._global_ranks)
+        for backend_state in list(self.backend_states):
+            backend_state.follow(self._global_ranks)
 
     def _require_default_numbers(self) -> None:
         if self._global_ranks != list(range(len(self._global_ranks))):

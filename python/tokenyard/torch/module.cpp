@@ -13,7 +13,8 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> make(const py::capsule& functions,
                                        const std::optional<py::capsule>& group, int rank, int size,
                                        double timeout_s, const std::string& name,
-                                       const std::vector<int64_t>& global_ranks, py::object seat) {
+                                       const std::vector<int64_t>& global_ranks,
+                                       py::object backend_state) {
   const auto* given = content_of<const core::Table>(functions, core::kTableCapsule);
   TORCH_CHECK(given->version == core::kTableVersion, "tokenyard's torch backend was built for ",
               "table ", core::kTableVersion, ", the package has ", given->version);
@@ -21,13 +22,14 @@ c10::intrusive_ptr<c10d::Backend> make(const py::capsule& functions,
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::duration<double>(timeout_s));
   return c10::make_intrusive<TokenyardBackend>(group ? group_in(*group) : nullptr, rank, size,
-                                               timeout, name, global_ranks, std::move(seat));
+                                               timeout, name, global_ranks,
+                                               std::move(backend_state));
 }
 
 /// Null for another's backend.
-py::object seat_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
+py::object state_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   const auto* ours = dynamic_cast<const TokenyardBackend*>(backend.get());
-  return ours != nullptr ? ours->seat() : py::none();
+  return ours != nullptr ? ours->backend_state() : py::none();
 }
 
 /// Nothing for another's work.
@@ -74,8 +76,8 @@ PYBIND11_MODULE(tokenyard_backend, m) {
   namespace backend = tokenyard::torch_backend;
   m.def("make", &backend::make, py::kw_only(), py::arg("functions"), py::arg("group"),
         py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("name"),
-        py::arg("global_ranks"), py::arg("seat"));
-  m.def("seat_of", &backend::seat_of, py::arg("backend"));
+        py::arg("global_ranks"), py::arg("backend_state"));
+  m.def("state_of", &backend::state_of, py::arg("backend"));
   m.def("failed_ranks", &backend::failed_ranks, py::arg("work"));
   m.def("move_to", &backend::move_to, py::arg("backend"), py::arg("group"));
   m.def("retire", &backend::retire, py::arg("backend"), py::arg("instead"));

@@ -50,7 +50,7 @@ class Operands {
     Arrays arrays;
     for (size_t index = 0; index < tensors.size(); ++index)
       arrays.push_back(written({argument, index}, tensors[index], describe));
-    check_apart(argument, tensors);
+    check_no_overlap(argument, tensors);
     return arrays;
   }
 

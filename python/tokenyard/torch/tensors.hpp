@@ -90,7 +90,7 @@ inline void check(const Argument& argument, const at::Tensor& tensor) {
 }
 
 /// Whether it is certain that no two elements share memory.
-inline bool elements_are_apart(const at::Tensor& tensor) {
+inline bool elements_do_not_overlap(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
   std::vector<std::pair<int64_t, int64_t>>
       dimensions;  // Stride and size, of those that have steps.
@@ -109,13 +109,13 @@ inline bool elements_are_apart(const at::Tensor& tensor) {
 
 /// Throws InvalidArgument where what is written to one element would be seen in another.
 inline void check_writable(const Argument& argument, const at::Tensor& tensor) {
-  if (!elements_are_apart(tensor))
+  if (!elements_do_not_overlap(tensor))
     refuse(argument, "a tensor to write whose elements do not share memory",
            c10::str("one of sizes ", tensor.sizes(), " and strides ", tensor.strides()));
 }
 
 /// The same for two tensors of a list. Those that lie within one another's gaps may be apart.
-inline void check_apart(const char* argument, const std::vector<at::Tensor>& tensors) {
+inline void check_no_overlap(const char* argument, const std::vector<at::Tensor>& tensors) {
   struct Place {
     const std::byte* begin;
     const std::byte* end;  ///< of memory that is its own throughout: at least the first element

@@ -22,7 +22,7 @@ class TorchStore {
   /// A connection of its own: whoever waits in the program's must not keep the control thread.
   explicit TorchStore(const c10::intrusive_ptr<c10d::Store>& store)
       : store_(store->clone()), server_(server_of(store_)) {
-    store_->setTimeout(kPatience);
+    store_->setTimeout(kTimeout);
   }
 
   static core::Store functions(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -81,7 +81,7 @@ class TorchStore {
   /// late, by its whole timeout.
   void check_server() {
     if (server_ == nullptr || Clock::now() - answered_.load() < kFresh) return;
-    if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kPatience);
+    if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kTimeout);
     if (gone_)
       throw std::runtime_error(c10::str("nobody serves torch's store at ", server_->getHost(), ":",
                                         server_->getPort(), " any more"));
@@ -112,7 +112,7 @@ class TorchStore {
   }
 
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::chrono::seconds kTimeout{5};
   static constexpr std::chrono::milliseconds kFresh{100};  ///< how long an answer is news
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -21,13 +21,13 @@ deadline of the program's own."""
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousPoint:
     """Where a world with new ranks comes together."""
 
     port: int
     job: str
     size: int
-    seats: list[int]
+    slots: list[int]
     """[size] The number of each rank of the world within the launch."""
     new_ranks: list[int]
     """Ranks of the world that the launch is to start."""
@@ -38,7 +38,7 @@ class Launched:
     """What a world knows of the launch that made it."""
 
     home: Connection
-    seats: list[int]
+    slots: list[int]
     """[ranks] The number of each rank of the world within the launch."""
     replaces: bool
     """Whether the launch starts processes in the place of lost ones."""
@@ -52,9 +52,9 @@ class Launched:
     def without(self, gone: Sequence[int]) -> Launched:
         """The same for a world that was rebuilt without some ranks, which the launch is told."""
         if gone:
-            self.tell("left_out", [self.seats[rank] for rank in gone])
-        staying = [seat for rank, seat in enumerate(self.seats) if rank not in gone]
-        return replace(self, seats=staying, new=False)
+            self.tell("left_out", [self.slots[rank] for rank in gone])
+        staying = [slot for rank, slot in enumerate(self.slots) if rank not in gone]
+        return replace(self, slots=staying, new=False)
 
 
 class Replacing:
@@ -93,37 +93,37 @@ class Replacing:
         self._survivors = staying
         held = HeldPort() if self._native.rank == 0 else None
         try:
-            meeting = self._agree(held, missing)
+            rendezvous_point = self._agree(held, missing)
             if held is not None:
-                self._launched.tell("replace", meeting)
-            native = meet(meeting, self._rank, self._settings)
+                self._launched.tell("replace", rendezvous_point)
+            native = join_rendezvous(rendezvous_point, self._rank, self._settings)
         finally:
             if held is not None:
                 held.release()
         self._native.close()
         return native, replace(self._launched, new=False)
 
-    def _agree(self, held: HeldPort | None, missing: list[int]) -> Meeting:
+    def _agree(self, held: HeldPort | None, missing: list[int]) -> RendezvousPoint:
         """The first survivor says where."""
         said = b"" if held is None else pickle.dumps((held.number, secrets.token_hex(8)))
         first, *_ = self._native.all_gather(said, what="replace: where the new ranks are met")
         port, job = pickle.loads(first)
-        return Meeting(port, job, self._size, self._launched.seats, missing)
+        return RendezvousPoint(port, job, self._size, self._launched.slots, missing)
 
 
 _SMALL_ARENA_BYTES = 1 << 16
 """Of a world that only agrees on another one."""
 
 
-def meet(meeting: Meeting, rank: int, settings: dict[str, Any]) -> Any:
+def join_rendezvous(rendezvous_point: RendezvousPoint, rank: int, settings: dict[str, Any]) -> Any:
     """The module's World of a meeting."""
     return _tokenyard.World.connect(
         host="127.0.0.1",
-        port=meeting.port,
+        port=rendezvous_point.port,
         rank=rank,
-        size=meeting.size,
-        local_rank=meeting.seats[rank],
-        job=meeting.job,
+        size=rendezvous_point.size,
+        local_rank=rendezvous_point.slots[rank],
+        job=rendezvous_point.job,
         rendezvous_s=max(RENDEZVOUS_S, settings["timeout_s"]),
         **settings,
     )

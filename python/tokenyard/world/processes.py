@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 from ..errors import Error, OsError, OutOfTouch, ProcessDied, invalid
-from .launched import Launched, Meeting, meet
+from .launched import Launched, RendezvousPoint, join_rendezvous
 from .outcomes import LISTEN_S, Outcomes, exited
 from .rendezvous import HeldPort
 from .world import World
@@ -77,9 +77,11 @@ class _Launch:
         outcomes = self._outcomes
         port = HeldPort()
         everybody = list(range(self._ranks))
-        meeting = Meeting(port.number, secrets.token_hex(8), self._ranks, everybody, everybody)
+        rendezvous_point = RendezvousPoint(
+            port.number, secrets.token_hex(8), self._ranks, everybody, everybody
+        )
         try:
-            self._start(meeting, new=False)
+            self._start(rendezvous_point, new=False)
             while outcomes.running and outcomes.failure is None:
                 self._listen()
                 self._end_who_was_left_out()
@@ -92,19 +94,19 @@ class _Launch:
                 pipe.close()
         return outcomes.results()
 
-    def _start(self, meeting: Meeting, new: bool) -> None:
-        for rank in meeting.new_ranks:
-            seat = meeting.seats[rank]
-            ours, theirs = _pipe(self._context, seat)
-            launched = Launched(theirs, meeting.seats, self._on_death == "replace", new)
+    def _start(self, rendezvous_point: RendezvousPoint, new: bool) -> None:
+        for rank in rendezvous_point.new_ranks:
+            slot = rendezvous_point.slots[rank]
+            ours, theirs = _pipe(self._context, slot)
+            launched = Launched(theirs, rendezvous_point.slots, self._on_death == "replace", new)
             child = self._context.Process(
                 target=_rank_main,
-                args=(launched, os.getpid(), meeting, rank, *self._work),
-                name=f"rank {seat}",
+                args=(launched, os.getpid(), rendezvous_point, rank, *self._work),
+                name=f"rank {slot}",
                 daemon=True,
             )
-            self._children[ours] = (seat, child)
-            _start(child, seat)
+            self._children[ours] = (slot, child)
+            _start(child, slot)
             theirs.close()
 
     def _listen(self) -> None:
@@ -141,19 +143,19 @@ class _Launch:
         else:
             self._outcomes.raised(rank, error)
 
-    def _replace(self, meeting: Meeting) -> None:
+    def _replace(self, rendezvous_point: RendezvousPoint) -> None:
         """Ends what is left of the ranks' processes, and starts others."""
-        seats = {meeting.seats[rank] for rank in meeting.new_ranks}
+        slots = {rendezvous_point.slots[rank] for rank in rendezvous_point.new_ranks}
         for pipe, (rank, child) in list(self._children.items()):
-            if rank in seats:
+            if rank in slots:
                 child.kill()
                 pipe.close()
                 self._past.append(child)
                 del self._children[pipe]
-        for seat in seats:
-            self._left_out.pop(seat, None)
-            self._outcomes.replaced(seat)
-        self._start(meeting, new=True)
+        for slot in slots:
+            self._left_out.pop(slot, None)
+            self._outcomes.replaced(slot)
+        self._start(rendezvous_point, new=True)
 
     def _end_who_was_left_out(self) -> None:
         """Once all others have ended: a process that was stopped would never end by itself."""
@@ -226,7 +228,7 @@ class Word:
     kind: str
     """"returned", "raised", "left_out" or "replace"."""
     value: Any
-    """What it returned, the exception, the ranks left out, or the Meeting."""
+    """What it returned, the exception, the ranks left out, or the RendezvousPoint."""
 
 
 def _word(rank: int, child: SpawnProcess, pipe: Any) -> Word | None:
@@ -270,11 +272,11 @@ def _died(rank: int, child: SpawnProcess) -> Word:
     return Word(rank, 0, "raised", died)
 
 
-def _end(children: list[SpawnProcess], patience_s: float) -> None:
+def _end(children: list[SpawnProcess], timeout_s: float) -> None:
     """Waits for processes that leave by themselves, asks the others to, kills the rest."""
     running = [child for child in children if child.pid is not None]
     for act, wait_s in (
-        (lambda child: None, patience_s),
+        (lambda child: None, timeout_s),
         (SpawnProcess.terminate, GRACE_S),
         (SpawnProcess.kill, ENDING_S),
     ):
@@ -297,7 +299,7 @@ def _await_ends(children: list[SpawnProcess], seconds: float) -> list[SpawnProce
 def _rank_main(
     launched: Launched,
     parent: int,
-    meeting: Meeting,
+    rendezvous_point: RendezvousPoint,
     rank: int,
     fn: Callable[..., Any],
     settings: dict[str, Any],
@@ -312,7 +314,9 @@ def _rank_main(
     signal.signal(signal.SIGTERM, _leave)
     home = launched.home
     try:
-        with World(meet(meeting, rank, settings), settings["device"], launched) as world:
+        with World(
+            join_rendezvous(rendezvous_point, rank, settings), settings["device"], launched
+        ) as world:
             # Before the world is left: that makes others fail, who must not be heard first.
             home.send_bytes(_message_of_end(fn, world, args))
     except Exception as error:

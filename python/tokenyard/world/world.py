@@ -118,7 +118,7 @@ class World(Closing):
             PeerTimeout: names a rank that did not come.
         """
         place = rendezvous.from_environment(check_timeout(timeout))
-        return cls._meet(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
+        return cls._rendezvous(place, device=device, timeout=timeout, arena_bytes=arena_bytes)
 
     @classmethod
     def from_torch(
@@ -148,10 +148,10 @@ class World(Closing):
         if place is None:
             return None
         chosen = device or rendezvous.device_of_group(group)
-        return cls._meet(place, device=chosen, timeout=timeout, arena_bytes=arena_bytes)
+        return cls._rendezvous(place, device=chosen, timeout=timeout, arena_bytes=arena_bytes)
 
     @classmethod
-    def _meet(cls, place: Place, *, device: str, timeout: float, arena_bytes: int) -> World:
+    def _rendezvous(cls, place: Place, *, device: str, timeout: float, arena_bytes: int) -> World:
         try:
             return cls.connect(
                 place.host,

@@ -10,7 +10,7 @@ namespace tokenyard::collectives {
 
 Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, std::byte* other,
                          std::byte** result) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const size_t width = bytes_of(summands.type);
   const size_t bytes = summands.elements * width;
   const Combine combine = combine_of(summands.type, summands.op);
@@ -53,7 +53,7 @@ Task all_reduce_doubling(Attempt& attempt, const Team& team, Summands summands, 
 }
 
 Task all_reduce_halving_doubling(Attempt& attempt, const Team& team, Summands summands) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const size_t width = bytes_of(summands.type);
   const Combine combine = combine_of(summands.type, summands.op);
   const Fold fold(team);

@@ -97,7 +97,7 @@ struct PairSum {
 }  // namespace
 
 Task all_reduce_between_two(Attempt& attempt, const Team& team, Array array, ReduceOp op) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   Undo& undo = attempt.undo;
   const uint32_t other = team.after(1);
   const size_t width = bytes_of(array.type);

@@ -59,7 +59,7 @@ Task all_reduce_direct(Attempt& attempt, const Team& team, Array array, ReduceOp
     co_await between_two;
     co_return;
   }
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   Undo& undo = attempt.undo;
   const uint32_t ranks = team.size();
   const size_t width = bytes_of(array.type);

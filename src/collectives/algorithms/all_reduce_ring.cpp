@@ -16,7 +16,7 @@
 namespace tokenyard::collectives {
 
 Task all_reduce_ring(Attempt& attempt, const Team& team, Array array, ReduceOp op) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   Undo& undo = attempt.undo;
   const uint32_t ranks = team.size(), left = team.before(1), right = team.after(1);
   const size_t width = bytes_of(array.type);

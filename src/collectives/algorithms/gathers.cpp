@@ -55,7 +55,7 @@ class OwnPart {
 
 Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
                        std::span<const Array> out) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const std::span<const std::byte> own = bytes_of_array(in);
   OwnPart kept(bytes_of_array(out[talk.self()]), own, attempt.large);
   size_t longest = 0;
@@ -83,7 +83,7 @@ Task all_gather_direct(Attempt& attempt, const Team& team, ConstArray in,
 }
 
 Task all_gather_ring(Attempt& attempt, const Team& team, std::span<const Array> out) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const uint32_t left = team.before(1), right = team.after(1);
   const size_t chunk = attempt.chunk_bytes;
   const std::span<std::byte> own = bytes_of_array(out[talk.self()]);
@@ -105,7 +105,7 @@ Task all_gather_ring(Attempt& attempt, const Team& team, std::span<const Array> 
 
 Task gather_direct(Attempt& attempt, const Team& team, ConstArray in, std::span<const Array> out,
                    uint32_t root) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   if (talk.self() != root) {
     talk.post(root, bytes_of_array(in));
   } else {
@@ -122,7 +122,7 @@ Task gather_direct(Attempt& attempt, const Team& team, ConstArray in, std::span<
 
 Task scatter_direct(Attempt& attempt, const Team& team, std::span<const ConstArray> in, Array out,
                     uint32_t root) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   if (talk.self() != root) {
     Receive part = talk.receive(root, bytes_of_array(out), attempt.large);
     co_await part;
@@ -138,7 +138,7 @@ Task scatter_direct(Attempt& attempt, const Team& team, std::span<const ConstArr
 
 Task all_to_all_direct(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                        std::span<const Array> out) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   for (uint32_t next = 1; next < team.size(); ++next) {
     talk.post(team.after(next), bytes_of_array(in[team.after(next)]));
   }

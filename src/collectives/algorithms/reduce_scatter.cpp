@@ -8,7 +8,7 @@ namespace tokenyard::collectives {
 
 Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                            Array out, ReduceOp op) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const uint32_t ranks = team.size();
   const DataType wide = accumulator_of(out.type);
   const size_t width = bytes_of(out.type), wide_width = bytes_of(wide);
@@ -70,7 +70,7 @@ Task reduce_scatter_direct(Attempt& attempt, const Team& team, std::span<const C
 
 Task reduce_scatter_ring(Attempt& attempt, const Team& team, std::span<const ConstArray> in,
                          Array out, ReduceOp op) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const uint32_t ranks = team.size(), left = team.before(1), right = team.after(1);
   const size_t width = bytes_of(out.type);
   const Combine combine = combine_of(out.type, op);

@@ -30,7 +30,7 @@ Tree chain(const Team& team, uint32_t root) {
 }
 
 Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const std::span<std::byte> all = bytes_of_array(array);
   // Chunks, so that all have something to do at the same time. Where nobody hands them on one is
   // enough: channels stream what is in it, and over TCP each costs a packet of its own for its
@@ -51,7 +51,7 @@ Task broadcast_along(Attempt& attempt, Tree tree, Array array) {
 }
 
 Task reduce_along(Attempt& attempt, Tree tree, Summands summands) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const size_t width = bytes_of(summands.type);
   const Combine combine = combine_of(summands.type, summands.op);
   const size_t chunk = std::max<size_t>(attempt.chunk_bytes / width, 1);

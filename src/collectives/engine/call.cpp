@@ -310,7 +310,7 @@ Task perform(Attempt& attempt, const Call& call, const Choice& choice) {
 }
 
 Task commit_round(Attempt& attempt) {
-  Conversation& talk = attempt.talk;
+  FrameProtocol& talk = attempt.talk;
   const Team& team = attempt.team;
   for (uint32_t distance = 1; distance < team.size(); distance *= 2) {
     talk.post(team.after(distance), {});

@@ -22,17 +22,17 @@ constexpr Instant asked_again_for = std::chrono::seconds(2);
 
 Engine::Engine(std::shared_ptr<Transport> transport, EngineOptions options, Clock clock)
     : clock_(std::move(clock)), transport_(std::move(transport)) {
-  around_.transport = transport_.get();
-  around_.self = options.self;
-  around_.on_failure = options.on_failure;
-  around_.places = options.places;
-  around_.chunk_bytes = options.chunk_bytes;
-  around_.mutant = options.mutant;
+  context_.transport = transport_.get();
+  context_.self = options.self;
+  context_.on_failure = options.on_failure;
+  context_.places = options.places;
+  context_.chunk_bytes = options.chunk_bytes;
+  context_.mutant = options.mutant;
 }
 
 void Engine::use(control::MembershipControl& control) {
   const std::lock_guard lock(mutex_);
-  around_.control = &control;
+  context_.control = &control;
 }
 
 GroupIdentity Engine::identity(GroupId group) const {
@@ -85,7 +85,7 @@ bool Engine::poll_queues() {
       moved = messages.poll(now, attended) || moved;
   }
   if (!closing_.empty()) forget_groups();
-  look_at_farewell();
+  poll_farewell();
   return moved;
 }
 
@@ -98,7 +98,7 @@ bool Engine::poll(bool with_transport) {
 bool Engine::prepare_to_sleep() {
   const Turn turn(*this, true);
   if (transport_) transport_->prepare_to_sleep();
-  return poll_queues() || !around_.finished.empty();
+  return poll_queues() || !context_.finished.empty();
 }
 
 bool Engine::busy() const {
@@ -124,12 +124,12 @@ std::optional<Instant> Engine::next_deadline() const {
 
 View Engine::view() const {
   const std::lock_guard lock(mutex_);
-  return around_.view;
+  return context_.view;
 }
 
 bool Engine::frozen() const {
   const std::lock_guard lock(mutex_);
-  return around_.frozen;
+  return context_.frozen;
 }
 
 void Engine::repair(Epoch last) {
@@ -160,7 +160,7 @@ bool Engine::stopped() const {
 
 bool Engine::refilled(Slot slot) const {
   const std::lock_guard lock(mutex_);
-  return !around_.frozen && lost_before_.contains(slot) && around_.view.at(slot).has_value();
+  return !context_.frozen && lost_before_.contains(slot) && context_.view.at(slot).has_value();
 }
 
 bool Engine::was_filled(Slot slot) const {
@@ -172,9 +172,9 @@ uint32_t Engine::slots_found() const {
   return slots_found_;
 }
 
-View Engine::mended() const {
+View Engine::recovered() const {
   const std::lock_guard lock(mutex_);
-  return mended_;
+  return recovered_;
 }
 
 Epoch Engine::came_in(Slot slot) const {
@@ -195,7 +195,7 @@ void Engine::cancel(const std::exception_ptr& why) {
     for (auto& [id, queue] : queues_) queue.fail(why);
     for (auto& [id, messages] : messages_) messages.fail(why);
     forget_groups();
-    look_at_farewell();
+    poll_farewell();
   }
   on_news_();
 }
@@ -206,15 +206,15 @@ std::shared_ptr<Outcome> Engine::begin_to_leave(const std::exception_ptr& why) {
   leaving_ = why;
   for (auto& [id, queue] : queues_) queue.fail(why);
   for (auto& [id, messages] : messages_) messages.begin_to_leave(why);
-  look_at_farewell();
+  poll_farewell();
   return farewell_;
 }
 
-void Engine::look_at_farewell() {
+void Engine::poll_farewell() {
   if (!farewell_ || farewell_->done()) return;
   const bool drained = std::all_of(messages_.begin(), messages_.end(),
                                    [](const auto& entry) { return entry.second.drained(); });
-  if (drained) around_.finish(farewell_, nullptr);
+  if (drained) context_.finish(farewell_, nullptr);
 }
 
 std::optional<Slot> Engine::unreceived_by() const {
@@ -236,16 +236,16 @@ void Engine::attend() {
 void Engine::close() {
   const std::lock_guard lock(mutex_);
   if (!ended_) throw InternalError("an engine is closed before it was cancelled");
-  around_.transport = nullptr;
+  context_.transport = nullptr;
   transport_.reset();
 }
 
 uint32_t Engine::neighbours() const {
   const std::lock_guard lock(mutex_);
   uint32_t neighbours = 0;
-  for (const Member& member : around_.view.members) {
+  for (const Member& member : context_.view.members) {
     const bool here =
-        transport_ && transport_->host_of(member.slot) == transport_->host_of(around_.self);
+        transport_ && transport_->host_of(member.slot) == transport_->host_of(context_.self);
     neighbours += here ? 1 : 0;
   }
   return neighbours;
@@ -258,12 +258,12 @@ std::exception_ptr Engine::ended() const {
 
 std::optional<QuorumFacts> Engine::missing_quorum() const {
   const std::lock_guard lock(mutex_);
-  return around_.quorum_missing;
+  return context_.quorum_missing;
 }
 
 CollectivesCounters Engine::counters() const {
   const std::lock_guard lock(mutex_);
-  CollectivesCounters counters = around_.counters;
+  CollectivesCounters counters = context_.counters;
   for (const auto& [id, queue] : queues_) counters.bytes_sent += queue.bytes_sent();
   for (const auto& [id, messages] : messages_) counters.bytes_sent += messages.bytes_sent();
   return counters;
@@ -277,12 +277,12 @@ std::string Engine::choice(GroupId group, OperationKind kind, size_t bytes) cons
 
 std::vector<GroupProgress> Engine::freeze(Epoch epoch) {
   const std::lock_guard lock(mutex_);
-  if (epoch < around_.view.epoch) {
-    throw InternalError(fmt::format("epoch {} is frozen in epoch {}", epoch, around_.view.epoch));
+  if (epoch < context_.view.epoch) {
+    throw InternalError(fmt::format("epoch {} is frozen in epoch {}", epoch, context_.view.epoch));
   }
   // The last words of one who has left in good order may be here already.
-  if (!around_.frozen && !ended_) poll_queues();
-  around_.frozen = around_.mutant != EngineMutant::commits_while_frozen;
+  if (!context_.frozen && !ended_) poll_queues();
+  context_.frozen = context_.mutant != EngineMutant::commits_while_frozen;
   std::vector<GroupProgress> progress;
   for (const auto& [id, queue] : queues_) {
     std::vector<Slot> slots = queue.identity().slots;
@@ -302,23 +302,23 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
     const std::lock_guard lock(mutex_);
     const Instant now = clock_();
     note_places(verdict);
-    around_.view = verdict.next;
-    if (verdict.mends) mended_ = verdict.next;
-    around_.quorum_missing.reset();
-    ++around_.counters.epochs;
+    context_.view = verdict.next;
+    if (verdict.recovers) recovered_ = verdict.next;
+    context_.quorum_missing.reset();
+    ++context_.counters.epochs;
     if (!transport_) return;
     transport_->begin_epoch(verdict.next, contacts);
-    told_.clear();
-    for (const GroupProgress& group : verdict.groups) told_[group.group] = group;
-    around_.founded.clear();
+    published_.clear();
+    for (const GroupProgress& group : verdict.groups) published_[group.group] = group;
+    context_.founded.clear();
     rename_foundings();
     for (auto& [id, queue] : queues_) {
-      const auto said = told_.find(id);
+      const auto said = published_.find(id);
       if (id == 0) queue.extend(verdict.next.slots);
-      queue.install(verdict, said != told_.end() ? &said->second : nullptr, now);
+      queue.install(verdict, said != published_.end() ? &said->second : nullptr, now);
     }
-    around_.founded.clear();  // What this verdict has ended was founded in the epoch before.
-    around_.frozen = false;
+    context_.founded.clear();  // What this verdict has ended was founded in the epoch before.
+    context_.frozen = false;
     for (auto& [id, messages] : messages_) {
       if (id == 0) messages.extend(verdict.next.slots);
       messages.install(verdict, now);
@@ -330,11 +330,11 @@ void Engine::install(const Verdict& verdict, const Contacts& contacts) {
 
 void Engine::note_places(const Verdict& verdict) {
   const View& next = verdict.next;
-  if (around_.view.epoch == 0) {
+  if (context_.view.epoch == 0) {
     // What was lost before this process came it has not seen: to it, whoever is there has come.
     const bool founder = next.epoch == 1;
     for (Slot slot = 0; slot < next.slots && !founder; ++slot) lost_before_.insert(slot);
-    slots_found_ = founder ? next.slots : around_.self + 1;
+    slots_found_ = founder ? next.slots : context_.self + 1;
     for (const GroupProgress& group : verdict.groups) {
       if (group.group != 0) continue;
       slots_found_ = std::max(slots_found_, static_cast<uint32_t>(group.slots.size()));
@@ -342,17 +342,17 @@ void Engine::note_places(const Verdict& verdict) {
   }
   lost_before_.insert(verdict.lost.begin(), verdict.lost.end());
   for (const Member& member : next.members) {
-    if (!around_.view.contains(member)) came_in_[member.slot] = next.epoch;
+    if (!context_.view.contains(member)) came_in_[member.slot] = next.epoch;
   }
 }
 
 void Engine::fenced(Epoch epoch, const std::string& why) {
-  if (around_.mutant == EngineMutant::fence_ignored) return;
+  if (context_.mutant == EngineMutant::fence_ignored) return;
   {
     // Who belongs to the job now this process cannot know; it does not.
     const std::lock_guard lock(mutex_);
-    around_.view.epoch = std::max(around_.view.epoch, epoch);
-    around_.view.members.clear();
+    context_.view.epoch = std::max(context_.view.epoch, epoch);
+    context_.view.members.clear();
   }
   cancel(std::make_exception_ptr(tokenyard::Fenced(epoch, why)));
 }
@@ -360,7 +360,7 @@ void Engine::fenced(Epoch epoch, const std::string& why) {
 void Engine::quorum_missing(const std::vector<Slot>& answering, uint32_t needed) {
   {
     const std::lock_guard lock(mutex_);
-    around_.quorum_missing = QuorumFacts{answering, needed};
+    context_.quorum_missing = QuorumFacts{answering, needed};
   }
   on_news_();
 }

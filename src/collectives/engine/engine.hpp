@@ -88,7 +88,7 @@ class Engine final : public control::Participant {
   /// Some group has failed in a way that not all its ranks may know of.
   bool stopped() const;
   /// The last epoch that has mended all groups; epoch 0: none.
-  View mended() const;
+  View recovered() const;
   /// A process holds the slot, and another one has lost it since this one came; nothing is frozen.
   bool refilled(Slot slot) const;
   /// Some process has held the slot.
@@ -125,7 +125,7 @@ class Engine final : public control::Participant {
   bool poll_queues();
   void note_places(const Verdict& verdict);
   PointToPoint::Attention attention() const;
-  void look_at_farewell();
+  void poll_farewell();
   /// Throws InvalidArgument if it is closed.
   OperationQueue& queue(GroupId group);
   const OperationQueue& queue(GroupId group) const;
@@ -139,13 +139,13 @@ class Engine final : public control::Participant {
   std::function<void()> on_news_ = [] {};
 
   mutable PatientMutex mutex_;
-  Surroundings around_;
+  EngineContext context_;
   std::map<GroupId, OperationQueue> queues_;
   std::map<GroupId, PointToPoint> messages_;
-  std::map<GroupId, GroupProgress> told_;                    // by the last verdict
+  std::map<GroupId, GroupProgress> published_;               // by the last verdict
   std::map<uint64_t, std::shared_ptr<Founding>> foundings_;  // by label
   std::set<GroupId> closing_;
-  View mended_;
+  View recovered_;
   std::map<Slot, Epoch> came_in_;
   std::set<Slot> lost_before_;  // slots that a process has lost since this one came
   uint32_t slots_found_ = 0;

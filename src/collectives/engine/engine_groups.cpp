@@ -36,17 +36,17 @@ uint64_t label_of(const std::string& name, const std::vector<Slot>& slots) {
 }  // namespace
 
 GroupId Engine::founding_id(uint64_t label) const {
-  const auto before = around_.founded.find(label);
-  const uint64_t count = before != around_.founded.end() ? before->second : 0;
-  const bool counted = around_.mutant != EngineMutant::foundings_not_counted;
-  const uint64_t parts[] = {label, around_.view.epoch, counted ? count : 0};
+  const auto before = context_.founded.find(label);
+  const uint64_t count = before != context_.founded.end() ? before->second : 0;
+  const bool counted = context_.mutant != EngineMutant::foundings_not_counted;
+  const uint64_t parts[] = {label, context_.view.epoch, counted ? count : 0};
   return fingerprint(parts);
 }
 
 void Engine::insert_group(const GroupIdentity& identity, Sequence committed) {
-  const bool added = queues_.try_emplace(identity.id, around_, identity, committed).second;
+  const bool added = queues_.try_emplace(identity.id, context_, identity, committed).second;
   if (!added) throw InvalidArgument("name", "one that no group has", identity.name);
-  messages_.try_emplace(identity.id, around_, identity);
+  messages_.try_emplace(identity.id, context_, identity);
   if (const std::exception_ptr why = ended_ ? ended_ : leaving_) {
     queues_.at(identity.id).fail(why);
     messages_.at(identity.id).fail(why);
@@ -55,8 +55,8 @@ void Engine::insert_group(const GroupIdentity& identity, Sequence committed) {
 
 bool Engine::add_group(const GroupIdentity& identity) {
   const std::lock_guard lock(mutex_);
-  const auto before = told_.find(identity.id);
-  const Sequence committed = before != told_.end() ? before->second.committed : 0;
+  const auto before = published_.find(identity.id);
+  const Sequence committed = before != published_.end() ? before->second.committed : 0;
   insert_group(identity, committed);
   return committed > 0;
 }
@@ -77,12 +77,12 @@ std::shared_ptr<Founding> Engine::found_group(GroupIdentity identity,
     throw InvalidArgument("name", "one that no group of these ranks has", identity.name);
   }
   if (!founding) {
-    const auto had = std::find_if(told_.begin(), told_.end(), [&](const auto& told) {
-      return told.second.label == identity.label && told.second.committed > 0 &&
-             told.second.stage == GroupStage::open;
+    const auto had = std::find_if(published_.begin(), published_.end(), [&](const auto& published) {
+      return published.second.label == identity.label && published.second.committed > 0 &&
+             published.second.stage == GroupStage::open;
     });
-    identity.id = had != told_.end() ? had->first : founding_id(identity.label);
-    insert_group(identity, had != told_.end() ? had->second.committed : 0);
+    identity.id = had != published_.end() ? had->first : founding_id(identity.label);
+    insert_group(identity, had != published_.end() ? had->second.committed : 0);
     founding = foundings_.emplace(identity.label, std::make_shared<Founding>()).first->second;
     founding->id = identity.id;
   }
@@ -114,8 +114,8 @@ void Engine::end_founding(const std::shared_ptr<Founding>& founding) {
 /// What was not founded in the epoch that ends is founded in the next one.
 void Engine::rename_foundings() {
   for (auto& [label, founding] : foundings_) {
-    const auto told = told_.find(founding->id);
-    const bool done = (told != told_.end() && told->second.committed > 0) ||
+    const auto published = published_.find(founding->id);
+    const bool done = (published != published_.end() && published->second.committed > 0) ||
                       queues_.at(founding->id).committed() > 0;
     if (done) continue;
     auto queue = queues_.extract(founding->id);
@@ -134,7 +134,7 @@ void Engine::close_group(GroupId group) {
     const auto found = queues_.find(group);
     if (found == queues_.end() || found->second.identity().label == 0) return;
     found->second.close(clock_());
-    told_.erase(group);
+    published_.erase(group);
     closing_.insert(group);
     if (ended_) forget_groups();
   }
@@ -161,7 +161,7 @@ void Engine::forget_groups() {
     PointToPoint& messages = messages_.at(*group);
     messages.fail(std::make_exception_ptr(
         Cancelled(fmt::format("the end of group \"{}\"", queue.identity().name))));
-    around_.counters.bytes_sent += queue.bytes_sent() + messages.bytes_sent();
+    context_.counters.bytes_sent += queue.bytes_sent() + messages.bytes_sent();
     if (transport_) transport_->release(*group);
     messages_.erase(*group);
     queues_.erase(*group);

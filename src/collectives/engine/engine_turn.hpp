@@ -16,7 +16,7 @@ class Engine::Turn {
   }
   ~Turn() {
     std::vector<std::shared_ptr<Outcome>> finished;
-    finished.swap(engine_.around_.finished);
+    finished.swap(engine_.context_.finished);
     engine_.mutex_.unlock();
     for (const std::shared_ptr<Outcome>& outcome : finished) outcome->announce();
   }

@@ -14,7 +14,7 @@ enum class EngineMutant : uint8_t {
   verdict_not_followed,    ///< takes back what a rank that is gone may have committed
   successors_not_awaited,  ///< runs again without those whose places are to be taken
   fence_ignored,           ///< goes on when the others have put it out
-  mending_ignored,         ///< groups stay broken after an epoch that mends
+  recovering_ignored,      ///< groups stay broken after an epoch that mends
   forgotten_when_closed,   ///< gives a group back without asking whether the others know how it
                            ///< ended
   foundings_not_counted,   ///< a group of a name is taken for the one before it

@@ -15,7 +15,7 @@ namespace tokenyard::collectives {
 namespace {
 
 /// How long after its deadline an operation waits for the others to agree on what has happened.
-constexpr Instant patience = std::chrono::seconds(2);
+constexpr Instant connection_timer = std::chrono::seconds(2);
 
 /// After a failure that not every rank may know of.
 constexpr std::string_view continued_by =
@@ -75,7 +75,7 @@ void OperationQueue::finish_refusal() {
 
 void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
   if (queue_.empty()) {  // It was parting.
-    open_conversation();
+    open_frame_protocol();
     take_back();
     unusable_ = true;
     return;
@@ -89,7 +89,7 @@ void OperationQueue::fail_locally(std::exception_ptr error, Instant now) {
                              .seen = committed_};
     talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
   } else {
-    open_conversation();  // frames are half said, of memory that goes back to the caller
+    open_frame_protocol();  // frames are half said, of memory that goes back to the caller
   }
   unusable_ = true;
   break_with(error, title(*queue_.front()) + " went wrong on this rank", now);
@@ -117,8 +117,11 @@ std::string OperationQueue::why_expired(const WaitFacts& facts) const {
 }
 
 void OperationQueue::break_with(const std::exception_ptr& error, std::string why, Instant now) {
-  failure_ = {
-      .known_in = around_.view.epoch, .error = error, .lost = {}, .at = now, .why = std::move(why)};
+  failure_ = {.known_in = context_.view.epoch,
+              .error = error,
+              .lost = {},
+              .at = now,
+              .why = std::move(why)};
   if (!queue_.empty()) finish_head(error);
   for (Sequence sequence = committed_ + 2; !queue_.empty(); ++sequence) {
     finish_head(refused(*queue_.front(), sequence));
@@ -153,8 +156,8 @@ std::exception_ptr OperationQueue::refused(const Operation& operation, Sequence 
 void OperationQueue::break_for(const std::vector<uint32_t>& lost, Instant now) {
   std::map<uint32_t, Epoch> all;
   if (failure_ && !failure_->error) all = std::move(failure_->lost);
-  for (const uint32_t rank : lost) all[rank] = around_.view.epoch;
-  failure_ = {.known_in = around_.view.epoch,
+  for (const uint32_t rank : lost) all[rank] = context_.view.epoch;
+  failure_ = {.known_in = context_.view.epoch,
               .error = nullptr,
               .lost = std::move(all),
               .at = now,
@@ -180,7 +183,7 @@ void OperationQueue::repair_loss(Slot slot, Epoch came_in) {
 void OperationQueue::fail(const std::exception_ptr& why) {
   failed_ = why;
   over_ = stage_ != GroupStage::open;
-  open_conversation();
+  open_frame_protocol();
   unusable_ = true;
   if (phase_ != Phase::idle) take_back();
   while (!queue_.empty()) finish_head(why);
@@ -202,7 +205,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
       talking ? talk_->absent(attempt_->team.ranks) : std::vector<uint32_t>{};
   // Another rank's deadline may have frozen this one a moment before its own passed: who has not
   // come is known all the same.
-  if (absent.empty() && (!talking || around_.frozen)) {
+  if (absent.empty() && (!talking || context_.frozen)) {
     facts.phase += ": the ranks have not agreed on who is there";
     return facts;
   }
@@ -210,7 +213,7 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
     facts.rank = absent[0];
     facts.seen = talk_->heard(absent[0]);
     facts.phase += have_not_begun(absent);
-    for (const uint32_t rank : absent) accuse(rank);
+    for (const uint32_t rank : absent) report_timeout(rank);
     return facts;
   }
   const Wait* wait = run_.waiting_for();
@@ -219,33 +222,33 @@ WaitFacts OperationQueue::facts_of_expiry(Instant now) {
   if (const std::optional<uint32_t> rank = wait->awaited()) {
     facts.rank = *rank;
     facts.seen = talk_->heard(*rank);
-    accuse(*rank);
+    report_timeout(*rank);
   }
   return facts;
 }
 
-void OperationQueue::accuse(uint32_t rank) const {
+void OperationQueue::report_timeout(uint32_t rank) const {
   // The others may have closed a group that this process has entered, and used nothing of it yet.
   if (identity_.label != 0 && committed_ > 0 && last_committed_.empty()) return;
-  around_.control->accuse(
+  context_.control->report_timeout(
       {.slot = identity_.slots[rank], .group = identity_.id, .sequence = committed_ + 1},
-      around_.view.epoch);
+      context_.view.epoch);
 }
 
 void OperationQueue::expire(Instant now) {
   expired_ = facts_of_expiry(now);
-  gives_up_ = now + patience;
-  if (around_.quorum_missing || phase_ == Phase::awaiting_ranks || phase_ == Phase::idle)
+  gives_up_ = now + connection_timer;
+  if (context_.quorum_missing || phase_ == Phase::awaiting_ranks || phase_ == Phase::idle)
     give_up(now);
 }
 
 void OperationQueue::give_up(Instant now) {
   const WaitFacts facts = *expired_;
-  open_conversation();
+  open_frame_protocol();
   if (phase_ != Phase::idle) take_back();
   unusable_ = true;
-  if (around_.quorum_missing) {
-    const QuorumFacts& quorum = *around_.quorum_missing;
+  if (context_.quorum_missing) {
+    const QuorumFacts& quorum = *context_.quorum_missing;
     break_with(std::make_exception_ptr(QuorumLost(quorum.answering, quorum.needed)),
                "too few ranks answered", now);
   } else {
@@ -253,17 +256,17 @@ void OperationQueue::give_up(Instant now) {
   }
 }
 
-void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, Instant now) {
-  open_conversation();
+void OperationQueue::install(const Verdict& verdict, const GroupProgress* published, Instant now) {
+  open_frame_protocol();
   attempt_.reset();
   if (failed_) return;
-  const Sequence committed = told != nullptr ? told->committed : committed_;
+  const Sequence committed = published != nullptr ? published->committed : committed_;
   const std::vector<uint32_t> lost = identity_.ranks_of(verdict.lost);
 
   if (committed > committed_) {
     // Somebody has left the round of this rank's operation, so all its data are here.
     if (phase_ == Phase::committing && committed == committed_ + 1) {
-      if (around_.mutant != EngineMutant::verdict_not_followed) commit();
+      if (context_.mutant != EngineMutant::verdict_not_followed) commit();
     } else if (phase_ == Phase::refusing && committed == committed_ + 1) {
       finish_refusal();
     } else if (phase_ == Phase::idle && queue_.empty()) {
@@ -274,15 +277,15 @@ void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, 
                                       identity_.name));
     }
   }
-  if (end_parting(told)) return;
+  if (end_parting(published)) return;
   const bool under_way = phase_ != Phase::idle && phase_ != Phase::awaiting_ranks;
   if (under_way && phase_ == Phase::refusing) {
     finish_refusal();  // whoever does not know of it is told by what it then hears
   } else if (under_way) {
-    ++around_.counters.aborted;
+    ++context_.counters.aborted;
     take_back();
   }
-  if (verdict.mends && !queue_.empty()) {
+  if (verdict.recovers && !queue_.empty()) {
     // What its caller began before all put failures behind them begins anew with them.
     expired_.reset();
     queue_.front()->deadline = now + queue_.front()->timeout;
@@ -297,7 +300,7 @@ void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, 
       facts.rank = late[0];
       facts.phase = title(*queue_.front()) + have_not_begun(late);
     }
-    tell_of_failure(facts);
+    publish_failure(facts);
     break_with(std::make_exception_ptr(PeerTimeout(facts)), why_expired(facts), now);
   } else if (phase_ == Phase::awaiting_ranks &&
              identity_.active_ranks(verdict.next).size() == identity_.slots.size()) {
@@ -305,10 +308,11 @@ void OperationQueue::install(const Verdict& verdict, const GroupProgress* told, 
   } else if (!queue_.empty()) {
     queue_.front()->deadline = std::max(queue_.front()->deadline, now + second_chance);
   }
-  if (verdict.mends && around_.mutant != EngineMutant::mending_ignored) repair(verdict.next.epoch);
+  if (verdict.recovers && context_.mutant != EngineMutant::recovering_ignored)
+    repair(verdict.next.epoch);
 }
 
-void OperationQueue::tell_of_failure(const WaitFacts& facts) {
+void OperationQueue::publish_failure(const WaitFacts& facts) {
   prepare_attempt();
   talk_->begin(committed_ + 1, queue_.front()->call.signature);
   talk_->post_breakage(attempt_->team.ranks, Breakage::of(facts));
@@ -320,7 +324,7 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
   const bool back =
       lost.size() > 0 && identity_.active_ranks(verdict.next).size() == identity_.slots.size();
   expired_.reset();
-  switch (around_.on_failure) {
+  switch (context_.on_failure) {
     case OnFailure::raise:
       break_for(lost, now);
       break;
@@ -343,7 +347,7 @@ void OperationQueue::call_off(const Verdict& verdict, const std::vector<uint32_t
 void OperationQueue::run_again(Instant now) {
   phase_ = Phase::idle;
   queue_.front()->deadline = now + queue_.front()->timeout;
-  ++around_.counters.retried;
+  ++context_.counters.retried;
 }
 
 }  // namespace tokenyard::collectives

@@ -25,7 +25,7 @@ void OperationQueue::settle_results(Operation& operation) {
 /// Where only those are counted who are there: gives the call a place for each rank, or refuses it,
 /// together with the others.
 void OperationQueue::place_parts(Operation& operation) {
-  const std::vector<uint32_t> active = identity_.active_ranks(around_.view);
+  const std::vector<uint32_t> active = identity_.active_ranks(context_.view);
   operation.placed.reset();
   bool fits = operation.call.has_parts_for(active.size());
   if (fits) {

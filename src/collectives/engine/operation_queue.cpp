@@ -34,20 +34,20 @@ std::string Operation::choice() const {
   return chosen.text(call.bytes, shape);
 }
 
-OperationQueue::OperationQueue(Surroundings& surroundings, GroupIdentity identity,
+OperationQueue::OperationQueue(EngineContext& engine_context, GroupIdentity identity,
                                Sequence committed)
-    : around_(surroundings),
+    : context_(engine_context),
       identity_(std::move(identity)),
       committed_(committed),
-      undo_(surroundings.pool) {
-  open_conversation();
+      undo_(engine_context.pool) {
+  open_frame_protocol();
 }
 
-void OperationQueue::open_conversation() {
+void OperationQueue::open_frame_protocol() {
   if (talk_) bytes_sent_before_ += talk_->bytes_sent();
   talk_.emplace(
       static_cast<uint32_t>(identity_.slots.size()), identity_.self, [this](uint32_t rank) {
-        return around_.transport->channel(identity_.id, Lane::collective, identity_.slots[rank]);
+        return context_.transport->channel(identity_.id, Lane::collective, identity_.slots[rank]);
       });
   unusable_ = false;
 }
@@ -66,9 +66,9 @@ std::string OperationQueue::title(const Operation& operation, Sequence sequence)
 }
 
 void OperationQueue::add(std::shared_ptr<Operation> operation) {
-  ++around_.counters.operations;
+  ++context_.counters.operations;
   if (failed_ || broken()) {
-    around_.finish(operation, failed_ ? failed_ : refused(*operation, committed_ + 1));
+    context_.finish(operation, failed_ ? failed_ : refused(*operation, committed_ + 1));
     return;
   }
   queue_.push_back(std::move(operation));
@@ -81,7 +81,7 @@ bool OperationQueue::poll(Instant now) {
     return false;
   }
   bool moved = false;
-  if (!around_.frozen && !unusable_) {
+  if (!context_.frozen && !unusable_) {
     try {
       if (phase_ == Phase::idle) queue_.empty() ? begin_parting(now) : begin(now);
       const Sequence before = committed_;
@@ -91,7 +91,7 @@ bool OperationQueue::poll(Instant now) {
       const bool waits = phase_ == Phase::running || phase_ == Phase::committing;
       const bool parts = phase_ == Phase::parting && !over_;
       if (!moved && ((waits && now > began_ + unusual) || (parts && now > began_ + slow))) {
-        talk_->look_around(attempt_->team.ranks);
+        talk_->poll_others(attempt_->team.ranks);
       }
     } catch (const CallsDiffer& differ) {
       refuse(differ.refusal);
@@ -101,7 +101,7 @@ bool OperationQueue::poll(Instant now) {
       fail_locally(std::current_exception(), now);
     }
   }
-  if (!queue_.empty()) look_at_the_clock(now);
+  if (!queue_.empty()) poll_clock(now);
   return moved;
 }
 
@@ -113,15 +113,15 @@ void OperationQueue::begin(Instant now) {
   // Nobody would wait for a part that the caller has no place for, nor read one that it lacks.
   const Call& call = operation.call;
   const size_t ranks_now = identity_.slots.size();
-  if (around_.places == Places::kept && call.has_parts(identity_.self) &&
+  if (context_.places == Places::kept && call.has_parts(identity_.self) &&
       call.parts() < ranks_now) {
     return finish_head(std::make_exception_ptr(
-        OperationAborted(name_of(call.signature.kind), committed_ + 1, around_.view.epoch, {})));
+        OperationAborted(name_of(call.signature.kind), committed_ + 1, context_.view.epoch, {})));
   }
   // Others may have had an operation under way when ranks were lost, and wait for their successors.
-  if (around_.on_failure == OnFailure::retry &&
-      around_.mutant != EngineMutant::successors_not_awaited &&
-      identity_.active_ranks(around_.view).size() < identity_.slots.size()) {
+  if (context_.on_failure == OnFailure::retry &&
+      context_.mutant != EngineMutant::successors_not_awaited &&
+      identity_.active_ranks(context_.view).size() < identity_.slots.size()) {
     phase_ = Phase::awaiting_ranks;
     return;
   }
@@ -131,10 +131,10 @@ void OperationQueue::begin(Instant now) {
   if (is_rooted(signature.kind) &&
       std::find(ranks.begin(), ranks.end(), signature.root) == ranks.end()) {
     finish_head(std::make_exception_ptr(OperationAborted(name_of(signature.kind), committed_ + 1,
-                                                         around_.lost_in(), {signature.root})));
+                                                         context_.lost_in(), {signature.root})));
     return;
   }
-  if (around_.places == Places::compact && call.has_parts(identity_.self)) {
+  if (context_.places == Places::compact && call.has_parts(identity_.self)) {
     place_parts(operation);
     if (phase_ == Phase::refusing) return;
   }
@@ -148,12 +148,12 @@ void OperationQueue::begin(Instant now) {
 }
 
 Team OperationQueue::team_of_hosts(std::vector<uint32_t>& host_of) const {
-  Team team = {.ranks = identity_.active_ranks(around_.view), .me = 0};
+  Team team = {.ranks = identity_.active_ranks(context_.view), .me = 0};
   // A host is named after its first rank; ranks of one host come next to one another.
   host_of.assign(identity_.slots.size(), 0);
   std::map<uint64_t, uint32_t> first_of;
   for (const uint32_t rank : team.ranks) {
-    const uint64_t host = around_.transport->host_of(identity_.slots[rank]);
+    const uint64_t host = context_.transport->host_of(identity_.slots[rank]);
     host_of[rank] = first_of.try_emplace(host, rank).first->second;
   }
   std::stable_sort(team.ranks.begin(), team.ranks.end(),
@@ -170,11 +170,11 @@ void OperationQueue::prepare_attempt() {
                            .undo = undo_,
                            .team = std::move(team),
                            .host_of = std::move(host_of),
-                           .chunk_bytes = around_.chunk_bytes,
+                           .chunk_bytes = context_.chunk_bytes,
                            .large = false});
   team_members_.clear();
   for (const uint32_t rank : attempt_->team.ranks) {
-    team_members_.push_back(*around_.view.at(identity_.slots[rank]));
+    team_members_.push_back(*context_.view.at(identity_.slots[rank]));
   }
 }
 
@@ -195,7 +195,7 @@ Task OperationQueue::operate() {
   const Operation& operation = *queue_.front();
   Task data = perform(*attempt_, operation.placed_call(), operation.chosen);
   co_await data;
-  if (around_.mutant == EngineMutant::round_skipped) co_return;
+  if (context_.mutant == EngineMutant::round_skipped) co_return;
   phase_ = Phase::committing;
   Task round = commit_round(*attempt_);
   co_await round;
@@ -220,8 +220,8 @@ void OperationQueue::commit() {
   undo_.commit();
   settle_results(*queue_.front());
   ++committed_;
-  ++around_.counters.committed;
-  if (committed_ == 1 && identity_.label != 0) ++around_.founded[identity_.label];
+  ++context_.counters.committed;
+  if (committed_ == 1 && identity_.label != 0) ++context_.founded[identity_.label];
   finish_head(nullptr);
 }
 
@@ -231,22 +231,22 @@ void OperationQueue::finish_head(std::exception_ptr error) {
   expired_.reset();
   const std::shared_ptr<Operation> operation = std::move(queue_.front());
   queue_.pop_front();
-  around_.finish(operation, std::move(error));
+  context_.finish(operation, std::move(error));
 }
 
 void OperationQueue::take_back() {
   run_.stop();
-  around_.mutant == EngineMutant::undo_forgotten ? undo_.commit() : undo_.restore();
+  context_.mutant == EngineMutant::undo_forgotten ? undo_.commit() : undo_.restore();
   phase_ = Phase::idle;
 }
 
-void OperationQueue::look_at_the_clock(Instant now) {
+void OperationQueue::poll_clock(Instant now) {
   if (expired_) {
     if (now >= gives_up_) give_up(now);
     return;
   }
   const bool talking =
-      (phase_ == Phase::running || phase_ == Phase::committing) && !around_.frozen && !unusable_;
+      (phase_ == Phase::running || phase_ == Phase::committing) && !context_.frozen && !unusable_;
   if (talking && !here_said_ && (now >= speaks_at() || talk_->asked())) {
     talk_->say_here(attempt_->team.ranks);
     here_said_ = lacks_ranks_ = true;
@@ -270,7 +270,7 @@ std::optional<Instant> OperationQueue::next_deadline() const {
   if (queue_.empty() || failed_) return std::nullopt;
   if (expired_) return gives_up_;
   const bool running = phase_ == Phase::running || phase_ == Phase::committing;
-  return running && !here_said_ && !around_.frozen ? speaks_at() : judged_at();
+  return running && !here_said_ && !context_.frozen ? speaks_at() : judged_at();
 }
 
 }  // namespace tokenyard::collectives

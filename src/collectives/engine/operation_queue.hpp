@@ -24,7 +24,7 @@
 #include <optional>
 
 #include "collectives/engine/call.hpp"
-#include "collectives/engine/surroundings.hpp"
+#include "collectives/engine/engine_context.hpp"
 
 namespace tokenyard::collectives {
 
@@ -50,7 +50,7 @@ class Operation : public Outcome {
 
 class OperationQueue {
  public:
-  OperationQueue(Surroundings& surroundings, GroupIdentity identity, Sequence committed);
+  OperationQueue(EngineContext& engine_context, GroupIdentity identity, Sequence committed);
 
   const GroupIdentity& identity() const { return identity_; }
   Sequence committed() const { return committed_; }
@@ -79,8 +79,8 @@ class OperationQueue {
   /// The world grows with its job: every slot is a rank of it.
   void extend(uint32_t slots);
   std::string choice(OperationKind kind, size_t bytes) const;
-  /// `told`: what the verdict says of this group; null: nothing.
-  void install(const Verdict& verdict, const GroupProgress* told, Instant now);
+  /// `published`: what the verdict says of this group; null: nothing.
+  void install(const Verdict& verdict, const GroupProgress* published, Instant now);
   /// Forgets a failure that was known in epoch `last` or before.
   void repair(Epoch last);
   /// Forgets the loss of the slot's former processes. `came_in`: the epoch of its present one.
@@ -112,7 +112,7 @@ class OperationQueue {
   std::string unplaced_parts() const;
   void begin_parting(Instant now);
   Task part();
-  bool end_parting(const GroupProgress* told);
+  bool end_parting(const GroupProgress* published);
   void refuse(const Refusal& refusal);
   void finish_refusal();
   void fail_locally(std::exception_ptr error, Instant now);
@@ -129,25 +129,25 @@ class OperationQueue {
   void take_back();
   void call_off(const Verdict& verdict, const std::vector<uint32_t>& lost, Instant now);
   void run_again(Instant now);
-  void tell_of_failure(const WaitFacts& facts);
-  void look_at_the_clock(Instant now);
+  void publish_failure(const WaitFacts& facts);
+  void poll_clock(Instant now);
   Instant speaks_at() const;
   Instant judged_at() const;
   void expire(Instant now);
   void give_up(Instant now);
   WaitFacts facts_of_expiry(Instant now);
-  void accuse(uint32_t rank) const;
+  void report_timeout(uint32_t rank) const;
   std::string title(const Operation& operation) const;
   std::string title(const Operation& operation, Sequence sequence) const;
-  void open_conversation();
+  void open_frame_protocol();
 
-  Surroundings& around_;
+  EngineContext& context_;
   GroupIdentity identity_;
   Sequence committed_;
   std::deque<std::shared_ptr<Operation>> queue_;
 
   Phase phase_ = Phase::idle;
-  std::optional<Conversation> talk_;
+  std::optional<FrameProtocol> talk_;
   Undo undo_;
   std::optional<Attempt> attempt_;
   std::optional<Attempt> parting_;

@@ -45,13 +45,13 @@ void OperationQueue::begin_parting(Instant now) {
   parting_.emplace(*attempt_);
   Team& team = parting_->team;
   std::erase_if(team.ranks, [&](uint32_t rank) {
-    const auto member = around_.view.at(identity_.slots[rank]);
+    const auto member = context_.view.at(identity_.slots[rank]);
     return std::find(last_committed_.begin(), last_committed_.end(), *member) ==
            last_committed_.end();
   });
   team.me = team.place_of(identity_.self);
   if (team.me == team.size() || team.size() == 1 ||
-      around_.mutant == EngineMutant::forgotten_when_closed) {
+      context_.mutant == EngineMutant::forgotten_when_closed) {
     over_ = true;
     return;
   }
@@ -70,14 +70,14 @@ Task OperationQueue::part() {
 }
 
 /// As an epoch begins. True if that is the end of this queue.
-bool OperationQueue::end_parting(const GroupProgress* told) {
+bool OperationQueue::end_parting(const GroupProgress* published) {
   if (phase_ == Phase::parting) {
     run_.stop();
     phase_ = Phase::idle;
   }
   parting_.reset();
-  const bool closed =
-      stage_ == GroupStage::closed || (told != nullptr && told->stage == GroupStage::closed);
+  const bool closed = stage_ == GroupStage::closed ||
+                      (published != nullptr && published->stage == GroupStage::closed);
   if (!closed) return false;
   const bool agreed = stage_ != GroupStage::open && queue_.empty();
   fail(std::make_exception_ptr(InvalidArgument("group", "one that its ranks have not closed",

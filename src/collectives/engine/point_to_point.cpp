@@ -9,10 +9,10 @@
 
 namespace tokenyard::collectives {
 
-PointToPoint::PointToPoint(Surroundings& surroundings, const GroupIdentity& identity)
-    : around_(surroundings), identity_(identity), peers_(identity.slots.size()) {
+PointToPoint::PointToPoint(EngineContext& engine_context, const GroupIdentity& identity)
+    : context_(engine_context), identity_(identity), peers_(identity.slots.size()) {
   for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
-    if (const auto member = around_.view.at(identity_.slots[rank])) {
+    if (const auto member = context_.view.at(identity_.slots[rank])) {
       peers_[rank].incarnation = member->incarnation;
     }
   }
@@ -27,18 +27,18 @@ Stream& PointToPoint::stream(uint32_t rank) {
   std::optional<Stream>& stream = peers_[rank].stream;
   if (!stream) {
     stream.emplace(
-        around_.transport->channel(identity_.id, Lane::point_to_point, identity_.slots[rank]));
+        context_.transport->channel(identity_.id, Lane::point_to_point, identity_.slots[rank]));
   }
   return *stream;
 }
 
 bool PointToPoint::is_active(uint32_t rank) const {
-  return around_.view.at(identity_.slots[rank]).has_value();
+  return context_.view.at(identity_.slots[rank]).has_value();
 }
 
 void PointToPoint::finish(const std::shared_ptr<MessageOperation>& operation,
                           std::exception_ptr error) {
-  around_.finish(operation, std::move(error));
+  context_.finish(operation, std::move(error));
 }
 
 std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint64_t tag,
@@ -49,7 +49,7 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
     finish(operation, why);
     return operation;
   }
-  if (!is_active(to) && around_.on_failure != OnFailure::retry) {
+  if (!is_active(to) && context_.on_failure != OnFailure::retry) {
     finish(operation, lost_error("send", to));
     return operation;
   }
@@ -68,7 +68,7 @@ std::shared_ptr<Outcome> PointToPoint::send(ConstArray array, uint32_t to, uint6
     finish(std::exchange(sending.operation, nullptr), nullptr);
   }
   Sending& kept = peer.sending.emplace(sending.number, std::move(sending)).first->second;
-  if (!around_.frozen && is_active(to)) say(to, kept);
+  if (!context_.frozen && is_active(to)) say(to, kept);
   return operation;
 }
 
@@ -84,7 +84,7 @@ std::shared_ptr<Outcome> PointToPoint::receive(Array array, std::optional<uint32
                         .into = {static_cast<std::byte*>(array.data), array.bytes()},
                         .from = from,
                         .accepted = std::nullopt});
-  const bool lost = from && !is_active(*from) && around_.on_failure != OnFailure::retry;
+  const bool lost = from && !is_active(*from) && context_.on_failure != OnFailure::retry;
   match();  // it may have come before its sender was lost
   if (lost && !operation->done()) {
     receiving_.remove_if([&](const Receiving& one) { return one.operation == operation; });
@@ -119,7 +119,7 @@ void PointToPoint::say(uint32_t to, Sending& sending) {
 bool PointToPoint::poll(Instant now, Attention attention) {
   if (failed_) return false;
   bool arrived = false, moved = false;
-  if (!around_.frozen) {
+  if (!context_.frozen) {
     for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
       if (rank == identity_.self || !is_active(rank)) continue;
       const bool awaited =
@@ -326,7 +326,7 @@ bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
   const bool fits = found->second.bytes == receiving.into.size() &&
                     found->second.type == receiving.operation->type;
   if (!found->second.eager && fits) {
-    if (around_.frozen) return false;
+    if (context_.frozen) return false;
     found->second.stage = Stage::accepted;
     receiving.accepted = {from, number};
     post(from, FrameKind::accept, number, nullptr, {});
@@ -344,7 +344,7 @@ bool PointToPoint::give(Receiving& receiving, uint32_t from, Number number) {
                fmt::format("{} of {} bytes", tokenyard::name_of(receiving.operation->type),
                            receiving.into.size()),
                from)));
-    if (!arrived.eager && !around_.frozen) {
+    if (!arrived.eager && !context_.frozen) {
       peer.note(number);
       Sending wanted;
       wanted.type = receiving.operation->type;

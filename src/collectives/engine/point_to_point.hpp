@@ -28,7 +28,7 @@
 #include <set>
 #include <vector>
 
-#include "collectives/engine/surroundings.hpp"
+#include "collectives/engine/engine_context.hpp"
 #include "collectives/interfaces/stream.hpp"
 
 namespace tokenyard::collectives {
@@ -52,7 +52,7 @@ class PointToPoint {
   static constexpr size_t eager_max = 8 << 10;
   static constexpr size_t eager_bytes_max = 1 << 20;
 
-  PointToPoint(Surroundings& surroundings, const GroupIdentity& identity);
+  PointToPoint(EngineContext& engine_context, const GroupIdentity& identity);
 
   std::shared_ptr<Outcome> send(ConstArray array, uint32_t to, uint64_t tag, Instant now,
                                 std::chrono::nanoseconds timeout);
@@ -156,7 +156,7 @@ class PointToPoint {
   void renew(uint32_t rank, const Member& member);
   void lose(uint32_t rank);
 
-  Surroundings& around_;
+  EngineContext& context_;
   GroupIdentity identity_;
   std::vector<Peer> peers_;
   std::list<Receiving> receiving_;

@@ -77,7 +77,7 @@ std::exception_ptr PointToPoint::timeout_error(const MessageOperation& operation
 
 std::exception_ptr PointToPoint::lost_error(const char* what, uint32_t peer) const {
   return std::make_exception_ptr(
-      OperationAborted(what, peers_[peer].last_number, around_.lost_in(), {peer}));
+      OperationAborted(what, peers_[peer].last_number, context_.lost_in(), {peer}));
 }
 
 void PointToPoint::check_deadlines(Instant now) {
@@ -138,14 +138,14 @@ void PointToPoint::install(const Verdict& verdict, Instant) {
 
 void PointToPoint::lose(uint32_t rank) {
   Peer& peer = peers_[rank];
-  if (around_.on_failure == OnFailure::retry) return;  // for whoever takes its place
+  if (context_.on_failure == OnFailure::retry) return;  // for whoever takes its place
   for (auto& [number, sending] : peer.sending) {
     if (sending.operation) finish(sending.operation, lost_error("send", rank));
   }
   peer.sending.clear();
   peer.eager_bytes = 0;
   for (auto receiving = receiving_.begin(); receiving != receiving_.end();) {
-    const bool any = !receiving->from && around_.on_failure == OnFailure::raise;
+    const bool any = !receiving->from && context_.on_failure == OnFailure::raise;
     if (any || receiving->from == rank) {
       finish(receiving->operation, lost_error("receive", rank));
       receiving = receiving_.erase(receiving);
@@ -161,7 +161,7 @@ void PointToPoint::renew(uint32_t rank, const Member& member) {
   // old one had sent and nobody has asked for is gone with it.
   std::map<Number, Sending> before;
   before.swap(peer.sending);
-  if (peer.incarnation != 0 && around_.on_failure != OnFailure::retry) {
+  if (peer.incarnation != 0 && context_.on_failure != OnFailure::retry) {
     peer.sending = std::move(before);
     lose(rank);
     before.clear();

@@ -51,19 +51,19 @@ class Recovery::Shrink final : public Recovery::Call {
       : recovery_(recovery), asked_in_(recovery.engine_.view().epoch) {
     const Engine& engine = recovery_.engine_;
     // A newcomer need not have asked.
-    done_before_ = engine.mended().epoch > recovery_.shrunk_in() && !engine.failed();
-    if (!done_before_) recovery_.control_.mend(true);
+    done_before_ = engine.recovered().epoch > recovery_.shrunk_in() && !engine.failed();
+    if (!done_before_) recovery_.control_.recover(true);
   }
 
   bool advance() override {
-    const Epoch mended = recovery_.engine_.mended().epoch;
-    if (!done_before_ && mended <= asked_in_) return false;
-    recovery_.note_shrunk(mended);
+    const Epoch recovered = recovery_.engine_.recovered().epoch;
+    if (!done_before_ && recovered <= asked_in_) return false;
+    recovery_.note_shrunk(recovered);
     return true;
   }
 
   WaitFacts missing() const override {
-    const std::vector<Slot> late = recovery_.control_.mends_late();
+    const std::vector<Slot> late = recovery_.control_.recovers_late();
     if (late.empty()) {
       const std::vector<Member> members = recovery_.engine_.view().members;
       return {.rank = members.empty() ? 0 : members.front().slot,
@@ -137,16 +137,16 @@ class Recovery::Recover final : public Recovery::Call {
  public:
   Recover(Recovery& recovery, bool waits)
       : recovery_(recovery), waits_(waits), wish_(recovery.control_) {}
-  ~Recover() override { stop_mending(); }
+  ~Recover() override { stop_recovering(); }
 
   bool advance() override {
     Engine& engine = recovery_.engine_;
     // Ranks that are lost meanwhile stop the group on all of its ranks: then all know.
     if (engine.stopped()) {
-      if (!mending_) mending_.emplace(recovery_);
-      if (!mending_->advance()) return false;
+      if (!recovering_) recovering_.emplace(recovery_);
+      if (!recovering_->advance()) return false;
     }
-    stop_mending();
+    stop_recovering();
     const View view = engine.view();
     const std::vector<Slot> empty = waits_ ? empty_slots(view) : std::vector<Slot>{};
     wish_.want(empty, view.epoch);
@@ -156,8 +156,8 @@ class Recovery::Recover final : public Recovery::Call {
   }
 
   WaitFacts missing() const override {
-    if (mending_) {
-      WaitFacts facts = mending_->missing();
+    if (recovering_) {
+      WaitFacts facts = recovering_->missing();
       facts.phase = "recover after a deadline, as " + facts.phase;
       return facts;
     }
@@ -167,16 +167,16 @@ class Recovery::Recover final : public Recovery::Call {
   }
 
  private:
-  void stop_mending() {
-    if (!mending_) return;
-    mending_.reset();
-    recovery_.control_.mend(false);
+  void stop_recovering() {
+    if (!recovering_) return;
+    recovering_.reset();
+    recovery_.control_.recover(false);
   }
 
   Recovery& recovery_;
   const bool waits_;
   Wish wish_;
-  std::optional<Shrink> mending_;
+  std::optional<Shrink> recovering_;
 };
 
 class Recovery::Evict final : public Recovery::Call {
@@ -209,7 +209,7 @@ void Recovery::begin(Slot self) {
   // Who was lost when this process came is nothing to it.
   engine_.repair(engine_.came_in(self));
   const std::lock_guard lock(mutex_);
-  shrunk_in_ = engine_.mended().epoch;
+  shrunk_in_ = engine_.recovered().epoch;
   slots_ = engine_.slots_found();
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "collectives/interfaces/conversation.hpp"
+#include "collectives/interfaces/frame_protocol.hpp"
 #include "collectives/interfaces/undo.hpp"
 
 namespace tokenyard::collectives {
@@ -28,7 +28,7 @@ struct Team {
 };
 
 struct Attempt {
-  Conversation& talk;
+  FrameProtocol& talk;
   Undo& undo;
   Team team;  ///< all active ranks, those of a host next to one another
   /// Ranks of one host share a number.

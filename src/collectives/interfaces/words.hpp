@@ -8,7 +8,6 @@ namespace tokenyard::collectives {
 
 using control::Contact;
 using control::Contacts;
-using membership::Accusation;
 using membership::Epoch;
 using membership::GroupId;
 using membership::GroupProgress;
@@ -19,6 +18,7 @@ using membership::Member;
 using membership::Sequence;
 using membership::Slot;
 using membership::Suspicion;
+using membership::TimeoutReport;
 using membership::Verdict;
 using membership::View;
 

@@ -10,14 +10,14 @@
 namespace tokenyard {
 
 using collectives::Entrance;
-using collectives::Machine;
+using collectives::Runtime;
 using collectives::View;
 
 namespace {
 
 std::unique_ptr<Collectives> make(const CollectivesOptions& options, Entrance entrance) {
-  return std::make_unique<Collectives>(std::make_unique<Collectives::Parts>(
-      Collectives::Parts{std::make_shared<Machine>(options, entrance)}));
+  return std::make_unique<Collectives>(std::make_unique<Collectives::Impl>(
+      Collectives::Impl{std::make_shared<Runtime>(options, entrance)}));
 }
 
 std::vector<uint32_t> slots_of(const View& view) {
@@ -42,28 +42,28 @@ std::unique_ptr<Collectives> Collectives::alone(const CollectivesOptions& option
   return make(unseen, Entrance::alone);
 }
 
-Collectives::Collectives(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Collectives::Collectives(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Collectives::~Collectives() {
   try {
-    parts_->machine->close();
+    impl_->runtime->close();
   } catch (const std::exception&) {
     // A destructor has nobody to tell; sockets and threads are gone all the same.
   }
 }
 
 uint32_t Collectives::rank() const {
-  return parts_->machine->options.rank;
+  return impl_->runtime->options.rank;
 }
 
 uint32_t Collectives::size() const {
-  return parts_->machine->engine().view().slots;
+  return impl_->runtime->engine().view().slots;
 }
 
 Group Collectives::world() const {
   return Group(std::make_shared<Group::State>(
-      parts_->machine, collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
-      parts_->machine->options.timeout));
+      impl_->runtime, collectives::GroupIdentity{.id = 0, .name = "world", .self = rank()},
+      impl_->runtime->options.timeout));
 }
 
 Group Collectives::group(std::span<const uint32_t> ranks, const std::string& name,
@@ -85,11 +85,11 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   collectives::GroupIdentity identity = {.name = name,
                                          .slots = {ranks.begin(), ranks.end()},
                                          .self = static_cast<uint32_t>(self - ranks.begin())};
-  const std::shared_ptr<Machine>& machine = parts_->machine;
-  const std::chrono::nanoseconds limit = timeout.value_or(machine->options.timeout);
-  collectives::Engine& engine = machine->engine();
+  const std::shared_ptr<Runtime>& runtime = impl_->runtime;
+  const std::chrono::nanoseconds limit = timeout.value_or(runtime->options.timeout);
+  collectives::Engine& engine = runtime->engine();
   const auto founding = engine.found_group(identity, limit);
-  machine->driver().launched();
+  runtime->progress_thread().launched();
   const auto made = [&] {
     engine.end_founding(founding);
     identity.id = founding->id;
@@ -97,68 +97,68 @@ Group Collectives::group(std::span<const uint32_t> ranks, const std::string& nam
   try {
     // A newcomer to a group that works already has missed it.
     if (founding->barrier) {
-      Work(std::make_shared<Work::State>(Work::State{machine, founding->barrier})).wait();
+      Work(std::make_shared<Work::State>(Work::State{runtime, founding->barrier})).wait();
     }
   } catch (...) {
     made();
     throw;
   }
   made();
-  return Group(std::make_shared<Group::State>(machine, identity, limit));
+  return Group(std::make_shared<Group::State>(runtime, identity, limit));
 }
 
 std::vector<uint32_t> Collectives::active_ranks() const {
-  return slots_of(parts_->machine->engine().view());
+  return slots_of(impl_->runtime->engine().view());
 }
 
 uint64_t Collectives::epoch() const {
-  return parts_->machine->engine().view().epoch;
+  return impl_->runtime->engine().view().epoch;
 }
 
 std::shared_ptr<void> Collectives::on_change(std::function<void()> call) {
-  return parts_->machine->on_change(std::move(call));
+  return impl_->runtime->on_change(std::move(call));
 }
 
 std::vector<uint32_t> Collectives::shrink() {
-  Machine& machine = *parts_->machine;
-  const auto call = machine.recovery().shrink();
-  machine.await(*call);
-  return slots_of(machine.engine().mended());
+  Runtime& runtime = *impl_->runtime;
+  const auto call = runtime.recovery().shrink();
+  runtime.await(*call);
+  return slots_of(runtime.engine().recovered());
 }
 
 void Collectives::replace(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
-  Machine& machine = *parts_->machine;
-  const auto call = machine.recovery().replace(rank);
-  machine.await(*call, timeout);
+  Runtime& runtime = *impl_->runtime;
+  const auto call = runtime.recovery().replace(rank);
+  runtime.await(*call, timeout);
 }
 
 void Collectives::grow(uint32_t ranks, std::optional<std::chrono::nanoseconds> timeout) {
-  Machine& machine = *parts_->machine;
-  const uint32_t most = std::max(machine.options.size, machine.options.size_max);
-  const auto call = machine.recovery().grow(ranks, most);
-  machine.await(*call, timeout);
+  Runtime& runtime = *impl_->runtime;
+  const uint32_t most = std::max(runtime.options.size, runtime.options.size_max);
+  const auto call = runtime.recovery().grow(ranks, most);
+  runtime.await(*call, timeout);
 }
 
 std::vector<uint32_t> Collectives::recover(bool wait_for_replacements,
                                            std::optional<std::chrono::nanoseconds> timeout) {
-  Machine& machine = *parts_->machine;
-  const auto call = machine.recovery().recover(wait_for_replacements);
-  machine.await(*call, timeout);
+  Runtime& runtime = *impl_->runtime;
+  const auto call = runtime.recovery().recover(wait_for_replacements);
+  runtime.await(*call, timeout);
   return active_ranks();
 }
 
 void Collectives::evict(uint32_t rank, std::optional<std::chrono::nanoseconds> timeout) {
-  Machine& machine = *parts_->machine;
-  if (rank == machine.options.rank) {
+  Runtime& runtime = *impl_->runtime;
+  if (rank == runtime.options.rank) {
     throw InvalidArgument("rank", "another one: this one may leave", fmt::to_string(rank));
   }
-  const auto call = machine.recovery().evict(rank);
-  machine.await(*call, timeout);
+  const auto call = runtime.recovery().evict(rank);
+  runtime.await(*call, timeout);
 }
 
 std::vector<uint32_t> Collectives::waiting_ranks() const {
   std::vector<uint32_t> ranks;
-  for (const collectives::Member& member : parts_->machine->control().waiting()) {
+  for (const collectives::Member& member : impl_->runtime->control().waiting()) {
     if (ranks.empty() || ranks.back() != member.slot) ranks.push_back(member.slot);
   }
   return ranks;
@@ -166,17 +166,17 @@ std::vector<uint32_t> Collectives::waiting_ranks() const {
 
 void Collectives::leave() {
   // Small messages are taken by the others' threads, whatever their programs do meanwhile.
-  parts_->machine->leave(
-      std::min<std::chrono::nanoseconds>(parts_->machine->options.timeout, std::chrono::seconds(5)),
+  impl_->runtime->leave(
+      std::min<std::chrono::nanoseconds>(impl_->runtime->options.timeout, std::chrono::seconds(5)),
       "after leave");
 }
 
 void Collectives::cancel() {
-  parts_->machine->engine().cancel(std::make_exception_ptr(Cancelled("cancel")));
+  impl_->runtime->engine().cancel(std::make_exception_ptr(Cancelled("cancel")));
 }
 
 CollectivesCounters Collectives::counters() const {
-  return parts_->machine->counters();
+  return impl_->runtime->counters();
 }
 
 }  // namespace tokenyard

@@ -29,9 +29,9 @@ void check_root(const Group::State& group, const char* argument, uint32_t root) 
 template <typename List>
 void check_parts(const Group::State& group, const char* argument, const List& parts,
                  DataType type) {
-  collectives::Engine& engine = group.machine->engine();
+  collectives::Engine& engine = group.runtime->engine();
   const uint32_t size = group.size();
-  const bool kept = group.machine->options.places == Places::kept;
+  const bool kept = group.runtime->options.places == Places::kept;
   if (kept ? parts.size() != size : parts.size() > size) {
     std::vector<uint32_t> lost;
     const std::vector<uint32_t> active = engine.identity(group.id).active_ranks(engine.view());
@@ -64,7 +64,7 @@ void check_length(const char* argument, size_t expected, size_t seen) {
 template <typename List>
 void check_own_part(const Group::State& group, const char* argument, size_t expected,
                     const List& parts) {
-  if (group.machine->options.places == Places::compact) return;
+  if (group.runtime->options.places == Places::compact) return;
   check_length(argument, expected, parts[group.rank].elements);
 }
 
@@ -86,12 +86,12 @@ uint64_t lengths_of(const List& parts) {
 
 uint32_t Group::State::size() const {
   if (ranks != 0) return ranks;
-  return static_cast<uint32_t>(machine->engine().identity(id).slots.size());
+  return static_cast<uint32_t>(runtime->engine().identity(id).slots.size());
 }
 
 void Group::State::close() {
   if (id == 0 || closed.exchange(true)) return;
-  machine->engine().close_group(id);
+  runtime->engine().close_group(id);
 }
 
 Work Group::State::start(Call call, const CallOptions& options) const {
@@ -99,9 +99,9 @@ Work Group::State::start(Call call, const CallOptions& options) const {
   choose(call.signature.kind, call.signature.type, call.bytes, {.ranks = 2, .hosts = 1},
          options.algorithm);
   call.signature.algorithm = options.algorithm;
-  auto outcome = machine->engine().start(id, std::move(call), options.timeout.value_or(timeout));
-  machine->driver().launched();
-  return Work(std::make_shared<Work::State>(Work::State{machine, std::move(outcome)}));
+  auto outcome = runtime->engine().start(id, std::move(call), options.timeout.value_or(timeout));
+  runtime->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{runtime, std::move(outcome)}));
 }
 
 uint32_t Group::rank() const {
@@ -121,12 +121,12 @@ bool Group::closed() const {
 }
 
 std::vector<uint32_t> Group::active_ranks() const {
-  collectives::Engine& engine = state_->machine->engine();
+  collectives::Engine& engine = state_->runtime->engine();
   return engine.identity(state_->id).active_ranks(engine.view());
 }
 
 uint32_t Group::parts() const {
-  if (state_->machine->options.places == Places::kept) return size();
+  if (state_->runtime->options.places == Places::kept) return size();
   return static_cast<uint32_t>(active_ranks().size());
 }
 
@@ -246,7 +246,7 @@ Work Group::all_to_all(std::span<const ConstArray> in, std::span<const Array> ou
   const DataType type = in.empty() ? DataType::uint8 : in[0].type;
   check_parts(*state_, "in", in, type);
   check_parts(*state_, "out", out, type);
-  if (state_->machine->options.places == Places::kept) {
+  if (state_->runtime->options.places == Places::kept) {
     check_length("out[rank]", in[state_->rank].elements, out[state_->rank].elements);
   }
   return state_->start({.signature = {.kind = OperationKind::all_to_all, .type = type},
@@ -268,26 +268,26 @@ Work Group::send(ConstArray array, uint32_t to, uint64_t tag, CallOptions option
   check_array("array", array);
   check_root(*state_, "to", to);
   if (to == state_->rank) throw InvalidArgument("to", "another rank", "this one");
-  auto outcome = state_->machine->engine().send(state_->id, array, to, tag,
+  auto outcome = state_->runtime->engine().send(state_->id, array, to, tag,
                                                 options.timeout.value_or(state_->timeout));
-  state_->machine->driver().launched();
-  return Work(std::make_shared<Work::State>(Work::State{state_->machine, std::move(outcome)}));
+  state_->runtime->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{state_->runtime, std::move(outcome)}));
 }
 
 Work Group::receive(Array array, std::optional<uint32_t> from, uint64_t tag, CallOptions options) {
   check_array("array", array);
   if (from) check_root(*state_, "from", *from);
   if (from == state_->rank) throw InvalidArgument("from", "another rank", "this one");
-  auto outcome = state_->machine->engine().receive(state_->id, array, from, tag,
+  auto outcome = state_->runtime->engine().receive(state_->id, array, from, tag,
                                                    options.timeout.value_or(state_->timeout));
-  state_->machine->driver().launched();
-  return Work(std::make_shared<Work::State>(Work::State{state_->machine, std::move(outcome)}));
+  state_->runtime->progress_thread().launched();
+  return Work(std::make_shared<Work::State>(Work::State{state_->runtime, std::move(outcome)}));
 }
 
 std::string Group::choice(const std::string& operation, size_t bytes) const {
   for (int kind = 0; kind <= static_cast<int>(OperationKind::all_to_all); ++kind) {
     if (collectives::name_of(static_cast<OperationKind>(kind)) == operation) {
-      return state_->machine->engine().choice(state_->id, static_cast<OperationKind>(kind), bytes);
+      return state_->runtime->engine().choice(state_->id, static_cast<OperationKind>(kind), bytes);
     }
   }
   throw InvalidArgument("operation", "a collective", operation);

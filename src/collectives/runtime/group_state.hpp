@@ -5,18 +5,18 @@
 #include <memory>
 #include <string>
 
-#include "collectives/runtime/machine.hpp"
+#include "collectives/runtime/runtime.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard {
 
 struct Work::State {
-  std::shared_ptr<collectives::Machine> machine;
+  std::shared_ptr<collectives::Runtime> runtime;
   std::shared_ptr<collectives::Outcome> outcome;
 };
 
 struct Group::State {
-  std::shared_ptr<collectives::Machine> machine;
+  std::shared_ptr<collectives::Runtime> runtime;
   collectives::GroupId id = 0;
   std::string name;
   uint32_t rank = 0;
@@ -24,9 +24,9 @@ struct Group::State {
   uint32_t ranks = 0;  ///< 0: as many as the world has
   std::atomic<bool> closed = false;
 
-  State(std::shared_ptr<collectives::Machine> machine, const collectives::GroupIdentity& identity,
+  State(std::shared_ptr<collectives::Runtime> runtime, const collectives::GroupIdentity& identity,
         std::chrono::nanoseconds timeout)
-      : machine(std::move(machine)),
+      : runtime(std::move(runtime)),
         id(identity.id),
         name(identity.name),
         rank(identity.self),
@@ -41,8 +41,8 @@ struct Group::State {
   Work start(collectives::Call call, const CallOptions& options) const;
 };
 
-struct Collectives::Parts {
-  std::shared_ptr<collectives::Machine> machine;
+struct Collectives::Impl {
+  std::shared_ptr<collectives::Runtime> runtime;
 };
 
 }  // namespace tokenyard

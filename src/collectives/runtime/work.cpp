@@ -3,13 +3,13 @@
 namespace tokenyard {
 
 void Work::wait() {
-  state_->machine->driver().wait(*state_->outcome, std::nullopt);
+  state_->runtime->progress_thread().wait(*state_->outcome, std::nullopt);
   if (const std::exception_ptr error = state_->outcome->error()) std::rethrow_exception(error);
 }
 
 bool Work::wait_for(std::chrono::nanoseconds time) {
-  collectives::Machine& machine = *state_->machine;
-  return machine.driver().wait(*state_->outcome, machine.engine().now() + time);
+  collectives::Runtime& runtime = *state_->runtime;
+  return runtime.progress_thread().wait(*state_->outcome, runtime.engine().now() + time);
 }
 
 bool Work::done() const {

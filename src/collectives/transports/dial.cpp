@@ -17,23 +17,23 @@ constexpr std::chrono::milliseconds kPauseMax(500);
 
 }  // namespace
 
-Dial::Dial(const Invitation& invitation, const net::Key& key, const ContactCard& to,
+Dial::Dial(const ConnectRequest& connect_request, const net::Key& key, const ChannelEndpoint& to,
            int buffer_bytes)
-    : invitation_(invitation),
-      frame_(encode(invitation, key)),
-      expected_(welcome(frame_, key)),
+    : connect_request_(connect_request),
+      frame_(encode(connect_request, key)),
+      expected_(connect_reply(frame_, key)),
       address_(to.address),
       port_(to.port),
       buffer_bytes_(buffer_bytes),
       pause_(kPauseFirst) {}
 
-std::optional<FileDescriptor> Dial::poll(WireTime now, net::Sleeper& sleeper) {
+std::optional<FileDescriptor> Dial::poll(WireTime now, net::Poller& poller) {
   if (!socket_) {
     if (now < next_try_) return std::nullopt;
     try {
       socket_ = net::connect_to(address_, port_);
       net::tune(socket_, buffer_bytes_);
-      sleeper.watch_arrivals_and_room(socket_.native());
+      poller.watch_arrivals_and_room(socket_.native());
     } catch (const OsError& error) {
       fail(now, error.what());
       return std::nullopt;
@@ -49,12 +49,13 @@ std::optional<FileDescriptor> Dial::poll(WireTime now, net::Sleeper& sleeper) {
     sent_ = sent.bytes > 0;
     if (!sent_) return std::nullopt;
   }
-  const net::Moved got = net::receive_now(socket_, std::span(welcome_).subspan(welcome_bytes_));
-  welcome_bytes_ += got.bytes;
+  const net::Moved got =
+      net::receive_now(socket_, std::span(connect_reply_).subspan(connect_reply_bytes_));
+  connect_reply_bytes_ += got.bytes;
   if (got.over) {
     fail(now, got.error != 0 ? std::strerror(got.error) : "turned away");
-  } else if (welcome_bytes_ == welcome_.size()) {
-    if (net::same(welcome_, expected_)) return std::move(socket_);
+  } else if (connect_reply_bytes_ == connect_reply_.size()) {
+    if (net::same(connect_reply_, expected_)) return std::move(socket_);
     fail(now, "somebody else listens there");
   }
   return std::nullopt;
@@ -64,7 +65,7 @@ void Dial::fail(WireTime now, const std::string& why) {
   trouble_ = fmt::format("{}:{}: {}", address_, port_, why);
   socket_.close();
   sent_ = false;
-  welcome_bytes_ = 0;
+  connect_reply_bytes_ = 0;
   next_try_ = now + pause_;
   pause_ = std::min(pause_ * 2, kPauseMax);
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/transports/contact_card.hpp"
-#include "collectives/transports/invitation.hpp"
+#include "collectives/transports/channel_endpoint.hpp"
+#include "collectives/transports/connect_request.hpp"
 #include "net/poller.hpp"
 #include "net/tcp_socket.hpp"
 
@@ -19,11 +19,12 @@ using WireTime = std::chrono::steady_clock::time_point;
 
 class Dial {
  public:
-  Dial(const Invitation& invitation, const net::Key& key, const ContactCard& to, int buffer_bytes);
+  Dial(const ConnectRequest& connect_request, const net::Key& key, const ChannelEndpoint& to,
+       int buffer_bytes);
 
-  const Invitation& invitation() const { return invitation_; }
+  const ConnectRequest& connect_request() const { return connect_request_; }
   /// The connection, once the taker has welcomed it.
-  std::optional<FileDescriptor> poll(WireTime now, net::Sleeper& sleeper);
+  std::optional<FileDescriptor> poll(WireTime now, net::Poller& poller);
   /// Between two tries, of which nothing tells.
   bool is_pausing() const { return !socket_; }
   /// What went wrong last; empty if nothing has.
@@ -32,7 +33,7 @@ class Dial {
  private:
   void fail(WireTime now, const std::string& why);
 
-  Invitation invitation_;
+  ConnectRequest connect_request_;
   std::vector<std::byte> frame_;
   net::Digest expected_;
   std::string address_;
@@ -41,8 +42,8 @@ class Dial {
 
   FileDescriptor socket_;
   bool sent_ = false;
-  net::Digest welcome_{};
-  size_t welcome_bytes_ = 0;
+  net::Digest connect_reply_{};
+  size_t connect_reply_bytes_ = 0;
   WireTime next_try_{};
   std::chrono::milliseconds pause_;
   std::string trouble_;

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "collectives/transports/invitation.hpp"
+#include "collectives/transports/connect_request.hpp"
 
 namespace tokenyard::collectives {
 
@@ -22,13 +22,13 @@ class EpochGate {
   const Member& self() const { return self_; }
   const View& view() const { return view_; }
 
-  Timing judge(const Invitation& invitation) const {
-    const ChannelName& name = invitation.channel;
+  Timing judge(const ConnectRequest& connect_request) const {
+    const ChannelName& name = connect_request.channel;
     // Only a refusal goes back to the maker.
-    const bool back = invitation.kind == InvitationKind::refusal;
-    const Member& me = back ? name.maker : name.taker;
-    const Member& other = back ? name.taker : name.maker;
-    if (me != self_ || name.maker.slot >= name.taker.slot) return Timing::never;
+    const bool back = connect_request.kind == ConnectRequestKind::refusal;
+    const Member& me = back ? name.initiator : name.acceptor;
+    const Member& other = back ? name.acceptor : name.initiator;
+    if (me != self_ || name.initiator.slot >= name.acceptor.slot) return Timing::never;
     if (name.epoch < view_.epoch) return Timing::never;
     if (name.epoch > view_.epoch) return back ? Timing::never : Timing::early;
     return view_.contains(other) ? Timing::now : Timing::never;

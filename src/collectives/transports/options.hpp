@@ -24,7 +24,7 @@ struct WireOptions {
   /// Of one direction, rounded up to a power of two. A pair's channel takes twice as much.
   size_t ring_bytes = 512 << 10;
   size_t point_to_point_ring_bytes = 128 << 10;
-  bool lend = true;  ///< large parts of collectives go past the rings where the system lets them
+  bool offer = true;  ///< large parts of collectives go past the rings where the system lets them
 
   /// A stream over TCP changes sockets after so many bytes, so that a large message keeps several
   /// of them busy. Who opens the channel decides for both ends.

@@ -13,7 +13,7 @@
 #include <new>
 #include <utility>
 
-#include "collectives/transports/memory_room.hpp"
+#include "collectives/transports/cgroup_memory_limit.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard::collectives {
@@ -70,7 +70,7 @@ Segment Segment::make(size_t ring_bytes) {
   if (ring_bytes > kRingBytesMax) segment_failed("ring_bytes", EINVAL);
   const size_t bytes = file_bytes(ring_bytes);
   check_file_size_limit(bytes);
-  if (memory_room() < bytes) segment_failed("cgroup memory limit", ENOMEM);
+  if (cgroup_memory_limit() < bytes) segment_failed("cgroup memory limit", ENOMEM);
   FileDescriptor descriptor(memfd_create("tokenyard-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor) segment_failed("memfd_create");
   if (ftruncate(descriptor.native(), static_cast<off_t>(bytes)) != 0) segment_failed("ftruncate");

@@ -8,14 +8,14 @@
 #include <cstdint>
 
 #include "base/file_descriptor.hpp"
-#include "collectives/transports/loan.hpp"
 #include "collectives/transports/ring.hpp"
+#include "collectives/transports/single_copy.hpp"
 
 namespace tokenyard::collectives {
 
-enum class End : uint8_t { maker, taker };
+enum class End : uint8_t { initiator, acceptor };
 inline End other(End end) {
-  return end == End::maker ? End::taker : End::maker;
+  return end == End::initiator ? End::acceptor : End::initiator;
 }
 
 struct SegmentHeader {
@@ -23,10 +23,10 @@ struct SegmentHeader {
   struct Line {
     alignas(kLineBytes) std::atomic<uint32_t> word = 0;
   };
-  std::array<Line, 2> asleep;              ///< [End] 1: ring my bell when you move a position
-  std::array<Line, 2> closed;              ///< [End] 1: this end has closed its channel
-  std::array<RingPositions, 2> positions;  ///< [End] of the ring this end writes
-  std::array<LoanWords, 2> loans;          ///< [End] of what this end lends
+  std::array<Line, 2> asleep;                    ///< [End] 1: ring my bell when you move a position
+  std::array<Line, 2> closed;                    ///< [End] 1: this end has closed its channel
+  std::array<RingPositions, 2> positions;        ///< [End] of the ring this end writes
+  std::array<SingleCopyWords, 2> single_copies;  ///< [End] of what this end lends
 };
 
 class Segment {

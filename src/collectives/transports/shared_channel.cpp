@@ -17,24 +17,24 @@ constexpr size_t kCachedBytes = 64 << 10;
 
 /// A loan is there and back twice between two processes, and one copy instead of two. What is
 /// longer than this goes past the caches, which the ring does better: the system copies into them.
-constexpr size_t kLoanMin = 256 << 10;
-constexpr size_t kLoanMax = 8 << 20;
+constexpr size_t kSingleCopyMin = 256 << 10;
+constexpr size_t kSingleCopyMax = 8 << 20;
 
 }  // namespace
 
-SharedChannel::SharedChannel(Segment segment, End end, const Letterbox& letterbox,
-                             net::AbstractAddress peer, bool lends)
+SharedChannel::SharedChannel(Segment segment, End end, const DatagramMailbox& mailbox,
+                             net::AbstractAddress peer, bool offers)
     : segment_(std::move(segment)),
       header_(segment_.header()),
       end_(end),
       writer_(segment_.ring(end)),
       reader_(segment_.ring(other(end))),
-      lender_(header_.loans[static_cast<size_t>(end)]),
-      borrower_(header_.loans[static_cast<size_t>(other(end))]),
-      lends_(lends),
-      letterbox_(letterbox),
+      copy_sender_(header_.single_copies[static_cast<size_t>(end)]),
+      copy_receiver_(header_.single_copies[static_cast<size_t>(other(end))]),
+      offers_(offers),
+      mailbox_(mailbox),
       peer_(peer) {
-  if (end == End::taker) {
+  if (end == End::acceptor) {
     header_.taken.store(1);
     ring_if_asleep();
   }
@@ -51,14 +51,15 @@ bool SharedChannel::is_closed_by_peer() const {
 size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
   if (!taken()) return 0;
   size_t sent = 0;
-  if (lender_.is_lending()) {
+  if (copy_sender_.is_offering()) {
     if (bytes.data() != lent_from_) throw InternalError("what was lent has moved");
-    sent = lender_.take_back();
+    sent = copy_sender_.take_back();
     sent_ += sent;
     lent_from_ += sent;
-    if (lender_.is_lending() || sent == bytes.size()) return sent;
-  } else if (is_worth_lending(bytes)) {
-    lender_.lend(bytes.first(bytes.size() - bytes.size() % kLoanGranule), writer_.written());
+    if (copy_sender_.is_offering() || sent == bytes.size()) return sent;
+  } else if (is_worth_single_copy(bytes)) {
+    copy_sender_.offer(bytes.first(bytes.size() - bytes.size() % kSingleCopyGranule),
+                       writer_.written());
     lent_from_ = bytes.data();
     ring_if_asleep();
     return 0;
@@ -66,9 +67,9 @@ size_t SharedChannel::send_some(std::span<const std::byte> bytes) {
   return sent + send_by_ring(bytes.subspan(sent));
 }
 
-bool SharedChannel::is_worth_lending(std::span<const std::byte> bytes) const {
-  return lends_ && bytes.size() >= kLoanMin && bytes.size() <= kLoanMax &&
-         bytes.data() != goes_on_from_ && lender_.may_lend();
+bool SharedChannel::is_worth_single_copy(std::span<const std::byte> bytes) const {
+  return offers_ && bytes.size() >= kSingleCopyMin && bytes.size() <= kSingleCopyMax &&
+         bytes.data() != goes_on_from_ && copy_sender_.may_offer();
 }
 
 size_t SharedChannel::send_by_ring(std::span<const std::byte> bytes) {
@@ -89,10 +90,10 @@ size_t SharedChannel::send_by_ring(std::span<const std::byte> bytes) {
 size_t SharedChannel::receive_some(std::span<std::byte> into) {
   size_t received = 0;
   while (received < into.size()) {
-    if (held_.empty() && borrowable() > 0) {
-      const size_t borrowed = borrow(into.subspan(received));
-      if (borrowed == 0) break;
-      received += borrowed;
+    if (held_.empty() && copyable() > 0) {
+      const size_t copied = copy_from_sender(into.subspan(received));
+      if (copied == 0) break;
+      received += copied;
       continue;
     }
     const auto piece = arrived(std::min(kPieceBytes, into.size() - received));
@@ -107,7 +108,7 @@ size_t SharedChannel::receive_some(std::span<std::byte> into) {
 std::span<const std::byte> SharedChannel::arrived(size_t wanted) {
   // Not the whole ring at once: the writer should have room while this end works on a piece.
   wanted = std::min(wanted, kArrivedInOnePiece);
-  if (held_.empty() && borrowable() > 0) hold_borrowed();
+  if (held_.empty() && copyable() > 0) hold_copied();
   if (!held_.empty()) return held_.first(std::min(wanted, held_.size()));
   return reader_.arrived(wanted);
 }
@@ -121,18 +122,19 @@ void SharedChannel::consume(size_t bytes) {
   ring_if_asleep();
 }
 
-size_t SharedChannel::borrow(std::span<std::byte> into) {
-  const size_t borrowed = borrower_.borrow(into.first(std::min(into.size(), borrowable())));
-  if (borrowable() == 0) ring_if_asleep();  // Of a part of it the lender has no use.
-  return borrowed;
+size_t SharedChannel::copy_from_sender(std::span<std::byte> into) {
+  const size_t copied =
+      copy_receiver_.copy_from_sender(into.first(std::min(into.size(), copyable())));
+  if (copyable() == 0) ring_if_asleep();  // Of a part of it the lender has no use.
+  return copied;
 }
 
-void SharedChannel::hold_borrowed() {
-  if (shelf_.empty()) shelf_.resize(kArrivedInOnePiece + 2 * kLoanGranule);
+void SharedChannel::hold_copied() {
+  if (shelf_.empty()) shelf_.resize(kArrivedInOnePiece + 2 * kSingleCopyGranule);
   const auto begin = reinterpret_cast<uintptr_t>(shelf_.data());
-  const size_t before = (reader_.read() - begin) % kLoanGranule;  // Aligned as in the stream.
+  const size_t before = (reader_.read() - begin) % kSingleCopyGranule;  // Aligned as in the stream.
   const std::span<std::byte> place = std::span(shelf_).subspan(before, kArrivedInOnePiece);
-  held_ = place.first(borrow(place));
+  held_ = place.first(copy_from_sender(place));
 }
 
 void SharedChannel::set_asleep(bool asleep) {
@@ -141,7 +143,7 @@ void SharedChannel::set_asleep(bool asleep) {
 
 void SharedChannel::ring_if_asleep() {
   std::atomic<uint32_t>& asleep = header_.asleep[static_cast<size_t>(other(end_))].word;
-  if (asleep.load() != 0 && asleep.exchange(0) != 0) letterbox_.ring(peer_);
+  if (asleep.load() != 0 && asleep.exchange(0) != 0) mailbox_.ring_doorbell(peer_);
 }
 
 }  // namespace tokenyard::collectives

@@ -10,45 +10,46 @@ namespace tokenyard::collectives {
 namespace {
 
 /// Of one look, so that who fills the box cannot keep this process from its work.
-constexpr size_t kLettersMax = 64;
+constexpr size_t kDatagramsMax = 64;
 /// Only members can send such letters; more than this many of a time to come is nonsense.
-constexpr size_t kEarlyInvitationsMax = 4096;
+constexpr size_t kEarlyConnectRequestsMax = 4096;
 
 }  // namespace
 
-Segment SharedPath::invite(const ChannelName& channel, const std::string& letterbox,
+Segment SharedPath::invite(const ChannelName& channel, const std::string& mailbox,
                            size_t ring_bytes) {
   Segment segment = Segment::make(ring_bytes);
-  const Invitation invitation{.kind = InvitationKind::shared_memory,
-                              .channel = channel,
-                              .bytes = segment.ring_bytes(),
-                              .file = segment.file(),
-                              .words = {}};
-  outbox_.push_back({net::AbstractAddress(letterbox), encode(invitation, key_),
+  const ConnectRequest connect_request{.kind = ConnectRequestKind::shared_memory,
+                                       .channel = channel,
+                                       .bytes = segment.ring_bytes(),
+                                       .file = segment.file(),
+                                       .words = {}};
+  outbox_.push_back({net::AbstractAddress(mailbox), encode(connect_request, key_),
                      segment.take_descriptor(), channel});
   return segment;
 }
 
-void SharedPath::refuse(const ChannelName& channel, const std::string& letterbox,
+void SharedPath::refuse(const ChannelName& channel, const std::string& mailbox,
                         const std::string& words) {
-  const Invitation refusal{.kind = InvitationKind::refusal, .channel = channel, .words = words};
-  outbox_.push_back({net::AbstractAddress(letterbox), encode(refusal, key_), {}, channel});
+  const ConnectRequest refusal{
+      .kind = ConnectRequestKind::refusal, .channel = channel, .words = words};
+  outbox_.push_back({net::AbstractAddress(mailbox), encode(refusal, key_), {}, channel});
 }
 
 std::vector<SharedNews> SharedPath::poll() {
   std::vector<SharedNews> news;
   if (!early_.empty()) {
-    const auto later = std::partition(early_.begin(), early_.end(), [&](const Early& letter) {
-      return letter.invitation.channel.epoch > gate_.epoch();
+    const auto later = std::partition(early_.begin(), early_.end(), [&](const Early& datagram) {
+      return datagram.connect_request.channel.epoch > gate_.epoch();
     });
     std::vector<Early> due(std::make_move_iterator(later), std::make_move_iterator(early_.end()));
     early_.erase(later, early_.end());
-    for (Early& letter : due) open(std::move(letter), news);
+    for (Early& datagram : due) open(std::move(datagram), news);
   }
-  for (size_t count = 0; count < kLettersMax; ++count) {
-    auto letter = letterbox_.take();
-    if (!letter) break;
-    if (!letter->bytes.empty()) read(std::move(*letter), news);
+  for (size_t count = 0; count < kDatagramsMax; ++count) {
+    auto datagram = mailbox_.take();
+    if (!datagram) break;
+    if (!datagram->bytes.empty()) read(std::move(*datagram), news);
   }
   post_outgoing(news);
   return news;
@@ -56,49 +57,52 @@ std::vector<SharedNews> SharedPath::poll() {
 
 void SharedPath::post_outgoing(std::vector<SharedNews>& news) {
   for (size_t count = outbox_.size(); count > 0; --count) {
-    Outgoing letter = std::move(outbox_.front());
+    Outgoing datagram = std::move(outbox_.front());
     outbox_.pop_front();
-    switch (letterbox_.post(letter.to, letter.bytes, letter.enclosed)) {
+    switch (mailbox_.post(datagram.to, datagram.bytes, datagram.enclosed)) {
       case Posted::yes:
         break;
       case Posted::not_now:  // Others may have room.
-        outbox_.push_back(std::move(letter));
+        outbox_.push_back(std::move(datagram));
         break;
       case Posted::never:
-        if (letter.enclosed) {
-          news.push_back({letter.channel, std::nullopt, "nobody is at the peer's Unix socket"});
+        if (datagram.enclosed) {
+          news.push_back({datagram.channel, std::nullopt, "nobody is at the peer's Unix socket"});
         }
         break;
     }
   }
 }
 
-void SharedPath::read(ArrivedLetter letter, std::vector<SharedNews>& news) {
-  auto invitation = decode_invitation(letter.bytes, key_);
-  if (!invitation || !letter.own_user) {
+void SharedPath::read(MailboxMessage datagram, std::vector<SharedNews>& news) {
+  auto connect_request = decode_connect_request(datagram.bytes, key_);
+  if (!connect_request || !datagram.own_user) {
     ++refused_;
     return;
   }
-  Early opened{std::move(*invitation), std::move(letter.enclosed), letter.enclosure_lost};
-  if (gate_.judge(opened.invitation) == Timing::early && early_.size() < kEarlyInvitationsMax) {
+  Early opened{std::move(*connect_request), std::move(datagram.enclosed), datagram.enclosure_lost};
+  if (gate_.judge(opened.connect_request) == Timing::early &&
+      early_.size() < kEarlyConnectRequestsMax) {
     early_.push_back(std::move(opened));
   } else {
     open(std::move(opened), news);
   }
 }
 
-void SharedPath::open(Early letter, std::vector<SharedNews>& news) {
-  Invitation& invitation = letter.invitation;
-  if (gate_.judge(invitation) != Timing::now || invitation.kind == InvitationKind::tcp) {
+void SharedPath::open(Early datagram, std::vector<SharedNews>& news) {
+  ConnectRequest& connect_request = datagram.connect_request;
+  if (gate_.judge(connect_request) != Timing::now ||
+      connect_request.kind == ConnectRequestKind::tcp) {
     ++refused_;
     return;
   }
-  SharedNews item{invitation.channel, std::nullopt, std::move(invitation.words)};
-  if (invitation.kind == InvitationKind::shared_memory) {
+  SharedNews item{connect_request.channel, std::nullopt, std::move(connect_request.words)};
+  if (connect_request.kind == ConnectRequestKind::shared_memory) {
     try {
-      if (letter.enclosure_lost) throw OsError("recvmsg with SCM_RIGHTS", EMFILE, "no descriptor");
-      item.segment.emplace(
-          Segment::adopt(std::move(letter.enclosed), invitation.bytes, invitation.file));
+      if (datagram.enclosure_lost)
+        throw OsError("recvmsg with SCM_RIGHTS", EMFILE, "no descriptor");
+      item.segment.emplace(Segment::adopt(std::move(datagram.enclosed), connect_request.bytes,
+                                          connect_request.file));
     } catch (const Error& error) {
       item.refusal = error.what();
     }

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "collectives/transports/connect_request.hpp"
+#include "collectives/transports/datagram_mailbox.hpp"
 #include "collectives/transports/epoch_gate.hpp"
-#include "collectives/transports/invitation.hpp"
-#include "collectives/transports/letterbox.hpp"
 #include "collectives/transports/segment.hpp"
 
 namespace tokenyard::collectives {
@@ -28,12 +28,12 @@ class SharedPath {
  public:
   SharedPath(const EpochGate& gate, const net::Key& key) : gate_(gate), key_(key) {}
 
-  const Letterbox& letterbox() const { return letterbox_; }
+  const DatagramMailbox& mailbox() const { return mailbox_; }
 
   /// A segment of which the taker is going to hear. Throws OsError where there is no memory for it.
-  Segment invite(const ChannelName& channel, const std::string& letterbox, size_t ring_bytes);
+  Segment invite(const ChannelName& channel, const std::string& mailbox, size_t ring_bytes);
   /// Tells the maker to use TCP.
-  void refuse(const ChannelName& channel, const std::string& letterbox, const std::string& words);
+  void refuse(const ChannelName& channel, const std::string& mailbox, const std::string& words);
 
   std::vector<SharedNews> poll();
   /// Forgets the letters of the epoch that ends.
@@ -51,18 +51,18 @@ class SharedPath {
     ChannelName channel;
   };
   struct Early {
-    Invitation invitation;
+    ConnectRequest connect_request;
     FileDescriptor enclosed;
     bool enclosure_lost;
   };
 
   void post_outgoing(std::vector<SharedNews>& news);
-  void read(ArrivedLetter letter, std::vector<SharedNews>& news);
-  void open(Early letter, std::vector<SharedNews>& news);
+  void read(MailboxMessage datagram, std::vector<SharedNews>& news);
+  void open(Early datagram, std::vector<SharedNews>& news);
 
   const EpochGate& gate_;
   const net::Key key_;
-  Letterbox letterbox_;
+  DatagramMailbox mailbox_;
   std::deque<Outgoing> outbox_;
   std::vector<Early> early_;
   std::atomic<uint64_t> refused_ = 0;

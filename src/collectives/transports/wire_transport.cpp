@@ -30,15 +30,16 @@ WireTransport::WireTransport(const WireOptions& options)
       key_(wire_key(options.secret, options.job)),
       gate_(options.self),
       shared_(gate_, key_),
-      door_(gate_, key_, options.address.empty() ? net::own_address(std::nullopt) : options.address,
-            sleeper_, options.socket_buffer_bytes),
+      listener_(gate_, key_,
+                options.address.empty() ? net::own_address(std::nullopt) : options.address, poller_,
+                options.socket_buffer_bytes),
       nap_max_ns_(kNapForeverNs) {
   if (options.stripes < 1 || options.stripes > kStripesMax) {
     throw InvalidArgument("stripes", fmt::format("1 to {}", kStripesMax),
                           fmt::format("{}", options.stripes));
   }
   if (options.stripe_bytes == 0) throw InvalidArgument("stripe_bytes", "more than 0", "0");
-  sleeper_.watch_arrivals(shared_.letterbox().native());
+  poller_.watch_arrivals(shared_.mailbox().native());
   if (!options.interconnect.empty()) plugin_.emplace(options.interconnect);
 }
 
@@ -48,9 +49,9 @@ WireTransport::~WireTransport() {
 
 Contact WireTransport::contact() const {
   return encode({.host = host_,
-                 .letterbox = shared_.letterbox().name(),
-                 .address = door_.address(),
-                 .port = door_.port()});
+                 .mailbox = shared_.mailbox().name(),
+                 .address = listener_.address(),
+                 .port = listener_.port()});
 }
 
 void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
@@ -65,25 +66,25 @@ void WireTransport::begin_epoch(const View& view, const Contacts& contacts) {
     // A new one, so that nothing of the old epoch is under way any more.
     interconnect_.reset();
     interconnect_ = plugin_->make();
-    sleeper_.watch_arrivals(interconnect_->descriptor());
+    poller_.watch_arrivals(interconnect_->descriptor());
   }
   peers_.clear();
   shared_.begin_epoch();
   gate_.begin(view);
   for (const Member& member : view.members) {
     if (member == gate_.self()) continue;
-    Peer peer{.member = member, .card = {}, .reason = {}};
+    Peer peer{.member = member, .endpoint = {}, .reason = {}};
     const auto contact = contacts.find(member.slot);
-    auto card = contact == contacts.end() ? std::nullopt : decode_contact(contact->second);
-    if (card) {
-      peer.card = std::move(*card);
+    auto endpoint = contact == contacts.end() ? std::nullopt : decode_contact(contact->second);
+    if (endpoint) {
+      peer.endpoint = std::move(*endpoint);
     } else {
       peer.reason = "it has not said how to reach it";
     }
     peers_.emplace(member.slot, std::move(peer));
   }
   unsettled_ = true;  // Letters and guests of this epoch may have come before it.
-  sleeper_.wake();    // Whoever sleeps has not announced it in the channels to come.
+  poller_.wake();     // Whoever sleeps has not announced it in the channels to come.
 }
 
 std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot peer) {
@@ -97,7 +98,8 @@ std::shared_ptr<Channel> WireTransport::channel(GroupId group, Lane lane, Slot p
 }
 
 void WireTransport::release(GroupId group) {
-  std::erase_if(dials_, [&](const Dial& dial) { return dial.invitation().channel.group == group; });
+  std::erase_if(dials_,
+                [&](const Dial& dial) { return dial.connect_request().channel.group == group; });
   std::erase_if(pairs_, [&](const auto& entry) {
     const bool of_it = std::get<GroupId>(entry.first) == group;
     if (of_it) let_go(entry.second);
@@ -123,7 +125,7 @@ void WireTransport::let_go_of_strays() {
   };
   std::erase_if(pairs_, [&](const auto& entry) {
     const Pair& pair = entry.second;
-    if (pair.asked_for || pair.name.taker != gate_.self()) return false;
+    if (pair.asked_for || pair.name.acceptor != gate_.self()) return false;
     const PairChannel& channel = *pair.channel;
     const bool closed = (channel.shared() != nullptr && channel.shared()->is_closed_by_peer()) ||
                         (channel.tcp() != nullptr && channel.tcp()->is_closed_by_peer());
@@ -142,30 +144,31 @@ WireTransport::Pair& WireTransport::find_or_make(GroupId group, Lane lane, Slot 
   pair.name = {gate_.epoch(), group, lane, std::min(self, other), std::max(self, other)};
   pair.channel = std::make_shared<PairChannel>();
   unsettled_ = true;
-  if (pair.name.maker == self) invite(pair);
-  sleeper_.wake();  // Whoever sleeps has not announced it in this channel.
+  if (pair.name.initiator == self) invite(pair);
+  poller_.wake();  // Whoever sleeps has not announced it in this channel.
   return pair;
 }
 
 WireTransport::Peer& WireTransport::peer_of(const Pair& pair) {
-  const Member& other = pair.name.maker == gate_.self() ? pair.name.taker : pair.name.maker;
+  const Member& other =
+      pair.name.initiator == gate_.self() ? pair.name.acceptor : pair.name.initiator;
   return peers_.at(other.slot);
 }
 
 WireTransport::Pair& WireTransport::pair_of(const ChannelName& name) {
-  const Member& other = name.maker == gate_.self() ? name.taker : name.maker;
+  const Member& other = name.initiator == gate_.self() ? name.acceptor : name.initiator;
   return find_or_make(name.group, name.lane, other.slot);
 }
 
 bool WireTransport::same_host(Slot peer) const {
   const auto at = peers_.find(peer);
-  return !options_.force_tcp && at != peers_.end() && at->second.card.host == host_;
+  return !options_.force_tcp && at != peers_.end() && at->second.endpoint.host == host_;
 }
 
 uint64_t WireTransport::host_of(Slot slot) const {
   if (options_.force_tcp) return slot;
   const auto at = peers_.find(slot);
-  return std::hash<std::string>()(at != peers_.end() ? at->second.card.host : host_);
+  return std::hash<std::string>()(at != peers_.end() ? at->second.endpoint.host : host_);
 }
 
 void WireTransport::invite(Pair& pair) {
@@ -175,22 +178,22 @@ void WireTransport::invite(Pair& pair) {
       pair.name.lane == Lane::collective ? options_.ring_bytes : options_.point_to_point_ring_bytes;
   try {
     pair.channel->use(std::make_unique<SharedChannel>(
-        shared_.invite(pair.name, peer.card.letterbox, ring_bytes), End::maker, shared_.letterbox(),
-        net::AbstractAddress(peer.card.letterbox), lends(pair)));
+        shared_.invite(pair.name, peer.endpoint.mailbox, ring_bytes), End::initiator,
+        shared_.mailbox(), net::AbstractAddress(peer.endpoint.mailbox), offers(pair)));
   } catch (const OsError& error) {
     invite_by_tcp(pair, error.what());
   }
 }
 
-bool WireTransport::lends(const Pair& pair) const {
-  return options_.lend && pair.name.lane == Lane::collective;
+bool WireTransport::offers(const Pair& pair) const {
+  return options_.offer && pair.name.lane == Lane::collective;
 }
 
 void WireTransport::invite_by_tcp(Pair& pair, const std::string& reason) {
   Peer& peer = peer_of(pair);
   if (!reason.empty()) peer.reason = "over TCP: " + reason;
   use_tcp(pair, options_.stripes, options_.stripe_bytes);
-  if (peer.card.port != 0) dial(pair, 0);
+  if (peer.endpoint.port != 0) dial(pair, 0);
 }
 
 void WireTransport::use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes) {
@@ -204,14 +207,14 @@ void WireTransport::use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes) {
 
 void WireTransport::dial(Pair& pair, uint32_t stripe) {
   const TcpChannel& channel = *pair.channel->tcp();
-  dials_.emplace_back(Invitation{.kind = InvitationKind::tcp,
-                                 .channel = pair.name,
-                                 .bytes = channel.turn_bytes(),
-                                 .stripe = stripe,
-                                 .stripes = channel.stripes(),
-                                 .nonce = net::random_number(),
-                                 .words = {}},
-                      key_, peer_of(pair).card, options_.socket_buffer_bytes);
+  dials_.emplace_back(ConnectRequest{.kind = ConnectRequestKind::tcp,
+                                     .channel = pair.name,
+                                     .bytes = channel.turn_bytes(),
+                                     .stripe = stripe,
+                                     .stripes = channel.stripes(),
+                                     .nonce = net::random_number(),
+                                     .words = {}},
+                      key_, peer_of(pair).endpoint, options_.socket_buffer_bytes);
   pair.dialled = stripe + 1;
 }
 
@@ -230,10 +233,10 @@ void WireTransport::poll() {
 
 void WireTransport::look() {
   const WireTime now = std::chrono::steady_clock::now();
-  look_at_letters();
-  look_at_guests(now);
+  poll_mailbox();
+  poll_listener(now);
   dial_busy_pairs();
-  look_at_dials(now);
+  poll_dials(now);
   let_go_of_strays();
   std::erase_if(lingering_, [](Lingering& one) { return one.tcp->discard_to_end(); });
   unsettled_ = std::any_of(pairs_.begin(), pairs_.end(),
@@ -250,56 +253,58 @@ bool WireTransport::is_settled(const Pair& pair) const {
   return pair.channel->interconnected() == nullptr || pair.channel->interconnected()->met();
 }
 
-void WireTransport::look_at_letters() {
+void WireTransport::poll_mailbox() {
   for (SharedNews& news : shared_.poll()) {
-    if (news.channel.maker == gate_.self() &&
-        !pairs_.contains({news.channel.group, news.channel.lane, news.channel.taker.slot})) {
+    if (news.channel.initiator == gate_.self() &&
+        !pairs_.contains({news.channel.group, news.channel.lane, news.channel.acceptor.slot})) {
       continue;  // A refusal of what has been let go.
     }
     Pair& pair = pair_of(news.channel);
     Peer& peer = peer_of(pair);
-    if (news.channel.maker == gate_.self()) {
+    if (news.channel.initiator == gate_.self()) {
       // A refusal, but of a segment that is in use: a taker does not change its mind.
       const bool open = pair.channel->shared() != nullptr && !pair.channel->shared()->taken();
       if (open) invite_by_tcp(pair, news.refusal);
     } else if (pair.channel->shared() != nullptr || pair.channel->tcp() != nullptr) {
       // Invited twice. The first one counts.
     } else if (news.segment && same_host(peer.member.slot)) {
-      pair.channel->use(
-          std::make_unique<SharedChannel>(std::move(*news.segment), End::taker, shared_.letterbox(),
-                                          net::AbstractAddress(peer.card.letterbox), lends(pair)));
+      pair.channel->use(std::make_unique<SharedChannel>(
+          std::move(*news.segment), End::acceptor, shared_.mailbox(),
+          net::AbstractAddress(peer.endpoint.mailbox), offers(pair)));
     } else {
       peer.reason = "over TCP: " + news.refusal;
-      shared_.refuse(news.channel, peer.card.letterbox, news.refusal);
+      shared_.refuse(news.channel, peer.endpoint.mailbox, news.refusal);
     }
   }
 }
 
-void WireTransport::look_at_guests(WireTime now) {
-  for (Guest& guest : door_.poll(now)) {
-    const Invitation& invitation = guest.invitation;
-    Pair& pair = pair_of(invitation.channel);
+void WireTransport::poll_listener(WireTime now) {
+  for (AuthenticatedConnection& connection : listener_.poll(now)) {
+    const ConnectRequest& connect_request = connection.connect_request;
+    Pair& pair = pair_of(connect_request.channel);
     if (pair.channel->shared() == nullptr && pair.channel->tcp() == nullptr) {
-      use_tcp(pair, invitation.stripes, invitation.bytes);
+      use_tcp(pair, connect_request.stripes, connect_request.bytes);
     }
     TcpChannel* const tcp = pair.channel->tcp();
-    const bool fits = tcp != nullptr && tcp->stripes() == invitation.stripes &&
-                      tcp->turn_bytes() == invitation.bytes && !tcp->has(invitation.stripe);
-    if (fits && net::send_now(guest.socket, guest.welcome).bytes == guest.welcome.size()) {
-      tcp->add(invitation.stripe, std::move(guest.socket));
+    const bool fits = tcp != nullptr && tcp->stripes() == connect_request.stripes &&
+                      tcp->turn_bytes() == connect_request.bytes &&
+                      !tcp->has(connect_request.stripe);
+    if (fits && net::send_now(connection.socket, connection.connect_reply).bytes ==
+                    connection.connect_reply.size()) {
+      tcp->add(connect_request.stripe, std::move(connection.socket));
     } else {
-      door_.count_refused();
+      listener_.count_refused();
     }
   }
 }
 
-void WireTransport::look_at_dials(WireTime now) {
+void WireTransport::poll_dials(WireTime now) {
   std::erase_if(dials_, [&](Dial& dial) {
-    auto socket = dial.poll(now, sleeper_);
+    auto socket = dial.poll(now, poller_);
     if (!socket) return false;
-    pair_of(dial.invitation().channel)
+    pair_of(dial.connect_request().channel)
         .channel->tcp()
-        ->add(dial.invitation().stripe, std::move(*socket));
+        ->add(dial.connect_request().stripe, std::move(*socket));
     return true;
   });
 }
@@ -320,15 +325,15 @@ void WireTransport::prepare_to_sleep() {
   for (auto& [line, pair] : pairs_) {
     if (pair.channel->shared() != nullptr) pair.channel->shared()->set_asleep(true);
   }
-  if (interconnect_ && !interconnect_->prepare_to_sleep()) sleeper_.wake();
+  if (interconnect_ && !interconnect_->prepare_to_sleep()) poller_.wake();
   const bool waiting =
-      shared_.is_waiting() || door_.is_short() || !lingering_.empty() ||
+      shared_.is_waiting() || listener_.is_short() || !lingering_.empty() ||
       std::any_of(dials_.begin(), dials_.end(), [](const Dial& dial) { return dial.is_pausing(); });
   nap_max_ns_ = waiting ? kNapWhileWaitingNs : kNapForeverNs;
 }
 
 void WireTransport::sleep(std::chrono::nanoseconds at_most) {
-  sleeper_.sleep(std::min(at_most, std::chrono::nanoseconds(nap_max_ns_.load())));
+  poller_.sleep(std::min(at_most, std::chrono::nanoseconds(nap_max_ns_.load())));
   has_slept_ = true;
 }
 
@@ -336,7 +341,7 @@ std::string WireTransport::reason(Slot peer) const {
   const auto at = peers_.find(peer);
   if (at == peers_.end()) return "it is no member";
   for (const Dial& dial : dials_) {
-    if (dial.invitation().channel.taker.slot == peer && !dial.trouble().empty()) {
+    if (dial.connect_request().channel.acceptor.slot == peer && !dial.trouble().empty()) {
       return dial.trouble();
     }
   }

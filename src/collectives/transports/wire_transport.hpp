@@ -21,9 +21,9 @@
 #include <tuple>
 #include <vector>
 
-#include "collectives/transports/contact_card.hpp"
+#include "collectives/transports/channel_endpoint.hpp"
+#include "collectives/transports/channel_listener.hpp"
 #include "collectives/transports/dial.hpp"
-#include "collectives/transports/door.hpp"
 #include "collectives/transports/epoch_gate.hpp"
 #include "collectives/transports/interconnect.hpp"
 #include "collectives/transports/options.hpp"
@@ -51,21 +51,21 @@ class WireTransport final : public Transport {
   void poll() override;
   void prepare_to_sleep() override;
   void sleep(std::chrono::nanoseconds at_most) override;
-  void wake() override { sleeper_.wake(); }
+  void wake() override { poller_.wake(); }
 
   /// Why memory is not shared with a rank of this host, or what hinders a connection; empty if
   /// nothing does.
   std::string reason(Slot peer) const;
   /// Invitations and connections that were turned away: of strangers, other jobs, old epochs. Any
   /// thread may ask.
-  uint64_t refused() const { return shared_.refused() + door_.refused(); }
+  uint64_t refused() const { return shared_.refused() + listener_.refused(); }
   /// Of all channels, since the beginning.
   uint64_t bytes_sent() const;
 
  private:
   struct Peer {
     Member member;
-    ContactCard card;
+    ChannelEndpoint endpoint;
     std::string reason;
   };
   using Line = std::tuple<GroupId, Lane, Slot>;
@@ -84,16 +84,16 @@ class WireTransport final : public Transport {
   Peer& peer_of(const Pair& pair);
   Pair& pair_of(const ChannelName& name);
   Pair& find_or_make(GroupId group, Lane lane, Slot peer);
-  bool lends(const Pair& pair) const;
+  bool offers(const Pair& pair) const;
   void invite(Pair& pair);
   void invite_by_tcp(Pair& pair, const std::string& reason);
   void use_tcp(Pair& pair, uint32_t stripes, uint64_t turn_bytes);
   void dial(Pair& pair, uint32_t stripe);
 
   void look();
-  void look_at_letters();
-  void look_at_guests(WireTime now);
-  void look_at_dials(WireTime now);
+  void poll_mailbox();
+  void poll_listener(WireTime now);
+  void poll_dials(WireTime now);
   void dial_busy_pairs();
   bool is_settled(const Pair& pair) const;
   void let_go(const Pair& pair);
@@ -103,9 +103,9 @@ class WireTransport final : public Transport {
   const std::string host_;
   const net::Key key_;
   EpochGate gate_;
-  net::Sleeper sleeper_;
+  net::Poller poller_;
   SharedPath shared_;
-  Door door_;
+  ChannelListener listener_;
 
   std::optional<InterconnectPlugin> plugin_;
   std::unique_ptr<Interconnect> interconnect_;  ///< of this epoch; outlives its channels

@@ -58,10 +58,10 @@ struct NextTokens {
     if (before != Status::goes_on) return before;
     const uint32_t position = args.position[sequence] + 1;
     // While the prompt lasts it says what comes next, whatever the model thinks.
-    const bool told = position < args.prompt_tokens[sequence];
+    const bool published = position < args.prompt_tokens[sequence];
     const uint32_t token =
-        told ? args.prompt[sequence * args.prompt_stride + position] : best.token;
-    const Status status = status_after(args, best, told, token, position);
+        published ? args.prompt[sequence * args.prompt_stride + position] : best.token;
+    const Status status = status_after(args, best, published, token, position);
     if (status != Status::not_a_number && position <= args.positions_max)
       args.tokens[sequence * (args.positions_max + 1) + position] = token;
     args.status[sequence] = static_cast<uint32_t>(status);

@@ -27,22 +27,22 @@ DEVICE uint32_t SettledWord::load() const {
 
 namespace cuda_body {
 // Registers, one by one: a struct would go by memory.
-DEVICE_APART void fail(const Patience* patience, uint64_t start_ns, Failure failure, uint32_t phase,
-                       uint32_t rank, uint64_t expected, uint64_t seen) {
-  Deadline(*patience, start_ns).fail(failure, {phase, rank, expected, seen});
+DEVICE_APART void fail(const WaitContext* wait_context, uint64_t start_ns, Failure failure,
+                       uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen) {
+  Deadline(*wait_context, start_ns).fail(failure, {phase, rank, expected, seen});
 }
 /// No count of polls.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
 // Both return the count of polls to go on with, or kGivenUp.
 // As Deadline::give_up, but the alarm is listened to by count alone: whoever waits in these loops
 // seldom sleeps, and time is counted from the start of a call of many waits.
-DEVICE_APART uint32_t give_up_listening_by_count(const Patience* patience, uint64_t start_ns,
+DEVICE_APART uint32_t give_up_listening_by_count(const WaitContext* wait_context, uint64_t start_ns,
                                                  uint32_t polls, uint32_t phase, uint32_t rank,
                                                  uint64_t expected, uint64_t seen, bool from_rank) {
-  const Deadline deadline(*patience, start_ns);
+  const Deadline deadline(*wait_context, start_ns);
   const Awaited what{phase, rank, expected, seen, from_rank};
   if (deadline.failed()) return kGivenUp;
-  if (now_ns() - start_ns >= patience->timeout_ns) {
+  if (now_ns() - start_ns >= wait_context->timeout_ns) {
     deadline.fail(Failure::deadline, what);
     return kGivenUp;
   }
@@ -50,17 +50,18 @@ DEVICE_APART uint32_t give_up_listening_by_count(const Patience* patience, uint6
   return deadline.heed_host(polls, what) ? kGivenUp : polls;
 }
 // As Deadline::give_up.
-DEVICE_APART uint32_t give_up(const Patience* patience, uint64_t start_ns, uint32_t polls,
+DEVICE_APART uint32_t give_up(const WaitContext* wait_context, uint64_t start_ns, uint32_t polls,
                               uint32_t phase, uint32_t rank, uint64_t expected, uint64_t seen,
                               bool from_rank) {
   const Awaited what{phase, rank, expected, seen, from_rank};
-  return Deadline(*patience, start_ns).give_up(polls, what) ? kGivenUp : polls;
+  return Deadline(*wait_context, start_ns).give_up(polls, what) ? kGivenUp : polls;
 }
 }  // namespace cuda_body
 
 template <Listening listening>
 DEVICE void SharedDeadline<listening>::fail(Failure failure, const Awaited& what) const {
-  cuda_body::fail(&patience_, start_ns_, failure, what.phase, what.rank, what.expected, what.seen);
+  cuda_body::fail(&wait_context_, start_ns_, failure, what.phase, what.rank, what.expected,
+                  what.seen);
 }
 
 template <Listening listening>
@@ -69,7 +70,7 @@ DEVICE bool SharedDeadline<listening>::give_up(uint32_t& polls, const Awaited& w
     return false;
   constexpr auto give_up =
       listening == Listening::by_count ? cuda_body::give_up_listening_by_count : cuda_body::give_up;
-  polls = give_up(&patience_, start_ns_, polls, what.phase, what.rank, what.expected, what.seen,
+  polls = give_up(&wait_context_, start_ns_, polls, what.phase, what.rank, what.expected, what.seen,
                   what.from_rank);
   return polls == cuda_body::kGivenUp;
 }

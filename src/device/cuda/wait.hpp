@@ -19,21 +19,22 @@ inline constexpr uint64_t kSlowPollNs = 4000;
 static_assert(last_look_for(0) % kLookEvery == 0 && last_look_for(1) % kLookEvery == 0);
 }  // namespace cuda_body
 
-DEVICE Deadline Patience::start() const {
+DEVICE Deadline WaitContext::start() const {
   return Deadline(*this, now_ns());
 }
 
 DEVICE bool Deadline::failed() const {
   // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
-  return load<Order::relaxed, Scope::gpu>(patience_.failed) != static_cast<uint32_t>(Failure::none);
+  return load<Order::relaxed, Scope::gpu>(wait_context_.failed) !=
+         static_cast<uint32_t>(Failure::none);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
   // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
-      patience_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
+      wait_context_.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;
-  WaitReport& report = *patience_.report;
+  WaitReport& report = *wait_context_.report;
   report.phase = what.phase;
   report.rank = what.rank;
   report.block = blockIdx.x;
@@ -48,7 +49,7 @@ DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (polls % cuda_body::kLookEvery != 0) return false;
   if (failed()) return true;
   const uint64_t waited_ns = now_ns() - start_ns_;
-  if (waited_ns >= patience_.timeout_ns) {
+  if (waited_ns >= wait_context_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }
@@ -58,10 +59,10 @@ DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   return heed_host(polls, what);
 }
 
-DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
+DEVICE bool Deadline::heed_abort(const Awaited& what) const {
   if (failed()) return true;
-  if (host_asks(patience_, what) != Failure::alarm) return false;
-  fail(Failure::alarm, what);
+  if (host_asks(wait_context_, what) != Failure::abort_flag) return false;
+  fail(Failure::abort_flag, what);
   return true;
 }
 

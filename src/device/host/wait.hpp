@@ -8,7 +8,7 @@
 
 namespace tokenyard {
 
-DEVICE Deadline Patience::start() const {
+DEVICE Deadline WaitContext::start() const {
   return Deadline(*this, now_ns());
 }
 
@@ -17,18 +17,19 @@ namespace host_body {
 // What a wait does when it fails stays out of the kernels' code: to the simulator, which tells
 // places by their addresses, it is one place and not one for every wait.
 
-[[gnu::noinline]] inline bool call_failed(const Patience& patience) {
+[[gnu::noinline]] inline bool call_failed(const WaitContext& wait_context) {
   // Relaxed: the word says only that the call failed, and nothing else is read on its strength.
-  return load<Order::relaxed, Scope::gpu>(patience.failed) != static_cast<uint32_t>(Failure::none);
+  return load<Order::relaxed, Scope::gpu>(wait_context.failed) !=
+         static_cast<uint32_t>(Failure::none);
 }
 
-[[gnu::noinline]] inline void fail_call(const Patience& patience, uint64_t start_ns,
+[[gnu::noinline]] inline void fail_call(const WaitContext& wait_context, uint64_t start_ns,
                                         Failure failure, const Awaited& what) {
   // The first to fail owns the report; relaxed, since `failed` orders nothing but itself.
   const auto first = compare_exchange<Order::relaxed, Scope::gpu>(
-      patience.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
+      wait_context.failed, static_cast<uint32_t>(Failure::none), static_cast<uint32_t>(failure));
   if (first != static_cast<uint32_t>(Failure::none)) return;
-  WaitReport& report = *patience.report;
+  WaitReport& report = *wait_context.report;
   report.phase = what.phase;
   report.rank = what.rank;
   report.block = machine().identity().block;
@@ -42,23 +43,23 @@ namespace host_body {
 }  // namespace host_body
 
 DEVICE bool Deadline::failed() const {
-  return host_body::call_failed(patience_);
+  return host_body::call_failed(wait_context_);
 }
 
 DEVICE void Deadline::fail(Failure failure, const Awaited& what) const {
-  host_body::fail_call(patience_, start_ns_, failure, what);
+  host_body::fail_call(wait_context_, start_ns_, failure, what);
 }
 
-DEVICE bool Deadline::heed_alarm(const Awaited& what) const {
+DEVICE bool Deadline::heed_abort(const Awaited& what) const {
   if (failed()) return true;
-  if (host_asks(patience_, what) != Failure::alarm) return false;
-  fail(Failure::alarm, what);
+  if (host_asks(wait_context_, what) != Failure::abort_flag) return false;
+  fail(Failure::abort_flag, what);
   return true;
 }
 
 DEVICE bool Deadline::give_up(uint32_t& polls, const Awaited& what) const {
   if (failed()) return true;
-  if (now_ns() - start_ns_ >= patience_.timeout_ns) {
+  if (now_ns() - start_ns_ >= wait_context_.timeout_ns) {
     fail(Failure::deadline, what);
     return true;
   }

@@ -18,7 +18,8 @@ class ArrivedRows {
   DEVICE ArrivedRows(const throughput::Dispatch& call, const Group& group)
       : call_(call),
         group_(group),
-        received_(call.params.call.arenas.mine() + call.hellos().rows_at(call.params.call.rank)),
+        received_(call.params.call.arenas.mine() +
+                  call.ready_words().rows_at(call.params.call.rank)),
         tokens_(reinterpret_cast<const int32_t*>(
             call.params.call.arenas.mine() +
             size_t{call.tail.places().of(throughput::Place::sources, call.params.call.rank)} *

@@ -77,18 +77,19 @@ DEVICE bool carry_rows(const ByExpertParams& params, const Dispatch& call, const
 /// Places of slots that no row has, where their number is fixed.
 DEVICE void mark_absent_rows(const Dispatch& call, const Group& group) {
   const uint32_t rank = call.params.call.rank, rows = call.tail.rows_on()[rank];
-  const uint32_t places = call.hellos().places(rank, rows);
+  const uint32_t places = call.ready_words().places(rank, rows);
   auto* const slots = group.rows.at<int32_t>(group.rows.layout.slots_at());
-  const Crew crew = call.others();
-  for (size_t i = size_t{rows} * group.rows.topk + size_t{block::index()} * crew.size + crew.index;
-       i < size_t{places} * group.rows.topk; i += size_t{grid::blocks()} * crew.size)
+  const ThreadGroup thread_group = call.others();
+  for (size_t i = size_t{rows} * group.rows.topk + size_t{block::index()} * thread_group.size +
+                  thread_group.index;
+       i < size_t{places} * group.rows.topk; i += size_t{grid::blocks()} * thread_group.size)
     slots[i] = -1;
 }
 
 /// By all warps that move no rows: what travels beside rows, and where rows go by expert. False if
 /// the call has failed.
 DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
-  const Crew crew = call.others();
+  const ThreadGroup thread_group = call.others();
   const uint32_t first = call.first_other();
   count_rows_of_experts(call, group);
   if (warp::index() == first) {
@@ -103,17 +104,17 @@ DEVICE bool guide_rows(const Dispatch& call, const Group& group) {
   send_metadata(call);
   send_scales(call, call.tail.rows_on());
   throughput::mark_padding(call);
-  NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size);
-  tell_of_metadata(call);
-  if (crew.index == 0) note(call.params.call, call.shared.call, Moment::told);
+  NamedBarrier(throughput::DispatchBarrier::counted).sync(thread_group.size);
+  publish_of_metadata(call);
+  if (thread_group.index == 0) note(call.params.call, call.shared.call, Moment::published);
   if (group.too_many()) return true;
   if (!place_rows(call, group)) return false;
-  if (crew.index == 0) note(call.params.call, call.shared.call, Moment::placed);
+  if (thread_group.index == 0) note(call.params.call, call.shared.call, Moment::placed);
   const uint32_t warp = warp::index() - first, warps = group.tail.placers;
   copy_scales(group, {group.tail.range()[0], group.tail.range()[1]}, warp, warps);
   mark_padding(group, warp, warps);
   mark_absent_rows(call, group);
-  if (block::index() == 0) write_offsets(group, crew);
+  if (block::index() == 0) write_offsets(group, thread_group);
   return true;
 }
 
@@ -144,8 +145,8 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   auto& shared = block::shared<DispatchShared>();
   ByExpertTail tail = ByExpertTail::of(dispatch, block::threads() / kWarpLanes);
   tail.lie_at(block::shared_tail<DispatchShared>());
-  const CallDeadline deadline(dispatch.call.patience);
-  throughput::TokenPicks picks(dispatch, throughput::tokens_of_warp(dispatch));
+  const CallDeadline deadline(dispatch.call.wait_context);
+  throughput::TokenChoices choices(dispatch, throughput::tokens_of_warp(dispatch));
   ready_shared_memory(dispatch, shared, tail.dispatch);
   ready_group(tail.group);
   if (!begin_call(dispatch.call, shared.call, deadline)) return;
@@ -153,20 +154,20 @@ DEVICE void dispatch_by_expert(const ByExpertParams& params) {
   const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   Sender sender(dispatch, shared, tail.dispatch);
   const Dispatch call{dispatch, shared, tail.dispatch, deadline, epoch, route_epoch};
-  const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, picks);
+  const bool sound = call.moves_rows() ? open_dispatch(call, sender) : count(call, choices);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(dispatch.call, shared.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(dispatch.call, epoch);
 
-  const bool routed = known && find_routes(call, picks.tokens());
+  const bool routed = known && find_routes(call, choices.tokens());
   if (routed && warp::index() == 0) find_places(call);
   block::sync();
   // Nobody may believe that a block has finished which has not.
   if (block::any(!bring_rows(params, call, tail.group, sender, routed))) return;
-  say_finished(dispatch.call, shared.call, Crew::of_block());
+  say_finished(dispatch.call, shared.call, ThreadGroup::of_block());
   if (block::index() == 0 && routed) keep_counts(call, {});
-  end_call(dispatch.call, shared.call, call.hellos(), tail.dispatch.waits(), deadline,
+  end_call(dispatch.call, shared.call, call.ready_words(), tail.dispatch.waits(), deadline,
            throughput::Phase::dispatch_arrivals, throughput::Unwatched{});
   if (block::index() == 0 && thread::index() == 0) refuse_if_too_many(params, call, tail.group);
 }

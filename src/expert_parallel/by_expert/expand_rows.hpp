@@ -25,7 +25,7 @@ struct ExpandParams {
   const uint32_t* tokens_per_expert;  ///< [local experts]
   uint32_t movers;             ///< warps of a block that copy rows, each through a ring of its own
   throughput::StagePlan plan;  ///< of each mover
-  Patience patience;           ///< of the dispatch that the rows came with
+  WaitContext wait_context;    ///< of the dispatch that the rows came with
 };
 
 inline constexpr uint32_t kExpandStagesMax = 64;  ///< of all movers

@@ -8,7 +8,7 @@
 
 namespace tokenyard::expert_major {
 
-using throughput::Crew;
+using throughput::ThreadGroup;
 
 /// Every movers-th row of a range: all lie ready.
 class ReadyRows {
@@ -31,22 +31,24 @@ class ReadyRows {
 
 /// By all placers, between meetings: gives the block's rows their places.
 DEVICE void place_ready_rows(const ExpandParams& params, const Group& group, RowRange range) {
-  const Crew crew{thread::index() - params.movers * kWarpLanes, group.tail.placers * kWarpLanes};
-  const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(crew.size); };
+  const ThreadGroup thread_group{thread::index() - params.movers * kWarpLanes,
+                                 group.tail.placers * kWarpLanes};
+  const auto meet = [&] { NamedBarrier(ExpandBarrier::placers).sync(thread_group.size); };
   const RowRange mine = range.part(group.placer(), group.tail.placers);
   // How many rows an expert has in all is known, so either side of the block's first row tells.
   const size_t first = size_t{range.begin} * group.rows.topk;
   const size_t all = size_t{params.rows} * group.rows.topk;
   const bool from_behind = first > all - first;
   uint32_t* const before = group.tail.before();
-  count_picks_between(group, before, from_behind ? first : 0, from_behind ? all : first, crew);
-  count_picks(group, mine);
+  count_choices_between(group, before, from_behind ? first : 0, from_behind ? all : first,
+                        thread_group);
+  count_choices(group, mine);
   meet();
   // Whose experts these are finds their next places, too.
-  for (uint32_t expert = crew.index; from_behind && expert < group.tail.local_experts;
-       expert += crew.size)
+  for (uint32_t expert = thread_group.index; from_behind && expert < group.tail.local_experts;
+       expert += thread_group.size)
     before[expert] = group.tail.tokens()[expert] - before[expert];
-  find_next_places(group, crew);
+  find_next_places(group, thread_group);
   meet();
   assign_places(group, mine);
 }
@@ -80,7 +82,7 @@ DEVICE void expand_rows(const ExpandParams& params) {
   ExpandTail tail =
       ExpandTail::of(warps, params.grouping.layout.local_experts, params.movers, params.plan);
   tail.group.base = block::shared_tail<ExpandShared>() + tail.stages_bytes;
-  const CallDeadline deadline(params.patience);
+  const CallDeadline deadline(params.wait_context);
   ready_expand(params, shared, tail.group);
   grid::wait_for_previous();
   // After a dispatch that failed there are no ids that could be trusted.
@@ -112,11 +114,13 @@ DEVICE void expand_rows(const ExpandParams& params) {
     spread_ready_rows(params, shared, group, range, deadline);
     return;
   }
-  const uint32_t crew = warp::index() - params.movers, crews = warps - params.movers;
-  copy_scales(group, range, crew, crews);
-  mark_padding(group, crew, crews);
+  const uint32_t thread_group = warp::index() - params.movers,
+                 thread_groups = warps - params.movers;
+  copy_scales(group, range, thread_group, thread_groups);
+  mark_padding(group, thread_group, thread_groups);
   if (block::index() == 0)
-    write_offsets(group, {thread::index() - params.movers * kWarpLanes, crews * kWarpLanes});
+    write_offsets(group,
+                  {thread::index() - params.movers * kWarpLanes, thread_groups * kWarpLanes});
 }
 
 DEFINE_KERNEL(expand_rows_kernel, expand_rows, ExpandParams, ExpandShared, kExpandThreadsMax)

@@ -9,8 +9,8 @@
 
 namespace tokenyard::expert_major {
 
-using throughput::Crew;
 using throughput::Dispatch;
+using throughput::ThreadGroup;
 
 /// A source and one of its blocks.
 struct Slots {
@@ -36,19 +36,20 @@ DEVICE void note_lost(uint32_t& lost) {
 /// Ends with a meeting of theirs.
 DEVICE void count_rows_of_experts(const Dispatch& call, const Group& group) {
   const Slots slots = Slots::of_block(call);
-  const Crew crew = call.others();
+  const ThreadGroup thread_group = call.others();
   const bool all_here = throughput::for_each_expert_count(
-      call, {}, crew, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
+      call, {}, thread_group, [&](uint32_t slot, uint32_t expert, uint32_t tokens) {
         add<Order::relaxed, Scope::block>(group.tail.tokens() + expert, tokens);
         if (slot < slots.begin)
           add<Order::relaxed, Scope::block>(group.tail.before() + expert, tokens);
       });
   if (!all_here) note_lost(group.tail.counts_lost());
-  NamedBarrier(throughput::DispatchBarrier::experts_summed).sync(crew.size);
+  NamedBarrier(throughput::DispatchBarrier::experts_summed).sync(thread_group.size);
   if (block::index() != 0) return;
-  for (uint32_t expert = crew.index; expert < group.tail.local_experts; expert += crew.size)
+  for (uint32_t expert = thread_group.index; expert < group.tail.local_experts;
+       expert += thread_group.size)
     call.tail.expert_sums()[expert] = group.tail.tokens()[expert];
-  NamedBarrier(throughput::DispatchBarrier::experts_summed).sync(crew.size);
+  NamedBarrier(throughput::DispatchBarrier::experts_summed).sync(thread_group.size);
 }
 
 /// By one warp, which has heard of all counts: where the rows of each source begin, and which rows
@@ -64,7 +65,7 @@ DEVICE void find_rows(const Dispatch& call, const Group& group) {
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
     uint32_t rows = 0;
     // Relaxed: gather_counts has seen the word already.
-    if (slot < slots && source_block < call.hellos().blocks(source))
+    if (slot < slots && source_block < call.ready_words().blocks(source))
       rows = load<Order::relaxed, Scope::sys>(
                  params.control.count(params.rank, source, source_block, params.rank))
                  .value;
@@ -78,11 +79,11 @@ DEVICE void find_rows(const Dispatch& call, const Group& group) {
 
 /// By all warps that move no rows, once they have sent what travels beside the block's rows, and
 /// met. Release: it is there.
-DEVICE void tell_of_metadata(const Dispatch& call) {
+DEVICE void publish_of_metadata(const Dispatch& call) {
   const throughput::CallParams& params = call.params.call;
-  const Crew crew = call.others();
-  for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size)
-    store<Order::release, Scope::sys>(params.control.told(rank, params.rank, block::index()),
+  const ThreadGroup thread_group = call.others();
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
+    store<Order::release, Scope::sys>(params.control.published(rank, params.rank, block::index()),
                                       call.epoch);
 }
 
@@ -92,40 +93,43 @@ DEVICE void await_metadata(const Dispatch& call, const Group& group) {
   const throughput::CallParams& params = call.params.call;
   const uint32_t blocks_max = params.control.layout.blocks_max;
   const Slots slots = Slots::of_block(call);
-  const Crew crew = call.others();
-  for (uint32_t slot = slots.begin + crew.index; slot < slots.end; slot += crew.size) {
+  const ThreadGroup thread_group = call.others();
+  for (uint32_t slot = slots.begin + thread_group.index; slot < slots.end;
+       slot += thread_group.size) {
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
-    if (source_block >= call.hellos().blocks(source)) continue;
+    if (source_block >= call.ready_words().blocks(source)) continue;
     Awaited what{.phase = static_cast<uint32_t>(throughput::Phase::dispatch_metadata),
                  .rank = source,
                  .expected = call.epoch};
-    const bool told = wait_until(call.deadline, what, [&] {
-      what.seen =
-          load<Order::acquire, Scope::sys>(params.control.told(params.rank, source, source_block));
+    const bool published = wait_until(call.deadline, what, [&] {
+      what.seen = load<Order::acquire, Scope::sys>(
+          params.control.published(params.rank, source, source_block));
       return what.seen == what.expected;
     });
-    if (!told) note_lost(group.tail.metadata_lost());
+    if (!published) note_lost(group.tail.metadata_lost());
   }
 }
 
 /// By all warps that move no rows: gives the block's rows their places, and says so to the other
 /// blocks. False if the call has failed.
 DEVICE bool place_rows(const Dispatch& call, const Group& group) {
-  const Crew crew = call.others();
-  const auto meet = [&] { NamedBarrier(throughput::DispatchBarrier::counted).sync(crew.size); };
+  const ThreadGroup thread_group = call.others();
+  const auto meet = [&] {
+    NamedBarrier(throughput::DispatchBarrier::counted).sync(thread_group.size);
+  };
   await_metadata(call, group);
   meet();
   if (group.tail.metadata_lost() != 0) return false;
   const RowRange mine = RowRange{group.tail.range()[0], group.tail.range()[1]}.part(
       group.placer(), group.tail.placers);
-  count_picks(group, mine);
+  count_choices(group, mine);
   meet();
-  find_next_places(group, crew);
+  find_next_places(group, thread_group);
   meet();
   assign_places(group, mine);
   meet();
   // Release: movers of all blocks read the places, and source tokens that came with them.
-  if (crew.index == 0)
+  if (thread_group.index == 0)
     add<Order::release, Scope::gpu>(&call.params.call.workspace->placed[call.epoch & 1], 1);
   return true;
 }

@@ -14,7 +14,7 @@ namespace tokenyard::expert_major {
 struct ReduceParams {
   throughput::ResultsParams results;
   uint32_t rows;  ///< received
-  Patience patience;
+  WaitContext wait_context;
 };
 
 inline constexpr uint32_t kReduceStagesMax = 64;  ///< of all groups

@@ -33,7 +33,7 @@ class EveryRow {
 
 DEVICE void reduce_rows(const ReduceParams& params) {
   auto& shared = block::shared<ReduceShared>();
-  const CallDeadline deadline(params.patience);
+  const CallDeadline deadline(params.wait_context);
   const throughput::ResultsParams& results = params.results;
   const uint32_t warps = block::threads() / kWarpLanes / results.groups;
   for (uint32_t i = thread::index(); i < results.groups * results.plan.stages;

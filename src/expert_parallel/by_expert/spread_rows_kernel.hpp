@@ -102,9 +102,9 @@ class RowSpreader {
     return loaded_ == 0 ? -1 : place_of(row, warp::lane());
   }
 
-  DEVICE int32_t place_of(uint32_t row, uint32_t pick) const {
-    if (pick >= rows_.topk) return -1;
-    return rows_.at<const int32_t>(rows_.layout.slots_at())[size_t{row} * rows_.topk + pick];
+  DEVICE int32_t place_of(uint32_t row, uint32_t choice) const {
+    if (choice >= rows_.topk) return -1;
+    return rows_.at<const int32_t>(rows_.layout.slots_at())[size_t{row} * rows_.topk + choice];
   }
 
   DEVICE void store_unit(int32_t place) {
@@ -121,8 +121,8 @@ class RowSpreader {
     store_to(place);
     if (rows_.topk > kWarpLanes) {
       const uint32_t row = warp::shuffle(held_row_, storing_.stage);
-      for (uint32_t pick = kWarpLanes + warp::lane(); pick < rows_.topk; pick += kWarpLanes)
-        store_to(place_of(row, pick));
+      for (uint32_t choice = kWarpLanes + warp::lane(); choice < rows_.topk; choice += kWarpLanes)
+        store_to(place_of(row, choice));
     }
     bulk::commit();
     storing_.advance(1, plan.stages);

@@ -5,17 +5,17 @@
 #include <memory>
 #include <utility>
 
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 
 namespace tokenyard {
 
 /// One an object, shared with all that its calls have left behind. Once failed, for ever failed.
 struct Health {
-  Health(Accelerator& accelerator, AlarmBell& bell) : cell(accelerator, bell) {}
+  Health(Accelerator& accelerator, AbortFlag& abort_flag) : cell(accelerator, abort_flag) {}
   bool failed() const { return interrupted || cell.failed(); }
 
-  FailureCell cell;  ///< what a kernel found
+  ErrorRecord cell;  ///< what a kernel found
   /// An exception left a call: nobody knows what its kernel still does.
   std::atomic<bool> interrupted = false;
 };

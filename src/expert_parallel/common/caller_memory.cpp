@@ -17,8 +17,8 @@ void require_pointer(const void* pointer, const char* argument, uint64_t element
                           fmt::format("{:#x}", address));
 }
 
-void require_apart(const char* argument, const void* written, uint64_t written_bytes,
-                   const char* other, const void* read, uint64_t read_bytes) {
+void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
+                        const char* other, const void* read, uint64_t read_bytes) {
   if (written_bytes == 0 || read_bytes == 0) return;
   const auto to = reinterpret_cast<uintptr_t>(written), from = reinterpret_cast<uintptr_t>(read);
   if (to >= from + read_bytes || from >= to + written_bytes) return;

@@ -12,7 +12,7 @@ void require_pointer(const void* pointer, const char* argument, uint64_t element
 
 /// Throws InvalidArgument if what is written overlaps what other blocks, or other ranks, still
 /// read.
-void require_apart(const char* argument, const void* written, uint64_t written_bytes,
-                   const char* other, const void* read, uint64_t read_bytes);
+void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,
+                        const char* other, const void* read, uint64_t read_bytes);
 
 }  // namespace tokenyard

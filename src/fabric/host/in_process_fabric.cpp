@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/host/mapping.hpp"
-#include "fabric/joint_step.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -16,14 +16,14 @@ InProcessFabric::InProcessFabric(uint32_t hosts, Allocate allocate)
 
 std::vector<uint32_t> InProcessFabric::hosts(Bootstrap& bootstrap, TimePoint) {
   // By seat, so that who remains after a rebuild stays where it was.
-  const uint32_t seats = bootstrap.mesh()->seats();
-  if (hosts_ == 0 || seats % hosts_ != 0) {
-    throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", seats),
+  const uint32_t slots = bootstrap.mesh()->slots();
+  if (hosts_ == 0 || slots % hosts_ != 0) {
+    throw InvalidArgument("hosts", fmt::format("a divisor of the {} ranks", slots),
                           fmt::format("{}", hosts_));
   }
   std::vector<uint32_t> host_of;
-  for (const uint32_t seat : bootstrap.membership().seats) {
-    host_of.push_back(seat / (seats / hosts_));
+  for (const uint32_t slot : bootstrap.membership().slots) {
+    host_of.push_back(slot / (slots / hosts_));
   }
   return host_of;
 }
@@ -32,7 +32,8 @@ Ground InProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& reque
                                 TimePoint until) {
   using Memory = std::shared_ptr<std::byte>;
   auto mine = std::make_shared<Memory>();
-  joint_step(bootstrap, "memory of arenas", until, [&] { *mine = allocate_(request.arena_bytes); });
+  collective_step(bootstrap, "memory of arenas", until,
+                  [&] { *mine = allocate_(request.arena_bytes); });
   const auto everybodys = bootstrap.share(mine, "arenas", until);
 
   Ground ground;

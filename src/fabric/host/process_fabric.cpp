@@ -11,9 +11,9 @@
 #include <cstring>
 #include <utility>
 
+#include "fabric/collective_step.hpp"
 #include "fabric/fd_exchange.hpp"
 #include "fabric/host/mapping.hpp"
-#include "fabric/joint_step.hpp"
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -70,7 +70,7 @@ void check_shared_memory() {
 
 std::vector<uint32_t> hosts_by_boot(Bootstrap& bootstrap, const std::string& what,
                                     TimePoint until) {
-  const auto boots = joint_step(bootstrap, what, until, boot);
+  const auto boots = collective_step(bootstrap, what, until, boot);
   std::vector<uint32_t> host_of;
   uint32_t hosts = 0;
   for (size_t rank = 0; rank < boots.size(); ++rank) {
@@ -94,11 +94,11 @@ Ground ProcessFabric::prepare(Bootstrap& bootstrap, const FabricRequest& request
                                   rank));
   }
   FileDescriptor mine;
-  joint_step(bootstrap, "memory of arenas", until,
-             [&] { mine = sealed_memory(request.arena_bytes); });
+  collective_step(bootstrap, "memory of arenas", until,
+                  [&] { mine = sealed_memory(request.arena_bytes); });
   const auto everybodys = exchange_fds(bootstrap, mine.native(), "arenas", until);
   auto mappings = std::make_shared<std::vector<Mapping>>();
-  joint_step(bootstrap, "mappings of arenas", until, [&] {
+  collective_step(bootstrap, "mappings of arenas", until, [&] {
     for (uint32_t rank = 0; rank < everybodys.size(); ++rank) {
       mappings->push_back(map_peer(everybodys[rank], rank));
     }

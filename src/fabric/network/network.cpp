@@ -31,7 +31,7 @@ Network::Network(Accelerator& accelerator, const Options& options, const RunAsid
   }
   queues_ = array(queues.size(), queues);
   const NicParams params{
-      .patience = cell_.patience(std::chrono::nanoseconds::max()),
+      .wait_context = cell_.wait_context(std::chrono::nanoseconds::max()),
       .seed = options.seed,
       .nap_ns_max = options.nap_ns_max,
       .pairs = array(pairs.size(), pairs).get(),

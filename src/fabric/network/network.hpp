@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/network/nic.hpp"
 
 namespace tokenyard {
@@ -42,8 +42,8 @@ class Network {
   std::shared_ptr<T> array(size_t count, const std::vector<T>& values = {});
 
   Accelerator& accelerator_;
-  AlarmBell stop_;
-  FailureCell cell_;
+  AbortFlag stop_;
+  ErrorRecord cell_;
   std::vector<Memory> kept_;
   std::shared_ptr<QueuePair*> queues_;
   std::unique_ptr<Aside> card_;

@@ -8,7 +8,7 @@
 namespace tokenyard {
 
 struct NicParams {
-  Patience patience;  ///< without end; the alarm stops the card
+  WaitContext wait_context;  ///< without end; the alarm stops the card
   uint64_t seed;
   uint32_t nap_ns_max;            ///< before the source is read, and before it is done
   QueuePair* const* pairs;        ///< [blocks]

@@ -34,7 +34,7 @@ DEVICE void nic_put(std::byte* to, const std::byte* from, uint64_t bytes) {
 /// Works off one queue pair until the alarm rings.
 DEVICE void nic_body(const NicParams& params) {
   if (thread::index() != 0) return;
-  const Deadline forever = params.patience.start();
+  const Deadline forever = params.wait_context.start();
   QueuePair& pair = *params.pairs[block::index()];
   std::byte* const arena = params.peer_arenas[block::index()];
   uint64_t chance = params.seed + block::index() * 0x632be59bd9b4e019u;

@@ -29,13 +29,13 @@ inline constexpr uint32_t kWhatMax = 4096;
 inline constexpr uint64_t kPayloadMax = uint64_t{64} << 20;
 
 enum class FrameKind : uint16_t {
-  hello = 1,   ///< who I am
-  progress,    ///< rank 0 to a waiting rank: who has not come yet
-  welcome,     ///< rank 0 to a waiting rank: everybody has come, and where they listen
-  refusal,     ///< why you may not take part
-  collective,  ///< a Message
-  rebuild,     ///< a Message
-  goodbye,     ///< the last frame of a rank that leaves
+  hello = 1,      ///< who I am
+  progress,       ///< rank 0 to a waiting rank: who has not come yet
+  connect_reply,  ///< rank 0 to a waiting rank: everybody has come, and where they listen
+  refusal,        ///< why you may not take part
+  collective,     ///< a Message
+  rebuild,        ///< a Message
+  goodbye,        ///< the last frame of a rank that leaves
 };
 
 struct FrameHeader {
@@ -43,7 +43,7 @@ struct FrameHeader {
   uint16_t version = kVersion;
   uint16_t kind = 0;  ///< a FrameKind
   uint64_t job =
-      0;  ///< net::job_number of the name until `welcome`; then the session of this world
+      0;  ///< net::job_number of the name until `connect_reply`; then the session of this world
   uint32_t rank = 0;  ///< the sender's
   uint32_t size = 0;  ///< ranks, as the sender knows
   uint32_t generation = 0;

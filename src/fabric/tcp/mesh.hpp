@@ -29,8 +29,8 @@ class TcpMesh final : public Mesh {
   /// Throws Unsupported: its end is the end of a process.
   void leave() override;
 
-  uint32_t seat() const override { return where_.rank; }
-  uint32_t seats() const override { return where_.size; }
+  uint32_t slot() const override { return where_.rank; }
+  uint32_t slots() const override { return where_.size; }
   void send(uint32_t to, const Message& message) override;
   Mailbox& mailbox() override { return mailbox_; }
   bool one_process() const override { return false; }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "fabric/tcp/door.hpp"
+#include "fabric/tcp/rendezvous_listener.hpp"
 
 namespace tokenyard::tcp {
 
@@ -36,8 +36,8 @@ awaitable<std::optional<Directory>> attend_once(const Attendance& self, Progress
       case FrameKind::progress:
         progress.missing(read_progress(frame));
         break;
-      case FrameKind::welcome: {
-        Directory directory = read_welcome(frame);
+      case FrameKind::connect_reply: {
+        Directory directory = read_connect_reply(frame);
         if (directory.listeners.size() != self.where.size) {
           throw net::ProtocolError("sent a directory of another size");
         }
@@ -82,8 +82,9 @@ awaitable<Directory> host_rendezvous(Attendance self, Progress& progress) {
     if (!listener) co_await net::pause(kPauseMax);
   }
   progress.trouble("");
-  const auto door = std::make_shared<Door>(executor, std::move(*listener), self, progress);
-  co_return co_await door->wait_for_everybody();
+  const auto rendezvous_listener =
+      std::make_shared<RendezvousListener>(executor, std::move(*listener), self, progress);
+  co_return co_await rendezvous_listener->wait_for_everybody();
 }
 
 awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress) {

@@ -7,9 +7,10 @@
 ///   4. once all have come, rank 0 sends everybody the directory: where each rank listens, and a
 ///      session number that no other world has.
 ///
-/// Rank 0 serves every connection by itself (door.hpp), gives it a few seconds to say hello, and
-/// turns away whoever does not belong: strangers, other versions, other jobs, other sizes, a rank
-/// that has come already. A rank that goes away before everybody has come may come again.
+/// Rank 0 serves every connection by itself (rendezvous_listener.hpp), gives it a few seconds to
+/// say hello, and turns away whoever does not belong: strangers, other versions, other jobs, other
+/// sizes, a rank that has come already. A rank that goes away before everybody has come may come
+/// again.
 #pragma once
 
 #include <string>
@@ -53,7 +54,7 @@ awaitable<Directory> attend_rendezvous(Attendance self, Progress& progress);
 // The frames of a rendezvous.
 Frame hello(const Attendance& self);
 Frame progress_report(const Attendance& self, const std::vector<uint32_t>& missing);
-Frame welcome(const Attendance& self, const Directory& directory);
+Frame connect_reply(const Attendance& self, const Directory& directory);
 Frame refusal(const Attendance& self, const Refusal& reason);
 struct Hello {
   std::string job;
@@ -62,7 +63,7 @@ struct Hello {
 // Each throws net::ProtocolError for a payload that is not what its kind says.
 Hello read_hello(const Frame& frame);
 std::vector<uint32_t> read_progress(const Frame& frame);
-Directory read_welcome(const Frame& frame);
+Directory read_connect_reply(const Frame& frame);
 Refusal read_refusal(const Frame& frame);
 
 }  // namespace tokenyard::tcp

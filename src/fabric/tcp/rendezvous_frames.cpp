@@ -57,7 +57,7 @@ std::vector<uint32_t> read_progress(const Frame& frame) {
   return missing;
 }
 
-Frame welcome(const Attendance& self, const Directory& directory) {
+Frame connect_reply(const Attendance& self, const Directory& directory) {
   net::PayloadWriter payload;
   payload.number(directory.session);
   payload.number(directory.listeners.size());
@@ -65,11 +65,11 @@ Frame welcome(const Attendance& self, const Directory& directory) {
     payload.text(listener.address().to_string());
     payload.number(listener.port());
   }
-  return {header(self, FrameKind::welcome), "", payload.take()};
+  return {header(self, FrameKind::connect_reply), "", payload.take()};
 }
 
-Directory read_welcome(const Frame& frame) {
-  net::PayloadReader payload = reader_of(frame, FrameKind::welcome);
+Directory read_connect_reply(const Frame& frame) {
+  net::PayloadReader payload = reader_of(frame, FrameKind::connect_reply);
   Directory directory{.session = payload.number(), .listeners = {}};
   const uint64_t count = payload.number();
   while (payload.ok() && directory.listeners.size() < count) {

@@ -166,9 +166,9 @@ class Context {
     // Relaxed: for people. Without an announcement nobody knows more than the bound.
     const Promise promise{load<Order::relaxed, Scope::gpu>(
         promise_beside(working_.params.windows.own_counter(event.id)))};
-    const bool told = promise.is_of(iteration_);
-    const uint64_t expected = told ? promise.signals() : most;
-    refuse(Stalled::surplus, event, expected, expected + surplus + (told ? 0 : 1));
+    const bool published = promise.is_of(iteration_);
+    const uint64_t expected = published ? promise.signals() : most;
+    refuse(Stalled::surplus, event, expected, expected + surplus + (published ? 0 : 1));
   }
   /// By one thread: the event of this rank will get just n signals in this iteration. n is at most
   /// the event's dynamic_max; more fails the run. What this thread did before is what the event is

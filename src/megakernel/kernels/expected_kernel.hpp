@@ -73,7 +73,7 @@ class OwnQueues {
 
 /// What functions that lie apart make of what they are called with: of a Working passed to them the
 /// caller would keep all in memory.
-DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const Patience* idle,
+DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const WaitContext* idle,
                              uint32_t meetings, uint64_t began_ns = 0) {
   return {.params = *run,
           .shared = *shared,
@@ -84,9 +84,9 @@ DEVICE Working working_apart(const RunParams* run, WorkerShared* shared, const P
 }
 
 /// For look_out: apart, so that the way of a static run has none of it.
-DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared, const Patience* idle,
-                                 uint64_t began_ns, uint32_t meetings, uint32_t slot_of_packet,
-                                 uint64_t iteration) {
+DEVICE_APART void look_out_apart(const RunParams* run, WorkerShared* shared,
+                                 const WaitContext* idle, uint64_t began_ns, uint32_t meetings,
+                                 uint32_t slot_of_packet, uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings, began_ns);
   const Packet& head = shared->packet(slot_of_packet);
@@ -149,7 +149,7 @@ DEVICE void look_out(const Working& working, uint32_t slot, uint64_t iteration) 
 
 /// By one thread: until another event of the expected task has come, unless that is not to run.
 DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* shared,
-                                       const Patience* idle, uint32_t meetings,
+                                       const WaitContext* idle, uint32_t meetings,
                                        const WaitRecord* record, uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings);
@@ -168,7 +168,7 @@ DEVICE_APART void await_expected_apart(const RunParams* run, WorkerShared* share
 /// By one thread: until the iteration of a task that is expected, or has come, has begun; false if
 /// the task is not to run. Acquire: what comes before the iteration.
 DEVICE_APART bool await_iteration_apart(const RunParams* run, WorkerShared* shared,
-                                        const Patience* idle, uint32_t meetings,
+                                        const WaitContext* idle, uint32_t meetings,
                                         uint64_t iteration) {
   const RunParams& params = *run;
   const Working working = working_apart(run, shared, idle, meetings);

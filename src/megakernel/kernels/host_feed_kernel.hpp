@@ -16,7 +16,7 @@ DEVICE bool cancelled(const Working& working, uint64_t iteration, bool listens) 
   const Deadline deadline(working.deadline());
   const Awaited what{.phase = phase_of(working.params, RunPhase::host),
                      .rank = working.params.rank};
-  return listens ? deadline.heed_alarm(what) : deadline.failed();
+  return listens ? deadline.heed_abort(what) : deadline.failed();
 }
 
 /// By one thread of the rank: tells the host that `done` iterations of the run have ended, and
@@ -28,9 +28,9 @@ DEVICE Turn ask_host(const Working& working, uint32_t done) {
   Turn turn{};
   Awaited what{.phase = phase_of(params, RunPhase::host), .rank = params.rank};
   // However long the host takes, and with an eye on the alarm: nobody else of the rank has one now.
-  Patience patience = params.patience;
-  patience.timeout_ns = UINT64_MAX;
-  const bool answered = wait_until(DeadlineApart(patience, working.began_ns), what, [&] {
+  WaitContext wait_context = params.wait_context;
+  wait_context.timeout_ns = UINT64_MAX;
+  const bool answered = wait_until(DeadlineApart(wait_context, working.began_ns), what, [&] {
     // `stop` first: the host writes it after its last `fed`. Acquire: inputs lie before `fed`.
     const bool stop = load<Order::acquire, Scope::sys>(&params.record->stop) != 0;
     const uint32_t fed = load<Order::acquire, Scope::sys>(&params.record->fed);

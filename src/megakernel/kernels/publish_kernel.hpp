@@ -7,14 +7,14 @@ namespace tokenyard::megakernel {
 
 /// For Publisher: waits until the slot of a ticket may be written again, if it must. A lane stores
 /// as soon as it may, since another one's slot may be waiting for that.
-DEVICE_APART void publish_apart(const RunParams* params, const Patience* idle, uint64_t began_ns,
+DEVICE_APART void publish_apart(const RunParams* params, const WaitContext* idle, uint64_t began_ns,
                                 bool leads, uint64_t ticket, uint64_t free_tickets,
                                 uint32_t value) {
   const DynamicParams& dynamic = params->dynamic;
   Stamped* const slot = dynamic.slot_of(ticket);
   Awaited what{.phase = phase_of(*params, RunPhase::queue), .rank = params->rank};
   // Full queues are what holds schedulers back; the leader's deadline ends the run if they stay.
-  const DeadlineApart deadline(leads ? params->patience : *idle, began_ns);
+  const DeadlineApart deadline(leads ? params->wait_context : *idle, began_ns);
   wait_until(deadline, what, [&] {
     if (ticket >= free_tickets) {
       // Relaxed: all that happens to one word.

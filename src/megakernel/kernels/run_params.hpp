@@ -126,7 +126,7 @@ struct Windows {
   }
 
   /// What `source` says when it begins a run.
-  DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source) const {
+  DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source) const {
     return base(rank).as<Stamped>() + source;
   }
   /// One more than the iteration that shall be the last; older values mean nothing.
@@ -172,7 +172,7 @@ struct Workspace {
   uint64_t tasks_ended;  ///< dynamic runs: of those that are counted, of all iterations
   uint64_t ended;        ///< iterations that workers have ended, of all runs, added up
   uint64_t turn;         ///< of a fed run, a Turn
-  Alarm never;           ///< for waits that others' waits end: kNoAlarm
+  AbortWord never;       ///< for waits that others' waits end: kNoAbort
 };
 
 /// What worker 0 of a fed run has heard from the host.
@@ -204,7 +204,7 @@ enum class Stalled : uint32_t {
   carried,
   units,
   packet,
-  hello,
+  ready_word,
   loop,
   host,
   queue,
@@ -350,11 +350,11 @@ struct RunParams {
   TraceRecord* trace;    ///< [workers, trace_records] or null
   uint32_t* trace_used;  ///< [workers]
   uint32_t trace_records;
-  Patience patience;  ///< of an iteration
+  WaitContext wait_context;  ///< of an iteration
 };
 
 /// Awaited::phase is the task that waits or, past all tasks, one of these.
-enum class RunPhase : uint32_t { hello, loop, packet, units, host, queue, iteration };
+enum class RunPhase : uint32_t { ready_word, loop, packet, units, host, queue, iteration };
 inline constexpr uint32_t kRunPhases = 7;
 HOST_DEVICE uint32_t phase_of(const RunParams& params, RunPhase phase) {
   return params.tasks + static_cast<uint32_t>(phase);

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "device/guarded_wait.hpp"
-#include "megakernel/kernels/hello_kernel.hpp"
 #include "megakernel/kernels/host_feed_kernel.hpp"
 #include "megakernel/kernels/publish_kernel.hpp"
+#include "megakernel/kernels/ready_kernel.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -31,7 +31,7 @@ class Scheduler {
     publisher_.recall();
     warp::sync();
     // It begins nothing before this rank's workers, and all others, are there to take it.
-    const bool all_here = warp::once([&] { return hear_all(working_) ? 1u : 0u; }) != 0;
+    const bool all_here = warp::once([&] { return await_all_ready(working_) ? 1u : 0u; }) != 0;
     bool turns = leads_;
     while (all_here && (!turns || take_turn()) && await_events()) turns = launch_seen();
     leave();

@@ -13,7 +13,7 @@ struct Working {
   /// For those who wait until others have work for them: others' deadlines, and others' eyes on the
   /// host's alarm, end it. They poll without a pause, and the alarm lies across PCIe: were all
   /// blocks to read it that often, each read would take a hundred times as long.
-  const Patience& idle;
+  const WaitContext& idle;
   uint64_t began_ns;    ///< the iteration, or the run
   bool settles = true;  ///< TaskList::kSettles
   const SettledWord failed = SettledWord(shared.failed);
@@ -22,15 +22,15 @@ struct Working {
 
   /// `number` in a register, or worked out again where it is asked for.
   DEVICE uint32_t keep(uint32_t number) const { return settles ? settled(number) : number; }
-  DEVICE DeadlineApart deadline() const { return DeadlineApart(params.patience, began_ns); }
+  DEVICE DeadlineApart deadline() const { return DeadlineApart(params.wait_context, began_ns); }
   DEVICE DeadlineApart idle_deadline() const { return DeadlineApart(idle, began_ns); }
 };
 
 /// Patience for Working::idle.
-DEVICE Patience idle_patience(const RunParams& params) {
-  Patience idle = params.patience;
+DEVICE WaitContext idle_wait_context(const RunParams& params) {
+  WaitContext idle = params.wait_context;
   idle.timeout_ns = UINT64_MAX;
-  idle.alarm = &params.workspace->never;
+  idle.abort_flag = &params.workspace->never;
   return idle;
 }
 

@@ -27,7 +27,7 @@ class Worker {
         packet_empty_(settled(working.shared.packet_empty)) {}
 
   DEVICE void run() {
-    if (exchange_hellos()) work();
+    if (exchange_ready_words()) work();
     leave();
   }
 
@@ -52,15 +52,15 @@ class Worker {
   DEVICE bool first_thread() const { return thread::index() == 0; }
 
   /// Block 0 greets; every block hears all ranks, and that they begin the same run.
-  DEVICE bool exchange_hellos() {
+  DEVICE bool exchange_ready_words() {
     const uint32_t length = run_length(params());
     if (block::index() == 0)
       for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
         // Release: this rank's host and kernels have read what the run before has left.
-        store<Order::release, Scope::sys>(params().windows.hello(rank, params().rank),
+        store<Order::release, Scope::sys>(params().windows.ready_word(rank, params().rank),
                                           Stamped{params().run, length});
     for (uint32_t rank = thread::index(); rank < params().ranks; rank += context_.threads())
-      hear(working_, rank);
+      await_ready(working_, rank);
     if (block::index() == 0 && first_thread())
       store<Order::relaxed, Scope::sys>(&params().record->started, params().run);
     return meet(working_);
@@ -173,10 +173,10 @@ class Worker {
     if (await_iteration(working_, iteration)) seen_begun_ = iteration + 1;
   }
 
-  DEVICE void tell_begun_once(uint64_t iteration) {
-    if (told_begun_ > iteration) return;
-    told_begun_ = iteration + 1;
-    tell_begun(iteration);
+  DEVICE void publish_begun_once(uint64_t iteration) {
+    if (published_begun_ > iteration) return;
+    published_begun_ = iteration + 1;
+    publish_begun(iteration);
   }
 
   /// The iteration's deadline begins with its first task.
@@ -185,9 +185,9 @@ class Worker {
     begun_ = true;
     iteration_ = iteration;
     working_.began_ns = now_ns();
-    if (!dynamic()) tell_begun(iteration);
+    if (!dynamic()) publish_begun(iteration);
   }
-  DEVICE void tell_begun(uint64_t iteration) {
+  DEVICE void publish_begun(uint64_t iteration) {
     if (!first_thread()) return;
     // Release: this thread has acquired the iteration's begin, and the ahead loader relies on it.
     store<Order::release, Scope::block>(&working_.shared.begun, iteration + 1);
@@ -251,7 +251,7 @@ class Worker {
       await_events(taken);
       if (!meet(working_)) return false;
     }
-    if (dynamic()) tell_begun_once(taken.note.iteration);
+    if (dynamic()) publish_begun_once(taken.note.iteration);
     begun_ns = trace_time();
     return true;
   }
@@ -353,7 +353,7 @@ class Worker {
   bool here_ = false;  ///< the packet that comes next has come, as all threads know alike
   bool begun_ = false;
   uint64_t iteration_ = 0, done_ = 0, taken_ns_ = 0;
-  uint64_t seen_begun_ = 0, told_begun_ = 0;  ///< in dynamic runs: one more than the iteration
+  uint64_t seen_begun_ = 0, published_begun_ = 0;  ///< in dynamic runs: one more than the iteration
   uint32_t traced_ = 0;
 };
 
@@ -362,7 +362,7 @@ DEVICE void run_graph(const RunParams& params) {
   auto& shared = block::shared<WorkerShared>();
   ready_shared_memory(params, shared);
   block::sync();
-  const Patience idle = idle_patience(params);
+  const WaitContext idle = idle_wait_context(params);
   Working working{.params = params,
                   .shared = shared,
                   .idle = idle,

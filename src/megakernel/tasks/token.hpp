@@ -129,15 +129,15 @@ enum class SequenceStatus : uint32_t { goes_on, stopped, cache_full, not_a_numbe
 /// After a step that found `best`: `token` comes at `position`, which the prompt may have told. Of
 /// the hook's Args.
 template <class Args>
-DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool told, uint32_t token,
-                                   uint32_t position) {
+DEVICE SequenceStatus status_after(const Args& args, const Best& best, bool published,
+                                   uint32_t token, uint32_t position) {
   // Relaxed: written before the events that the task has awaited.
   const bool broken = args.broken != nullptr && load<Order::relaxed, Scope::gpu>(args.broken) != 0;
   if (best.token == kNoToken || broken) return SequenceStatus::not_a_number;
   bool stops = false;
   UNROLL
   for (const uint32_t stop : args.stop_tokens) stops |= token == stop;
-  if (!told && stops) return SequenceStatus::stopped;
+  if (!published && stops) return SequenceStatus::stopped;
   return position >= args.positions_max ? SequenceStatus::cache_full : SequenceStatus::goes_on;
 }
 
@@ -196,9 +196,9 @@ struct NextToken {
   static DEVICE void decide(Context& context, const Args& args, const Best& best) {
     const uint32_t position = *args.position + 1;
     // While the prompt lasts it says what comes next, whatever the model thinks.
-    const bool told = position < args.prompt_tokens;
-    const uint32_t token = told ? args.prompt[position] : best.token;
-    const Status status = status_after(args, best, told, token, position);
+    const bool published = position < args.prompt_tokens;
+    const uint32_t token = published ? args.prompt[position] : best.token;
+    const Status status = status_after(args, best, published, token, position);
     // Beyond the cache only if the position was when the step began.
     if (status != Status::not_a_number && position <= args.positions_max)
       args.tokens[position] = token;

@@ -34,7 +34,7 @@ std::string shift_us(int64_t ns) {
 }
 
 /// What a reader should know of one clock.
-std::string told(const ClockShift& shift) {
+std::string published(const ClockShift& shift) {
   const std::string moved = fmt::format("clock moved by {} us", shift_us(shift.shift_ns));
   std::string text;
   switch (shift.source) {
@@ -89,7 +89,7 @@ class PerfettoFile {
     add("M", rank, 0, "\"name\": \"process_name\", \"args\": {{\"name\": \"rank {}\", {}}}", rank,
         known);
     add("M", rank, 0, "\"name\": \"process_labels\", \"args\": {{\"labels\": {}}}",
-        quoted(told(shift)));
+        quoted(published(shift)));
     add("M", rank, 0, "\"name\": \"process_sort_index\", \"args\": {{\"sort_index\": {}}}", rank);
   }
   void name_worker(uint32_t rank, uint32_t worker) {

@@ -212,16 +212,16 @@ class NewsChecker {
 
 /// An epoch mends when every member that goes on has asked for it since the last time; newcomers
 /// need not until ranks are lost or an epoch mends.
-class MendChecker {
+class RecoverChecker {
  public:
   void asked(const Member& by) { asked_.insert(by); }
   void decided(const View& before, const Verdict& verdict) {
     for (const Member& member : verdict.next.members) {
-      if (!verdict.mends || !before.contains(member)) continue;
+      if (!verdict.recovers || !before.contains(member)) continue;
       expect(asked_.erase(member) == 1 || fresh_.contains(member),
              "mending: slot {} has not asked for {}", member.slot, text(verdict.next));
     }
-    if (verdict.mends || !verdict.lost.empty()) fresh_.clear();
+    if (verdict.recovers || !verdict.lost.empty()) fresh_.clear();
     for (const Member& member : verdict.next.members) {
       if (!before.contains(member)) fresh_.insert(member);
     }
@@ -240,7 +240,7 @@ class BlameChecker {
   /// Its program calls nothing before `until`.
   void stuck(const Member& member, Instant until) { until_[member.slot] = until; }
   /// Its program has put a failure behind it, and calls nothing until the others have, too.
-  void waits_to_mend(const Member& member) { waiting_.insert(member.slot); }
+  void waits_to_recover(const Member& member) { waiting_.insert(member.slot); }
   void decided(const Verdict& verdict, Instant now) {
     const bool counts =
         also_after_ || std::any_of(until_.begin(), until_.end(),
@@ -248,7 +248,7 @@ class BlameChecker {
     for (const Slot slot : verdict.stalled)
       expect(!counts || until_.contains(slot) || waiting_.contains(slot),
              "blame: slot {} has not stalled, but waited", slot);
-    if (verdict.mends) waiting_.clear();
+    if (verdict.recovers) waiting_.clear();
   }
 
  private:
@@ -263,8 +263,8 @@ class BlameChecker {
 /// have led. Else it has left, made way for a newcomer, or stalled where that is a reason.
 class InnocenceChecker {
  public:
-  InnocenceChecker(bool stalled_may_go, bool may_make_way)
-      : stalled_may_go_(stalled_may_go), may_make_way_(may_make_way) {}
+  InnocenceChecker(bool stalled_may_go, bool may_yield_slot)
+      : stalled_may_go_(stalled_may_go), may_yield_slot_(may_yield_slot) {}
 
   /// Once touched, always touched: what a fault does may show much later.
   void touched(const Member& member) { touched_.insert(member); }
@@ -274,7 +274,7 @@ class InnocenceChecker {
     for (const Member& member : before.members) {
       const Slot slot = member.slot;
       if (verdict.next.contains(member) || touched_.contains(member)) continue;
-      if (leaving_.contains(member) || (may_make_way_ && verdict.next.at(slot))) continue;
+      if (leaving_.contains(member) || (may_yield_slot_ && verdict.next.at(slot))) continue;
       if (stalled_may_go_ && among(verdict.stalled, slot)) continue;
       const bool out_of_touch =
           std::any_of(before.members.begin(), before.members.end(), [&](const Member& other) {
@@ -292,7 +292,7 @@ class InnocenceChecker {
   static bool among(const std::vector<Slot>& slots, Slot slot) {
     return std::find(slots.begin(), slots.end(), slot) != slots.end();
   }
-  const bool stalled_may_go_, may_make_way_;
+  const bool stalled_may_go_, may_yield_slot_;
   std::set<Member> touched_, leaving_;
   std::set<std::pair<Member, Member>> parted_;
 };

@@ -219,7 +219,7 @@ class Disaster {
         if (may_spare()) job_.kills_next_decider = true;
         [[fallthrough]];
       case Trouble::false_alarm:
-        if (Process* const other = anybody(); other != victim) job_.alarm(*victim, *other);
+        if (Process* const other = anybody(); other != victim) job_.abort_flag(*victim, *other);
         break;
     }
   }
@@ -300,8 +300,8 @@ class Disaster {
           return fmt::format("slot {} does not know it is out", slot);
         continue;
       }
-      if (process->machine.view() != job_.newest())
-        return fmt::format("slot {} is in epoch {} of {}", slot, process->machine.view().epoch,
+      if (process->runtime.view() != job_.newest())
+        return fmt::format("slot {} is in epoch {} of {}", slot, process->runtime.view().epoch,
                            job_.newest().epoch);
       for (const GroupId group : process->engine->groups()) {
         if (process->engine->committed(group) < job_.options.operations.target)
@@ -324,7 +324,7 @@ class Disaster {
     const std::vector<Member>& members = job_.newest().members;
     return std::any_of(members.begin(), members.end(), [&](const Member& member) {
       const Process& other = *job_.of(member);
-      return other.running() && process.machine.view().contains(member) &&
+      return other.running() && process.runtime.view().contains(member) &&
              !job_.network.is_cut(process.id, other.id) &&
              !job_.network.is_cut(other.id, process.id);
     });
@@ -339,7 +339,7 @@ class Disaster {
     std::vector<Process*> able = job_.survivors();
     const View* view = &job_.newest();
     const auto knows = [&](const Process* process) {
-      return process->machine.is_member() && process->machine.view() == *view;
+      return process->runtime.is_member() && process->runtime.view() == *view;
     };
     if (std::none_of(able.begin(), able.end(), knows)) {
       if (view->epoch == 1) return false;

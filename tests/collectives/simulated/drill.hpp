@@ -54,7 +54,7 @@ class Drill {
     options.operations.target = run_.option("operations", random_.between(4, 16));
     options.operations.raises = true;
     options.membership.mutant = mutations.protocol;
-    options.makes_way = false;
+    options.yields_slot = false;
     options.wish_most = milliseconds(random_.between(0, 20));
     options.think_most = milliseconds(random_.between(1, 40));
     options.delay_most =
@@ -138,8 +138,8 @@ class Drill {
     for (const auto& process : job_.processes) {
       if (!process->running() || !job_.newest().contains(process->self)) continue;
       const Slot slot = process->self.slot;
-      if (process->machine.view() != job_.newest())
-        return fmt::format("slot {} is in epoch {}", slot, process->machine.view().epoch);
+      if (process->runtime.view() != job_.newest())
+        return fmt::format("slot {} is in epoch {}", slot, process->runtime.view().epoch);
       auto& program = static_cast<EngineProgram&>(*process->engine);
       if (program.calls().active())
         return fmt::format("a call of slot {} has not ended: {}", slot, program.calls().awaited());

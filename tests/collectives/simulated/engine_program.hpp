@@ -49,11 +49,11 @@ class EngineProgram final : public Program {
   struct Outside {
     SimulatedTransport::Post post;
     Engine::Clock clock;
-    std::function<void(const Accusation&, Epoch)> accuse;
+    std::function<void(const TimeoutReport&, Epoch)> report_timeout;
     std::function<void(const std::vector<Slot>&, Epoch)> admit;
     std::function<void(const std::vector<Slot>&)> withdraw;
     std::function<void(const Member&)> evict;
-    std::function<void(bool)> mend;
+    std::function<void(bool)> recover;
     std::function<void(GroupId)> failed;  ///< the program tries again soon
     std::function<void()> drive_soon;
     std::function<void(Instant)> drive_at;
@@ -134,7 +134,7 @@ class EngineProgram final : public Program {
                                         .rooted = options_.rooted},
                        options_.on_failure == OnFailure::retry ? all_of(group.slots) : view_);
     group.called = outside_.clock();
-    group.called_after = mended_;
+    group.called_after = recovered_;
     group.operation = engine_.start(id, group.call->call(), options_.timeout);
     if (letters_ && id == 0) letters_->write(view_);
     drive();
@@ -159,24 +159,25 @@ class EngineProgram final : public Program {
     if (newcomer) calls_.begin(self_.slot);
     if (newcomer) {
       add_group(0, world_of(verdict.next));
-      for (const GroupProgress& told : verdict.groups) {
-        std::vector<Slot> slots = told.slots;
-        add_group(told.group, std::move(slots));
-        if (groups_.contains(told.group)) groups_[told.group].committed = told.committed;
+      for (const GroupProgress& published : verdict.groups) {
+        std::vector<Slot> slots = published.slots;
+        add_group(published.group, std::move(slots));
+        if (groups_.contains(published.group))
+          groups_[published.group].committed = published.committed;
       }
     }
-    for (const GroupProgress& told : verdict.groups) {
-      const auto found = groups_.find(told.group);
+    for (const GroupProgress& published : verdict.groups) {
+      const auto found = groups_.find(published.group);
       if (found == groups_.end()) continue;
-      settle(found->first, found->second, told.committed);
+      settle(found->first, found->second, published.committed);
       Group& group = found->second;
-      if (std::exchange(group.unsure, false) && told.committed == group.committed + 1)
-        watcher_.missed(told.group, group.committed = told.committed);
+      if (std::exchange(group.unsure, false) && published.committed == group.committed + 1)
+        watcher_.missed(published.group, group.committed = published.committed);
     }
     view_ = verdict.next;
     groups_.at(0).slots = world_of(view_);
-    if (verdict.mends) {
-      mended_ = view_.epoch;
+    if (verdict.recovers) {
+      recovered_ = view_.epoch;
       begin_anew();
     } else if (!newcomer && (is_finished() || (raises() && !verdict.lost.empty()))) {
       put_failures_behind(verdict.lost);  // A program that listens to changes of the membership.
@@ -225,8 +226,8 @@ class EngineProgram final : public Program {
   };
   struct Control final : control::MembershipControl {
     explicit Control(const Outside& outside) : outside(outside) {}
-    void accuse(const Accusation& accusation, Epoch seen_in) override {
-      outside.accuse(accusation, seen_in);
+    void report_timeout(const TimeoutReport& timeout_report, Epoch seen_in) override {
+      outside.report_timeout(timeout_report, seen_in);
     }
     void admit(const std::vector<Slot>& slots, Epoch seen_in) override {
       outside.admit(slots, seen_in);
@@ -235,8 +236,8 @@ class EngineProgram final : public Program {
       if (!closed) outside.withdraw(slots);
     }
     void evict(const Member& member) override { outside.evict(member); }
-    void mend(bool wanted) override {
-      if (!closed) outside.mend(wanted);
+    void recover(bool wanted) override {
+      if (!closed) outside.recover(wanted);
     }
     void leave() override {}
     const Outside& outside;
@@ -271,13 +272,13 @@ class EngineProgram final : public Program {
   void begin_anew() {
     for (auto& [id, group] : groups_) {
       group.called = outside_.clock();
-      group.called_after = mended_;
+      group.called_after = recovered_;
     }
   }
   void put_failures_behind(std::vector<Slot> lost = {}) {
     if (options_.mutant == ProgramMutant::shrinks_alone) {
       engine_.repair(view_.epoch);
-      mended_ = std::max(mended_, view_.epoch);
+      recovered_ = std::max(recovered_, view_.epoch);
       return;
     }
     calls_.go_on(std::move(lost), view_);
@@ -314,7 +315,7 @@ class EngineProgram final : public Program {
     const auto wrong =
         static_cast<int64_t>(group.call->wrong(view_, group.slots) + (lacks_ranks ? 1 : 0));
     watcher_.committed(id, group.begun, view_, active, sum + wrong);
-    if (is_finished() && view_.epoch > 1 && mended_ < view_.epoch) put_failures_behind();
+    if (is_finished() && view_.epoch > 1 && recovered_ < view_.epoch) put_failures_behind();
   }
   void fail(GroupId id, Group& group, const std::exception_ptr& error) {
     if (over_) return;
@@ -324,7 +325,7 @@ class EngineProgram final : public Program {
       std::rethrow_exception(error);
     } catch (const OperationAborted& aborted) {
       // What was called before an epoch that mended, and cannot be done in it, is behind all.
-      const bool is_behind = aborted.epoch < mended_;
+      const bool is_behind = aborted.epoch < recovered_;
       if (raises() && !aborted.lost.empty() && !is_behind)
         put_failures_behind(slots_of(group, aborted.lost));
     } catch (const PeerTimeout&) {
@@ -352,8 +353,8 @@ class EngineProgram final : public Program {
   Engine engine_;
   Control control_;
   View view_, channels_of_;
-  Epoch came_in_ = 0;  // where it was not there from the beginning
-  Epoch mended_ = 0;   // the last epoch that has mended
+  Epoch came_in_ = 0;    // where it was not there from the beginning
+  Epoch recovered_ = 0;  // the last epoch that has mended
   bool over_ = false;
   bool has_grown_ = false;
   RecoveryCalls calls_;

@@ -39,7 +39,7 @@ struct JobOptions {
   bool through_codec = false;                ///< messages travel as bytes
   bool only_stuck_are_blamed = false;        ///< nothing else delays anybody
   Instant wish_most{};                       ///< until a wish to admit somebody is heard
-  bool makes_way = true;                     ///< some ranks that live are replaced on purpose
+  bool yields_slot = true;                   ///< some ranks that live are replaced on purpose
   bool newcomers = true;                     ///< may come, also where nobody waits for them
   bool letters = false;                      ///< engines send messages, too
   bool reunions = false;                     ///< engines make and close groups, too
@@ -86,10 +86,10 @@ class Job {
     process.wake(random.chance(512));
   }
   /// One takes the other for dead, for nothing.
-  void alarm(Process& by, const Process& about) {
+  void abort_flag(Process& by, const Process& about) {
     innocence.touched(by.self, about.self);
     by.input([&by, gone = about.self] {
-      by.machine.suspect(gone.slot, Suspicion::reset, by.machine.view().epoch, by.now());
+      by.runtime.suspect(gone.slot, Suspicion::reset, by.runtime.view().epoch, by.now());
     });
   }
   void cut(const Process& from, const Process& to) {
@@ -117,29 +117,29 @@ class Job {
   void admit(Process& process, Slot slot) {
     admission.wished(slot);
     process.input([&process, slot] {
-      process.machine.admit({slot}, process.machine.view().epoch, process.now());
+      process.runtime.admit({slot}, process.runtime.view().epoch, process.now());
     });
   }
   /// Its program puts another rank out.
   void evict(Process& by, const Member& member) {
     innocence.leaves(member);
-    by.input([&by, member] { by.machine.evict(member, by.now()); });
+    by.input([&by, member] { by.runtime.evict(member, by.now()); });
   }
   void leave(Process& process) {
     innocence.leaves(process.self);
-    process.input([&process] { process.machine.leave(process.now()); });
+    process.input([&process] { process.runtime.leave(process.now()); });
   }
   /// A new process for the slot, which has found `by` through the store.
   Process& spawn(Slot slot, const Process& by);
 
   /// Its program puts failures behind it, or does not want that any more.
-  void mend(Process& process, bool wanted = true) {
+  void recover(Process& process, bool wanted = true) {
     process.input([this, &process, wanted] {
       if (wanted) {
-        mending.asked(process.self);
-        blame.waits_to_mend(process.self);
+        recovering.asked(process.self);
+        blame.waits_to_recover(process.self);
       }
-      process.machine.mend(wanted, process.now());
+      process.runtime.recover(wanted, process.now());
     });
   }
   /// Programs may hear of a failure before their own operations do.
@@ -206,7 +206,7 @@ class Job {
   AdmissionChecker admission;
   BlameChecker blame;
   NewsChecker news;
-  MendChecker mending;
+  RecoverChecker recovering;
   InnocenceChecker innocence;
   LetterChecker letters;
 
@@ -234,11 +234,11 @@ class Job {
 
   const MakeProgram make_program_;
   std::map<Member, Process*> by_member_;
-  struct Clerk {
+  struct Client {
     bool busy = false;
     std::optional<membership::Message> question;  ///< the next one
   };
-  std::map<ProcessId, Clerk> clerks_;
+  std::map<ProcessId, Client> clients_;
   uint64_t incarnations_ = 100;
 };
 

@@ -29,7 +29,7 @@ inline Job::Job(const JobOptions& options, uint64_t seed, simulation::Trace& tra
       majority(options.membership.witness),
       admission(first_view(options)),
       blame(make_program != nullptr),  // The stand-in gives those who wait no head start.
-      innocence(options.membership.evict_stalled, options.makes_way),
+      innocence(options.membership.evict_stalled, options.yields_slot),
       make_program_(std::move(make_program)) {
   const View first = first_view(options);
   for (const Member& member : first.members) {
@@ -92,12 +92,12 @@ inline Process& Job::add(Member self, const View& first) {
            }});
   by_member_[self] = &added;
   schedule.at(schedule.now(),
-              [&added] { added.input([&added] { added.machine.tick(added.now()); }); });
+              [&added] { added.input([&added] { added.runtime.tick(added.now()); }); });
   return added;
 }
 
 inline Process& Job::spawn(Slot slot, const Process& by) {
-  Process& process = add({slot, ++incarnations_}, by.machine.view());
+  Process& process = add({slot, ++incarnations_}, by.runtime.view());
   process.waits_since = schedule.now();
   trace.event("spawn", slot, 0, 0, process.self.incarnation);
   return process;
@@ -115,13 +115,13 @@ inline void Job::send(Process& from, const membership::Send& sent) {
   network.send(
       from.id, to->id, kControl, [this, to, sender = from.self, message = std::move(message)] {
         trace.event("message", to->self.slot, sender.slot, message.epoch, message.body.index());
-        to->input([=] { to->machine.receive(sender, message, to->now()); });
+        to->input([=] { to->runtime.receive(sender, message, to->now()); });
       });
 }
 
 inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher watcher) {
   return std::make_unique<Operations>(
-      process.self, options.operations, std::move(watcher), [this, &process] { mend(process); },
+      process.self, options.operations, std::move(watcher), [this, &process] { recover(process); },
       [this, &process](Slot slot, Frame frame) {
         Process* const to = of(*process.engine->view().at(slot));
         network.send(
@@ -133,18 +133,18 @@ inline std::unique_ptr<Program> Job::stand_in(Process& process, Program::Watcher
 
 /// One question at a time, as control/ does it: while one is under way only the newest waits.
 inline void Job::ask_witness(Process& from, const membership::AskWitness& ask) {
-  Clerk& clerk = clerks_[from.id];
-  clerk.question = ask.message;
-  if (!clerk.busy) go_to_witness(from);
+  Client& client = clients_[from.id];
+  client.question = ask.message;
+  if (!client.busy) go_to_witness(from);
 }
 
 inline void Job::go_to_witness(Process& from) {
-  Clerk& clerk = clerks_[from.id];
-  clerk.busy = clerk.question.has_value();
-  if (!clerk.busy) return;
+  Client& client = clients_[from.id];
+  client.busy = client.question.has_value();
+  if (!client.busy) return;
   const Instant asked = schedule.now() + some(witness_most);
   const Instant answered = asked + some(witness_most);
-  schedule.at(asked, [this, &from, answered, question = *std::exchange(clerk.question, {})] {
+  schedule.at(asked, [this, &from, answered, question = *std::exchange(client.question, {})] {
     std::optional<membership::Message> reply;
     if (!witness_dead && from.alive()) {
       membership::WitnessAnswer answer =
@@ -155,7 +155,7 @@ inline void Job::go_to_witness(Process& from) {
       reply = std::move(answer.reply);
     }
     schedule.at(answered, [this, &from, reply] {
-      if (reply) from.input([&from, reply] { from.machine.witness_replied(*reply, from.now()); });
+      if (reply) from.input([&from, reply] { from.runtime.witness_replied(*reply, from.now()); });
       go_to_witness(from);
     });
   });
@@ -164,9 +164,9 @@ inline void Job::go_to_witness(Process& from) {
 inline void Job::freeze(Process& process) {
   const auto stop = [this, &process] {
     if (process.over()) return;
-    std::vector<GroupProgress> progress = process.engine->freeze(process.machine.view().epoch);
+    std::vector<GroupProgress> progress = process.engine->freeze(process.runtime.view().epoch);
     commits.frozen(process.self, progress);
-    process.machine.frozen(std::move(progress), process.now());
+    process.runtime.frozen(std::move(progress), process.now());
   };
   schedule.at(schedule.now() + some(freeze_most), [&process, stop] { process.input(stop); });
 }
@@ -183,7 +183,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
     const View& ended = agreement.views().at(verdict.next.epoch - 1);
     majority.decided(ended, verdict);
     admission.decided(ended, verdict);
-    mending.decided(ended, verdict);
+    recovering.decided(ended, verdict);
     innocence.decided(ended, verdict);
     commits.decided(ended, verdict);
     if (options.only_stuck_are_blamed) blame.decided(verdict, schedule.now());
@@ -196,7 +196,7 @@ inline void Job::install(Process& process, const Verdict& verdict) {
   for (Slot slot = 0; slot < options.ranks; ++slot) {
     if (!verdict.next.at(slot)) {
       admission.wished(slot);
-      process.machine.admit({slot}, verdict.next.epoch, process.now());
+      process.runtime.admit({slot}, verdict.next.epoch, process.now());
     }
   }
   schedule.at(schedule.now(), [&process] { process.input([] {}); });
@@ -218,8 +218,8 @@ inline void Job::begin(Process& process, GroupId group) {
     process.input([&process, group, sequence, epoch] {
       if (process.engine->view().epoch != epoch) return;
       for (const Slot slot : process.engine->waiting_for(group, sequence))
-        process.machine.accuse({.slot = slot, .group = group, .sequence = sequence}, epoch,
-                               process.now());
+        process.runtime.report_timeout({.slot = slot, .group = group, .sequence = sequence}, epoch,
+                                       process.now());
     });
   });
 }
@@ -249,8 +249,8 @@ inline void Job::hang_up(Process& process) {
 inline void Job::notice_the_end(Process& peer, const Member& gone, Instant when) {
   schedule.at(when, [&peer, gone] {
     peer.input([&peer, gone] {
-      if (peer.machine.view().contains(gone))
-        peer.machine.suspect(gone.slot, Suspicion::reset, peer.machine.view().epoch, peer.now());
+      if (peer.runtime.view().contains(gone))
+        peer.runtime.suspect(gone.slot, Suspicion::reset, peer.runtime.view().epoch, peer.now());
     });
   });
 }

@@ -65,7 +65,7 @@ class Letters {
 
   /// To the next one in turn. Called when an operation begins.
   void write(const View& view) {
-    if (serial_ >= kLettersMax || view.members.size() < 2) return;
+    if (serial_ >= kDatagramsMax || view.members.size() < 2) return;
     const auto me = std::find(view.members.begin(), view.members.end(), self_);
     if (me == view.members.end()) return;
     const size_t further = 1 + serial_ % (view.members.size() - 1);
@@ -108,7 +108,7 @@ class Letters {
     Text text = {};
     std::shared_ptr<Outcome> outcome = nullptr;
   };
-  static constexpr uint64_t kLettersMax = 16;
+  static constexpr uint64_t kDatagramsMax = 16;
   static constexpr uint64_t kTags[] = {1, 2};
 
   /// The first goes at once, the second is offered before it moves.

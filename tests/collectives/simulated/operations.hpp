@@ -47,11 +47,12 @@ class Operations final : public Program {
   };
   using Send = std::function<void(Slot to, Frame frame)>;
 
-  Operations(Member self, Options options, Watcher watcher, std::function<void()> mend, Send send)
+  Operations(Member self, Options options, Watcher watcher, std::function<void()> recover,
+             Send send)
       : self_(self),
         options_(options),
         watcher_(std::move(watcher)),
-        mend_(std::move(mend)),
+        recover_(std::move(recover)),
         send_(std::move(send)) {}
 
   void add_group(GroupId id, std::vector<Slot> slots) override {
@@ -62,7 +63,7 @@ class Operations final : public Program {
   bool begin(GroupId id) override {
     Group& group = groups_.at(id);
     if (view_.epoch == 0 || group.running || group.committed >= options_.target || frozen_ ||
-        over_ || mending_)
+        over_ || recovering_)
       return false;
     if (options_.only_full && !is_full(group)) return false;
     group.running = true;
@@ -109,17 +110,18 @@ class Operations final : public Program {
 
   void install(const Verdict& verdict, const Contacts&) override {
     const bool newcomer = view_.epoch == 0;
-    for (const GroupProgress& told : verdict.groups) {
-      if (newcomer) add_group(told.group, told.slots);
-      const auto found = groups_.find(told.group);
-      if (found != groups_.end()) end_epoch(found->first, found->second, told.committed, newcomer);
+    for (const GroupProgress& published : verdict.groups) {
+      if (newcomer) add_group(published.group, published.slots);
+      const auto found = groups_.find(published.group);
+      if (found != groups_.end())
+        end_epoch(found->first, found->second, published.committed, newcomer);
     }
     view_ = verdict.next;
     frozen_ = quorum_missing_ = false;
     frames_.erase(frames_.begin(), frames_.lower_bound(view_.epoch));
-    if (verdict.mends) mending_ = false;
-    const bool failed = options_.raises && !verdict.mends && !verdict.lost.empty();
-    if (failed && !newcomer && !std::exchange(mending_, true)) mend_();
+    if (verdict.recovers) recovering_ = false;
+    const bool failed = options_.raises && !verdict.recovers && !verdict.lost.empty();
+    if (failed && !newcomer && !std::exchange(recovering_, true)) recover_();
   }
 
   void fenced(Epoch, const std::string&) override { over_ = true; }
@@ -231,11 +233,11 @@ class Operations final : public Program {
   const Member self_;
   const Options options_;
   const Watcher watcher_;
-  const std::function<void()> mend_;
+  const std::function<void()> recover_;
   const Send send_;
   View view_;
   bool frozen_ = false, over_ = false, quorum_missing_ = false;
-  bool mending_ = false;  ///< waits until all have put behind them that ranks were lost
+  bool recovering_ = false;  ///< waits until all have put behind them that ranks were lost
   std::map<GroupId, Group> groups_;
   std::map<Epoch, std::map<FrameKey, int64_t>> frames_;
 };

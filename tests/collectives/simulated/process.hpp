@@ -30,14 +30,14 @@ class Process {
           Schedule& schedule, Instant clock_ahead, Outside outside)
       : id(id),
         self(self),
-        machine(self, std::move(first), options),
+        runtime(self, std::move(first), options),
         schedule_(schedule),
         clock_ahead_(clock_ahead),
         outside_(std::move(outside)) {}
 
   const ProcessId id;
   const Member self;
-  membership::Membership machine;
+  membership::Membership runtime;
   std::unique_ptr<Program> engine;
   Instant stuck_until{};               ///< its program does not call operations before
   std::optional<Instant> waits_since;  ///< a newcomer: since when
@@ -63,13 +63,13 @@ class Process {
   void stop() { stopped_ = true; }
   void wake(bool ticks_first) {
     if (!std::exchange(stopped_, false) || !alive_) return;
-    if (ticks_first) input([this] { machine.tick(now()); });
+    if (ticks_first) input([this] { runtime.tick(now()); });
     for (std::function<void()>& action : std::exchange(asleep_, {})) input(std::move(action));
-    input([this] { machine.tick(now()); });
+    input([this] { runtime.tick(now()); });
   }
 
   void pump() {
-    for (membership::Effect& effect : machine.take_effects()) {
+    for (membership::Effect& effect : runtime.take_effects()) {
       if (auto* send = std::get_if<membership::Send>(&effect)) {
         outside_.send(*send);
       } else if (auto* ask = std::get_if<membership::AskWitness>(&effect)) {
@@ -88,7 +88,7 @@ class Process {
       } else {
         over_ = true;
         engine->fenced(0, "left");
-        outside_.over("left", machine.view().epoch);
+        outside_.over("left", runtime.view().epoch);
       }
     }
     plan_tick();
@@ -96,7 +96,7 @@ class Process {
 
  private:
   void plan_tick() {
-    const Instant wanted = machine.next_tick();
+    const Instant wanted = runtime.next_tick();
     if (over_ || wanted == Instant::max()) return;
     const Instant when = std::max(wanted - clock_ahead_, schedule_.now());
     if (planned_ && *planned_ <= when) return;
@@ -104,7 +104,7 @@ class Process {
     schedule_.at(when, [this, when] {
       if (planned_ != when) return;
       planned_.reset();
-      if (!stopped_) input([this] { machine.tick(now()); });
+      if (!stopped_) input([this] { runtime.tick(now()); });
     });
   }
 

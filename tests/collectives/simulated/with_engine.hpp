@@ -52,17 +52,17 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
       EngineProgram::Outside{
           .post = post,
           .clock = [&process] { return process.now(); },
-          .accuse =
-              [&process, soon](const Accusation& accusation, Epoch seen_in) {
-                soon([&process, accusation, seen_in] {
-                  process.machine.accuse(accusation, seen_in, process.now());
+          .report_timeout =
+              [&process, soon](const TimeoutReport& timeout_report, Epoch seen_in) {
+                soon([&process, timeout_report, seen_in] {
+                  process.runtime.report_timeout(timeout_report, seen_in, process.now());
                 });
               },
           .admit =
               [&job, &process, soon](const std::vector<Slot>& slots, Epoch seen_in) {
                 for (const Slot slot : slots) job.admission.wished(slot);
                 const auto heard = [&process, slots, seen_in] {
-                  process.machine.admit(slots, seen_in, process.now());
+                  process.runtime.admit(slots, seen_in, process.now());
                 };
                 if (job.options.wish_most == Instant{}) return soon(heard);
                 job.schedule.at(job.schedule.now() + job.some(job.options.wish_most),
@@ -70,10 +70,10 @@ inline std::unique_ptr<Program> with_engine(const EngineMutations& mutations, Jo
               },
           .withdraw =
               [&process, soon](const std::vector<Slot>& slots) {
-                soon([&process, slots] { process.machine.withdraw(slots); });
+                soon([&process, slots] { process.runtime.withdraw(slots); });
               },
           .evict = [&job, &process](const Member& member) { job.evict(process, member); },
-          .mend = [&job, &process](bool wanted) { job.mend(process, wanted); },
+          .recover = [&job, &process](bool wanted) { job.recover(process, wanted); },
           .failed = [&job, &process](GroupId group) { job.poke(process, group); },
           .drive_soon = [soon, engine] { soon([engine] { engine().drive(); }); },
           .drive_at =

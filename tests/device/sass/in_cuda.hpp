@@ -31,10 +31,10 @@ __device__ __forceinline__ void report(const PutSignalParams& p, unsigned why, u
   unsigned first;
   asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], 0, %2;"
                : "=r"(first)
-               : "l"(p.patience.failed), "r"(why)
+               : "l"(p.wait_context.failed), "r"(why)
                : "memory");
   if (first != 0) return;
-  WaitReport& r = *p.patience.report;
+  WaitReport& r = *p.wait_context.report;
   r.phase = phase;
   r.rank = rank;
   r.block = blockIdx.x;
@@ -51,24 +51,24 @@ __device__ __forceinline__ bool give_up(const PutSignalParams& p, unsigned& poll
   unsigned word;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
                : "=r"(word)
-               : "l"(p.patience.failed)
+               : "l"(p.wait_context.failed)
                : "memory");
   if (word != 0) return true;
   const unsigned long long waited = timer() - start;
-  if (waited >= p.patience.timeout_ns) {
+  if (waited >= p.wait_context.timeout_ns) {
     report(p, 1, phase, rank, expected, seen, start);
     return true;
   }
   if (polls < 0xf0000000u && polls % 4096 != 0 && waited < polls * 4000ull) return false;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
                : "=r"(word)
-               : "l"(p.patience.alarm)
+               : "l"(p.wait_context.abort_flag)
                : "memory");
   unsigned why = word == 0 ? 0 : 2;
   if (word == 2) {
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
                  : "=r"(word)
-                 : "l"(p.patience.alarm + 1 + rank)
+                 : "l"(p.wait_context.abort_flag + 1 + rank)
                  : "memory");
     why = word == 0 ? 0 : 4;
   }

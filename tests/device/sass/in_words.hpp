@@ -49,7 +49,7 @@ DEVICE void sum_rows(const PutSignalParams& params, const Deadline& deadline) {
 
 DEVICE void put_signal(const PutSignalParams& params) {
   auto& shared = block::shared<PutSignalShared>();
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   if (thread::index() == 0) {
     shared.arrived.init(1);
     shared.sum = 0;

@@ -12,7 +12,7 @@ namespace tokenyard::testing {
 inline constexpr uint32_t kRowBytes = 4096;
 
 struct PutSignalParams {
-  Patience patience;
+  WaitContext wait_context;
   const std::byte* rows;  ///< [count * kRowBytes]
   std::byte* peer_rows;   ///< the same on the peer
   uint64_t* peer_signal;

@@ -220,7 +220,7 @@ void run_suite(SeedRun& run) {
 /// Deadline::fail publishes its report so, and dispatch what it says of ids.
 constexpr const char* kOwnHost =
     "is between a rank's kernel and its own host code, which is not instrumented";
-constexpr const char* kMorePatience =
+constexpr const char* kLongerTimeout =
     "an old pulse that is taken for a new one lengthens a wait, to kTimesLate timeouts at most";
 constexpr const char* kOnlyReported =
     "a combine adds what its blocks' first threads have waited, which may be nothing";
@@ -228,7 +228,8 @@ constexpr const char* kEmptiedLater =
     "places of a token that nobody knows to be finished are emptied after the vote, as others are";
 constexpr const char* kEarlyEnd =
     "a block's end is told by its first thread, whose own may be early";
-constexpr const char* kMorePulses = "pulses at every look are more than anybody needs, and no less";
+constexpr const char* kMoreHeartbeats =
+    "pulses at every look are more than anybody needs, and no less";
 
 const bool registered = simulation::add_suite(
     {.name = "low_latency",
@@ -239,10 +240,10 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::sys_made_gpu, "ids_kernel.hpp:60", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "ids_kernel.hpp:68", kOwnHost},
                    {simulation::Fault::barrier_removed, "call_kernel.hpp:181", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:138", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:263", kOnlyReported},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:41", kMorePatience},
-                   {simulation::Fault::store_dropped, "vigil_kernel.hpp:54", kMorePulses}},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:140", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:267", kOnlyReported},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:42", kLongerTimeout},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:55", kMoreHeartbeats}},
      .seeds = 2000});
 
 }  // namespace

@@ -57,9 +57,9 @@ struct LowLatencyCase {
 
  private:
   /// Too large, too small, or an expert's if it were cut to 32 bits.
-  int64_t no_expert(int64_t pick) const {
-    if (pick % 3 == 0) return shape.experts + pick;
-    return pick % 3 == 1 ? -2 - pick : (int64_t{1} << 32) + pick % shape.experts;
+  int64_t no_expert(int64_t choice) const {
+    if (choice % 3 == 0) return shape.experts + choice;
+    return choice % 3 == 1 ? -2 - choice : (int64_t{1} << 32) + choice % shape.experts;
   }
 };
 

@@ -260,7 +260,7 @@ TEST_P(LowLatencyErrors, AnIdThatIsNoExpertIsNamedAndCountsAsNone) {
         FAIL() << "nobody complained";
       } catch (const InvalidArgument& error) {
         EXPECT_EQ(error.argument, "topk_idx");
-        EXPECT_EQ(error.seen, "expert 77 in token 1, pick 1, of dispatch 1");
+        EXPECT_EQ(error.seen, "expert 77 in token 1, choice 1, of dispatch 1");
       }
     }
     // Said once; the batch is as if the id had been -1.

@@ -119,7 +119,7 @@ class Program {
     // Of who sends this rank nothing, and gets nothing, a combine learns nothing.
     std::set<uint32_t> noticed = without;
     if (drawn_.in_combine)
-      std::erase_if(noticed, [&](uint32_t other) { return !has_picks_on(mine, other); });
+      std::erase_if(noticed, [&](uint32_t other) { return !has_choices_on(mine, other); });
     if (named_ != noticed)
       throw WrongBatch(fmt::format("rank {} names ranks {}, not {}", rank(), named_, noticed));
     for (const MaskedRank& masked : exchange_.masked())
@@ -128,7 +128,7 @@ class Program {
     ++of_.seed;
   }
 
-  bool has_picks_on(const Tokens& tokens, uint32_t other) const {
+  bool has_choices_on(const Tokens& tokens, uint32_t other) const {
     return std::any_of(tokens.ids.begin(), tokens.ids.end(),
                        [&](int64_t id) { return of_.shape.holds(other, id); });
   }

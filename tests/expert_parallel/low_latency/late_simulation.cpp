@@ -27,7 +27,7 @@ struct Drawn {
 /// Far beyond the slowest delivery that a seed draws, so that nobody else is late.
 constexpr std::chrono::milliseconds kTimeout{100};
 /// Of the world: a rank that gives up on another takes some timeouts of the calls for it.
-constexpr std::chrono::seconds kPatience{100};
+constexpr std::chrono::seconds kWorldTimeout{100};
 
 Drawn draw(SeedRun& run) {
   Random& random = run.random;
@@ -93,7 +93,7 @@ class Program {
                                    difference));
   }
   /// The others are past their deadlines when this returns on the late rank.
-  void await_their_patience() { world_.barrier("the others have given up"); }
+  void await_their_timeout() { world_.barrier("the others have given up"); }
 
   void whole_batch(const std::set<uint32_t>& without) {
     require_none(difference_after_batch(exchange_, of_, of_.draw(), without));
@@ -115,7 +115,7 @@ class Program {
     const std::set<uint32_t> absent = drawn_.in_combine ? std::set<uint32_t>{} : without;
     const LowLatencyCall call{.timeout = kTimeout, .sms = of_.sms, .hook = of_.hooks};
     const auto give_up = [&](bool combines) {
-      if (drawn_.in_combine == combines) await_their_patience();
+      if (drawn_.in_combine == combines) await_their_timeout();
     };
     if (is_late()) give_up(false);
     const LowLatencyReceived received = exchange_.dispatch(tokens.input(), call);
@@ -158,7 +158,7 @@ constexpr size_t kArenaBytes = size_t{2} << 20;
 void run_suite(SeedRun& run) {
   const Drawn drawn = draw(run);
   const simulated::Options options{
-      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kPatience};
+      .ranks = drawn.of.shape.ranks, .arena_bytes = kArenaBytes, .timeout = kWorldTimeout};
   simulated::run(run, options, [&](World& world) { Program(world, drawn).run(); }).require_clean();
 }
 

@@ -292,7 +292,7 @@ struct Share {
   std::vector<int32_t> ids;
   std::vector<float> weights;  ///< a half for either rank
   uint16_t staged;
-  int32_t picks;
+  int32_t choices;
 };
 
 /// A share that lacks a chunk when it is received: the token's owner counts none of it.
@@ -328,7 +328,7 @@ void receive_without(uint32_t chunk, const Share& share) {
     exchange.receive(received.handle);
     exchange.wait();
     if (!owner) return;
-    EXPECT_EQ(lost, share.picks);
+    EXPECT_EQ(lost, share.choices);
     for (uint32_t channel = 0; channel < kHidden; ++channel)
       ASSERT_EQ(out[channel], kHalf) << "channel " << channel << " without chunk " << chunk;
   }));

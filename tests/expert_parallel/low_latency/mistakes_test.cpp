@@ -60,9 +60,9 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         std::vector<Tokens> all = of.draw();
         std::vector<int64_t>& ids = all[kWrong].ids;
         Tokens given = all[world.rank()];
-        for (size_t pick = 10; pick < ids.size(); pick += 2) {
-          ids[pick] = -1;
-          if (world.rank() == kWrong) given.ids[pick] = of.shape.experts;
+        for (size_t choice = 10; choice < ids.size(); choice += 2) {
+          ids[choice] = -1;
+          if (world.rank() == kWrong) given.ids[choice] = of.shape.experts;
         }
         const Tokens& mine = all[world.rank()];
         const LowLatencyTokens tokens(world, of, given);
@@ -81,7 +81,8 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         for (const InvalidArgument& error : said.errors) {
           EXPECT_EQ(error.argument, "topk_idx");
           EXPECT_EQ(error.expected, "experts 0 to 6, or -1");
-          EXPECT_THAT(error.seen, testing::StartsWith("expert 7 in token 3, pick 1, of dispatch "));
+          EXPECT_THAT(error.seen,
+                      testing::StartsWith("expert 7 in token 3, choice 1, of dispatch "));
         }
         EXPECT_EQ(difference_after_combine(exchange, of, mine, combined), "");
         EXPECT_EQ(difference_after_batch(exchange, of, of.draw()), "");

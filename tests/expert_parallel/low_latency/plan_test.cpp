@@ -115,10 +115,10 @@ void expect_one_shape(uint32_t ranks, uint32_t blocks) {
     params.experts = 288;
     params.local_experts = 288 / ranks;
     params.row = row_layout({.hidden = 7168}, LowLatencyRows::fp8);
-    return std::vector<uint32_t>{dispatch.blocks,   dispatch.send_blocks,
-                                 combine.blocks,    combine.send_blocks,
-                                 roles.data_blocks, roles.tell_first,
-                                 roles.tell_blocks, plan.dispatch_warps(params, dispatch)};
+    return std::vector<uint32_t>{dispatch.blocks,      dispatch.send_blocks,
+                                 combine.blocks,       combine.send_blocks,
+                                 roles.data_blocks,    roles.publish_first,
+                                 roles.publish_blocks, plan.dispatch_warps(params, dispatch)};
   };
   for (const Part part : {Part::send, Part::receive, Part::both})
     for (const uint32_t tokens : {0u, 1u, 2u, 9u, 63u})
@@ -184,8 +184,8 @@ TEST(LowLatencyPlan, IdsAreToldByBlocksOfTheirOwnWhereThereAreEnough) {
     const Plan plan = plan_of(tokens, ranks);
     const SendRoles roles = plan.send_roles(plan.dispatch(part, blocks, tokens), tokens);
     EXPECT_EQ(roles.data_blocks, expected.data_blocks);
-    EXPECT_EQ(roles.tell_first, expected.tell_first);
-    EXPECT_EQ(roles.tell_blocks, expected.tell_blocks);
+    EXPECT_EQ(roles.publish_first, expected.publish_first);
+    EXPECT_EQ(roles.publish_blocks, expected.publish_blocks);
   };
   expect_roles(128, Part::both, kAll, {16, 16, 1});
   expect_roles(128, Part::both, 48, {12, 0, 12});  // All that send.
@@ -223,12 +223,12 @@ TEST(LowLatencyPlan, TokensAndIdsAreSentWhateverTheBlocks) {
             const SendRoles roles = plan.send_roles(split, tokens);
             ASSERT_GE(roles.data_blocks, 1u);
             ASSERT_LE(roles.data_blocks, split.send_blocks);
-            ASSERT_EQ(roles.tell_first, roles.apart() ? roles.data_blocks : 0);
-            ASSERT_GE(roles.tell_blocks, 1u);
+            ASSERT_EQ(roles.publish_first, roles.apart() ? roles.data_blocks : 0);
+            ASSERT_GE(roles.publish_blocks, 1u);
             // All have a role, but for the last of those that only send, which speaks for the rank.
             const bool last_speaks =
                 part == Part::send && split.send_blocks > roles.data_blocks + 1;
-            ASSERT_EQ(roles.tell_first + roles.tell_blocks, split.send_blocks - last_speaks);
+            ASSERT_EQ(roles.publish_first + roles.publish_blocks, split.send_blocks - last_speaks);
           }
       }
 }

@@ -17,12 +17,12 @@ using std::chrono::milliseconds, std::chrono::steady_clock;
 constexpr milliseconds kTimeout{3200};
 /// Of rank 0's dispatch, between the last time that it listens for everybody, which it does eight
 /// times, and its timeout: so that a busy machine is in time.
-constexpr milliseconds kFirstPulse{2900}, kLastFirstPulse{3000};
+constexpr milliseconds kFirstHeartbeat{2900}, kLastFirstHeartbeat{3000};
 
 /// Rank 2 has left. Rank 0 knows, has gone on, and waits for rank 1's ids; rank 1 finds out late,
 /// and has begun to wait for rank 2 only shortly before rank 0's patience ends. Whether it did so
 /// when it should.
-bool hear_a_first_pulse_late() {
+bool hear_a_first_heartbeat_late() {
   const LowLatencyCase of{.shape = {.ranks = 3, .experts = 6, .hidden = 64, .topk = 4},
                           .tokens = {4, 4, 4},
                           .early_weights = 0b111};
@@ -49,8 +49,8 @@ bool hear_a_first_pulse_late() {
     }
     world.barrier("rank 0 goes on");
     if (world.rank() == 1) {
-      std::this_thread::sleep_until(began.load() + kFirstPulse);
-      in_time = steady_clock::now() - began.load() < kLastFirstPulse;
+      std::this_thread::sleep_until(began.load() + kFirstHeartbeat);
+      in_time = steady_clock::now() - began.load() < kLastFirstHeartbeat;
       first.receive_combine();
     }
     if (world.rank() != 2) {
@@ -64,9 +64,9 @@ bool hear_a_first_pulse_late() {
   return in_time;
 }
 
-TEST(LowLatencyPulses, AFirstOneIsHeardHoweverLate) {
+TEST(LowLatencyHeartbeats, AFirstOneIsHeardHoweverLate) {
   bool in_time = false;
-  for (int attempt = 0; attempt < 5 && !in_time; ++attempt) in_time = hear_a_first_pulse_late();
+  for (int attempt = 0; attempt < 5 && !in_time; ++attempt) in_time = hear_a_first_heartbeat_late();
   EXPECT_TRUE(in_time) << "the machine was too busy for a test of when something comes";
 }
 

@@ -86,8 +86,8 @@ inline ExpectedBatch expected_batch(const Shape& shape, const std::vector<Tokens
     for (uint32_t source = 0; source < shape.ranks; ++source) {
       const size_t begin = rows.size();
       for (uint32_t token = 0; token < all[source].count && !absent.contains(source); ++token) {
-        const auto picks = all[source].ids.begin() + size_t{token} * shape.topk;
-        if (std::find(picks, picks + shape.topk, expert) != picks + shape.topk)
+        const auto choices = all[source].ids.begin() + size_t{token} * shape.topk;
+        if (std::find(choices, choices + shape.topk, expert) != choices + shape.topk)
           rows.push_back({source, token});
       }
       expected.ranges.push_back(static_cast<int32_t>(begin));
@@ -112,8 +112,8 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
                                 uint32_t token, const std::set<uint32_t>& without = {}) {
   ExpectedSum expected;
   std::vector<uint32_t> ranks = {rank};
-  for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-    const int64_t id = tokens.ids[size_t{token} * shape.topk + pick];
+  for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+    const int64_t id = tokens.ids[size_t{token} * shape.topk + choice];
     if (id < 0) continue;
     uint32_t there = 0;
     while (!shape.holds(there, id)) ++there;
@@ -126,17 +126,17 @@ inline ExpectedSum expected_sum(const Shape& shape, const Tokens& tokens, uint32
     float sum = 0, bound = 1e-30f;
     for (const uint32_t there : ranks) {
       float part = 0, weighed_here = sum;
-      uint32_t picks = 0;
-      for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-        const size_t at = size_t{token} * shape.topk + pick;
+      uint32_t choices = 0;
+      for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+        const size_t at = size_t{token} * shape.topk + choice;
         const int64_t id = tokens.ids[at];
         if (!shape.holds(there, id)) continue;
         const float y = from_bf16(expert_value(static_cast<uint32_t>(id), {rank, token}, column));
         part = std::fma(tokens.weights[at], y, part);
         weighed_here = std::fma(tokens.weights[at], y, sum);
-        ++picks;
+        ++choices;
       }
-      sum = there == rank ? part : picks == 1 ? weighed_here : sum + from_bf16(to_bf16(part));
+      sum = there == rank ? part : choices == 1 ? weighed_here : sum + from_bf16(to_bf16(part));
       // 2.2 % of codes, half a percent of the BF16 that this reference rounds to.
       if (there != rank) bound += 0.027f * std::fabs(part);
     }

@@ -74,7 +74,7 @@ RULES = (
     ),
     Rule(
         "ranks swap parities",
-        "vigil_kernel.hpp",
+        "liveness_kernel.hpp",
         "return parity_of(epoch());",
         "return parity_of(epoch() + params.rank);",
     ),
@@ -111,7 +111,7 @@ RULES = (
     ),
     Rule(
         "nobody looks for what came in another format",
-        "vigil_kernel.hpp",
+        "liveness_kernel.hpp",
         "const Difference found = difference();",
         "const Difference found{};",
         suite="low_latency_formats",

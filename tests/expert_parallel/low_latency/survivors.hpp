@@ -28,9 +28,9 @@ class Complaints {
     ++dispatches_;
     const auto wrong = std::mismatch(given.ids.begin(), given.ids.end(), meant.ids.begin()).first;
     if (wrong == given.ids.end()) return false;
-    const auto pick = wrong - given.ids.begin();
-    possible_.insert(fmt::format("expert {} in token {}, pick {}, of dispatch {}", *wrong,
-                                 pick / topk, pick % topk, dispatches_));
+    const auto choice = wrong - given.ids.begin();
+    possible_.insert(fmt::format("expert {} in token {}, choice {}, of dispatch {}", *wrong,
+                                 choice / topk, choice % topk, dispatches_));
     return true;
   }
   /// Makes a call that may have something to say of dispatches before. Returns whether it has.

@@ -37,11 +37,11 @@ Grouped grouped(const Shape& shape, const Expected& received, uint32_t alignment
   Grouped expected;
   expected.slots.assign(received.ids.size(), -1);
   for (uint32_t expert = 0; expert < received.tokens_per_expert.size(); ++expert) {
-    for (size_t pick = 0; pick < received.ids.size(); ++pick) {
-      if (received.ids[pick] != static_cast<int32_t>(expert)) continue;
-      expected.slots[pick] = static_cast<int32_t>(expected.row_of.size());
-      expected.row_of.push_back(static_cast<int32_t>(pick / shape.topk));
-      expected.weights.push_back(received.weights[pick]);
+    for (size_t choice = 0; choice < received.ids.size(); ++choice) {
+      if (received.ids[choice] != static_cast<int32_t>(expert)) continue;
+      expected.slots[choice] = static_cast<int32_t>(expected.row_of.size());
+      expected.row_of.push_back(static_cast<int32_t>(choice / shape.topk));
+      expected.weights.push_back(received.weights[choice]);
     }
     while (expected.row_of.size() % alignment != 0) {
       expected.row_of.push_back(-1);
@@ -223,8 +223,8 @@ std::vector<uint16_t> expected_home(const Shape& shape, const Tokens& mine, uint
       for (uint32_t there = 0; there < shape.ranks; ++there) {
         if (!goes_to(shape, mine, token, there)) continue;
         float sum = 0;
-        for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-          const size_t at = size_t{token} * shape.topk + pick;
+        for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+          const size_t at = size_t{token} * shape.topk + choice;
           const int64_t id = mine.ids[at];
           if (!shape.holds(there, id)) continue;
           // Of products that are exact in fp32, so that fused and separate roundings agree.

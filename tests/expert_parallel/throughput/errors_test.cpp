@@ -53,7 +53,7 @@ TEST_P(Errors, AnExpertTwiceInATokenIsNamedOnAllRanks) {
 /// -1 may stand in a token as often as it likes.
 TEST_P(Errors, NoExpertTwiceIsFine) {
   std::vector<Tokens> all = case_.draw();
-  for (uint32_t pick = 0; pick < 3; ++pick) all[0].ids[pick] = -1;
+  for (uint32_t choice = 0; choice < 3; ++choice) all[0].ids[choice] = -1;
   expect_none_failed(dispatch(all));
 }
 

@@ -22,12 +22,12 @@ inline std::string difference(ExpertParallel& exchange, const Received& received
       difference("tokens_per_expert", received.tokens_per_expert, expected.tokens_per_expert);
   if (rows != expected.rows.size())
     return text + fmt::format("{} rows instead of {}", rows, expected.rows.size());
-  const size_t picks = rows * exchange.options().topk;
+  const size_t choices = rows * exchange.options().topk;
   const auto* const x = static_cast<const uint16_t*>(received.x);
   return text +
          difference("x", read_back(accelerator, x, rows * exchange.options().hidden), expected.x) +
-         difference("topk_idx", read_back(accelerator, received.topk_idx, picks), expected.ids) +
-         difference("topk_weights", read_back(accelerator, received.topk_weights, picks),
+         difference("topk_idx", read_back(accelerator, received.topk_idx, choices), expected.ids) +
+         difference("topk_weights", read_back(accelerator, received.topk_weights, choices),
                     expected.weights) +
          difference("source_token", read_back(accelerator, received.source_token, rows),
                     expected.sources);

@@ -96,9 +96,9 @@ void draw_experts(SeedRun& run, Shape& shape) {
   uint32_t experts = shape.ranks * (many ? random.between(33, 40) : random.between(1, 3));
   if (random.chance(512)) experts -= random.below(shape.ranks);
   shape.experts = run.option("experts", experts);
-  const bool many_picks = many && random.chance(512) && experts > 33;
-  const uint32_t topk = many_picks ? random.between(33, std::min(experts, 70u))
-                                   : random.between(1, std::min(experts, 4u));
+  const bool many_choices = many && random.chance(512) && experts > 33;
+  const uint32_t topk = many_choices ? random.between(33, std::min(experts, 70u))
+                                     : random.between(1, std::min(experts, 4u));
   shape.topk = run.option("topk", topk);
 }
 
@@ -360,14 +360,14 @@ const bool registered = simulation::add_suite(
                    {Fault::sys_made_gpu, "memory.hpp", kOwnHost},
                    {Fault::sys_made_gpu, "wait.hpp:99", kOwnHost},
                    {Fault::sys_made_gpu, "call_kernel.hpp:100", kOwnHost},
-                   {Fault::sys_made_gpu, "report_kernel.hpp:31", kOwnHost},
+                   {Fault::sys_made_gpu, "report_kernel.hpp:32", kOwnHost},
                    {Fault::proxy_fence_removed, "combine_kernel.hpp:23", kFencedAgain},
                    {Fault::proxy_fence_removed, "fetch_rows_kernel.hpp:230", kKernelEnded},
                    {Fault::proxy_fence_removed, "prepare_rows_kernel.hpp:118", kKernelEnded},
                    {Fault::proxy_fence_removed, "begin_dispatch_kernel.hpp:53", kKernelEnded},
                    {Fault::proxy_fence_removed, "dispatch_by_expert_kernel.hpp:27",
                     kFencedByMovers},
-                   {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:90", kSenderAwaitedCopies},
+                   {Fault::proxy_fence_removed, "arrived_rows_kernel.hpp:91", kSenderAwaitedCopies},
                    {Fault::barrier_removed, "begin_dispatch_kernel.hpp:51", kFencedLater},
                    {Fault::release_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},
                    {Fault::acquire_made_relaxed, "readiness_kernel.hpp", kNobodyWatches},

@@ -15,7 +15,7 @@ const ExchangeCase kCase{.shape = {.ranks = 3, .experts = 6, .hidden = 16, .topk
                          .tokens = {8, 9, 10}};
 
 /// Warps of one block await both at once.
-const auto kFirstPhase = ::testing::AnyOf("dispatch: hello", "dispatch: counts");
+const auto kFirstPhase = ::testing::AnyOf("dispatch: ready flag", "dispatch: counts");
 
 /// Long enough for whatever does not wait for an absent rank, on a busy machine too.
 constexpr std::chrono::seconds kTimeout{2};
@@ -58,7 +58,7 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
   for (const uint32_t rank : {1, 2}) {
     const auto error = error_of<PeerTimeout>(outcomes[rank]);
     EXPECT_EQ(error.facts.rank, 0u);
-    EXPECT_EQ(error.facts.phase, "combine: hello");
+    EXPECT_EQ(error.facts.phase, "combine: ready flag");
   }
 }
 

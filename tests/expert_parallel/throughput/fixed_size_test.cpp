@@ -45,9 +45,10 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
     const auto sources = read_back(accelerator, received.source_token, kPlaces);
     for (size_t row = rows; row < kPlaces; ++row) {
       EXPECT_EQ(sources[row], -1);
-      for (size_t pick = row * kCase.shape.topk; pick < (row + 1) * kCase.shape.topk; ++pick) {
-        EXPECT_EQ(ids[pick], -1);
-        EXPECT_EQ(weights[pick], 0);
+      for (size_t choice = row * kCase.shape.topk; choice < (row + 1) * kCase.shape.topk;
+           ++choice) {
+        EXPECT_EQ(ids[choice], -1);
+        EXPECT_EQ(weights[choice], 0);
       }
     }
     EXPECT_EQ(read_back(accelerator, received.rows_from_on_device, 4), expected.rows_from);

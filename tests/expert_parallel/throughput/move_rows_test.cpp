@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
 
@@ -23,7 +23,7 @@ void move_while_failing(const MoverParams& params) {
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params.dispatch, 2);
   tail.base = block::shared_tail<DispatchShared>();
-  const CallDeadline deadline(params.dispatch.call.patience);
+  const CallDeadline deadline(params.dispatch.call.wait_context);
   for (uint32_t i = thread::index(); i < tail.word_count(); i += block::threads())
     tail.words()[i] = 0;
   block::sync();
@@ -40,7 +40,7 @@ DEFINE_HOST_KERNEL(move_while_failing_kernel, move_while_failing, MoverParams, D
 /// How many of the mover's lanes were told that all rows have been moved.
 uint32_t lanes_that_moved(World& world) {
   Accelerator& accelerator = world.accelerator();
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   auto* const moved = static_cast<uint32_t*>(accelerator.allocate(kWarpLanes * sizeof(uint32_t)));
   std::array<std::byte, 1> nowhere;
   std::array<std::byte*, 1> arenas{nowhere.data()};
@@ -48,7 +48,7 @@ uint32_t lanes_that_moved(World& world) {
   params.moved = moved;
   params.dispatch.call.ranks = 1;
   params.dispatch.call.arenas = Peers::of(arenas, 0, arenas.data());
-  params.dispatch.call.patience = failure.patience(world.timeout());
+  params.dispatch.call.wait_context = failure.wait_context(world.timeout());
   params.dispatch.movers = 1;
   params.dispatch.plan = {
       .stages = 1, .stage_bytes = 128, .segment_bytes = 128, .segments = 1, .lag = 0};

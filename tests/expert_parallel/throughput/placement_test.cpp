@@ -24,7 +24,7 @@ std::vector<int32_t> uneven_places() {
   return expert_at;
 }
 
-/// Tokens that name experts, and the same by places as place_picks.hpp says.
+/// Tokens that name experts, and the same by places as place_choices.hpp says.
 struct Placed {
   std::vector<Tokens> given, by_place;
 };
@@ -79,7 +79,7 @@ TEST_P(Placement, PlacesThatTheRanksDoNotDivideTakeManyChoicesATokenToo) {
   const Placed tokens_of = draw(kUneven, expert_at, 60);
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kUneven.options());
-    exchange.place(expert_at);
+    exchange.set_expert_map(expert_at);
     const Expected expected = expected_on(kUneven.shape, tokens_of.by_place, world.rank());
     const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
@@ -116,7 +116,7 @@ TEST_P(Placement, PlacesThatCannotBeAreNamedOnAllRanks) {
     ExpertParallel exchange(world, kCase.options());
     const auto seen = [&](const std::vector<int32_t>& expert_at) {
       try {
-        exchange.place(expert_at);
+        exchange.set_expert_map(expert_at);
       } catch (const InvalidArgument& error) {
         return error.seen;
       }

@@ -201,8 +201,8 @@ TEST(Control, WordsAreApart) {
     }
   };
   for (uint32_t source = 0; source < 3; ++source) {
-    for (uint32_t word = 0; word < kHelloWords; ++word)
-      take(layout.hello(source, static_cast<HelloWord>(word)), sizeof(Stamped));
+    for (uint32_t word = 0; word < kReadyWords; ++word)
+      take(layout.ready_word(source, static_cast<ReadyWord>(word)), sizeof(Stamped));
     for (uint32_t block = 0; block < 2; ++block) {
       for (uint32_t rank = 0; rank < 3; ++rank)
         take(layout.count(source, block, rank), sizeof(Stamped));

@@ -18,7 +18,7 @@ struct WatchParams {
   uint32_t ranks, local_experts, row_words, topk;
   uint32_t* of_sources;  ///< [ranks] zeros; sums of the words of a source's rows, modulo 2^32
   uint32_t* of_experts;  ///< [local experts] zeros; of those that name an expert
-  Patience patience;
+  WaitContext wait_context;
 };
 
 /// By one block: the sum of the words of the rows [first, end) for which `counts(row)` holds.
@@ -48,7 +48,7 @@ DEVICE bool await_ready(const Deadline& deadline, WatchPhase phase, uint32_t ind
 
 /// A block a source, then a block an expert.
 DEVICE void watch(const WatchParams& params) {
-  const Deadline deadline = params.patience.start();
+  const Deadline deadline = params.wait_context.start();
   const uint32_t rows = params.first_rows[params.ranks];
   if (block::index() < params.ranks) {
     const uint32_t source = block::index();
@@ -69,8 +69,8 @@ DEVICE void watch(const WatchParams& params) {
         while (row >= params.first_rows[source + 1]) ++source;
         // All lanes of a warp look, and may see different answers: one that sees a 1 may count.
         if (load<Order::acquire, Scope::gpu>(params.sources_ready + source) == 0) return false;
-        for (uint32_t pick = 0; pick < params.topk; ++pick)
-          if (params.topk_idx[size_t{row} * params.topk + pick] == static_cast<int32_t>(expert))
+        for (uint32_t choice = 0; choice < params.topk; ++choice)
+          if (params.topk_idx[size_t{row} * params.topk + choice] == static_cast<int32_t>(expert))
             return true;
         return false;
       },

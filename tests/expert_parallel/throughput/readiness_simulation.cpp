@@ -8,7 +8,7 @@
 #include "device/device.hpp"
 #include "expert_parallel/rank_memory.hpp"
 #include "expert_parallel/throughput/kernels/readiness_kernel.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "fabric/arena.hpp"
 #include "simulation/suite.hpp"
 #include "world/simulated.hpp"
@@ -44,7 +44,7 @@ struct ArrivalParams {
   Readiness readiness;        ///< an expert a source, whose rows alone name it
   uint32_t* taken;            ///< [ranks] sums of a source's words, by its word
   uint32_t* taken_by_expert;  ///< [ranks] likewise
-  Patience patience;
+  WaitContext wait_context;
 };
 
 DEVICE uint32_t arrival_word(uint32_t source, uint32_t to, uint32_t sender, uint32_t word) {
@@ -109,7 +109,7 @@ DEVICE void take_rows(const ArrivalParams& params, const CallDeadline& deadline,
 }
 
 DEVICE void arrivals(const ArrivalParams& params) {
-  const CallDeadline deadline(params.patience);
+  const CallDeadline deadline(params.wait_context);
   if (block::index() == 0) return see_arrivals(params, deadline);
   const uint32_t source = thread::index() / 2;
   if (source >= params.ranks) return;
@@ -132,7 +132,7 @@ void arrive(World& world, bool knows_experts) {
   readiness.words = static_cast<uint32_t*>(accelerator.allocate(readiness.bytes()));
   auto* const taken =
       static_cast<uint32_t*>(accelerator.allocate(size_t{2} * ranks * sizeof(uint32_t)));
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   await_all(accelerator);
   world.barrier("windows are cleared");
   launch(accelerator, arrivals_kernel, {.blocks = 2, .warps = 3}, Stream{},
@@ -144,7 +144,7 @@ void arrive(World& world, bool knows_experts) {
           .readiness = readiness,
           .taken = taken,
           .taken_by_expert = taken + ranks,
-          .patience = failure.patience(world.timeout())});
+          .wait_context = failure.wait_context(world.timeout())});
   const Event end = accelerator.record(Stream{});
   accelerator.wait_until(accelerator.now() + 2 * world.timeout(),
                          [&] { return accelerator.done(end) || failure.failed(); });

@@ -6,7 +6,7 @@
 #include "expert_parallel/ranks.hpp"
 #include "expert_parallel/throughput/exchange_checks.hpp"
 #include "expert_parallel/throughput/readiness_kernels.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -52,8 +52,9 @@ Sums expected_sums_of(const Shape& shape, const Expected& expected) {
       sum += uint32_t{expected.x[at]} | uint32_t{expected.x[at + 1]} << 16;
     }
     sums.of_sources[expected.rows[row].source] += sum;
-    for (size_t pick = row * shape.topk; pick < (row + 1) * shape.topk; ++pick)
-      if (expected.ids[pick] >= 0) sums.of_experts[static_cast<size_t>(expected.ids[pick])] += sum;
+    for (size_t choice = row * shape.topk; choice < (row + 1) * shape.topk; ++choice)
+      if (expected.ids[choice] >= 0)
+        sums.of_experts[static_cast<size_t>(expected.ids[choice])] += sum;
   }
   return sums;
 }
@@ -73,7 +74,7 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
   std::vector<uint32_t> first_rows{0};
   for (const uint32_t rows : received.rows_from) first_rows.push_back(first_rows.back() + rows);
   accelerator.copy(first.data(), first_rows.data(), first_rows.size() * sizeof(uint32_t), beside);
-  FailureCell failure(accelerator, world.alarm());
+  ErrorRecord failure(accelerator, world.abort_flag());
   launch(accelerator, watch_kernel,
          {.blocks = shape.ranks + local_experts, .warps = 2, .cooperative = false}, beside,
          {.sources_ready = received.sources_ready,
@@ -87,7 +88,7 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
           .topk = shape.topk,
           .of_sources = of_sources.data(),
           .of_experts = of_experts.data(),
-          .patience = failure.patience(world.timeout())});
+          .wait_context = failure.wait_context(world.timeout())});
   await_all(accelerator, beside);
   const std::vector<std::string> phases{"a source's rows", "an expert's rows"};
   failure.check(phases);

@@ -70,8 +70,8 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
       float home = 0;
       for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
         float sum = 0;
-        for (uint32_t pick = 0; pick < shape.topk; ++pick) {
-          const int64_t id = mine.ids[size_t{token} * shape.topk + pick];
+        for (uint32_t choice = 0; choice < shape.topk; ++choice) {
+          const int64_t id = mine.ids[size_t{token} * shape.topk + choice];
           if (shape.holds(rank, id)) sum += value;
         }
         home += from_bf16(to_bf16(sum));

@@ -35,7 +35,7 @@ DispatchOut lay_out(Pieces& pieces, const LowLatencyOptions& options, uint32_t r
   out.ranges = pieces.take<RowRange>(local_experts * ranks);
   out.counts = pieces.take<int32_t>(local_experts);
   out.row_slot = pieces.take<int32_t>(slots * options.topk);
-  out.picks = pieces.take<int32_t>(uint64_t{options.tokens_max} * options.topk);
+  out.choices = pieces.take<int32_t>(uint64_t{options.tokens_max} * options.topk);
   out.weights = pieces.take<float>(uint64_t{options.tokens_max} * options.topk);
   out.epoch = pieces.take<uint32_t>(1);
   return out;

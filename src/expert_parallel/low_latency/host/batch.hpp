@@ -71,7 +71,7 @@ class LowLatencyHandle {
   const void* const made_by;                  ///< the object: no other knows it
   Stage stage = Stage::dispatch_sent;
   uint32_t tokens = 0;
-  bool weights_told = false;  ///< by the dispatch
+  bool weights_published = false;  ///< by the dispatch
   /// The second halves of calls whose hooks are still to be called.
   std::optional<low_latency::DispatchParams> dispatch_left;
   std::optional<low_latency::CombineParams> combine_left;

@@ -14,8 +14,8 @@ void BatchCalls::launch_dispatch(DispatchParams params, Part part, uint32_t bloc
   params.call.send_blocks = split.send_blocks;
   const SendRoles roles = setup_.plan.send_roles(split, params.tokens);
   params.data_blocks = roles.data_blocks;
-  params.tell_first = roles.tell_first;
-  params.tell_blocks = roles.tell_blocks;
+  params.publish_first = roles.publish_first;
+  params.publish_blocks = roles.publish_blocks;
   const uint32_t warps = setup_.plan.dispatch_warps(params, split);
   params.divide(split.blocks - split.send_blocks, warps, setup_.plan.words_summed);
   // Ranks that share a GPU launch one grid: of one shape.
@@ -72,7 +72,7 @@ LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
   const Handle handle = context_.batches.take();
   const Batch& batch = *handle->batch;
   handle->tokens = input.tokens;
-  handle->weights_told = input.weights != nullptr;
+  handle->weights_published = input.weights != nullptr;
   DispatchParams params{.call = context_.params(call),
                         .x = static_cast<const std::byte*>(input.x),
                         .scales = input.scales,
@@ -85,12 +85,12 @@ LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
                         .local_experts = setup_.local_experts(),
                         .row = row_layout(setup_.options, input.rows),
                         .out = batch.out(),
-                        .complaint = context_.findings.complaint(),
+                        .remote_error = context_.findings.remote_error(),
                         .tail = {},
                         .by = {},
                         .data_blocks = 0,
-                        .tell_first = 0,
-                        .tell_blocks = 0,
+                        .publish_first = 0,
+                        .publish_blocks = 0,
                         .send_teams = 0,
                         .ids_shift = 0,
                         .weights = input.weights,
@@ -123,9 +123,9 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
   const DispatchOut& batch = handle->batch->out();
   const CombineParams params{.call = context_.params(call),
                              .y = static_cast<const std::byte*>(what.y),
-                             .weights = handle->weights_told ? batch.weights : what.weights,
+                             .weights = handle->weights_published ? batch.weights : what.weights,
                              .row_slot = batch.row_slot,
-                             .picks = batch.picks,
+                             .choices = batch.choices,
                              .out = static_cast<std::byte*>(what.out),
                              .lost = what.lost,
                              .waited = call.waited_cycles,
@@ -138,7 +138,7 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
                              .streams = 0,
                              .parts = 0,
                              .spans = 0,
-                             .told = handle->weights_told,
+                             .published = handle->weights_published,
                              .batch = handle->batch->number(),
                              .dispatched = batch.epoch,
                              .only_in_other = 0};

@@ -40,13 +40,13 @@ void check_combine(const Setup& setup, const LowLatencyCombine& what,
   const uint64_t rows =
       uint64_t{setup.local_experts()} * setup.world.size() * setup.options.tokens_max;
   require_pointer(what.y, "y", rows * setup.options.hidden, kPieceAlignment);
-  if (handle.weights_told && what.weights != nullptr)
+  if (handle.weights_published && what.weights != nullptr)
     throw InvalidArgument("weights", "none, since the dispatch had them", "some");
-  if (!handle.weights_told)
+  if (!handle.weights_published)
     require_pointer(what.weights, "weights", uint64_t{handle.tokens} * setup.options.topk, 4);
   require_pointer(what.out, "out", uint64_t{handle.tokens} * setup.options.hidden, kPieceAlignment);
   const uint64_t row_bytes = uint64_t{setup.options.hidden} * 2;
-  require_apart("out", what.out, handle.tokens * row_bytes, "y", what.y, rows * row_bytes);
+  require_no_overlap("out", what.out, handle.tokens * row_bytes, "y", what.y, rows * row_bytes);
   if (what.lost != nullptr) require_pointer(what.lost, "lost", handle.tokens, 4);
 }
 

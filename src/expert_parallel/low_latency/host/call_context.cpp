@@ -11,7 +11,7 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
       windows(setup),
       epochs(setup),
       findings(setup),
-      masks(setup.accelerator, world.alarm(), world.size()),
+      masks(setup.accelerator, world.abort_flag(), world.size()),
       streams(setup),
       batches(setup) {
   windows.open(streams);
@@ -44,7 +44,7 @@ CallParams CallContext::params(const LowLatencyCall& call) {
           .masks = masks.masks(),
           .workspace = epochs.workspace(),
           .timeout = timeout,
-          .polls_a_look = setup.plan.polls_a_look,
+          .polls_per_check = setup.plan.polls_per_check,
           .span_ns = call.span_ns};
 }
 
@@ -54,7 +54,7 @@ void CallContext::require_open() const {
 
 void CallContext::require_calls() const {
   require_open();
-  setup.world.alarm().check_ended("low latency");
+  setup.world.abort_flag().check_ended("low latency");
 }
 
 void CallContext::check() {

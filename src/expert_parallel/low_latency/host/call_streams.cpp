@@ -16,8 +16,8 @@ uint32_t CallStreams::timeout_of(const LowLatencyCall& call) {
 void CallStreams::await(Stream stream, const std::string& what) const {
   // A call ends at the latest when kTimesLate timeouts have passed; the caller's other work gets
   // one more.
-  const auto patience = (kTimesLate + 1) * std::max(longest_timeout_, setup_.world.timeout());
-  await_stream(setup_.accelerator, setup_.world.rank(), stream, patience, "LowLatency: " + what);
+  const auto timeout = (kTimesLate + 1) * std::max(longest_timeout_, setup_.world.timeout());
+  await_stream(setup_.accelerator, setup_.world.rank(), stream, timeout, "LowLatency: " + what);
 }
 
 void CallStreams::await_last_call() const {

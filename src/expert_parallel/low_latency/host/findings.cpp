@@ -29,21 +29,21 @@ void Findings::raise_difference(const RankMasks& masks) {
 /// Once a dispatch.
 void Findings::raise_mistake() {
   Accelerator& accelerator = setup_.accelerator;
-  Complaint* const complaint = this->complaint();
-  Complaint::Record record{};
-  uint32_t version = accelerator.read_flag(&complaint->version), before = 0;
+  RemoteError* const remote_error = this->remote_error();
+  RemoteError::Record record{};
+  uint32_t version = accelerator.read_flag(&remote_error->version), before = 0;
   do {
-    if (version == complaint->heard) return;
+    if (version == remote_error->heard) return;
     before = version;
-    record = complaint->records[Complaint::place(version)];
-    version = accelerator.read_flag(&complaint->version);
+    record = remote_error->records[RemoteError::place(version)];
+    version = accelerator.read_flag(&remote_error->version);
   } while (version != before);  // A dispatch changes it a few times at most.
-  accelerator.write_flag(&complaint->heard, version);
+  accelerator.write_flag(&remote_error->heard, version);
   throw InvalidArgument("topk_idx",
                         fmt::format("experts 0 to {}, or -1", setup_.options.experts - 1),
-                        fmt::format("expert {} in token {}, pick {}, of dispatch {}", record.id,
-                                    record.pick / setup_.options.topk,
-                                    record.pick % setup_.options.topk, record.epoch));
+                        fmt::format("expert {} in token {}, choice {}, of dispatch {}", record.id,
+                                    record.choice / setup_.options.topk,
+                                    record.choice % setup_.options.topk, record.epoch));
 }
 
 }  // namespace tokenyard::low_latency

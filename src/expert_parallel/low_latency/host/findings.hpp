@@ -15,10 +15,10 @@ class Findings {
  public:
   explicit Findings(const Setup& setup)
       : setup_(setup),
-        complaint_(setup.accelerator, sizeof(Complaint), DeviceMemory::Kind::shared) {}
+        remote_error_(setup.accelerator, sizeof(RemoteError), DeviceMemory::Kind::shared) {}
 
   /// Returns where a dispatch notes an id that is no expert.
-  Complaint* complaint() const { return complaint_.as<Complaint>(); }
+  RemoteError* remote_error() const { return remote_error_.as<RemoteError>(); }
   /// Throws the first finding that the host can see now and has not told yet.
   void raise(const RankMasks& masks);
   /// Tells of a difference of this rank again, should there be one.
@@ -29,7 +29,7 @@ class Findings {
   void raise_mistake();
 
   const Setup& setup_;
-  const DeviceMemory complaint_;
+  const DeviceMemory remote_error_;
   std::mutex mutex_;
   RankSet differences_raised_{};  ///< ranks that are masked for one
 };

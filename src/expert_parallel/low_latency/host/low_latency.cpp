@@ -6,58 +6,58 @@
 namespace tokenyard {
 
 LowLatency::LowLatency(World& world, const LowLatencyOptions& options)
-    : parts_(std::make_unique<Parts>(world, options)) {}
+    : impl_(std::make_unique<Impl>(world, options)) {}
 LowLatency::~LowLatency() = default;
 
 LowLatencyReceived LowLatency::dispatch(const LowLatencyInput& input, const LowLatencyCall& call) {
-  return parts_->batch_calls.dispatch(input, call);
+  return impl_->batch_calls.dispatch(input, call);
 }
 void LowLatency::combine(const LowLatencyCombine& what,
                          const std::shared_ptr<LowLatencyHandle>& handle,
                          const LowLatencyCall& call) {
-  parts_->batch_calls.combine(what, handle, call);
+  impl_->batch_calls.combine(what, handle, call);
 }
 void LowLatency::receive(const std::shared_ptr<LowLatencyHandle>& handle, uint64_t stream) {
-  parts_->batch_calls.receive(handle, Stream{stream});
+  impl_->batch_calls.receive(handle, Stream{stream});
 }
 void* LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle) {
-  return parts_->context.batches.combine_buffer(handle);
+  return impl_->context.batches.combine_buffer(handle);
 }
 
 std::vector<MaskedRank> LowLatency::masked() const {
-  return parts_->context.masks.list();
+  return impl_->context.masks.list();
 }
 void LowLatency::write_mask(int32_t* out, uint64_t stream) {
-  parts_->mask_calls.write_mask(out, Stream{stream});
+  impl_->mask_calls.write_mask(out, Stream{stream});
 }
 void LowLatency::update_mask(uint32_t rank, bool masked) {
-  parts_->mask_calls.update_mask(rank, masked);
+  impl_->mask_calls.update_mask(rank, masked);
 }
 void LowLatency::clear_mask() {
-  parts_->mask_calls.clear_mask();
+  impl_->mask_calls.clear_mask();
 }
 uint32_t LowLatency::epoch() {
-  return parts_->mask_calls.epoch();
+  return impl_->mask_calls.epoch();
 }
 void LowLatency::restart(uint32_t epoch) {
-  parts_->mask_calls.restart(epoch);
+  impl_->mask_calls.restart(epoch);
 }
 
 void LowLatency::check() {
-  parts_->context.check();
+  impl_->context.check();
 }
 void LowLatency::wait(uint64_t stream) {
-  parts_->context.wait(Stream{stream});
+  impl_->context.wait(Stream{stream});
 }
 void LowLatency::close() {
-  parts_->context.close();
+  impl_->context.close();
 }
 
 uint32_t LowLatency::local_experts() const {
-  return parts_->context.setup.local_experts();
+  return impl_->context.setup.local_experts();
 }
 uint32_t LowLatency::first_expert() const {
-  return parts_->context.setup.first_expert();
+  return impl_->context.setup.first_expert();
 }
 
 LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t ranks) {
@@ -69,10 +69,10 @@ LowLatency::Memory LowLatency::memory(const LowLatencyOptions& options, uint32_t
 }
 
 const LowLatencyOptions& LowLatency::options() const {
-  return parts_->context.setup.options;
+  return impl_->context.setup.options;
 }
 World& LowLatency::world() const {
-  return parts_->context.setup.world;
+  return impl_->context.setup.world;
 }
 
 }  // namespace tokenyard

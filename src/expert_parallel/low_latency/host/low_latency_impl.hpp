@@ -7,9 +7,9 @@
 
 namespace tokenyard {
 
-struct LowLatency::Parts {
+struct LowLatency::Impl {
   /// Collective.
-  Parts(World& world, const LowLatencyOptions& options) : context(world, options) {}
+  Impl(World& world, const LowLatencyOptions& options) : context(world, options) {}
 
   low_latency::CallContext context;
   low_latency::BatchCalls batch_calls{context};

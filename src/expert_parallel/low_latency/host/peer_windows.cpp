@@ -1,6 +1,6 @@
 #include "expert_parallel/low_latency/host/peer_windows.hpp"
 
-#include "fabric/meet_windows.hpp"
+#include "fabric/exchange_window_addresses.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -18,14 +18,15 @@ void PeerWindows::open(const CallStreams& streams) {
   accelerator.fill(mine_.data() + staging, 0, layout.bytes() - staging, stream);
   streams.await(stream, "filled staging");
   windows_.layout = layout;
-  meet_windows(world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
-    windows_.peers = Peers::of(windows, world.rank(), nullptr);
-    if (windows.size() <= Peers::kAtHand) return;
-    table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
-    accelerator.copy(table_->as<void>(), windows.data(), windows.size_bytes(), stream);
-    streams.await(stream, "the table of windows");
-    windows_.peers.table = table_->as<std::byte*>();
-  });
+  exchange_window_addresses(
+      world, mine_, "LowLatency: windows", [&](std::span<std::byte* const> windows) {
+        windows_.peers = Peers::of(windows, world.rank(), nullptr);
+        if (windows.size() <= Peers::kAtHand) return;
+        table_.emplace(accelerator, windows.size_bytes(), DeviceMemory::Kind::device);
+        accelerator.copy(table_->as<void>(), windows.data(), windows.size_bytes(), stream);
+        streams.await(stream, "the table of windows");
+        windows_.peers.table = table_->as<std::byte*>();
+      });
 }
 
 }  // namespace tokenyard::low_latency

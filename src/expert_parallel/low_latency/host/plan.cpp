@@ -12,7 +12,7 @@ namespace {
 // Between two a receiver has half as much to do, and 32 are better, which have 64 tokens in hand.
 // Where there are as many, some more tell ids, each of so many tokens.
 constexpr uint32_t kDataBlocksGpu = 16, kDataBlocksOfTwoGpus = 32;
-constexpr uint32_t kTellBlocksOfTwoGpus = 4, kTokensATellBlock = 32;
+constexpr uint32_t kPublishBlocksOfTwoGpus = 4, kTokensAPublishBlock = 32;
 constexpr uint32_t kDataBlocksHost = 1;
 constexpr uint32_t kSumWarpsThatFillLinks = 280;  // Each with two chunks: see combine_senders.
 // A combine that only sends is asked to leave multiprocessors to others, and waits for weights.
@@ -29,7 +29,7 @@ constexpr uint32_t kDispatchWarpsGpu = 32, kCombineWarpsGpu = 15, kLogFmtWarpsGp
 constexpr uint32_t kDispatchWarpsHost = 3, kCombineWarpsHost = 2, kBlocksHost = 3;
 constexpr uint32_t kSpeaker = 1;  // The last block of all: see most_of_dispatch.
 constexpr Split kAnySplit{.blocks = 2 * kBlocksMax, .send_blocks = kBlocksMax};
-constexpr uint32_t kPollsALookGpu = 64;                         // Some 50 us of polling L2.
+constexpr uint32_t kPollsPerCheckGpu = 64;                      // Some 50 us of polling L2.
 constexpr uint32_t kWordsSummedGpu = 64, kWordsSummedHost = 4;  // On hosts some tests have more.
 static_assert(kDispatchWarpsGpu * kWarpLanes <= kDispatchThreadsMax);
 static_assert(kCombineWarpsGpu * kWarpLanes <= kCombineThreadsMax);
@@ -111,9 +111,10 @@ Split Plan::dispatch(Part part, uint32_t blocks, uint32_t tokens) const {
   Split most = dispatch_most;
   if (part == Part::send)
     most.send_blocks =
-        std::min(most.send_blocks, data_blocks_alone(tokens) + tell_blocks_max + kSpeaker);
+        std::min(most.send_blocks, data_blocks_alone(tokens) + publish_blocks_max + kSpeaker);
   return split(part, blocks,
-               std::min(data_blocks_max + tell_blocks_max, dispatch_senders(blocks, others)), most);
+               std::min(data_blocks_max + publish_blocks_max, dispatch_senders(blocks, others)),
+               most);
 }
 
 /// Ids are told apart from tokens where there are blocks enough. The last block of all speaks for
@@ -125,7 +126,7 @@ SendRoles Plan::send_roles(Split split, uint32_t tokens) const {
       std::min(senders, std::max(alone ? data_blocks_alone(tokens) : shaping(tokens), 1u));
   // Of two senders on a host one moves tokens, however many might tell.
   if (senders > data_blocks_max)
-    data = std::min(data, senders - (alone ? 1 : std::min(tell_blocks_max, senders - 1)));
+    data = std::min(data, senders - (alone ? 1 : std::min(publish_blocks_max, senders - 1)));
   if (data == senders) return {data, 0, senders};
   const bool last_speaks = alone && senders - data > 1;
   return {data, data, senders - data - (last_speaks ? 1 : 0)};
@@ -183,7 +184,7 @@ uint32_t Plan::dispatch_warps(const DispatchParams& params, Split split) const {
     const SendRoles roles = send_roles(split, params.tokens);
     const uint32_t tokens = quotient_up(shaping(params.tokens), roles.data_blocks);
     const uint32_t of_data = tokens * params.row.units();
-    const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.tell_blocks);
+    const uint32_t of_ids = quotient_up(ids, kIdsAWarp * roles.publish_blocks);
     warps = roles.apart() ? std::max(of_data + 1, of_ids) : of_data + of_ids;
   }
   if (receivers != 0)
@@ -203,7 +204,7 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
             .dispatch_warps_max = gpu ? kDispatchWarpsGpu : kDispatchWarpsHost,
             .combine_warps = gpu ? kCombineWarpsGpu : kCombineWarpsHost,
             .logfmt_warps = gpu ? kLogFmtWarpsGpu : kCombineWarpsHost,
-            .polls_a_look = gpu ? kPollsALookGpu : 1,
+            .polls_per_check = gpu ? kPollsPerCheckGpu : 1,
             .words_summed = gpu ? kWordsSummedGpu : kWordsSummedHost,
             .data_blocks_max = !gpu         ? kDataBlocksHost
                                : ranks <= 2 ? kDataBlocksOfTwoGpus
@@ -212,9 +213,9 @@ Plan make_plan(const LowLatencyOptions& options, uint32_t ranks, AcceleratorKind
                 gpu && ranks > 2 ? std::max(kDataBlocksAloneGpu,
                                             quotient_up(options.tokens_max, kTokensADataBlockAlone))
                                  : kBlocksMax,
-            .tell_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensATellBlock, 1u,
-                                                       kTellBlocksOfTwoGpus)
-                                          : 1,
+            .publish_blocks_max = ranks <= 2 ? std::clamp(options.tokens_max / kTokensAPublishBlock,
+                                                          1u, kPublishBlocksOfTwoGpus)
+                                             : 1,
             .sum_blocks_alone_max = gpu ? kSumBlocksAloneGpu : kBlocksMax,
             .sum_blocks_that_fill = gpu ? sum_blocks_that_fill_links(options.hidden) : kBlocksMax,
             .others = ranks - 1,

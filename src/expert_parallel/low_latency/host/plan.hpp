@@ -18,9 +18,9 @@ struct Split {
 
 /// Of a dispatch's sending blocks.
 struct SendRoles {
-  uint32_t data_blocks;              ///< the first ones move tokens
-  uint32_t tell_first, tell_blocks;  ///< these tell ids
-  bool apart() const { return tell_first >= data_blocks; }
+  uint32_t data_blocks;                    ///< the first ones move tokens
+  uint32_t publish_first, publish_blocks;  ///< these tell ids
+  bool apart() const { return publish_first >= data_blocks; }
 };
 
 inline constexpr uint32_t kBlocksMin = 2;  ///< of a call: one sends, one receives
@@ -36,11 +36,11 @@ struct Plan {
   uint32_t shared_bytes;  ///< that a block can have
   uint32_t blocks_max;    ///< of a call that does not say
   uint32_t dispatch_warps_max, combine_warps, logfmt_warps;
-  uint32_t polls_a_look;
+  uint32_t polls_per_check;
   uint32_t words_summed;           ///< see DispatchParams::divide
   uint32_t data_blocks_max;        ///< of a dispatch that also receives
   uint32_t data_blocks_alone_max;  ///< of a dispatch that only sends
-  uint32_t tell_blocks_max;        ///< that tell ids beside as many as those
+  uint32_t publish_blocks_max;     ///< that tell ids beside as many as those
   uint32_t sum_blocks_alone_max;   ///< that sum, of a combine that only sends
   uint32_t sum_blocks_that_fill;   ///< the links among more than two ranks, if they sum
   uint32_t others;                 ///< ranks

@@ -35,7 +35,7 @@ MaskedRank::Why why(Failure failure, Phase phase) {
   switch (failure) {
     case Failure::refused:
       return MaskedRank::Why::left_out;
-    case Failure::alarm:
+    case Failure::abort_flag:
     case Failure::left:
       return MaskedRank::Why::lost;
     case Failure::none:
@@ -62,18 +62,18 @@ FormatDifference difference_of(const MaskedRank& masked) {
   return {of_rows ? "rows" : "use_logfmt", name(masked.expected), name(masked.seen)};
 }
 
-RankMasks::RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks)
+RankMasks::RankMasks(Accelerator& accelerator, AbortFlag& abort_flag, uint32_t ranks)
     : accelerator_(accelerator),
-      bell_(bell),
+      abort_flag_(abort_flag),
       ranks_(ranks),
       failed_(accelerator, ranks * sizeof(uint32_t), DeviceMemory::Kind::device),
       reports_(accelerator, ranks * sizeof(WaitReport), DeviceMemory::Kind::shared),
-      alarms_(accelerator, ranks * sizeof(Alarm), DeviceMemory::Kind::shared) {
-  bell_.watch(alarms());
+      abort_flags_(accelerator, ranks * sizeof(AbortWord), DeviceMemory::Kind::shared) {
+  abort_flag_.watch(abort_flags());
 }
 
 RankMasks::~RankMasks() {
-  bell_.unwatch(alarms());
+  abort_flag_.unwatch(abort_flags());
 }
 
 bool RankMasks::reported(uint32_t rank) const {

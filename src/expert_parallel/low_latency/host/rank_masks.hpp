@@ -7,7 +7,7 @@
 
 #include "device/device_memory.hpp"
 #include "expert_parallel/low_latency/kernels/call.hpp"
-#include "fabric/alarm_bell.hpp"
+#include "fabric/abort_flag.hpp"
 #include "tokenyard/low_latency.hpp"
 
 namespace tokenyard::low_latency {
@@ -20,7 +20,7 @@ FormatDifference difference_of(const MaskedRank& masked);
 
 class RankMasks {
  public:
-  RankMasks(Accelerator& accelerator, AlarmBell& bell, uint32_t ranks);
+  RankMasks(Accelerator& accelerator, AbortFlag& abort_flag, uint32_t ranks);
   ~RankMasks();
   RankMasks(const RankMasks&) = delete;
   RankMasks& operator=(const RankMasks&) = delete;
@@ -29,7 +29,7 @@ class RankMasks {
   Masks masks() const {
     return {.failed = failed_.as<uint32_t>(),
             .reports = reports_.as<WaitReport>(),
-            .alarms = alarms_.as<Alarm>()};
+            .abort_flags = abort_flags_.as<AbortWord>()};
   }
   /// As far as the host can see now.
   std::vector<MaskedRank> list() const;
@@ -42,12 +42,12 @@ class RankMasks {
 
  private:
   bool reported(uint32_t rank) const;  ///< by a kernel
-  std::span<Alarm> alarms() const { return {alarms_.as<Alarm>(), ranks_}; }
+  std::span<AbortWord> abort_flags() const { return {abort_flags_.as<AbortWord>(), ranks_}; }
 
   Accelerator& accelerator_;
-  AlarmBell& bell_;
+  AbortFlag& abort_flag_;
   uint32_t ranks_;
-  const DeviceMemory failed_, reports_, alarms_;
+  const DeviceMemory failed_, reports_, abort_flags_;
   RankSet left_out_{};  ///< by hand
 };
 

@@ -2,51 +2,52 @@
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/local_rows_kernel.hpp"
-#include "expert_parallel/low_latency/kernels/shares_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/partial_sums_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
 /// A lane's pick of one of this rank's tokens, as memory has it.
-struct OwnPick {
+struct OwnChoice {
   int32_t expert = -1;                       ///< or -1
   WeightedRow row{.slot = -1, .weight = 0};  ///< a slot if the expert is here, a weight anyway
 
   /// Nothing is asked of what is loaded: it may still be on its way.
-  DEVICE static OwnPick load(const Combine& call, uint32_t token) {
+  DEVICE static OwnChoice load(const Combine& call, uint32_t token) {
     const CombineParams& params = call.params;
     const uint32_t lane = warp::lane();
     if (token >= params.tokens || lane >= params.topk) return {};
     const size_t own_tokens = size_t{params.call.rank} * params.tokens_max;
     const size_t at = size_t{token} * params.topk + lane;
-    return {.expert = params.picks[at],
+    return {.expert = params.choices[at],
             .row = {params.row_slot[own_tokens * params.topk + at], params.weights[at]}};
   }
 };
 
 /// By all lanes of one warp, for the block: what its warps would find out one by one. Which ranks
 /// it speaks with need not be known yet.
-DEVICE void plan_token(const Combine& call, uint32_t token, const OwnPick& pick, TokenPlan& plan) {
+DEVICE void plan_token(const Combine& call, uint32_t token, const OwnChoice& choice,
+                       TokenPlan& plan) {
   const uint32_t lane = warp::lane(), self = call.params.call.rank;
-  const bool picks = pick.expert >= 0;
+  const bool choices = choice.expert >= 0;
   const uint32_t rank =
-      picks ? call.params.by.homes.rank_of(static_cast<uint32_t>(pick.expert)) : self;
-  const bool here = pick.row.slot >= 0, there = rank != self;
+      choices ? call.params.by.homes.rank_of(static_cast<uint32_t>(choice.expert)) : self;
+  const bool here = choice.row.slot >= 0, there = rank != self;
   // Lanes that have no share must match with nobody.
   const uint32_t same = warp::match(there ? rank : kRanksMax + lane);
   const bool leads = there && (same & lanes_below()) == 0;
-  const uint32_t rows = warp::ballot(here), shares = warp::ballot(leads);
-  if (here) plan.row[population(rows & lanes_below())] = pick.row;
+  const uint32_t rows = warp::ballot(here), partial_sums = warp::ballot(leads);
+  if (here) plan.row[population(rows & lanes_below())] = choice.row;
   if (leads) {
-    const uint32_t picked = population(same);
-    plan.share[population(shares & lanes_below())] = {
+    const uint32_t chosen = population(same);
+    plan.partial_sum[population(partial_sums & lanes_below())] = {
         .staged = call.params.call.windows.partial_here(call.call.parity(), rank, token),
         .rank = static_cast<uint16_t>(rank),
-        .picks = static_cast<uint16_t>(picked),
-        .weight = picked == 1 ? pick.row.weight : 1.0f};
+        .choices = static_cast<uint16_t>(chosen),
+        .weight = chosen == 1 ? choice.row.weight : 1.0f};
   }
   if (lane != 0) return;
   plan.rows = population(rows);
-  plan.shares = population(shares);
+  plan.partial_sums = population(partial_sums);
   plan.outcome = 0;
 }
 
@@ -83,16 +84,17 @@ DEVICE void store_sums(const Combine& call, uint32_t token, uint32_t span,
 /// By all lanes: adds what others send to a span's sums. `meanwhile` is called while that is on
 /// its way. False if some share did not come; the token's plan says then which.
 template <class Codec, class Meanwhile, class Between>
-DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
-                         SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile, Between between) {
+DEVICE bool await_partial_sums(PartialSums<Codec>& partial_sums, TokenPlan& plan, uint32_t span,
+                               SpanSums<Codec::kSpanChunks>& sums, Meanwhile meanwhile,
+                               Between between) {
   // Relaxed: other warps add to it meanwhile, and a vote follows.
   uint32_t lost = lost_of(plan);
-  KEEP_ROLLED for (uint32_t first = 0;; first += kSharesHeld) {
-    shares.load_from(plan, first, span);
+  KEEP_ROLLED for (uint32_t first = 0;; first += kPartialSumsHeld) {
+    partial_sums.load_from(plan, first, span);
     if (first == 0) meanwhile();
-    lost = warp::bit_or(shares.await_loaded(lost, between));
-    shares.add_to(sums, lost);
-    if (first + kSharesHeld >= plan.shares) break;
+    lost = warp::bit_or(partial_sums.await_loaded(lost, between));
+    partial_sums.add_to(sums, lost);
+    if (first + kPartialSumsHeld >= plan.partial_sums) break;
   }
   // Before the span counts as finished, and before any lane empties what is not lost.
   if (lost != 0)
@@ -106,8 +108,8 @@ DEVICE bool await_shares(Shares<Codec>& shares, TokenPlan& plan, uint32_t span,
 /// only: while it waits it empties the places of tokens that all warps have finished, none of whose
 /// shares are lost; `tokens_emptied` is how many those are.
 template <class Codec>
-DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<Codec>& shares,
-                          uint32_t& tokens_emptied) {
+DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
+                          PartialSums<Codec>& partial_sums, uint32_t& tokens_emptied) {
   const CombineParams& params = call.params;
   constexpr uint32_t kChunks = Codec::kSpanChunks;
   TokenPlan* const plans = call.shared.plans;
@@ -122,15 +124,15 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens, Shares<C
       SpanSums<kChunks> ahead;
       const bool more = tokens.has(params, place + 1);
       LocalRows<Codec> next(y, plans[more ? place + 1 : place], more);
-      complete &= await_shares(
-          shares, plans[place], span, sums, [&] { next.add_to(ahead); },
+      complete &= await_partial_sums(
+          partial_sums, plans[place], span, sums, [&] { next.add_to(ahead); },
           [&] {
             if (tokens_emptied == place) return;
             const TokenPlan& plan = plans[tokens_emptied];
             if (load<Order::relaxed, Scope::block>(&plan.outcome) != finished) return;
             const SpanPlaces<Codec> places(params, span);
-            KEEP_ROLLED for (uint32_t i = 0; i < plan.shares; ++i)
-                places.put_back_of(plan.share[i].staged);
+            KEEP_ROLLED for (uint32_t i = 0; i < plan.partial_sums; ++i)
+                places.put_back_of(plan.partial_sum[i].staged);
             ++tokens_emptied;
           });
       store_sums(call, tokens.at(place), span, sums);
@@ -156,54 +158,56 @@ DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
       if (plan.lost() == 0) continue;
       SpanSums<kChunks> sums;
       LocalRows<Codec>(y, plan, true).add_to(sums);
-      Shares<Codec> shares(call);
-      KEEP_ROLLED for (uint32_t first = 0; first < plan.shares; first += kSharesHeld) {
-        shares.load_from(plan, first, span);
-        shares.add_to(sums, plan.lost());
+      PartialSums<Codec> partial_sums(call);
+      KEEP_ROLLED for (uint32_t first = 0; first < plan.partial_sums; first += kPartialSumsHeld) {
+        partial_sums.load_from(plan, first, span);
+        partial_sums.add_to(sums, plan.lost());
       }
       store_sums(call, tokens.at(place), span, sums);
     }
   });
 }
 
-/// By all lanes: empties the places of what this warp has read, but for those of `shares`, which
-/// are empty. One that may not have been filled is left as it is, for a masked rank may yet write
-/// there, and is refilled before it is unmasked.
+/// By all lanes: empties the places of what this warp has read, but for those of `partial_sums`,
+/// which are empty. One that may not have been filled is left as it is, for a masked rank may yet
+/// write there, and is refilled before it is unmasked.
 template <class Codec>
-DEVICE void empty_places(const Combine& call, const OwnTokens& tokens, const Shares<Codec>& shares,
-                         uint32_t first) {
+DEVICE void empty_places(const Combine& call, const OwnTokens& tokens,
+                         const PartialSums<Codec>& partial_sums, uint32_t first) {
   const CombineParams& params = call.params;
-  if (shares.emptied_all()) return;
+  if (partial_sums.emptied_all()) return;
   each_span(params, [&](uint32_t span) {
     const SpanPlaces<Codec> places(params, span);
     KEEP_ROLLED for (uint32_t place = first; tokens.has(params, place); ++place) {
       const TokenPlan& plan = call.shared.plans[place];
-      const uint32_t kept = plan.kept() & ~shares.emptied_in_hand(plan, span);
+      const uint32_t kept = plan.kept() & ~partial_sums.emptied_in_hand(plan, span);
       // A block has little else to do than this between its vote and its end.
-      UNROLL for (uint32_t i = 0; i < kSharesHeld; ++i) if ((kept >> i & 1) != 0)
-          places.put_back_of(plan.share[i].staged);
-      KEEP_ROLLED for (uint32_t left = kept >> kSharesHeld << kSharesHeld; left != 0;
-                       left &= left - 1) places.put_back_of(plan.share[first_bit(left)].staged);
+      UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) if ((kept >> i & 1) != 0)
+          places.put_back_of(plan.partial_sum[i].staged);
+      KEEP_ROLLED for (uint32_t left = kept >> kPartialSumsHeld << kPartialSumsHeld; left != 0;
+                       left &= left - 1)
+          places.put_back_of(plan.partial_sum[first_bit(left)].staged);
     }
   });
 }
 
 /// By the warp that planned: shares of ranks that the block does not speak with.
 DEVICE void lose_closed(const Combine& call, TokenPlan& plan) {
-  const bool closed = warp::lane() < plan.shares && !call.call.open(plan.share[warp::lane()].rank);
+  const bool closed =
+      warp::lane() < plan.partial_sums && !call.call.open(plan.partial_sum[warp::lane()].rank);
   const uint32_t lost = warp::ballot(closed);
   if (warp::elect()) plan.outcome = lost;
 }
 
 /// By the whole block: picks that each sum lacks.
-DEVICE void tell_lost(const Combine& call, const OwnTokens& tokens) {
+DEVICE void publish_lost(const Combine& call, const OwnTokens& tokens) {
   KEEP_ROLLED for (uint32_t place = thread::index(); tokens.has(call.params, place);
                    place += block::threads()) {
     const TokenPlan& plan = call.shared.plans[place];
-    uint32_t picks = 0;
-    KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) picks +=
-        plan.share[first_bit(left)].picks;
-    call.params.lost[tokens.at(place)] = static_cast<int32_t>(picks);
+    uint32_t choices = 0;
+    KEEP_ROLLED for (uint32_t left = plan.lost(); left != 0; left &= left - 1) choices +=
+        plan.partial_sum[first_bit(left)].choices;
+    call.params.lost[tokens.at(place)] = static_cast<int32_t>(choices);
   }
 }
 
@@ -217,17 +221,17 @@ DEVICE void finish_round(const Combine& call, const OwnTokens& tokens, bool some
     if (tokens.has(call.params, warp::index())) lose_closed(call, call.shared.plans[warp::index()]);
     block::sync();
   }
-  Shares<Codec> shares(call);
+  PartialSums<Codec> partial_sums(call);
   uint32_t tokens_emptied = 0;
-  const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);
-  shares.empty();  // While other warps finish theirs.
+  const bool complete = finish_tokens(call, tokens, partial_sums, tokens_emptied);
+  partial_sums.empty();  // While other warps finish theirs.
   if (block::any(!complete)) [[unlikely]] {
-    shares.fill_again();
+    partial_sums.fill_again();
     finish_without_lost<Codec>(call, tokens);
-    shares.empty();
+    partial_sums.empty();
   }
-  empty_places(call, tokens, shares, tokens_emptied);
-  if (call.params.lost != nullptr) tell_lost(call, tokens);
+  empty_places(call, tokens, partial_sums, tokens_emptied);
+  if (call.params.lost != nullptr) publish_lost(call, tokens);
 }
 
 /// By a whole receiving block: its warps plan its tokens, one each, while it learns whom it speaks
@@ -242,7 +246,7 @@ DEVICE void receive_combine(const CombineParams& params, CombineShared& shared) 
   const auto plan = [&] {
     if (!tokens.has(params, warp::index())) return;
     const uint32_t token = tokens.at(warp::index());
-    plan_token(call, token, OwnPick::load(call, token), shared.plans[warp::index()]);
+    plan_token(call, token, OwnChoice::load(call, token), shared.plans[warp::index()]);
   };
   plan();
   for (uint32_t rank = thread::index(); rank < params.call.ranks; rank += block::threads())

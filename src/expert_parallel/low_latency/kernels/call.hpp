@@ -24,10 +24,10 @@ struct Workspace {
   /// Of a rank: its last pulse, and when it was first seen here. One word, so that who knows the
   /// pulse knows when it came.
   struct alignas(8) Heard {
-    uint32_t pulse, at;
+    uint32_t heartbeat, at;
   };
   Heard heard[kRanksMax];
-  uint32_t pulse;  ///< the last one sent
+  uint32_t heartbeat;  ///< the last one sent
   /// [parity of a dispatch][source]: a Verdict. Those of the other parity are readied by each
   /// dispatch for the next.
   uint32_t verdicts[2][kRanksMax];
@@ -43,15 +43,15 @@ enum class Verdict : uint32_t { open, present, absent };
 /// A failure word, a report and an alarm for every rank that can be awaited. A rank whose word is
 /// not Failure::none is masked.
 struct Masks {
-  uint32_t* failed;     ///< [ranks] device memory
-  WaitReport* reports;  ///< [ranks] host-visible
-  const Alarm* alarms;  ///< [ranks] host-visible
+  uint32_t* failed;              ///< [ranks] device memory
+  WaitReport* reports;           ///< [ranks] host-visible
+  const AbortWord* abort_flags;  ///< [ranks] host-visible
 
-  /// Without an end of its own: when a wait has lasted too long is decided in vigil_kernel.hpp.
-  DEVICE Patience patience(uint32_t rank) const {
+  /// Without an end of its own: when a wait has lasted too long is decided in liveness_kernel.hpp.
+  DEVICE WaitContext wait_context(uint32_t rank) const {
     return {.timeout_ns = UINT64_MAX,
             .failed = failed + rank,
-            .alarm = alarms + rank,
+            .abort_flag = abort_flags + rank,
             .report = reports + rank};
   }
 };
@@ -68,9 +68,9 @@ struct CallParams {
   Windows windows;
   Masks masks;
   Workspace* workspace;
-  uint32_t timeout;       ///< of the whole call, for a rank that shows no life; kTimeUnitNs
-  uint32_t polls_a_look;  ///< how often a poll that finds nothing looks at the clock
-  uint64_t* span_ns;      ///< [2][2], as LowLatencyCall says; may be null
+  uint32_t timeout;          ///< of the whole call, for a rank that shows no life; kTimeUnitNs
+  uint32_t polls_per_check;  ///< how often a poll that finds nothing looks at the clock
+  uint64_t* span_ns;         ///< [2][2], as LowLatencyCall says; may be null
 };
 
 /// The rank that comes `places` after this one, no more than all of them; after the last comes 0.

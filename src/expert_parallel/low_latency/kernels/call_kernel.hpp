@@ -14,7 +14,7 @@
 #include <bit>
 
 #include "device/dependent_launch.hpp"
-#include "expert_parallel/low_latency/kernels/vigil_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/liveness_kernel.hpp"
 
 namespace tokenyard::low_latency {
 
@@ -57,14 +57,14 @@ DEVICE void advance_epoch(const Call& call) {
 /// By one thread: a rank that the caller leaves out is masked as if it had not answered, since what
 /// it may send meanwhile is not received.
 DEVICE void leave_out(const Call& call, uint32_t rank) {
-  const Patience patience = call.params.masks.patience(rank);
-  Deadline(patience, call.start_ns)
+  const WaitContext wait_context = call.params.masks.wait_context(rank);
+  Deadline(wait_context, call.start_ns)
       .fail(Failure::refused,
             Awaited{.phase = static_cast<uint32_t>(Phase::left_out), .rank = rank});
 }
 
 /// By one thread. Relaxed: the word says which batch it belongs to and speaks of nothing else.
-DEVICE void tell_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
+DEVICE void publish_weight(Peer<Stamped> to, uint32_t dispatched, float weight) {
   store<Order::relaxed, Scope::sys>(to, Stamped{dispatched, std::bit_cast<uint32_t>(weight)});
 }
 

@@ -50,7 +50,7 @@ struct CombineParams {
   const std::byte* y;       ///< [local experts, slots, hidden] BF16
   const float* weights;     ///< [tokens, topk], given here or copied by the dispatch
   const int32_t* row_slot;  ///< [ranks, tokens_max, topk], of the dispatch
-  const int32_t* picks;     ///< [tokens_max, topk], of the dispatch
+  const int32_t* choices;   ///< [tokens_max, topk], of the dispatch
   std::byte* out;           ///< [tokens, hidden] BF16
   int32_t* lost;            ///< [tokens] picks of masked ranks, which the sum lacks; may be null
   uint64_t* waited;         ///< [ranks] cycles waited for a rank's sums are added; may be null
@@ -65,7 +65,7 @@ struct CombineParams {
   uint32_t streams, parts;
   uint32_t spans;  ///< of a row
   // Last, since receiving blocks do not ask for them.
-  bool told;                   ///< the weights, to the others already, by the dispatch
+  bool published;              ///< the weights, to the others already, by the dispatch
   uint32_t batch;              ///< this rank's number for the batch, 0 or 1
   const uint32_t* dispatched;  ///< the epoch of the batch's dispatch
   int32_t only_in_other;       ///< see SumsLayout

@@ -37,10 +37,10 @@ struct RowRange {
 /// The first pick of a dispatch whose id is no expert, in memory that the host sees. A dispatch
 /// finds the first one bit by bit, so what it has told may change until it has ended. The host has
 /// read a record of version v if it still finds version v afterwards: that of v + 1 lies beside it.
-struct Complaint {
+struct RemoteError {
   struct Record {
-    uint32_t epoch;  ///< of the dispatch
-    uint32_t pick;   ///< token * topk + pick
+    uint32_t epoch;   ///< of the dispatch
+    uint32_t choice;  ///< token * topk + pick
     int64_t id;
   };
   uint32_t version;  ///< of the last record, which is stored first; 0: there is none
@@ -58,7 +58,7 @@ struct DispatchOut {
   RowRange* ranges;     ///< [local experts, ranks]
   int32_t* counts;      ///< [local experts] rows
   int32_t* row_slot;    ///< [ranks, tokens_max, topk] local expert * slots + slot, or -1
-  int32_t* picks;       ///< [tokens_max, topk] experts of this rank's own tokens, or -1
+  int32_t* choices;     ///< [tokens_max, topk] experts of this rank's own tokens, or -1
   int32_t* rows_total;  ///< [local experts] counts are added here, if not null
   uint64_t* waited;     ///< [ranks] cycles until a source's ids were in are added, if not null
   float* weights;   ///< [tokens_max, topk] of this rank's own tokens, if this dispatch tells them
@@ -117,12 +117,13 @@ struct DispatchParams {
   uint32_t experts, local_experts;  ///< in all, and of this rank
   RowLayout row;
   DispatchOut out;
-  Complaint* complaint;
+  RemoteError* remote_error;
   // By divide().
   DispatchTail tail;
   DispatchDivisors by;
-  uint32_t data_blocks;              ///< of those that send the first, which move tokens
-  uint32_t tell_first, tell_blocks;  ///< of those that send some tell ids; `data_blocks` may be all
+  uint32_t data_blocks;  ///< of those that send the first, which move tokens
+  uint32_t publish_first,
+      publish_blocks;   ///< of those that send some tell ids; `data_blocks` may be all
   uint32_t send_teams;  ///< of a sending block, a token each: while one's loads come, another sends
   uint32_t ids_shift;   ///< threads of a receiving block that share a word of ids, as a power of 2
   // Last, since few blocks ask for them: what all ask for lies together in the constant cache.
@@ -145,9 +146,9 @@ struct DispatchParams {
     send_teams = (warps - 1) / team;
     constexpr uint32_t kSharesMax = 3;
     static_assert(1u << kSharesMax == PackedIds::kIds);
-    const uint32_t told = call.ranks * by.ids_a_source.divisor;  // Words of ids.
+    const uint32_t published = call.ranks * by.ids_a_source.divisor;  // Words of ids.
     for (ids_shift = kSharesMax; ids_shift != 0; --ids_shift)
-      if (told << ids_shift <= warps * kWarpLanes) break;
+      if (published << ids_shift <= warps * kWarpLanes) break;
     tail = tail_of(blocks, words_summed);
   }
   DispatchTail tail_of(uint32_t blocks_that_receive, uint32_t words_summed) const {

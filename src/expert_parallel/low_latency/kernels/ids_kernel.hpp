@@ -27,8 +27,8 @@ struct LoadedId {
   int64_t wide = -1;
   int32_t narrow = -1;
 
-  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t pick) {
-    const size_t index = size_t{token} * params.topk + pick;
+  DEVICE static LoadedId load(const DispatchParams& params, uint32_t token, uint32_t choice) {
+    const size_t index = size_t{token} * params.topk + choice;
     LoadedId id;
     if (params.idx_is_int64)
       id.wide = load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
@@ -52,34 +52,34 @@ DEVICE bool is_expert(const DispatchParams& params, int64_t id) {
 
 /// By the thread that tells the host: of the first dispatch of which the host has not heard, the
 /// first pick that is no expert.
-DEVICE void tell_mistake(const Dispatch& call, uint32_t pick) {
+DEVICE void publish_mistake(const Dispatch& call, uint32_t choice) {
   const DispatchParams& params = call.params;
-  Complaint& complaint = *params.complaint;
-  const uint32_t told = complaint.version, epoch = call.call.epoch();
+  RemoteError& remote_error = *params.remote_error;
+  const uint32_t published = remote_error.version, epoch = call.call.epoch();
   // Relaxed: the word says only that a record is not needed any more.
-  const bool heard = load<Order::relaxed, Scope::sys>(&complaint.heard) == told;
-  const Complaint::Record last = complaint.records[Complaint::place(told)];
-  const bool same = told != 0 && last.epoch == epoch;
-  if (same ? heard || last.pick <= pick : !heard) return;
-  const uint32_t version = told + 1;
-  const uint32_t token = params.by.topk.quotient(pick);
-  const LoadedId id = LoadedId::load(params, token, params.by.topk.remainder(pick, token));
-  complaint.records[Complaint::place(version)] = {epoch, pick, id.value(params)};
-  store<Order::release, Scope::sys>(&complaint.version, version);
+  const bool heard = load<Order::relaxed, Scope::sys>(&remote_error.heard) == published;
+  const RemoteError::Record last = remote_error.records[RemoteError::place(published)];
+  const bool same = published != 0 && last.epoch == epoch;
+  if (same ? heard || last.choice <= choice : !heard) return;
+  const uint32_t version = published + 1;
+  const uint32_t token = params.by.topk.quotient(choice);
+  const LoadedId id = LoadedId::load(params, token, params.by.topk.remainder(choice, token));
+  remote_error.records[RemoteError::place(version)] = {epoch, choice, id.value(params)};
+  store<Order::release, Scope::sys>(&remote_error.version, version);
 }
 
 /// Notes a pick whose id is no expert, which counts as none. Atomic operations on the host's memory
 /// are not promised to work, so this GPU's decides who writes there: the thread that finds nobody
 /// before it, until nobody has come after it. Nobody waits for it.
-DEVICE void complain(const Dispatch& call, uint32_t pick) {
+DEVICE void report_error(const Dispatch& call, uint32_t choice) {
   Workspace& workspace = *call.params.call.workspace;
   uint32_t* const first = &workspace.first_mistake[call.call.parity()];
-  fetch_max<Order::relaxed, Scope::gpu>(first, ~pick);
+  fetch_max<Order::relaxed, Scope::gpu>(first, ~choice);
   // Acquire and release: who tells has seen whatever was noted by those it has counted.
   uint32_t noted = fetch_add<Order::acq_rel, Scope::gpu>(&workspace.mistakes, 1) + 1;
   if (noted != 1) return;
   KEEP_ROLLED for (uint32_t counted = 0; counted != noted;) {
-    tell_mistake(call, ~load<Order::relaxed, Scope::gpu>(first));
+    publish_mistake(call, ~load<Order::relaxed, Scope::gpu>(first));
     counted = noted;
     noted = compare_exchange<Order::acq_rel, Scope::gpu>(&workspace.mistakes, counted, 0);
   }

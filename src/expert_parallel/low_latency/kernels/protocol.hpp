@@ -86,7 +86,7 @@ inline constexpr uint32_t kTimesLate = 4;
 /// Kernels count time since their start in these: 32 bits of them are more than an hour.
 inline constexpr uint32_t kTimeUnitNs = 1024;
 /// Pulses in the time of a timeout.
-inline constexpr uint32_t kPulses = 4;
+inline constexpr uint32_t kHeartbeats = 4;
 /// How long a waiting thread may not look at the alarm, in kTimeUnitNs: some 2 ms.
 inline constexpr uint32_t kLookUnitsMax = 2048;
 

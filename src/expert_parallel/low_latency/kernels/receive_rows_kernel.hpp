@@ -67,7 +67,7 @@ struct SpreadJob {
 };
 
 /// Where a row goes by this lane's pick, or -1.
-DEVICE int32_t picked_slot(const Dispatch& call, uint32_t row) {
+DEVICE int32_t chosen_slot(const Dispatch& call, uint32_t row) {
   return warp::lane() < call.params.topk ? call.tail.slots(row)[warp::lane()] : -1;
 }
 
@@ -145,7 +145,7 @@ DEVICE void spread_unit(const Dispatch& call, const SpreadJob& job, uint32_t liv
 }
 
 /// By one thread: where an expert's rows of each source lie, and how many there are.
-DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
+DEVICE void publish_count(const Dispatch& call, uint32_t expert) {
   const DispatchParams& params = call.params;
   RowRange* const ranges = params.out.ranges + size_t{expert} * params.call.ranks;
   int32_t begin = 0;
@@ -160,11 +160,11 @@ DEVICE void tell_count(const Dispatch& call, uint32_t expert) {
 
 /// By the whole block: its share of what is told of the experts. The last threads begin, since the
 /// first have rows to wait for.
-DEVICE void tell_counts(const Dispatch& call, const OwnRows& own) {
+DEVICE void publish_counts(const Dispatch& call, const OwnRows& own) {
   const DispatchParams& params = call.params;
   KEEP_ROLLED for (uint32_t expert = own.first + thread_from_last() * own.stride;
                    expert < params.local_experts; expert += block::threads() * own.stride)
-      tell_count(call, expert);
+      publish_count(call, expert);
 }
 
 /// By one block: verdicts of the next dispatch, which lie apart from this one's, are undecided. And
@@ -201,10 +201,10 @@ DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& share
   const Dispatch call{params, shared, tail, begun};
   const Look look = Look::first(begun, false);
   SpreadJob job = SpreadJob::first(call, own);
-  SourceToken of_pick = own.at(params, params.by.topk.quotient(thread::index()));
+  SourceToken of_choice = own.at(params, params.by.topk.quotient(thread::index()));
   empty_tables(call);
   job.settle();
-  of_pick = {settled(of_pick.source), settled(of_pick.token)};
+  of_choice = {settled(of_choice.source), settled(of_choice.token)};
   open_call(call.call, look, false);
   advance_epoch(call.call);  // Here, where it has to wait anyway.
   for (bool again = false;; again = true) {
@@ -219,7 +219,7 @@ DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& share
       count_rows(call);
       block::sync();
     }
-    find_slots(call, own, of_pick);
+    find_slots(call, own, of_choice);
     if (again) {
       block::sync();
       break;
@@ -227,12 +227,12 @@ DEVICE void receive_dispatch(const DispatchParams& params, DispatchShared& share
     if (!learn(call, proposal)) break;
   }
   UnitPieces seen = job.glance();
-  tell_counts(call, own);
+  publish_counts(call, own);
   bool more = job.row < own.count;
   KEEP_ROLLED while (more) {
     const SpreadJob now = job;
     const bool notes = now.notes(call);
-    const int32_t slot = picked_slot(call, now.row);
+    const int32_t slot = chosen_slot(call, now.row);
     const uint32_t live = warp::ballot(slot >= 0);
     UnitPieces pieces{};
     if (!notes && live != 0) pieces = take_unit(call, now, seen);

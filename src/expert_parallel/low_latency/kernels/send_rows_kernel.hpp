@@ -19,9 +19,9 @@ struct AskedIds {
   /// Tokens that there are not are told as well, since the destination's table has a fixed size.
   DEVICE static AskedIds load(const DispatchParams& params, uint32_t index) {
     const auto [token, first] = IdsPlace::of(index, params.topk);
-    const uint32_t pick = first + lane();
-    if (token >= params.tokens || pick >= params.topk) return {index, {}};
-    return {index, LoadedId::load(params, token, pick)};
+    const uint32_t choice = first + lane();
+    if (token >= params.tokens || choice >= params.topk) return {index, {}};
+    return {index, LoadedId::load(params, token, choice)};
   }
   /// This lane's pick: an expert, kNothing or kNoExpert.
   DEVICE int32_t expert(const DispatchParams& params) const {
@@ -32,14 +32,14 @@ struct AskedIds {
 };
 
 /// This lane's pick, as combine must know it, and what is wrong with it.
-DEVICE void note_pick(const Dispatch& call, const AskedIds& asked, int32_t expert) {
+DEVICE void note_choice(const Dispatch& call, const AskedIds& asked, int32_t expert) {
   const DispatchParams& params = call.params;
   const auto [token, first] = IdsPlace::of(asked.index, params.topk);
-  const uint32_t pick = first + AskedIds::lane();
-  if (pick >= params.topk) return;
-  params.out.picks[size_t{token} * params.topk + pick] = expert >= 0 ? expert : -1;
+  const uint32_t choice = first + AskedIds::lane();
+  if (choice >= params.topk) return;
+  params.out.choices[size_t{token} * params.topk + choice] = expert >= 0 ? expert : -1;
   if (expert == AskedIds::kNoExpert) [[unlikely]]
-    complain(call, token * params.topk + pick);
+    report_error(call, token * params.topk + choice);
 }
 
 /// By one lane: what a rank must know of eight picks.
@@ -84,14 +84,14 @@ class LeavingIds {
       const uint32_t destination = rank_after(common, 1 + turn);
       send(destination, place_on(destination), pack_ids(call_, destination, experts_));
     }
-    if (call_.call.open(common.rank)) note_pick(call_, asked_, expert_);
-    if (call_.params.weights != nullptr) tell_and_keep_weight();
+    if (call_.call.open(common.rank)) note_choice(call_, asked_, expert_);
+    if (call_.params.weights != nullptr) publish_and_keep_weight();
   }
 
  private:
   /// Of this lane's pick: told to the rank that has its expert, and kept for what this rank weighs
   /// itself. Loaded here, when the ids have left, for which everybody waits.
-  DEVICE void tell_and_keep_weight() const {
+  DEVICE void publish_and_keep_weight() const {
     const DispatchParams& params = call_.params;
     const CallParams& common = params.call;
     if (expert_ < 0) return;
@@ -101,8 +101,8 @@ class LeavingIds {
     const uint32_t rank = params.by.homes.rank_of(static_cast<uint32_t>(expert_));
     params.out.weights[at] = weight;
     if (rank != common.rank && call_.call.open(rank))
-      tell_weight(common.windows.weights(rank, params.batch, common.rank) + at, call_.call.epoch(),
-                  weight);
+      publish_weight(common.windows.weights(rank, params.batch, common.rank) + at,
+                     call_.call.epoch(), weight);
   }
   DEVICE Peer<Bytes16> place_on(uint32_t destination) const {
     const CallParams& common = call_.params.call;
@@ -129,7 +129,7 @@ struct IdsShare {
 
   /// `begin`: the block's warps that move data.
   DEVICE static IdsShare of_warp(const DispatchParams& params, uint32_t begin) {
-    const uint32_t place = block::index() - params.tell_first, blocks = params.tell_blocks;
+    const uint32_t place = block::index() - params.publish_first, blocks = params.publish_blocks;
     if (place >= blocks) return {};
     const uint32_t warps = warp::count() - begin;
     const uint32_t position = (warp::index() - begin) * blocks + place;
@@ -200,7 +200,7 @@ struct Destinations {
   }
 };
 
-DEVICE LoadedId pick_of_lane(const DispatchParams& params, uint32_t token) {
+DEVICE LoadedId choice_of_lane(const DispatchParams& params, uint32_t token) {
   return warp::lane() < params.topk ? LoadedId::load(params, token, warp::lane()) : LoadedId{};
 }
 
@@ -232,7 +232,7 @@ struct LoadedUnit {
 
   DEVICE static LoadedUnit load(const DispatchParams& params, SendPosition at) {
     if (at.token >= params.tokens) return {at, {}, {}};
-    return {at, load_unit(params, at.token, at.unit), pick_of_lane(params, at.token)};
+    return {at, load_unit(params, at.token, at.unit), choice_of_lane(params, at.token)};
   }
   DEVICE bool there_is(const DispatchParams& params) const { return at.token < params.tokens; }
   DEVICE LoadedUnit next(const DispatchParams& params) const {
@@ -298,7 +298,7 @@ DEVICE void send_tokens(const DispatchParams& params, DispatchShared& shared) {
 
 /// By all lanes of a warp that tells ids, or nothing. The block's last warps are such, so they find
 /// out whether it may send. `begin`: the block's warps that move tokens.
-DEVICE void tell_ids(const DispatchParams& params, DispatchShared& shared, uint32_t begin) {
+DEVICE void publish_ids(const DispatchParams& params, DispatchShared& shared, uint32_t begin) {
   const IdsShare share = IdsShare::of_warp(params, begin);
   const Call begun = begin_call(params.call, shared.call, Kind::dispatch);
   const Dispatch call{params, shared, {}, begun};
@@ -323,7 +323,7 @@ DEVICE void send_dispatch(const DispatchParams& params, DispatchShared& shared) 
   if (warp::index() < warps)
     send_tokens(params, shared);
   else
-    tell_ids(params, shared, warps);
+    publish_ids(params, shared, warps);
 }
 
 }  // namespace tokenyard::low_latency

@@ -30,12 +30,12 @@ class LeavingWeights {
       : turn_(first_weights(params)), to_(settled(place(params, turn_))) {}
 
   /// By the whole block.
-  DEVICE void tell(const Combine& call) const {
+  DEVICE void publish(const Combine& call) const {
     const CallParams& common = call.params.call;
     if (turn_ + 1 >= common.ranks) return;
-    tell(call, turn_, to_);
+    publish(call, turn_, to_);
     KEEP_ROLLED for (uint32_t turn = turn_ + common.send_blocks; turn + 1 < common.ranks;
-                     turn += common.send_blocks) tell(call, turn, place(call.params, turn));
+                     turn += common.send_blocks) publish(call, turn, place(call.params, turn));
   }
 
  private:
@@ -44,7 +44,7 @@ class LeavingWeights {
     if (turn + 1 >= common.ranks) return {};
     return common.windows.weights(rank_after(common, 1 + turn), params.batch, common.rank);
   }
-  DEVICE static void tell(const Combine& call, uint32_t turn, Peer<Stamped> to) {
+  DEVICE static void publish(const Combine& call, uint32_t turn, Peer<Stamped> to) {
     constexpr uint32_t kHeld = 3;  // At once: who loads one after the other waits for each.
     const CombineParams& params = call.params;
     const uint32_t destination = rank_after(params.call, 1 + turn);
@@ -59,7 +59,7 @@ class LeavingWeights {
       if (look.closed_to_sends(call.call) || !open) break;
       UNROLL for (uint32_t i = 0; i < kHeld; ++i) {
         const uint32_t at = first + i * block::threads();
-        if (at < count) tell_weight(to + at, call.dispatched, held[i]);
+        if (at < count) publish_weight(to + at, call.dispatched, held[i]);
       }
     }
   }
@@ -102,11 +102,11 @@ class TokenGroup {
     const CallParams& common = params.call;
     const OthersToken of = OthersToken::at(params, position);
     const size_t at = size_t{of.source} * params.tokens_max + of.token;
-    const uint32_t pick = params.by.topk.remainder(warp::lane(), which);
+    const uint32_t choice = params.by.topk.remainder(warp::lane(), which);
     source_ = settled(of.source);
     token_ = settled(of.token);
-    slot_at_ = settled(params.row_slot + at * params.topk + pick);
-    early_at_ = settled(common.windows.weights_here(params.batch, of.source, of.token) + pick);
+    slot_at_ = settled(params.row_slot + at * params.topk + choice);
+    early_at_ = settled(common.windows.weights_here(params.batch, of.source, of.token) + choice);
     for (uint32_t parity = 0; parity < 2; ++parity)
       home_[parity] = settled(common.windows.partial(of.source, parity, common.rank, of.token));
     lanes_of_token_ = settled(((1u << params.topk) - 1) << which * params.topk);
@@ -191,16 +191,16 @@ class TokenGroup {
       return true;
     }
     const auto weights_of = [&](uint32_t batch) {
-      const uint32_t pick = warp::lane() - static_cast<uint32_t>(first_bit(lanes_of_token_));
-      return params.call.windows.weights_here(batch, source_, token_) + pick;
+      const uint32_t choice = warp::lane() - static_cast<uint32_t>(first_bit(lanes_of_token_));
+      return params.call.windows.weights_here(batch, source_, token_) + choice;
     };
     const Peer<Stamped> first = weights_of(0), second = weights_of(1);
     return call.call.await(Phase::combine_weights, source_, call.dispatched, [&](uint64_t& seen) {
       const Stamped one = look_at(first), other = look_at(second);
-      const Stamped told = one.epoch == call.dispatched ? one : other;
-      weight = std::bit_cast<float>(told.value);
+      const Stamped published = one.epoch == call.dispatched ? one : other;
+      weight = std::bit_cast<float>(published.value);
       seen = std::max(one.epoch, other.epoch);
-      return told.epoch == call.dispatched;
+      return published.epoch == call.dispatched;
     });
   }
   DEVICE static Stamped look_at(Peer<Stamped> weight) {
@@ -341,7 +341,7 @@ DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   const Call begun = begin_call(params.call, shared.call, Kind::combine);
   const Combine call{params, shared, begun, load_cached(params.dispatched)};
   group.fetch();
-  if (!params.told) weights.tell(call);
+  if (!params.published) weights.publish(call);
   const Look look = Look::first(begun, sums);
   if (base < end) {
     group.plan(call, planned, kHurries);

@@ -16,8 +16,8 @@ struct alignas(8) WeightedRow {
 
 /// What goes into the sum of one of this rank's tokens.
 struct TokenPlan {
-  uint32_t rows;    ///< of experts of this rank
-  uint32_t shares;  ///< ranks that send a row of sums
+  uint32_t rows;          ///< of experts of this rank
+  uint32_t partial_sums;  ///< ranks that send a row of sums
   /// Shares that do not count, as bits, and above them how many spans are finished: one word, so
   /// that who sees all spans sees what was lost of them.
   uint32_t outcome;
@@ -25,15 +25,15 @@ struct TokenPlan {
   DEVICE static uint32_t lost_in(uint32_t outcome) { return outcome & (kSpanFinished - 1); }
   DEVICE uint32_t lost() const { return lost_in(outcome); }
   /// The others.
-  DEVICE uint32_t kept() const { return ((1u << shares) - 1) & ~lost(); }
+  DEVICE uint32_t kept() const { return ((1u << partial_sums) - 1) & ~lost(); }
   static constexpr uint32_t kNoRows = 2;
   WeightedRow row[kTopkMax + kNoRows];  ///< the last are none: who finds three at once reads so far
-  struct alignas(16) Share {
+  struct alignas(16) PartialSum {
     Peer<Bytes16> staged;
-    uint16_t rank, picks;
+    uint16_t rank, choices;
     float weight;  ///< of a share of one pick, whose row comes as it is; else 1
   };
-  Share share[kTopkMax];
+  PartialSum partial_sum[kTopkMax];
 };
 
 /// A row of y that goes into the sum of another rank's token.

@@ -33,8 +33,8 @@ class WindowLayout {
     ids_ = partials_ + slots * partial_bytes_;
     weights_ = ids_ + slots * ids_bytes_;
     drained_ = weights_ + slots * weights_bytes_;
-    pulses_ = drained_ + shape.ranks * sizeof(Drained);
-    bytes_ = pulses_ + shape.ranks * sizeof(uint32_t);
+    heartbeats_ = drained_ + shape.ranks * sizeof(Drained);
+    bytes_ = heartbeats_ + shape.ranks * sizeof(uint32_t);
   }
 
   HOST_DEVICE size_t row(uint32_t parity, uint32_t source, uint32_t token) const {
@@ -51,7 +51,9 @@ class WindowLayout {
     return weights_ + size_t{slot(batch, source, token)} * weights_bytes_;
   }
   HOST_DEVICE size_t drained(uint32_t source) const { return drained_ + source * sizeof(Drained); }
-  HOST_DEVICE size_t pulse(uint32_t source) const { return pulses_ + source * sizeof(uint32_t); }
+  HOST_DEVICE size_t heartbeat(uint32_t source) const {
+    return heartbeats_ + source * sizeof(uint32_t);
+  }
 
   /// The same layout to who sends and awaits rows of sums so many pieces on in their places.
   WindowLayout with_partials_from(uint32_t piece) const {
@@ -74,7 +76,7 @@ class WindowLayout {
 
   uint32_t ranks_, tokens_max_;
   uint32_t row_bytes_, partial_bytes_, ids_bytes_, weights_bytes_;
-  size_t partials_, ids_, weights_, drained_, pulses_, bytes_;  ///< offsets; rows lie first
+  size_t partials_, ids_, weights_, drained_, heartbeats_, bytes_;  ///< offsets; rows lie first
 };
 
 /// Everybody's windows, as a kernel addresses them.
@@ -115,8 +117,8 @@ struct Windows {
   DEVICE Peer<Drained> drained_here(uint32_t source) const {
     return at<Drained>(here(), layout.drained(source));
   }
-  DEVICE Peer<uint32_t> pulse(uint32_t rank, uint32_t source) const {
-    return at<uint32_t>(peers.of(rank), layout.pulse(source));
+  DEVICE Peer<uint32_t> heartbeat(uint32_t rank, uint32_t source) const {
+    return at<uint32_t>(peers.of(rank), layout.heartbeat(source));
   }
 
  private:

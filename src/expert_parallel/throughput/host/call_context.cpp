@@ -6,7 +6,7 @@ namespace tokenyard::throughput {
 
 CallContext::CallContext(World& world, const ExpertParallelOptions& options)
     : setup(world, options),
-      health(std::make_shared<Health>(setup.accelerator, world.alarm())),
+      health(std::make_shared<Health>(setup.accelerator, world.abort_flag())),
       arena(setup.accelerator, world.arena(), health),
       window(setup),
       observation(setup, window.blocks_max()),
@@ -29,7 +29,7 @@ CallParams CallContext::params(CallKind kind) const {
           .workspace = window.workspace(),
           .statistics = observation.statistics(),
           .moments = observation.moments(),
-          .patience = patience()};
+          .wait_context = wait_context()};
 }
 
 RouteTable CallContext::table_of(const Route::State& route) const {

@@ -20,7 +20,7 @@ struct CallContext {
 
   /// Returns what kernels are told of a call, without what only its kind has.
   CallParams params(CallKind kind) const;
-  Patience patience() const { return health->cell.patience(setup.world.timeout()); }
+  WaitContext wait_context() const { return health->cell.wait_context(setup.world.timeout()); }
   RouteTable table_of(const Route::State& route) const;
   /// Throws InvalidArgument unless this object made the route.
   void check_route(const Route& route) const;

@@ -47,7 +47,7 @@ void Combiner::check_combine(const CombineInput& input, const Route::State& rout
   const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
   require_pointer(input.y, "y", rows * bytes, kRowAlignment);
   require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);
-  require_apart("out", output.x, route.tokens * bytes, "y", input.y, rows * bytes);
+  require_no_overlap("out", output.x, route.tokens * bytes, "y", input.y, rows * bytes);
   for (const void* const bias : input.biases)
     if (bias != nullptr) require_pointer(bias, "biases", route.tokens * bytes, kRowAlignment);
   if (input.rank_order != nullptr)
@@ -88,7 +88,7 @@ std::shared_ptr<CallMemory> Combiner::reduce(const CombineInput& input, const Pl
          stream,
          {.results = results_params(input, route, sums->block().data(), shape.groups, shape.rings),
           .rows = route.rows,
-          .patience = context_.patience()});
+          .wait_context = context_.wait_context()});
   return sums;
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "fabric/exchange_window_addresses.hpp"
 #include "fabric/gather.hpp"
-#include "fabric/meet_windows.hpp"
 
 namespace tokenyard::throughput {
 
@@ -42,7 +42,7 @@ void ControlWindow::open(const Setup& setup) {
     setup.await_stream(stream, "the table of windows");
     windows_ = Peers::of(windows, world.rank(), table);
   };
-  meet_windows(world, window_, "ExpertParallel: windows of control words", keep);
+  exchange_window_addresses(world, window_, "ExpertParallel: windows of control words", keep);
   Arena& arena = world.arena();
   std::vector<std::byte*> addresses(world.size());
   for (uint32_t rank = 0; rank < addresses.size(); ++rank) addresses[rank] = arena.base_of(rank);

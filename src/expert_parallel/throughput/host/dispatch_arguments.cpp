@@ -33,10 +33,11 @@ void check_dispatch(const Setup& setup, const DispatchInput& input) {
     throw InvalidArgument("tokens",
                           fmt::format("at most tokens_max = {}", setup.options.tokens_max),
                           std::to_string(input.tokens));
-  const uint64_t picks = uint64_t{input.tokens} * setup.options.topk;
+  const uint64_t choices = uint64_t{input.tokens} * setup.options.topk;
   check_format(setup, input);
-  require_pointer(input.topk_idx, "topk_idx", picks, input.idx_is_int64 ? 8 : 4);
-  if (input.topk_weights != nullptr) require_pointer(input.topk_weights, "topk_weights", picks, 4);
+  require_pointer(input.topk_idx, "topk_idx", choices, input.idx_is_int64 ? 8 : 4);
+  if (input.topk_weights != nullptr)
+    require_pointer(input.topk_weights, "topk_weights", choices, 4);
 }
 
 void check_dispatch_again(const Setup& setup, const DispatchInput& input,

@@ -66,7 +66,7 @@ DispatchInput ExpertMap::placed(const DispatchInput& input, const Plan& plan, St
   made = context_.arena.scratch(size_t{input.tokens} * setup.options.topk * sizeof(int64_t), stream,
                                 route);
   auto* const ids = reinterpret_cast<int64_t*>(made->block().data());
-  launch(setup.accelerator, place_picks_kernel,
+  launch(setup.accelerator, place_choices_kernel,
          {.blocks = plan.blocks, .warps = plan.warps, .cooperative = false, .local = true}, stream,
          {.rank = setup.world.rank(),
           .tokens = input.tokens,

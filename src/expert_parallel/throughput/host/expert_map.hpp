@@ -8,7 +8,7 @@
 
 #include "device/device_memory.hpp"
 #include "expert_parallel/throughput/host/call_context.hpp"
-#include "expert_parallel/throughput/kernels/place_picks.hpp"
+#include "expert_parallel/throughput/kernels/place_choices.hpp"
 
 namespace tokenyard::throughput {
 
@@ -16,7 +16,7 @@ class ExpertMap {
  public:
   explicit ExpertMap(const CallContext& context) : context_(context) {}
 
-  /// Collective: see ExpertParallel::place.
+  /// Collective: see ExpertParallel::set_expert_map.
   void set(std::span<const int32_t> expert_at);
 
   /// Returns the input with the places of its picks, which `made` keeps; the input itself while

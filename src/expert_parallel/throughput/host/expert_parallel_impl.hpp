@@ -12,10 +12,10 @@
 
 namespace tokenyard {
 
-struct ExpertParallel::Parts {
+struct ExpertParallel::Impl {
   /// Collective.
-  Parts(World& world, const ExpertParallelOptions& options) : context(world, options) {}
-  ~Parts() { context.close(); }
+  Impl(World& world, const ExpertParallelOptions& options) : context(world, options) {}
+  ~Impl() { context.close(); }
 
   throughput::CallContext context;
   throughput::Counts counts{context.setup};

@@ -24,13 +24,13 @@ std::string name_of(CallKind kind) {
 }
 
 /// `of_dispatch`: else of a combine.
-const char* argument_of(HelloWord differing, bool of_dispatch) {
+const char* argument_of(ReadyWord differing, bool of_dispatch) {
   switch (differing) {
-    case HelloWord::route:
+    case ReadyWord::route:
       return "route";
-    case HelloWord::format:
+    case ReadyWord::format:
       return of_dispatch ? "x" : "y";
-    case HelloWord::scales:
+    case ReadyWord::scales:
       return "scales";
     default:
       return "call";
@@ -40,14 +40,14 @@ const char* argument_of(HelloWord differing, bool of_dispatch) {
 /// A differing word of a hello, in words.
 std::string describe(uint64_t differing) {
   const auto value = static_cast<uint32_t>(differing);
-  switch (static_cast<HelloWord>(differing >> 32)) {
-    case HelloWord::route:
+  switch (static_cast<ReadyWord>(differing >> 32)) {
+    case ReadyWord::route:
       return fmt::format("the route of call {}", value);
-    case HelloWord::format: {
+    case ReadyWord::format: {
       const FormatWord format{value};
       return fmt::format("rows of {} bytes of {}", format.row_bytes(), name_of(format.type()));
     }
-    case HelloWord::scales: {
+    case ReadyWord::scales: {
       const ScalesWord scales{value};
       return fmt::format("{} words of {} scales by {}{}", scales.words(), name_of(scales.type()),
                          scales.order() == ScaleOrder::rows ? "rows" : "columns",
@@ -83,9 +83,9 @@ void Failures::check() const {
 
 void Failures::throw_mismatch() const {
   const WaitReport& report = context_.health->cell.report();
-  const auto word = static_cast<HelloWord>(report.expected >> 32);
-  const bool of_dispatch = report.phase < static_cast<uint32_t>(Phase::combine_hello);
-  const bool of_rows = word == HelloWord::format || word == HelloWord::scales;
+  const auto word = static_cast<ReadyWord>(report.expected >> 32);
+  const bool of_dispatch = report.phase < static_cast<uint32_t>(Phase::combine_ready);
+  const bool of_rows = word == ReadyWord::format || word == ReadyWord::scales;
   throw InvalidArgument(argument_of(word, of_dispatch),
                         fmt::format("{} as on rank {}", describe(report.expected),
                                     of_rows ? 0 : context_.setup.world.rank()),
@@ -100,7 +100,7 @@ void Failures::throw_refusal() const {
                           fmt::format("places for {} rows", counts_.id_low()),
                           std::to_string(token), rank);
   if (kind == RefusalKind::format) {
-    const auto word = static_cast<HelloWord>(token);
+    const auto word = static_cast<ReadyWord>(token);
     const auto said = [&](uint32_t value) { return describe(differing(word, value)); };
     throw InvalidArgument(argument_of(word, true),
                           fmt::format("{} as on rank 0", said(counts_.id_high())),

@@ -161,7 +161,7 @@ ExpertRows Grouper::expand(const Received& received, const ExpandOptions& expand
           .tokens_per_expert = received.tokens_per_expert_on_device,
           .movers = shape.movers,
           .plan = rings,
-          .patience = context_.patience()});
+          .wait_context = context_.wait_context()});
   fill_in(rows, layout, received, memory);
   return rows;
 }

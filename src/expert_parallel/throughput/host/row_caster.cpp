@@ -51,7 +51,7 @@ DispatchInput RowCaster::cast(const DispatchInput& input, const Plan& plan, Stre
           .x = static_cast<const std::byte*>(input.x),
           .to = to,
           .scales = to + scales_at,
-          .patience = context_.patience()});
+          .wait_context = context_.wait_context()});
   return as_fp8;
 }
 

@@ -10,7 +10,7 @@
 #include "expert_parallel/by_expert/reduce_rows.hpp"
 #include "expert_parallel/throughput/host/options.hpp"
 #include "expert_parallel/throughput/kernels/cast_rows.hpp"
-#include "expert_parallel/throughput/kernels/place_picks.hpp"
+#include "expert_parallel/throughput/kernels/place_choices.hpp"
 
 namespace tokenyard::throughput {
 
@@ -38,7 +38,7 @@ Setup::Setup(World& world, const ExpertParallelOptions& options)
   accelerator.prepare(dispatch_kernel.entry);
   accelerator.prepare(combine_kernel.entry);
   accelerator.prepare(cast_rows_kernel.entry);
-  accelerator.prepare(place_picks_kernel.entry);
+  accelerator.prepare(place_choices_kernel.entry);
   accelerator.prepare(expert_major::expand_rows_kernel.entry);
   accelerator.prepare(expert_major::dispatch_by_expert_kernel.entry);
   accelerator.prepare(expert_major::reduce_rows_kernel.entry);

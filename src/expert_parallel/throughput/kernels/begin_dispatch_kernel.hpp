@@ -11,7 +11,7 @@ namespace tokenyard::throughput {
 /// By the whole block, which then has to meet.
 DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& shared,
                                 const DispatchTail& tail) {
-  const Crew threads = Crew::of_block();
+  const ThreadGroup threads = ThreadGroup::of_block();
   for (uint32_t i = threads.index; i < tail.word_count(); i += threads.size) tail.words()[i] = 0;
   for (uint32_t i = threads.index; i < params.movers * params.plan.stages; i += threads.size)
     shared.full[i].init(1);
@@ -25,15 +25,15 @@ DEVICE void ready_shared_memory(const DispatchParams& params, DispatchShared& sh
 
 /// By the first warp: hears that every rank makes the same call. Rows that differ refuse a call
 /// that counts, as a bad token does; on a known route the call fails. False if the call has failed.
-DEVICE bool hear_from_all(const Dispatch& call) {
+DEVICE bool await_all(const Dispatch& call) {
   const CallParams& params = call.params.call;
-  const Crew lanes = Crew::of_warp();
-  if (!warp::all(hear_hellos(params, call.hellos(), call.tail.waits(), call.deadline, call.epoch,
-                             Phase::dispatch_hello, lanes)))
+  const ThreadGroup lanes = ThreadGroup::of_warp();
+  if (!warp::all(read_ready_words(params, call.ready_words(), call.tail.waits(), call.deadline,
+                                  call.epoch, Phase::dispatch_ready, lanes)))
     return false;
   warp::sync();
-  return compare_calls(params, call.hellos(), call.deadline, call.route_epoch,
-                       Phase::dispatch_hello, lanes, [&](uint32_t rank) {
+  return compare_calls(params, call.ready_words(), call.deadline, call.route_epoch,
+                       Phase::dispatch_ready, lanes, [&](uint32_t rank) {
                          if (params.kind == CallKind::dispatch_again) return false;
                          fetch_min<Order::relaxed, Scope::block>(&call.shared.differing_rank, rank);
                          return true;
@@ -44,9 +44,9 @@ DEVICE bool hear_from_all(const Dispatch& call) {
 template <class Mover>
 DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
   const CallParams& params = call.params.call;
-  if (says_hello()) say_hello(params, call.epoch, call.route_epoch);
+  if (sets_ready()) set_ready(params, call.epoch, call.route_epoch);
   mover.load_own();
-  const bool heard = warp::index() != 0 || hear_from_all(call);
+  const bool heard = warp::index() != 0 || await_all(call);
   if (thread::index() == 0) note(params, call.shared.call, Moment::greeted);
   NamedBarrier(DispatchBarrier::greeted).sync(call.params.movers * kWarpLanes);
   // Peers' ordinary accesses to their buffers, of which their hellos told, come before the copies.
@@ -56,7 +56,7 @@ DEVICE bool open_dispatch(const Dispatch& call, Mover& mover) {
 
 /// By all warps that move no rows: the tokens of the block, then those of everybody. False if the
 /// call has failed.
-DEVICE bool count(const Dispatch& call, TokenPicks& tokens) {
+DEVICE bool count(const Dispatch& call, TokenChoices& tokens) {
   count_tokens(call, tokens);
   NamedBarrier(DispatchBarrier::counted).sync(call.others().size);
   if (call.others().index == 0) note(call.params.call, call.shared.call, Moment::counted);

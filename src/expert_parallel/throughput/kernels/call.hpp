@@ -31,13 +31,13 @@ struct CallParams {
   ScalesWord scales;      ///< beside them
   uint32_t rows_at;       ///< in kOffsetUnit: where rows may be stored, or are to be read
   uint32_t places;        ///< rows that there is room for; 0: for all that come
-  uint32_t beside_at;     ///< in kOffsetUnit: HelloWord::beside, or 0
+  uint32_t beside_at;     ///< in kOffsetUnit: ReadyWord::beside, or 0
   Control control;        ///< everybody's windows
   Peers arenas;           ///< everybody's arenas
   Workspace* workspace;
   Statistics statistics;
-  uint64_t* moments;  ///< [blocks, kMoments] ns, in memory that the host reads; or null
-  Patience patience;  ///< how long the call may take, who may end it, where it reports
+  uint64_t* moments;         ///< [blocks, kMoments] ns, in memory that the host reads; or null
+  WaitContext wait_context;  ///< how long the call may take, who may end it, where it reports
 };
 
 /// Barriers that every call begins with, beside those of its kernel; 0 is block::sync()'s.
@@ -55,26 +55,26 @@ struct CallShared {
 };
 
 /// What the peers' hellos said, in shared memory.
-struct Hellos {
-  uint32_t* words;  ///< [kHelloWords][ranks]
+struct ReadyWords {
+  uint32_t* words;  ///< [kReadyWords][ranks]
   uint32_t ranks;
 
-  HOST_DEVICE uint32_t& of(HelloWord word, uint32_t rank) const {
+  HOST_DEVICE uint32_t& of(ReadyWord word, uint32_t rank) const {
     return words[static_cast<uint32_t>(word) * ranks + rank];
   }
-  HOST_DEVICE CallWord call(uint32_t rank) const { return {of(HelloWord::call, rank)}; }
+  HOST_DEVICE CallWord call(uint32_t rank) const { return {of(ReadyWord::call, rank)}; }
   HOST_DEVICE uint32_t blocks(uint32_t rank) const { return call(rank).blocks(); }
   /// Rows that a rank has places for, of `coming` that will come.
   HOST_DEVICE uint32_t places(uint32_t rank, uint32_t coming) const {
-    const uint32_t named = of(HelloWord::places, rank);
+    const uint32_t named = of(ReadyWord::places, rank);
     return named == 0 ? coming : named;
   }
   /// Where a rank's rows, or a combine's weights, are from the base of its arena.
   HOST_DEVICE size_t rows_at(uint32_t rank) const {
-    return size_t{of(HelloWord::rows, rank)} * kOffsetUnit;
+    return size_t{of(ReadyWord::rows, rank)} * kOffsetUnit;
   }
   HOST_DEVICE size_t weights_at(uint32_t rank) const {
-    return size_t{of(HelloWord::beside, rank)} * kOffsetUnit;
+    return size_t{of(ReadyWord::beside, rank)} * kOffsetUnit;
   }
 };
 
@@ -84,14 +84,14 @@ struct Waits {
   uint32_t* words;  ///< [2][ranks] ns
   uint32_t ranks;
 
-  HOST_DEVICE uint32_t& hello(uint32_t rank) const { return words[rank]; }
+  HOST_DEVICE uint32_t& ready_word(uint32_t rank) const { return words[rank]; }
   HOST_DEVICE uint32_t& finish(uint32_t rank) const { return words[ranks + rank]; }
 };
 inline constexpr uint32_t kWaitWords = 2;
 
 /// In a report of a call that was refused because the ranks did not make the same one: which word
 /// of the hello differed, and its value.
-HOST_DEVICE uint64_t differing(HelloWord word, uint32_t value) {
+HOST_DEVICE uint64_t differing(ReadyWord word, uint32_t value) {
   return static_cast<uint64_t>(word) << 32 | value;
 }
 

@@ -1,9 +1,9 @@
 /// How a call begins and ends on the device.
 ///
 ///     begin_call .. pass_epoch     each block takes the epoch; the last one advances it
-///     say_hello                    block 0 tells every rank which call this is and where its
+///     set_ready                    block 0 tells every rank which call this is and where its
 ///                                  buffer lies
-///     await_hellos                 every block hears that from every rank, and compares
+///     await_ready_words                 every block hears that from every rank, and compares
 ///     ...                          rows move
 ///     say_finished                 every block tells every rank that it has done its part
 ///     await_finished               block 0 stays until every block of every rank has
@@ -19,9 +19,9 @@
 #include "device/dependent_launch.hpp"
 #include "device/device.hpp"
 #include "expert_parallel/throughput/kernels/call.hpp"
-#include "expert_parallel/throughput/kernels/crew.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
 #include "expert_parallel/throughput/kernels/readiness_kernel.hpp"
+#include "expert_parallel/throughput/kernels/thread_group.hpp"
 
 namespace tokenyard::throughput {
 
@@ -41,7 +41,7 @@ DEVICE void show_moments(const CallParams& params, const CallShared& shared) {
 }
 
 /// The warp that tells the other ranks of the call.
-DEVICE bool says_hello() {
+DEVICE bool sets_ready() {
   return block::index() == 0 && warp::index() == 0;
 }
 
@@ -68,7 +68,7 @@ DEVICE bool begin_call(const CallParams& params, CallShared& shared, const CallD
   const NamedBarrier ready(CallBarrier::ready), known(CallBarrier::known);
   if (block::index() != 0) {
     block::sync();
-  } else if (says_hello()) {
+  } else if (sets_ready()) {
     ready.arrive(block::threads());
     fence<Scope::sys>();
     known.sync(block::threads());
@@ -115,71 +115,71 @@ DEVICE CallWord call_word(const CallParams& params) {
 }
 
 /// What this rank says that it calls with.
-DEVICE uint32_t hello_value(const CallParams& params, HelloWord word, uint32_t route_epoch) {
+DEVICE uint32_t ready_value(const CallParams& params, ReadyWord word, uint32_t route_epoch) {
   switch (word) {
-    case HelloWord::call:
+    case ReadyWord::call:
       return call_word(params).bits;
-    case HelloWord::route:
+    case ReadyWord::route:
       return route_epoch;
-    case HelloWord::format:
+    case ReadyWord::format:
       return params.format.bits;
-    case HelloWord::scales:
+    case ReadyWord::scales:
       return params.scales.bits;
-    case HelloWord::rows:
+    case ReadyWord::rows:
       return params.rows_at;
-    case HelloWord::places:
+    case ReadyWord::places:
       return params.places;
-    case HelloWord::beside:
+    case ReadyWord::beside:
       return params.beside_at;
   }
   return 0;
 }
 
 /// By the warp that says hello. Relaxed: begin_call has released all that they tell of.
-DEVICE void say_hello(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
-  for (uint32_t i = warp::lane(); i < params.ranks * kHelloWords; i += kWarpLanes) {
-    const uint32_t rank = i / kHelloWords;
-    const auto word = static_cast<HelloWord>(i % kHelloWords);
-    store<Order::relaxed, Scope::sys>(params.control.hello(rank, params.rank, word),
-                                      Stamped{epoch, hello_value(params, word, route_epoch)});
+DEVICE void set_ready(const CallParams& params, uint32_t epoch, uint32_t route_epoch) {
+  for (uint32_t i = warp::lane(); i < params.ranks * kReadyWords; i += kWarpLanes) {
+    const uint32_t rank = i / kReadyWords;
+    const auto word = static_cast<ReadyWord>(i % kReadyWords);
+    store<Order::relaxed, Scope::sys>(params.control.ready_word(rank, params.rank, word),
+                                      Stamped{epoch, ready_value(params, word, route_epoch)});
   }
 }
 
-/// The first word in which a rank's rows or scales are others than rank 0's; HelloWord::call where
+/// The first word in which a rank's rows or scales are others than rank 0's; ReadyWord::call where
 /// they are the same.
-DEVICE HelloWord differing_word(const Hellos& hellos, uint32_t rank) {
-  if (hellos.of(HelloWord::format, rank) != hellos.of(HelloWord::format, 0))
-    return HelloWord::format;
-  if (hellos.of(HelloWord::scales, rank) != hellos.of(HelloWord::scales, 0))
-    return HelloWord::scales;
-  return HelloWord::call;
+DEVICE ReadyWord differing_word(const ReadyWords& ready_words, uint32_t rank) {
+  if (ready_words.of(ReadyWord::format, rank) != ready_words.of(ReadyWord::format, 0))
+    return ReadyWord::format;
+  if (ready_words.of(ReadyWord::scales, rank) != ready_words.of(ReadyWord::scales, 0))
+    return ReadyWord::scales;
+  return ReadyWord::call;
 }
 
-/// By a crew that has met after hear_hellos: refuses the call if another rank has made a different
-/// one. That rank finds the same, and so does everybody else, since every rank compares itself with
-/// every other. `differs(rank)` is told of each rank whose rows or scales are others than rank 0's,
-/// and may take it upon itself to refuse the call. Whether the call has not failed, as far as this
-/// thread knows.
+/// By a crew that has met after read_ready_words: refuses the call if another rank has made a
+/// different one. That rank finds the same, and so does everybody else, since every rank compares
+/// itself with every other. `differs(rank)` is told of each rank whose rows or scales are others
+/// than rank 0's, and may take it upon itself to refuse the call. Whether the call has not failed,
+/// as far as this thread knows.
 template <class Differs>
-DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos,
+DEVICE bool compare_calls(const CallParams& params, const ReadyWords& ready_words,
                           const CallDeadline& deadline, uint32_t route_epoch, Phase phase,
-                          Crew crew, Differs differs) {
+                          ThreadGroup thread_group, Differs differs) {
   const CallWord mine = call_word(params);
   bool same = true;
-  const auto refuse = [&](uint32_t rank, HelloWord word, uint32_t expected) {
+  const auto refuse = [&](uint32_t rank, ReadyWord word, uint32_t expected) {
     same = false;
     deadline.fail(Failure::refused, Awaited{.phase = static_cast<uint32_t>(phase),
                                             .rank = rank,
                                             .expected = differing(word, expected),
-                                            .seen = differing(word, hellos.of(word, rank))});
+                                            .seen = differing(word, ready_words.of(word, rank))});
   };
-  for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size) {
-    if (!mine.agrees_with(hellos.call(rank))) {
-      refuse(rank, HelloWord::call, mine.bits);
-    } else if (hellos.of(HelloWord::route, rank) != route_epoch) {
-      refuse(rank, HelloWord::route, route_epoch);
-    } else if (const HelloWord word = differing_word(hellos, rank); word != HelloWord::call) {
-      if (!differs(rank)) refuse(rank, word, hellos.of(word, 0));
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size) {
+    if (!mine.agrees_with(ready_words.call(rank))) {
+      refuse(rank, ReadyWord::call, mine.bits);
+    } else if (ready_words.of(ReadyWord::route, rank) != route_epoch) {
+      refuse(rank, ReadyWord::route, route_epoch);
+    } else if (const ReadyWord word = differing_word(ready_words, rank); word != ReadyWord::call) {
+      if (!differs(rank)) refuse(rank, word, ready_words.of(word, 0));
     }
   }
   return same;
@@ -187,54 +187,55 @@ DEVICE bool compare_calls(const CallParams& params, const Hellos& hellos,
 
 /// By a crew, which then meets: whether all that this thread waited for has come. Acquire: the
 /// peers' buffers are free to be written, or hold what is to be read, from here on.
-DEVICE bool hear_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                        const CallDeadline& deadline, uint32_t epoch, Phase phase, Crew crew) {
+DEVICE bool read_ready_words(const CallParams& params, const ReadyWords& ready_words,
+                             const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
+                             Phase phase, ThreadGroup thread_group) {
   const uint64_t begun_ns = block::index() == 0 ? now_ns() : 0;
   bool all_here = true;
-  for (uint32_t i = crew.index; i < params.ranks * kHelloWords; i += crew.size) {
-    const uint32_t source = i / kHelloWords;
-    const auto word = static_cast<HelloWord>(i % kHelloWords);
+  for (uint32_t i = thread_group.index; i < params.ranks * kReadyWords; i += thread_group.size) {
+    const uint32_t source = i / kReadyWords;
+    const auto word = static_cast<ReadyWord>(i % kReadyWords);
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     const bool here = wait_until(deadline, what, [&] {
-      const Stamped hello =
-          load<Order::acquire, Scope::sys>(params.control.hello(params.rank, source, word));
-      hellos.of(word, source) = hello.value;
-      what.seen = hello.epoch;
-      return hello.epoch == epoch;
+      const Stamped ready_word =
+          load<Order::acquire, Scope::sys>(params.control.ready_word(params.rank, source, word));
+      ready_words.of(word, source) = ready_word.value;
+      what.seen = ready_word.epoch;
+      return ready_word.epoch == epoch;
     });
     all_here = all_here && here;
-    note_wait(waits.hello(source), begun_ns);
+    note_wait(waits.ready_word(source), begun_ns);
   }
   return all_here;
 }
 
 /// By the whole block, which meets: false if the call has failed.
-DEVICE bool await_hellos(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                         const CallDeadline& deadline, uint32_t epoch, uint32_t route_epoch,
-                         Phase phase) {
-  const Crew threads = Crew::of_block();
-  if (block::any(!hear_hellos(params, hellos, waits, deadline, epoch, phase, threads)))
+DEVICE bool await_ready_words(const CallParams& params, const ReadyWords& ready_words,
+                              const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
+                              uint32_t route_epoch, Phase phase) {
+  const ThreadGroup threads = ThreadGroup::of_block();
+  if (block::any(!read_ready_words(params, ready_words, waits, deadline, epoch, phase, threads)))
     return false;
   // Nobody counts in this call, so nothing but a failure can tell of rows that differ.
-  return !block::any(!compare_calls(params, hellos, deadline, route_epoch, phase, threads,
+  return !block::any(!compare_calls(params, ready_words, deadline, route_epoch, phase, threads,
                                     [](uint32_t) { return false; }));
 }
 
 /// By some threads of a block, which know that all that it stores for other ranks is complete and
 /// all that it needs of theirs has been read. Release: that is what the word says.
-DEVICE void say_finished(const CallParams& params, CallShared& shared, Crew crew) {
-  for (uint32_t rank = crew.index; rank < params.ranks; rank += crew.size)
+DEVICE void say_finished(const CallParams& params, CallShared& shared, ThreadGroup thread_group) {
+  for (uint32_t rank = thread_group.index; rank < params.ranks; rank += thread_group.size)
     store<Order::release, Scope::sys>(params.control.finished(rank, params.rank, block::index()),
                                       shared.epoch);
-  if (crew.index == 0) note(params, shared, Moment::finished);
+  if (thread_group.index == 0) note(params, shared, Moment::finished);
 }
 
 /// By the whole of block 0: waits until every block of every rank has said that it has finished.
 /// Acquire: for what runs after this kernel, and for the `watcher` that is told of each.
 template <class Watcher>
-DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const Waits& waits,
-                           const CallDeadline& deadline, uint32_t epoch, Phase phase,
-                           const Watcher& watcher) {
+DEVICE void await_finished(const CallParams& params, const ReadyWords& ready_words,
+                           const Waits& waits, const CallDeadline& deadline, uint32_t epoch,
+                           Phase phase, const Watcher& watcher) {
   const Control& control = params.control;
   const uint64_t begun_ns = now_ns();
   // Asked for while the others finish: nobody else adds to it, and the answer takes a microsecond.
@@ -244,7 +245,7 @@ DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const
   const uint32_t blocks_max = control.layout.blocks_max;
   for (uint32_t i = thread::index(); i < params.ranks * blocks_max; i += block::threads()) {
     const uint32_t source = i / blocks_max, source_block = i % blocks_max;
-    if (source_block >= hellos.blocks(source)) continue;
+    if (source_block >= ready_words.blocks(source)) continue;
     Awaited what{.phase = static_cast<uint32_t>(phase), .rank = source, .expected = epoch};
     const bool finished = wait_until(deadline, what, [&] {
       const uint32_t seen =
@@ -253,13 +254,13 @@ DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const
       // A peer that has seen us finish may be a call ahead.
       return static_cast<int32_t>(seen - epoch) >= 0;
     });
-    if (finished) watcher.block_finished(source, hellos.blocks(source));
+    if (finished) watcher.block_finished(source, ready_words.blocks(source));
     note_wait(waits.finish(source), begun_ns);
   }
   watcher.all_finished();
   block::sync();
   const auto waited_for = [&](uint32_t rank) {
-    return uint64_t{waits.hello(rank)} + waits.finish(rank);
+    return uint64_t{waits.ready_word(rank)} + waits.finish(rank);
   };
   if (of_rank < params.ranks) set_total(params.statistics, total, waited + waited_for(of_rank));
   for (uint32_t rank = of_rank + block::threads(); rank < params.ranks; rank += block::threads())
@@ -269,11 +270,11 @@ DEVICE void await_finished(const CallParams& params, const Hellos& hellos, const
 /// By the whole block, which has met since it has said that it has finished, or is about to: ends
 /// the call.
 template <class Watcher>
-DEVICE void end_call(const CallParams& params, CallShared& shared, const Hellos& hellos,
+DEVICE void end_call(const CallParams& params, CallShared& shared, const ReadyWords& ready_words,
                      const Waits& waits, const CallDeadline& deadline, Phase phase,
                      const Watcher& watcher) {
   if (block::index() == 0) {
-    await_finished(params, hellos, waits, deadline, shared.epoch, phase, watcher);
+    await_finished(params, ready_words, waits, deadline, shared.epoch, phase, watcher);
     if (thread::index() == 0) note(params, shared, Moment::ended);
   }
   if (thread::index() == 0) show_moments(params, shared);

@@ -21,7 +21,7 @@ struct CastParams {
   const std::byte* x;       ///< [tokens, hidden] bf16
   std::byte* to;            ///< [tokens, hidden] fp8 e4m3
   std::byte* scales;        ///< [tokens, scale_words] words
-  Patience patience;
+  WaitContext wait_context;
 };
 
 inline constexpr uint32_t kChannelsALane = 16;  ///< two pieces of BF16 become one of FP8

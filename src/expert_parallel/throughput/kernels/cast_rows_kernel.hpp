@@ -77,7 +77,7 @@ DEVICE void cast_row(const CastParams& params, uint32_t token) {
 }
 
 DEVICE void cast_rows(const CastParams& params) {
-  const CallDeadline deadline(params.patience);
+  const CallDeadline deadline(params.wait_context);
   if (block::any(deadline.failed())) return;  // A call before this one has.
   const uint32_t warps = block::threads() / kWarpLanes;
   for (uint32_t token = block::index() * warps + warp::index(); token < params.tokens;

@@ -98,11 +98,11 @@ struct CombineTail {
   HOST_DEVICE Waits waits() const {
     return {reinterpret_cast<uint32_t*>(base + stages_bytes), ranks};
   }
-  HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  HOST_DEVICE ReadyWords ready_words() const { return {waits().words + kWaitWords * ranks, ranks}; }
   /// [ranks + 1] of a block that prepares: the first row received from each rank, and their end.
-  HOST_DEVICE uint32_t* first_rows() const { return hellos().words + kHelloWords * ranks; }
+  HOST_DEVICE uint32_t* first_rows() const { return ready_words().words + kReadyWords * ranks; }
   HOST_DEVICE uint32_t bytes() const {
-    return stages_bytes + ((kWaitWords + kHelloWords + 1) * ranks + 1) * 4;
+    return stages_bytes + ((kWaitWords + kReadyWords + 1) * ranks + 1) * 4;
   }
 };
 

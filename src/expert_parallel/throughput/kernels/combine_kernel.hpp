@@ -38,7 +38,7 @@ DEVICE void note_unread(const Combine& call) {
 DEVICE void say_all_read(const Combine& call) {
   NamedBarrier(CombineBarrier::all_read).sync(readers_of(call.params));
   if (load<Order::relaxed, Scope::block>(&call.shared.unread) == 0)
-    say_finished(call.params.call, call.shared.call, Crew::of_warp());
+    say_finished(call.params.call, call.shared.call, ThreadGroup::of_warp());
 }
 
 DEVICE void combine(const CombineParams& params) {
@@ -46,7 +46,7 @@ DEVICE void combine(const CombineParams& params) {
   auto& shared = block::shared<CombineShared>();
   CombineTail tail = CombineTail::of(params);
   tail.base = block::shared_tail<CombineShared>();
-  const CallDeadline deadline(params.call.patience);
+  const CallDeadline deadline(params.call.wait_context);
   ready_rings(params, shared);
   for (uint32_t i = thread::index(); i < kWaitWords * params.call.ranks; i += block::threads())
     tail.waits().words[i] = 0;
@@ -55,18 +55,18 @@ DEVICE void combine(const CombineParams& params) {
 
   const uint32_t epoch = shared.call.epoch, route_epoch = shared.call.route_epoch;
   const Combine call{params, shared, tail, deadline, epoch, route_epoch};
-  if (says_hello()) say_hello(params.call, epoch, route_epoch);
+  if (sets_ready()) set_ready(params.call, epoch, route_epoch);
   // The first look at the routes is under way while the others are heard.
   const CombineWarp mine = CombineWarp::mine(params);
   ComingRows coming(call, mine);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
-  if (!await_hellos(params.call, call.hellos(), tail.waits(), deadline, epoch, route_epoch,
-                    Phase::combine_hello))
+  if (!await_ready_words(params.call, call.ready_words(), tail.waits(), deadline, epoch,
+                         route_epoch, Phase::combine_ready))
     return;
   if (thread::index() == 0) note(params.call, shared.call, Moment::greeted);
   if (mine.group == params.groups) {
-    if (call.prepares()) tell_of_rows(call);
+    if (call.prepares()) publish_of_rows(call);
     combine_weights(call);
     if (!call.prepares()) say_all_read(call);
   } else if (call.prepares()) {
@@ -82,9 +82,9 @@ DEVICE void combine(const CombineParams& params) {
     sum_rows(call, mine);
   }
   if (block::any(deadline.failed())) return;  // Nobody may believe that this block has finished.
-  if (call.prepares()) say_finished(params.call, shared.call, Crew::of_block());
-  end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline, Phase::combine_pulls,
-           Unwatched{});
+  if (call.prepares()) say_finished(params.call, shared.call, ThreadGroup::of_block());
+  end_call(params.call, shared.call, call.ready_words(), tail.waits(), deadline,
+           Phase::combine_pulls, Unwatched{});
 }
 
 DEFINE_KERNEL(combine_kernel, combine, CombineParams, CombineShared, kCombineThreadsMax)

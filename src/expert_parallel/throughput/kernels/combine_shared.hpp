@@ -65,7 +65,7 @@ struct Combine {
   uint32_t epoch, route_epoch;
 
   DEVICE bool prepares() const { return block::index() >= pullers_of(params); }
-  DEVICE Hellos hellos() const { return tail.hellos(); }
+  DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
 
   /// For one stage to be filled or emptied; all lanes of the warp learn the same.
   DEVICE bool await_stage(Phase phase, Completion& completion, uint32_t lap) const {

@@ -8,16 +8,16 @@ namespace tokenyard::throughput {
 
 /// The sum over the ranks that a token went to, in their order: a pick's weight is at home on one
 /// of them, and 0 on the others unless the caller made it something else.
-DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t pick) {
+DEVICE float home_weight(const Combine& call, uint32_t token, uint32_t choice) {
   const CombineParams& params = call.params;
   float sum = 0;
   for (uint32_t rank = 0; rank < params.call.ranks; ++rank) {
     const int32_t row = load_cached(params.route + size_t{token} * params.call.ranks + rank);
     if (row < 0) continue;
-    const auto weights =
-        (params.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(call.hellos().weights_at(rank)))
-            .template as<const float>();
-    const size_t at = size_t(row) * params.topk + pick;
+    const auto weights = (params.call.arenas.of(rank) +
+                          static_cast<std::ptrdiff_t>(call.ready_words().weights_at(rank)))
+                             .template as<const float>();
+    const size_t at = size_t(row) * params.topk + choice;
     sum += load<Order::weak, Scope::sys>(weights + static_cast<std::ptrdiff_t>(at));
   }
   return sum;
@@ -27,8 +27,8 @@ DEVICE void combine_weights(const Combine& call) {
   const CombineParams& params = call.params;
   if (params.call.weights != Weights::with) return;
   for (uint32_t token = block::index(); token < params.tokens; token += grid::blocks())
-    for (uint32_t pick = warp::lane(); pick < params.topk; pick += kWarpLanes)
-      params.out_weights[size_t{token} * params.topk + pick] = home_weight(call, token, pick);
+    for (uint32_t choice = warp::lane(); choice < params.topk; choice += kWarpLanes)
+      params.out_weights[size_t{token} * params.topk + choice] = home_weight(call, token, choice);
 }
 
 }  // namespace tokenyard::throughput

@@ -37,8 +37,8 @@ namespace tokenyard::throughput {
 
 /// What a hello consists of, each a Stamped of its own. `rows` is where rows begin, `beside` where
 /// what travels beside them ends (dispatch) or where the weights begin (combine).
-enum class HelloWord : uint32_t { call, route, format, scales, rows, places, beside };
-inline constexpr uint32_t kHelloWords = 7;
+enum class ReadyWord : uint32_t { call, route, format, scales, rows, places, beside };
+inline constexpr uint32_t kReadyWords = 7;
 
 /// Which call a rank has made. All ranks must make the same one.
 enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch_by_expert };
@@ -46,7 +46,7 @@ enum class CallKind : uint32_t { dispatch = 1, dispatch_again, combine, dispatch
 /// Whether a combine brings weights home too. A rank that has neither rows nor tokens cannot tell.
 enum class Weights : uint32_t { without, with, either };
 
-/// HelloWord::call: what must agree; and the source's number of blocks and, in a combine, whether
+/// ReadyWord::call: what must agree; and the source's number of blocks and, in a combine, whether
 /// its rows come later, as other words tell: neither needs to.
 struct CallWord {
   uint32_t bits;
@@ -67,7 +67,7 @@ struct CallWord {
   }
 };
 
-/// HelloWord::format: what a row is made of, which must agree.
+/// ReadyWord::format: what a row is made of, which must agree.
 struct FormatWord {
   uint32_t bits;
   HOST_DEVICE static FormatWord of(ElementType type, uint32_t row_bytes) {
@@ -77,7 +77,7 @@ struct FormatWord {
   HOST_DEVICE uint32_t row_bytes() const { return bits & ~15u; }
 };
 
-/// HelloWord::scales: what travels beside a row, which must agree.
+/// ReadyWord::scales: what travels beside a row, which must agree.
 struct ScalesWord {
   uint32_t bits;
   /// `unused`: exponents of the last word that no channel has, where they are packed; so that ranks
@@ -118,8 +118,8 @@ struct ControlLayout {
   uint32_t local_experts_max;  ///< of a rank: words lie alike in all windows
   uint32_t rows_max = 0;       ///< that a rank may receive in a call
 
-  HOST_DEVICE size_t hello(uint32_t source, HelloWord word) const {
-    return (size_t{source} * kHelloWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
+  HOST_DEVICE size_t ready_word(uint32_t source, ReadyWord word) const {
+    return (size_t{source} * kReadyWords + static_cast<uint32_t>(word)) * sizeof(Stamped);
   }
   HOST_DEVICE size_t count(uint32_t source, uint32_t block, uint32_t destination) const {
     return counts_at() + (slot(source, block) * ranks + destination) * sizeof(Stamped);
@@ -134,7 +134,7 @@ struct ControlLayout {
   HOST_DEVICE size_t finished(uint32_t source, uint32_t block) const {
     return finished_at() + slot(source, block) * sizeof(uint32_t);
   }
-  HOST_DEVICE size_t told(uint32_t source, uint32_t block) const {
+  HOST_DEVICE size_t published(uint32_t source, uint32_t block) const {
     return finished(source, block) + slots() * sizeof(uint32_t);
   }
   HOST_DEVICE size_t arrived(uint32_t row) const {
@@ -147,7 +147,7 @@ struct ControlLayout {
   HOST_DEVICE size_t slot(uint32_t source, uint32_t block) const {
     return size_t{source} * blocks_max + block;
   }
-  HOST_DEVICE size_t counts_at() const { return size_t{ranks} * kHelloWords * sizeof(Stamped); }
+  HOST_DEVICE size_t counts_at() const { return size_t{ranks} * kReadyWords * sizeof(Stamped); }
   HOST_DEVICE size_t experts_at() const { return counts_at() + slots() * ranks * sizeof(Stamped); }
   HOST_DEVICE size_t refusals_at() const {
     return experts_at() + slots() * local_experts_max * sizeof(Stamped);
@@ -160,8 +160,8 @@ struct Control {
   Peers windows;
   ControlLayout layout;
 
-  DEVICE Peer<Stamped> hello(uint32_t rank, uint32_t source, HelloWord word) const {
-    return at<Stamped>(rank, layout.hello(source, word));
+  DEVICE Peer<Stamped> ready_word(uint32_t rank, uint32_t source, ReadyWord word) const {
+    return at<Stamped>(rank, layout.ready_word(source, word));
   }
   DEVICE Peer<Stamped> count(uint32_t rank, uint32_t source, uint32_t block,
                              uint32_t destination) const {
@@ -177,8 +177,8 @@ struct Control {
   DEVICE Peer<uint32_t> finished(uint32_t rank, uint32_t source, uint32_t block) const {
     return at<uint32_t>(rank, layout.finished(source, block));
   }
-  DEVICE Peer<uint32_t> told(uint32_t rank, uint32_t source, uint32_t block) const {
-    return at<uint32_t>(rank, layout.told(source, block));
+  DEVICE Peer<uint32_t> published(uint32_t rank, uint32_t source, uint32_t block) const {
+    return at<uint32_t>(rank, layout.published(source, block));
   }
   DEVICE Peer<uint32_t> arrived(uint32_t rank, uint32_t row) const {
     return at<uint32_t>(rank, layout.arrived(row));

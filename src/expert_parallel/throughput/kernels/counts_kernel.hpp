@@ -5,31 +5,31 @@
 #include "device/unroll.hpp"
 #include "expert_parallel/throughput/kernels/call_kernel.hpp"
 #include "expert_parallel/throughput/kernels/dispatch_shared.hpp"
-#include "expert_parallel/throughput/kernels/token_picks_kernel.hpp"
+#include "expert_parallel/throughput/kernels/token_choices_kernel.hpp"
 
 namespace tokenyard::throughput {
 
 /// By one lane: some picks of its token. They are counted, and a token that no rank may accept is
 /// noted; the first one of the block wins.
-DEVICE void count_picks(const Dispatch& call, uint32_t token, const PicksHeld& picks,
-                        uint32_t first) {
+DEVICE void count_choices(const Dispatch& call, uint32_t token, const ChoicesHeld& choices,
+                          uint32_t first) {
   const DispatchParams& params = call.params;
   bool twice = false, impossible = false;
   UNROLL
-  for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
-    const uint32_t expert = picks.expert(params, i);
-    impossible = impossible || (!picks.valid(params, i) && picks.ids[i] != Pick::kNone);
+  for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
+    const uint32_t expert = choices.expert(params, i);
+    impossible = impossible || (!choices.valid(params, i) && choices.ids[i] != Choice::kNone);
     UNROLL
     for (uint32_t before = 0; before < i; ++before)
-      twice = twice || picks.expert(params, before) == expert;
-    if (picks.valid(params, i))
+      twice = twice || choices.expert(params, before) == expert;
+    if (choices.valid(params, i))
       add<Order::relaxed, Scope::block>(call.tail.expert_tokens() + expert, 1);
   }
   for (uint32_t before = 0; before < first; ++before) {
     const int64_t id = load_id(params, token, before);
     UNROLL
-    for (uint32_t i = 0; i < PicksHeld::kPicks; ++i)
-      twice = twice || (picks.valid(params, i) && picks.ids[i] == id);
+    for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i)
+      twice = twice || (choices.valid(params, i) && choices.ids[i] == id);
   }
   if (twice) [[unlikely]]
     call.refuse(token, RefusalKind::twice);
@@ -38,13 +38,13 @@ DEVICE void count_picks(const Dispatch& call, uint32_t token, const PicksHeld& p
 }
 
 /// Of 32 ranks from `first_rank` on, those that a pick's expert lives on.
-DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& picks,
-                               uint32_t first_rank) {
+DEVICE uint32_t ranks_of_choices(const DispatchParams& params, const ChoicesHeld& choices,
+                                 uint32_t first_rank) {
   uint32_t ranks = 0;
   UNROLL
-  for (uint32_t i = 0; i < PicksHeld::kPicks; ++i) {
-    if (!picks.valid(params, i)) continue;
-    const auto expert = static_cast<uint32_t>(picks.ids[i]);
+  for (uint32_t i = 0; i < ChoicesHeld::kChoices; ++i) {
+    if (!choices.valid(params, i)) continue;
+    const auto expert = static_cast<uint32_t>(choices.ids[i]);
     const uint32_t place = params.partition.rank_of(expert) - first_rank;
     if (place < kWarpLanes) ranks |= 1u << place;
   }
@@ -54,19 +54,19 @@ DEVICE uint32_t ranks_of_picks(const DispatchParams& params, const PicksHeld& pi
 /// By one warp that moves no rows: its tokens' rows a rank and tokens an expert, into the tail. The
 /// route, or what is held of it, becomes "nowhere", or the row's number among those of this warp's
 /// tokens.
-DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
+DEVICE void count_tokens(const Dispatch& call, TokenChoices& tokens) {
   const DispatchParams& params = call.params;
   uint32_t* const rows = call.tail.warp_rows(warp::index());
   const uint32_t ranks = params.call.ranks;
-  tokens.each([&](uint32_t token, bool present, auto each_picks) {
-    each_picks([&](const PicksHeld& picks, uint32_t first) {
-      if (present) count_picks(call, token, picks, first);
+  tokens.each([&](uint32_t token, bool present, auto each_choices) {
+    each_choices([&](const ChoicesHeld& choices, uint32_t first) {
+      if (present) count_choices(call, token, choices, first);
     });
     // A lane keeps a rank's count at a time: always the same lane the same rank's.
     for (uint32_t first_rank = 0; first_rank < ranks; first_rank += kWarpLanes) {
       uint32_t goes_to = 0;
-      each_picks([&](const PicksHeld& picks, uint32_t) {
-        goes_to |= ranks_of_picks(params, picks, first_rank);
+      each_choices([&](const ChoicesHeld& choices, uint32_t) {
+        goes_to |= ranks_of_choices(params, choices, first_rank);
       });
       const uint32_t mine = first_rank + warp::lane();
       uint32_t count = mine < ranks ? rows[mine] : 0;
@@ -93,16 +93,16 @@ DEVICE void count_tokens(const Dispatch& call, TokenPicks& tokens) {
 
 /// The pick because of which a token is refused.
 DEVICE int64_t refused_id(const DispatchParams& params, uint32_t token, RefusalKind kind) {
-  for (uint32_t pick = 0; pick < params.topk; ++pick) {
-    const int64_t id = load_id(params, token, pick);
+  for (uint32_t choice = 0; choice < params.topk; ++choice) {
+    const int64_t id = load_id(params, token, choice);
     if (kind == RefusalKind::out_of_range) {
-      if (id != Pick::kNone && static_cast<uint64_t>(id) >= params.experts) return id;
+      if (id != Choice::kNone && static_cast<uint64_t>(id) >= params.experts) return id;
     } else {
-      for (uint32_t before = 0; before < pick; ++before)
-        if (id != Pick::kNone && load_id(params, token, before) == id) return id;
+      for (uint32_t before = 0; before < choice; ++before)
+        if (id != Choice::kNone && load_id(params, token, before) == id) return id;
     }
   }
-  return Pick::kNone;
+  return Choice::kNone;
 }
 
 /// By one warp of a block that refuses: says why to every rank.
@@ -128,10 +128,10 @@ DEVICE void publish_refusal(const Dispatch& call) {
 /// each of its experts its tokens. Relaxed: the words are all there is to see.
 DEVICE void publish_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
-  const Crew crew = call.others();
+  const ThreadGroup thread_group = call.others();
   const uint32_t ranks = params.ranks;
   const bool refused = call.shared.refused_token != kNothingRefused;
-  for (uint32_t i = crew.index; i < ranks * ranks; i += crew.size) {
+  for (uint32_t i = thread_group.index; i < ranks * ranks; i += thread_group.size) {
     const uint32_t rank = i / ranks, destination = i % ranks;
     store<Order::relaxed, Scope::sys>(
         params.control.count(rank, params.rank, block::index(), destination),
@@ -142,7 +142,8 @@ DEVICE void publish_counts(const Dispatch& call) {
     return;
   }
   const ExpertPartition& partition = call.params.partition;
-  for (uint32_t expert = crew.index; expert < call.params.experts; expert += crew.size) {
+  for (uint32_t expert = thread_group.index; expert < call.params.experts;
+       expert += thread_group.size) {
     const uint32_t rank = partition.rank_of(expert), local = expert - partition.first_of(rank);
     store<Order::relaxed, Scope::sys>(
         params.control.expert(rank, params.rank, block::index(), local),
@@ -156,14 +157,14 @@ DEVICE void publish_counts(const Dispatch& call) {
 DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t source_block,
                            uint32_t destination, bool& known) {
   const CallParams& params = call.params.call;
-  const auto hello = params.control.hello(params.rank, source, HelloWord::call);
+  const auto ready_word = params.control.ready_word(params.rank, source, ReadyWord::call);
   const auto word = params.control.count(params.rank, source, source_block, destination);
   Awaited what{.phase = static_cast<uint32_t>(Phase::dispatch_counts),
                .rank = source,
                .expected = call.epoch};
   Stamped count{};
   known = wait_until(call.deadline, what, [&] {
-    const Stamped said = load<Order::relaxed, Scope::sys>(hello);
+    const Stamped said = load<Order::relaxed, Scope::sys>(ready_word);
     count = load<Order::relaxed, Scope::sys>(word);
     what.seen = count.epoch;
     return said.epoch == call.epoch &&
@@ -176,13 +177,13 @@ DEVICE Stamped await_count(const Dispatch& call, uint32_t source, uint32_t sourc
 /// Whether all that this thread waited for has come.
 DEVICE bool gather_counts(const Dispatch& call) {
   const CallParams& params = call.params.call;
-  const Crew crew = call.others();
+  const ThreadGroup thread_group = call.others();
   const uint32_t ranks = params.ranks, blocks_max = params.control.layout.blocks_max;
   uint32_t* const first_rows = call.tail.first_rows();
   uint32_t* const rows_from = call.tail.rows_from();
   uint32_t* const rows_on = call.tail.rows_on();
   bool all_known = true;
-  for (uint32_t i = crew.index; i < ranks * blocks_max * ranks; i += crew.size) {
+  for (uint32_t i = thread_group.index; i < ranks * blocks_max * ranks; i += thread_group.size) {
     const uint32_t slot = i / ranks, destination = i % ranks;
     const uint32_t source = slot / blocks_max, source_block = slot % blocks_max;
     bool known = false;
@@ -214,7 +215,8 @@ struct ExpertShare {
 /// block would need more of them than small calls take in all. Whether all that this thread waited
 /// for has come.
 template <class Body>
-DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew crew, Body body) {
+DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, ThreadGroup thread_group,
+                                  Body body) {
   const CallParams& params = call.params.call;
   const uint32_t local_experts = call.params.local_experts;
   const uint32_t blocks_max = params.control.layout.blocks_max;
@@ -222,8 +224,9 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew 
   // Threads beside one another read words beside one another, in as many lines as there are.
   if (share.first >= local_experts) return true;
   const uint32_t experts = (local_experts - share.first - 1) / share.stride + 1;
-  const uint32_t columns = std::min(experts, crew.size), lines = crew.size / columns;
-  const uint32_t line = crew.index / columns;
+  const uint32_t columns = std::min(experts, thread_group.size),
+                 lines = thread_group.size / columns;
+  const uint32_t line = thread_group.index / columns;
   if (line >= lines) return true;
   constexpr uint32_t kAtOnce = 8;
   struct {
@@ -232,14 +235,14 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew 
     uint32_t exist;       // a bit for each that is
   } asked{};
   bool all_here = true;
-  for (uint32_t column = crew.index - line * columns; column < experts; column += columns) {
+  for (uint32_t column = thread_group.index - line * columns; column < experts; column += columns) {
     const uint32_t expert = share.first + column * share.stride;
     asked.words = params.control.expert(params.rank, 0, 0, expert);
     for (asked.slot = line; asked.slot < params.ranks * blocks_max; asked.slot += kAtOnce * lines) {
       asked.exist = 0;
       for (uint32_t i = 0; i < kAtOnce; ++i) {
         const uint32_t slot = asked.slot + i * lines, source = slot / blocks_max;
-        if (source < params.ranks && slot - source * blocks_max < call.hellos().blocks(source))
+        if (source < params.ranks && slot - source * blocks_max < call.ready_words().blocks(source))
           asked.exist |= 1u << i;
       }
       Stamped seen[kAtOnce];
@@ -279,7 +282,7 @@ DEVICE bool for_each_expert_count(const Dispatch& call, ExpertShare share, Crew 
 DEVICE void find_overflow(const Dispatch& call) {
   for (uint32_t rank = warp::lane(); rank < call.tail.ranks; rank += kWarpLanes) {
     const uint32_t rows = call.tail.rows_on()[rank];
-    if (call.hellos().places(rank, rows) < rows)
+    if (call.ready_words().places(rank, rows) < rows)
       fetch_min<Order::relaxed, Scope::block>(&call.shared.full_rank, rank);
   }
 }

@@ -127,7 +127,7 @@ struct DispatchTail {
   HOST_DEVICE uint32_t* rows_on() const { return rows_from() + ranks; }
   HOST_DEVICE Places places() const { return {rows_on() + ranks, ranks}; }
   HOST_DEVICE Waits waits() const { return {rows_on() + (1 + kPlaces) * ranks, ranks}; }
-  HOST_DEVICE Hellos hellos() const { return {waits().words + kWaitWords * ranks, ranks}; }
+  HOST_DEVICE ReadyWords ready_words() const { return {waits().words + kWaitWords * ranks, ranks}; }
   /// [tokens held][ranks]: as RouteTable::rows. Beyond the words that begin as zero.
   HOST_DEVICE int32_t* held_rows() const {
     return reinterpret_cast<int32_t*>(words() + word_count());
@@ -136,7 +136,7 @@ struct DispatchTail {
   HOST_DEVICE uint32_t* words() const { return reinterpret_cast<uint32_t*>(base + stages_bytes); }
   HOST_DEVICE uint32_t word_count() const {
     return 2 * warps * ranks + experts + local_experts +
-           (4 + kPlaces + kWaitWords + kHelloWords) * ranks;
+           (4 + kPlaces + kWaitWords + kReadyWords) * ranks;
   }
   HOST_DEVICE uint32_t bytes() const { return stages_bytes + (word_count() + kHeldRows) * 4; }
 };

@@ -31,7 +31,7 @@ DEVICE bool move(const Dispatch& call, Mover& mover, bool routed) {
   const CallParams& params = call.params.call;
   if (!call.moves_rows()) {
     if (routed) move_metadata(call);
-    if (call.others().index == 0) note(params, call.shared.call, Moment::told);
+    if (call.others().index == 0) note(params, call.shared.call, Moment::published);
     return !call.deadline.failed();
   }
   const bool moved = routed && mover.move_all(call);
@@ -44,10 +44,10 @@ DEVICE void dispatch(const DispatchParams& params) {
   auto& shared = block::shared<DispatchShared>();
   DispatchTail tail = DispatchTail::of(params, block::threads() / kWarpLanes);
   tail.base = block::shared_tail<DispatchShared>();
-  const CallDeadline deadline(params.call.patience);
+  const CallDeadline deadline(params.call.wait_context);
   const bool counts = params.call.kind != CallKind::dispatch_again;
   // The first looks at memory are made together: they take longer than all that is done meanwhile.
-  TokenPicks picks(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
+  TokenChoices choices(params, counts ? tokens_of_warp(params) : TokenRange{0, 0});
   ready_shared_memory(params, shared, tail);
   if (!begin_call(params.call, shared.call, deadline)) return;
 
@@ -58,18 +58,18 @@ DEVICE void dispatch(const DispatchParams& params) {
   if (call.moves_rows())
     sound = open_dispatch(call, mover);
   else if (counts)
-    sound = count(call, picks);
+    sound = count(call, choices);
   const bool known = !block::any(!sound);
   if (thread::index() == 0) note(params.call, shared.call, Moment::known);
   // Not by a thread that others wait for.
   if (thread::index() + 1 == block::threads()) pass_epoch(params.call, epoch);
 
-  const bool routed = known && find_routes(call, picks.tokens());
+  const bool routed = known && find_routes(call, choices.tokens());
   // Nobody may believe that a block has finished which has not.
   if (block::any(!move(call, mover, routed))) return;
-  say_finished(params.call, shared.call, Crew::of_block());
+  say_finished(params.call, shared.call, ThreadGroup::of_block());
   if (counts && routed) keep_counts(call, experts_summed(call));
-  end_call(params.call, shared.call, call.hellos(), tail.waits(), deadline,
+  end_call(params.call, shared.call, call.ready_words(), tail.waits(), deadline,
            Phase::dispatch_arrivals, Watched(params.readiness, deadline, counts));
 }
 

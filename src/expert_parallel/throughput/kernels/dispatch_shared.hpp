@@ -4,9 +4,9 @@
 
 #include "device/apart.hpp"
 #include "device/device.hpp"
-#include "expert_parallel/throughput/kernels/crew.hpp"
 #include "expert_parallel/throughput/kernels/dispatch.hpp"
 #include "expert_parallel/throughput/kernels/phase.hpp"
+#include "expert_parallel/throughput/kernels/thread_group.hpp"
 
 namespace tokenyard::throughput {
 
@@ -35,14 +35,14 @@ struct Dispatch {
   const CallDeadline& deadline;
   uint32_t epoch, route_epoch;
 
-  DEVICE Hellos hellos() const { return tail.hellos(); }
+  DEVICE ReadyWords ready_words() const { return tail.ready_words(); }
   DEVICE bool moves_rows() const { return warp::index() < params.movers; }
   /// Of the warps that move no rows, the first.
   DEVICE uint32_t first_other() const { return params.movers; }
   /// Of them, the last, which has the fewest tokens: of small calls, none.
   DEVICE uint32_t last_other() const { return block::threads() / kWarpLanes - 1; }
   /// Threads of the warps that move no rows; they alone ask.
-  DEVICE Crew others() const {
+  DEVICE ThreadGroup others() const {
     const uint32_t movers = params.movers * kWarpLanes;
     return {thread::index() - movers, block::threads() - movers};
   }

@@ -8,14 +8,14 @@ namespace tokenyard::throughput {
 
 DEVICE Peer<const std::byte> rows_on(const Combine& call, uint32_t rank) {
   return (call.params.call.arenas.of(rank) +
-          static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank)))
+          static_cast<std::ptrdiff_t>(call.ready_words().rows_at(rank)))
       .template as<const std::byte>();
 }
 
 /// Whether a rank's rows of this rank's tokens are told of one by one. A rank reads its own from
 /// where they lie, unless they are yet to be summed.
 DEVICE bool come_later(const Combine& call, uint32_t rank) {
-  if (rank != call.params.call.rank) return call.hellos().call(rank).comes_later();
+  if (rank != call.params.call.rank) return call.ready_words().call(rank).comes_later();
   return call.params.preparation.blocks != 0 && call.params.preparation.of_own_tokens;
 }
 

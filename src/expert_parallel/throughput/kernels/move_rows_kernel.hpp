@@ -63,7 +63,7 @@ class RowMover {
     // Asked before the last stores are complete, since the answer takes as long as they do.
     const bool failed = call.deadline.failed();
     bulk::wait<0>();
-    if constexpr (arrivals == Arrivals::by_row) tell_arrived(call, stored_ - told_);
+    if constexpr (arrivals == Arrivals::by_row) publish_arrived(call, stored_ - published_);
     // Lanes may have been answered differently, and let_go is for whole warps.
     return warp::all(!failed);
   }
@@ -80,7 +80,7 @@ class RowMover {
  private:
   /// Units whose stores may be on their way when those before them are told to have arrived, and
   /// how many are told at once.
-  static constexpr uint32_t kOnTheirWay = 4, kToldAtOnce = 4;
+  static constexpr uint32_t kOnTheirWay = 4, kPublishedAtOnce = 4;
   static constexpr uint32_t kNoToken = 0xffffffff;
 
   /// Ranks that are stored to: the turns below.
@@ -129,7 +129,8 @@ class RowMover {
   }
 
   DEVICE Peer<std::byte> rows_on(const Dispatch& call, uint32_t rank) const {
-    return params_.call.arenas.of(rank) + static_cast<std::ptrdiff_t>(call.hellos().rows_at(rank));
+    return params_.call.arenas.of(rank) +
+           static_cast<std::ptrdiff_t>(call.ready_words().rows_at(rank));
   }
 
   DEVICE int32_t row_of(const Dispatch& call, uint32_t token, uint32_t rank) const {
@@ -167,17 +168,17 @@ class RowMover {
     const bool whole = warp::shuffle(held_segment_, stage) + 1 == params_.plan.segments;
     if (warp::lane() == stored_ % kWarpLanes) stored_token_ = whole ? token : kNoToken;
     ++stored_;
-    if (stored_ - told_ < kOnTheirWay + kToldAtOnce) return;
+    if (stored_ - published_ < kOnTheirWay + kPublishedAtOnce) return;
     bulk::wait<kOnTheirWay>();
-    tell_arrived(call, kToldAtOnce);
+    publish_arrived(call, kPublishedAtOnce);
   }
 
   /// Of the oldest `units` that are not told yet, whose stores are complete: each lane tells of
   /// those that it has stored itself. The fence publishes them with the words after it.
-  DEVICE void tell_arrived(const Dispatch& call, uint32_t units) {
+  DEVICE void publish_arrived(const Dispatch& call, uint32_t units) {
     fence<Scope::sys>();
-    for (const uint32_t end = told_ + units; told_ < end; ++told_) {
-      const uint32_t token = warp::shuffle(stored_token_, told_ % kWarpLanes);
+    for (const uint32_t end = published_ + units; published_ < end; ++published_) {
+      const uint32_t token = warp::shuffle(stored_token_, published_ % kWarpLanes);
       if (token == kNoToken) continue;
       for (uint32_t turn = warp::lane(); turn < destinations(); turn += kWarpLanes) {
         const uint32_t rank = rank_at(turn);
@@ -201,8 +202,8 @@ class RowMover {
   uint32_t held_segment_ = 0;  // with its segment.
   uint32_t first_rank_ = 0;    // This lane's first turn.
   Peer<std::byte> first_rows_;
-  uint32_t stored_ = 0, told_ = 0;    // Units; only where arrivals are told by row.
-  uint32_t stored_token_ = kNoToken;  // Of the last such unit with this lane's number.
+  uint32_t stored_ = 0, published_ = 0;  // Units; only where arrivals are told by row.
+  uint32_t stored_token_ = kNoToken;     // Of the last such unit with this lane's number.
 };
 
 }  // namespace tokenyard::throughput

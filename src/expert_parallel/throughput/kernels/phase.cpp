@@ -6,10 +6,10 @@ namespace tokenyard::throughput {
 
 std::span<const std::string> phase_names() {
   static const std::vector<std::string> names = {
-      "dispatch: hello",    "dispatch: counts",   "dispatch: experts", "dispatch: refusal",
-      "dispatch: routes",   "dispatch: metadata", "dispatch: places",  "dispatch: load",
-      "dispatch: arrivals", "combine: hello",     "combine: results",  "combine: stage",
-      "combine: load",      "combine: pulls"};
+      "dispatch: ready flag", "dispatch: counts",    "dispatch: experts", "dispatch: refusal",
+      "dispatch: routes",     "dispatch: metadata",  "dispatch: places",  "dispatch: load",
+      "dispatch: arrivals",   "combine: ready flag", "combine: results",  "combine: stage",
+      "combine: load",        "combine: pulls"};
   return names;
 }
 

@@ -133,7 +133,7 @@ DEVICE void prepare_rows(const Combine& call, const CombineWarp& mine) {
 }
 
 /// By the warp beside the groups, whose lanes are shared out among them.
-DEVICE void tell_of_rows(const Combine& call) {
+DEVICE void publish_of_rows(const Combine& call) {
   const CombineParams& params = call.params;
   const uint32_t lanes = kWarpLanes / params.groups, group = warp::lane() / lanes;
   const PlacesInTurn places(call, std::min(group, params.groups - 1));
@@ -151,18 +151,18 @@ DEVICE void tell_of_rows(const Combine& call) {
     return least;
   };
   // The lanes of a group hold the same, which its first one finds out.
-  uint32_t told = 0;
-  while (!warp::all(told == count)) {
-    uint32_t ready = told;
+  uint32_t published = 0;
+  while (!warp::all(published == count)) {
+    uint32_t ready = published;
     bool going = true;
-    if (warp::lane() % lanes == 0 && told < count) {
+    if (warp::lane() % lanes == 0 && published < count) {
       Awaited what{.phase = static_cast<uint32_t>(Phase::combine_results),
                    .rank = params.call.rank,
-                   .expected = told + 1};
+                   .expected = published + 1};
       going = wait_until(call.deadline, what, [&] {
         ready = written();
         what.seen = ready;
-        return ready > told;
+        return ready > published;
       });
     }
     if (!warp::all(going)) return;
@@ -171,14 +171,14 @@ DEVICE void tell_of_rows(const Combine& call) {
     // words after it.
     warp::sync();
     fence<Scope::sys>();
-    for (uint32_t place = told + warp::lane() % lanes; place < ready; place += lanes) {
+    for (uint32_t place = published + warp::lane() % lanes; place < ready; place += lanes) {
       uint32_t source = 0, row = 0;
       if (!places.row_in(place, source, row)) continue;
       const auto token = static_cast<uint32_t>(load_cached(params.preparation.tokens + row));
       store<Order::relaxed, Scope::sys>(
           params.call.control.prepared(source, token, params.call.rank), call.epoch);
     }
-    told = ready;
+    published = ready;
   }
 }
 

@@ -36,9 +36,9 @@ struct ReceivedLayout {
     return scales_at() + aligned(lines * scale_stride() * sizeof(uint32_t));
   }
   // In the route's piece.
-  HOST_DEVICE size_t ids_at() const { return 0; }                      ///< [rows, topk] int32
-  HOST_DEVICE size_t weights_at() const { return picks_bytes(); }      ///< [rows, topk] fp32
-  HOST_DEVICE size_t sources_at() const { return 2 * picks_bytes(); }  ///< [rows] int32
+  HOST_DEVICE size_t ids_at() const { return 0; }                        ///< [rows, topk] int32
+  HOST_DEVICE size_t weights_at() const { return choices_bytes(); }      ///< [rows, topk] fp32
+  HOST_DEVICE size_t sources_at() const { return 2 * choices_bytes(); }  ///< [rows] int32
   HOST_DEVICE size_t beside_bytes() const {
     return sources_at() + (topk == 0 ? 0 : aligned(size_t{rows} * sizeof(int32_t)));
   }
@@ -52,7 +52,9 @@ struct ReceivedLayout {
   }
 
  private:
-  HOST_DEVICE size_t picks_bytes() const { return aligned(size_t{rows} * topk * sizeof(int32_t)); }
+  HOST_DEVICE size_t choices_bytes() const {
+    return aligned(size_t{rows} * topk * sizeof(int32_t));
+  }
   /// Each part begins where peers can be told of it by a word (kOffsetUnit).
   HOST_DEVICE static size_t aligned(size_t bytes) {
     return (bytes + kOffsetUnit - 1) / kOffsetUnit * kOffsetUnit;

@@ -15,7 +15,7 @@ struct CountsRecord {
   uint32_t epoch;    ///< of the dispatch that these counts belong to
   uint32_t refusal;  ///< a RefusalKind; if not none, the rest of this struct says whose fault
   uint32_t rank;
-  uint32_t token;            ///< of format: the HelloWord
+  uint32_t token;            ///< of format: the ReadyWord
   uint32_t id_low, id_high;  ///< of format: its value on that rank, and on rank 0
 
   HOST_DEVICE uint32_t* rows_from() { return reinterpret_cast<uint32_t*>(this + 1); }

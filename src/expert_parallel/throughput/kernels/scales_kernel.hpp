@@ -22,12 +22,13 @@ DEVICE void for_each_row_of(const DispatchParams& params, uint32_t token, Body b
 }
 
 /// Neighbouring threads take neighbouring pieces of a row.
-DEVICE void send_scale_pieces(const Dispatch& call, Crew crew) {
+DEVICE void send_scale_pieces(const Dispatch& call, ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t pieces = params.call.scales.words() / 4;
   const auto* const scales = reinterpret_cast<const Bytes16*>(params.scales);
-  for (uint32_t i = crew.index; i < (tokens.end - tokens.begin) * pieces; i += crew.size) {
+  for (uint32_t i = thread_group.index; i < (tokens.end - tokens.begin) * pieces;
+       i += thread_group.size) {
     const uint32_t token = tokens.begin + i / pieces, piece = i % pieces;
     const Bytes16 value = load_vector<Cache::read_only>(scales + size_t{token} * pieces + piece);
     for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
@@ -39,18 +40,19 @@ DEVICE void send_scale_pieces(const Dispatch& call, Crew crew) {
 }
 
 /// Neighbouring threads take neighbouring words as the receiver has them: of a row, or of a column.
-DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on, Crew crew) {
+DEVICE void send_scale_words(const Dispatch& call, const uint32_t* rows_on,
+                             ThreadGroup thread_group) {
   const DispatchParams& params = call.params;
   const TokenRange tokens = tokens_of_block(params, block::index());
   const uint32_t words = params.call.scales.words(), count = tokens.end - tokens.begin;
   const bool by_rows = params.call.scales.order() == ScaleOrder::rows;
   const auto* const scales = reinterpret_cast<const uint32_t*>(params.scales);
-  for (uint32_t i = crew.index; i < count * words; i += crew.size) {
+  for (uint32_t i = thread_group.index; i < count * words; i += thread_group.size) {
     const uint32_t token = tokens.begin + (by_rows ? i / words : i % count);
     const uint32_t word = by_rows ? i % words : i / count;
     const uint32_t value = load_cached(scales + size_t{token} * words + word);
     for_each_row_of(params, token, [&](uint32_t rank, uint32_t row) {
-      const ReceivedLayout layout = params.received(call.hellos().places(rank, rows_on[rank]));
+      const ReceivedLayout layout = params.received(call.ready_words().places(rank, rows_on[rank]));
       // Weak: `finished` says that they have arrived.
       store<Order::weak, Scope::sys>(place_on<uint32_t>(call, Place::scales, rank) +
                                          static_cast<std::ptrdiff_t>(layout.scale_index(row, word)),

@@ -11,17 +11,17 @@ namespace tokenyard::throughput {
 
 /// Moments of a call that a block can note.
 enum class Moment : uint32_t {
-  begun,     ///< the kernel has started
-  counted,   ///< its tokens are counted
-  greeted,   ///< every rank has said hello
-  known,     ///< the counts of all blocks of all ranks are here
-  routed,    ///< its tokens' rows have their places
-  moved,     ///< its rows are stored, or have been fetched
-  told,      ///< what travels beside its rows is stored
-  placed,    ///< received rows that it places by expert have their places
-  spread,    ///< it has no more rows to spread to their experts
-  finished,  ///< it has told every rank that it is done
-  ended,     ///< block 0: everybody else is
+  begun,      ///< the kernel has started
+  counted,    ///< its tokens are counted
+  greeted,    ///< every rank has said hello
+  known,      ///< the counts of all blocks of all ranks are here
+  routed,     ///< its tokens' rows have their places
+  moved,      ///< its rows are stored, or have been fetched
+  published,  ///< what travels beside its rows is stored
+  placed,     ///< received rows that it places by expert have their places
+  spread,     ///< it has no more rows to spread to their experts
+  finished,   ///< it has told every rank that it is done
+  ended,      ///< block 0: everybody else is
 };
 inline constexpr uint32_t kMoments = 11;
 

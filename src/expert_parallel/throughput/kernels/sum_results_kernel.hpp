@@ -59,17 +59,17 @@ struct ResultsGroup {
     return true;
   }
 
-  /// Of this lane's pick of the row's, counted from `first_pick` on: its place, or -1.
-  DEVICE int32_t slot_of(uint32_t row, uint32_t first_pick) const {
-    const uint32_t pick = first_pick + warp::lane();
-    if (pick >= params.topk) return -1;
-    return load_cached(params.slots + size_t{row} * params.topk + pick);
+  /// Of this lane's pick of the row's, counted from `first_choice` on: its place, or -1.
+  DEVICE int32_t slot_of(uint32_t row, uint32_t first_choice) const {
+    const uint32_t choice = first_choice + warp::lane();
+    if (choice >= params.topk) return -1;
+    return load_cached(params.slots + size_t{row} * params.topk + choice);
   }
 
   /// And its weight, where results have weights.
-  DEVICE float weight_of(uint32_t row, uint32_t first_pick, int32_t slot) const {
+  DEVICE float weight_of(uint32_t row, uint32_t first_choice, int32_t slot) const {
     if (params.weights == nullptr || slot < 0) return 1;
-    return params.weights[size_t{row} * params.topk + first_pick + warp::lane()];
+    return params.weights[size_t{row} * params.topk + first_choice + warp::lane()];
   }
 };
 

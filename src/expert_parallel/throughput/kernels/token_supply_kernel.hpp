@@ -2,8 +2,8 @@
 /// of everybody's rest.
 #pragma once
 
+#include "expert_parallel/throughput/kernels/choices_kernel.hpp"
 #include "expert_parallel/throughput/kernels/dispatch_shared.hpp"
-#include "expert_parallel/throughput/kernels/picks_kernel.hpp"
 
 namespace tokenyard::throughput {
 

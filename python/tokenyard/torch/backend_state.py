@@ -1,0 +1,276 @@
+"""A torch group's seat in a job: what the backend, which is C++, asks of Python.
+
+seated -- shutdown, abort --> empty
+  |  ^                          |
+  |  +------- reconfigure ------+
+  +-- shrink --> another backend, whose seat is in a job of its own
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import threading
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import _tokenyard
+
+from ..collectives.group import Group
+from ..errors import invalid
+from ..sizes import size_of
+from . import build
+from .growth import follow_growth, move_backend
+from .jobs import Job, abandon_all, job_that_holds
+from .options import Options
+from .rendezvous import join_rendezvous, stay_alone
+
+_backend_states: weakref.WeakSet[BackendState] = weakref.WeakSet()
+
+
+class BackendState:
+    """Any thread may call anything."""
+
+    def __init__(
+        self,
+        store: Any,
+        name: str,
+        rank: int,
+        global_ranks: list[int],
+        options: Options,
+        timeout: float,
+    ) -> None:
+        self.rank = rank
+        self.global_ranks = global_ranks
+        self._store = store
+        self._name = name
+        self._options = options
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+        self._group: Group | None = None
+        self._founder = False
+        self._alone = False
+        self._handle = f"{rank:06}-{secrets.token_hex(8)}"
+        self._configurations: set[int] = set()
+        _backend_states.add(self)
+
+    def enter(self) -> None:
+        """Into the job that holds the group's ranks, or a new one."""
+        job = job_that_holds(self.global_ranks)
+        if job is None and self._options.join and self._options.alone_first:
+            size = len(self.global_ranks)
+            collectives = stay_alone(self.rank, size, self._options, self._timeout)
+            self._attach(Job(collectives, self.global_ranks), founder=True)
+            self._alone = True
+        elif job is None:
+            self._found("", self._timeout)
+        else:
+            self._attach(job, founder=False)
+
+    def join(self) -> None:
+        """From a job in which it is alone into the one that others run, with all its groups."""
+        if not self._alone:
+            raise invalid("group", "a group made with Options(alone_first=True)", "another one")
+        job, _ = self._detach()
+        if job is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        others = [
+            backend_state for backend_state in job.backend_states if backend_state is not self
+        ]
+        for backend_state in others:
+            backend_state._detach()
+        job.abandon()
+        self._alone = False
+        self._found("", self._timeout)
+        for backend_state in sorted(others, key=lambda backend_state: backend_state._name):
+            backend_state._attach(self.job, founder=False)
+        for backend_state in (self, *others):
+            move_backend(backend_state)
+
+    def follow(self, ranks: list[int]) -> None:
+        """The job has grown: its world has these ranks, other groups stay as they are."""
+        if self._founder and len(ranks) > len(self.global_ranks):
+            self.global_ranks = ranks
+            follow_growth(self)
+
+    def backend(self) -> Any:
+        """torch's object for this group."""
+        return build.load().make(
+            functions=_tokenyard.core_table(),
+            group=self._capsule(),
+            rank=self.rank,
+            size=len(self.global_ranks),
+            timeout_s=self._timeout,
+            name=self._name,
+            global_ranks=self.global_ranks,
+            backend_state=self,
+        )
+
+    @property
+    def job(self) -> Job:
+        """Raises InvalidArgument if the group was shut down or aborted."""
+        if self._job is None:
+            raise invalid("group", "a group of a job that runs", "one whose job has ended")
+        return self._job
+
+    def state(self) -> str:
+        with self._lock:
+            group = self._group
+        if group is None:
+            return "ended"
+        return "whole" if len(group.active_ranks()) == group.size else "ranks lost"
+
+    def shutdown(self) -> None:
+        job, _ = self._detach()  # Which closes the group.
+        if job is not None:
+            job.without_one_group()
+
+    def abort(self) -> None:
+        """The job goes with the group that began it, and all that waits in it. Operations of
+        another group end by their deadlines; its backend lets nobody wait for them any more."""
+        job, founder = self._detach()
+        if job is not None and founder:
+            job.abandon()
+        elif job is not None:
+            job.without_one_group()
+
+    def shrink(self, excluded: list[int], abort: bool) -> Any:
+        """The backend of those who are left, all of whom call it. Their job is their own: it owes
+        nothing to the excluded, who may be dead or go on for a while."""
+        largest = len(self.global_ranks) - 1
+        gone = {size_of("ranks_to_exclude", rank, largest=largest) for rank in excluded}
+        left = [rank for rank in range(len(self.global_ranks)) if rank not in gone]
+        if self.rank not in left:
+            raise invalid("ranks_to_exclude", "other ranks than this one", repr(excluded))
+        # torch numbers the ranks of a default group anew; those of others keep their numbers.
+        numbers = [self.global_ranks[rank] for rank in left]
+        if state_of(dist.group.WORLD) is self:
+            numbers = list(range(len(left)))
+        if abort:
+            self.abort()
+        without = "-".join(map(str, sorted(gone)))
+        name = f"{self._name}/without/{without}"
+        backend_state = BackendState(
+            self._store, name, left.index(self.rank), numbers, self._options, self._timeout
+        )
+        backend_state._found(f"without/{without}/", self._timeout)
+        return backend_state.backend()
+
+    def split(self, ranks: list[int], name: str, timeout: float) -> Any:
+        """The backend of a group of some of this one's ranks, which all call it, of the same job.
+
+        `ranks` lists this rank's group only; torch calls no backend of ranks that are in none.
+        """
+        largest = len(self.global_ranks) - 1
+        numbers = [
+            self.global_ranks[size_of("split_ranks", rank, largest=largest)] for rank in ranks
+        ]
+        backend_state = BackendState(
+            self._store, name, ranks.index(self.rank), numbers, self._options, timeout
+        )
+        backend_state._attach(self.job, founder=False)
+        return backend_state.backend()
+
+    def handle(self) -> str:
+        """What the others call this rank when they reconfigure."""
+        return self._handle
+
+    def reconfigure(
+        self, uuid: int, handles: list[str], ordered: bool, timeout: float | None
+    ) -> tuple[Any, int, int]:
+        """Leaves the job and meets whoever has one of the handles; the new core group, rank, size.
+
+        The job's other groups end, if this one began it.
+        """
+        ranks = handles if ordered else sorted(handles)
+        if ranks.count(self._handle) != 1 or len(set(ranks)) != len(ranks):
+            raise invalid("handles", f"{self._handle} and others, each once", ", ".join(ranks))
+        if uuid in self._configurations:
+            raise invalid("uuid", "one that was not used before", str(uuid))
+        self._configurations.add(uuid)
+        self.abort()
+        self.rank, self.global_ranks = ranks.index(self._handle), list(range(len(ranks)))
+        self._found(f"reconfigure/{uuid}/", timeout or self._timeout)
+        return self._capsule(), self.rank, len(ranks)
+
+    def _found(self, purpose: str, timeout: float) -> None:
+        size = len(self.global_ranks)
+        collectives = join_rendezvous(self._store, self.rank, size, self._options, timeout, purpose)
+        if self._options.join and self.global_ranks == list(range(size)):
+            self.global_ranks = list(range(max(size, collectives.size)))  # It may have grown.
+        self._options = replace(self._options, join=False)  # Into one job, not into the next.
+        self._attach(Job(collectives, self.global_ranks), founder=True)
+
+    def _attach(self, job: Job, founder: bool) -> None:
+        group = job.group(self.global_ranks, self._name, self._timeout)
+        with self._lock:
+            self._job, self._group, self._founder = job, group, founder
+        job.backend_states.add(self)
+
+    def _detach(self) -> tuple[Job | None, bool]:
+        """torch shuts a group down, or aborts it, as often as its user says so."""
+        with self._lock:
+            job, self._job = self._job, None
+            group, self._group = self._group, None
+        if job is not None:
+            job.backend_states.discard(self)
+        if group is not None:
+            group.close()
+        return job, self._founder
+
+    def _capsule(self) -> Any:
+        return None if self._group is None else _tokenyard.group_capsule(self._group._native)
+
+
+def create(described: Any, options: Options | None) -> Any:
+    """Makes the backend of one group of torch's: what `register_backend` registers."""
+    if options is not None and not isinstance(options, Options):
+        raise invalid("pg_options", "tokenyard.torch.Options", type(options).__name__)
+    backend_state = BackendState(
+        described.store,
+        described.group_id,
+        described.group_rank,
+        list(described.global_ranks_in_group) or list(range(described.group_size)),
+        options or Options(),
+        described.timeout.total_seconds(),
+    )
+    # Newer torches can ask for a group that is nobody's until it is reconfigured.
+    if not getattr(described, "enable_reconfigure", False):
+        backend_state.enter()
+    return backend_state.backend()
+
+
+def state_of(group: dist.ProcessGroup | None) -> BackendState | None:
+    """None for a group of another backend."""
+    return None if group is None else build.load().state_of(group._get_backend(torch.device("cpu")))
+
+
+def job_of(group: dist.ProcessGroup | None) -> Job:
+    """Raises InvalidArgument for a group of another backend."""
+    return state_with_job(group).job
+
+
+def state_with_job(group: dist.ProcessGroup | None) -> BackendState:
+    """Of the default group, if none is given. Raises InvalidArgument for another backend's."""
+    chosen = group or dist.group.WORLD
+    if chosen is None:
+        raise invalid("group", "a process group", "none: init_process_group was not called")
+    backend_state = state_of(chosen)
+    if backend_state is None:
+        backend = chosen._get_backend(torch.device("cpu")).name()
+        raise invalid("group", "a group of backend tokenyard", f"one of {backend}")
+    return backend_state
+
+
+@atexit.register
+def _detach_all() -> None:
+    """Empties all seats: torch keeps groups that a program has not destroyed for longer than the
+    interpreter lives, and each keeps its seat."""
+    for backend_state in list(_backend_states):
+        backend_state._detach()
+    abandon_all()

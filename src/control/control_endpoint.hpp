@@ -1,0 +1,32 @@
+/// What a process says of itself to those who have not met it: where it listens, and its contact
+/// for channels.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "control/contact.hpp"
+#include "control/words.hpp"
+
+namespace tokenyard::control {
+
+struct ControlEndpoint {
+  Member member;
+  uint32_t size = 0;  ///< slots of the job, as its founders were told
+  std::string address;
+  uint16_t port = 0;
+  Contact contact;
+  bool operator==(const ControlEndpoint&) const = default;
+};
+
+inline constexpr size_t kAddressMax = 256;
+inline constexpr size_t kContactMax = 64 * 1024;
+
+std::vector<std::byte> encode(const ControlEndpoint& endpoint);
+/// Nothing for bytes that are no card.
+std::optional<ControlEndpoint> decode_endpoint(std::span<const std::byte> bytes);
+
+}  // namespace tokenyard::control

@@ -1,0 +1,58 @@
+/// What the control thread makes known to the other threads of its process.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "control/words.hpp"
+
+namespace tokenyard::control {
+
+struct Standing {
+  std::set<Member> linked;                 ///< whose card is here, too
+  std::map<Member, std::string> troubles;  ///< until there is a view: why not
+  std::optional<View> view;                ///< once this process is a member
+  std::vector<Member> waiting;
+  std::vector<Slot> recovers_late;
+  std::optional<std::string> over;  ///< why it is no member any more
+  bool alone = false;               ///< those that answer are too few to agree on anything
+  bool left = false;                ///< nobody counts on it any more
+  bool silent = false;              ///< all that was to be said has been
+};
+
+class StatusBoard {
+ public:
+  Standing read() const {
+    const std::lock_guard lock(mutex_);
+    return standing_;
+  }
+  template <class Change>
+  void write(Change change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change(standing_);
+      ++changes_;
+    }
+    changed_.notify_all();
+  }
+  /// Until there is something new since the last call, or the time is up. One caller at a time.
+  void wait_for_news(std::chrono::nanoseconds at_most) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, at_most, [this] { return changes_ != read_; });
+    read_ = changes_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Standing standing_;
+  uint64_t changes_ = 0, read_ = 0;
+};
+
+}  // namespace tokenyard::control

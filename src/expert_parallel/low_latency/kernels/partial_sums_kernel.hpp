@@ -1,0 +1,208 @@
+/// Rows of sums that other ranks send for a token of this one, its shares, as a receiving warp
+/// takes them: a span of each.
+#pragma once
+
+#include "expert_parallel/low_latency/kernels/sums_codecs_kernel.hpp"
+#include "expert_parallel/low_latency/kernels/take_kernel.hpp"
+
+namespace tokenyard::low_latency {
+
+/// Shares of a sum that a lane holds in registers.
+inline constexpr uint32_t kPartialSumsHeld = 3;
+
+/// While other warps may add to it: relaxed, since nothing else is read on its strength.
+DEVICE uint32_t lost_of(const TokenPlan& plan) {
+  return TokenPlan::lost_in(load<Order::relaxed, Scope::block>(&plan.outcome));
+}
+
+/// A span of a token's shares, a few of them in hand at a time.
+template <class Codec>
+class PartialSums {
+ public:
+  static constexpr uint32_t kChunks = Codec::kSpanChunks;
+  /// Whether a lane keeps where its pieces lay, and what they weigh.
+  static constexpr bool kKeepsPlaces = Codec::kHasRegisters;
+
+  DEVICE explicit PartialSums(const Combine& call) : call_(call) {}
+
+  /// By all lanes: the pieces of each of up to kPartialSumsHeld shares from `first` on. All loads
+  /// are under way together.
+  DEVICE void load_from(const TokenPlan& plan, uint32_t first, uint32_t span) {
+    plan_ = &plan;
+    first_ = first;
+    span_ = span;
+    ++loads_;
+    place_ = span * kChunks * Codec::kPiecesAChunk + warp::lane();
+    const uint32_t count = std::min(plan.partial_sums - first, uint32_t{kPartialSumsHeld});
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) held_[c] =
+        Codec::has_piece(call_.params, span * kChunks + c) ? count : 0;
+    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      if (kKeepsPlaces && i < count) {
+        staged_[i] = settled(place_in_plan(i));
+        weights_[i] = plan.partial_sum[first + i].weight;
+      }
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c]) pieces_[i].of[c] = look(i, c);
+    }
+  }
+
+  /// By all lanes: waits for what load_from did not find, but for the `lost` shares. Those that did
+  /// not come, as bits, among them. `between` is called between looks, if there are any.
+  template <class Between>
+  DEVICE uint32_t await_loaded(uint32_t lost, Between between) {
+    if (lost == 0 && first_missing() == kPartialSumsHeld) return 0;
+    drop(lost);
+    uint32_t awaited = kNobody;
+    auto begin = static_cast<uint32_t>(cycles());
+    call_.call.await_ranks(
+        Phase::combine_partials, call_.call.epoch(),
+        [&] {
+          look_again();
+          const uint32_t i = first_missing();
+          const uint32_t rank =
+              i < kPartialSumsHeld ? plan_->partial_sum[first_ + i].rank : kNobody;
+          if (rank != awaited && thread::index() == 0) {
+            const auto now = static_cast<uint32_t>(cycles());
+            if (awaited != kNobody) call_.shared.waited[awaited] += now - begin;
+            begin = now;
+          }
+          awaited = rank;
+          between();
+          return rank;
+        },
+        [&] { return difference(); },
+        [&](uint32_t) {
+          lost |= 1u << (first_ + first_missing());
+          drop(lost);
+        });
+    return lost;
+  }
+
+  /// By all lanes: adds what is in hand, but for the `lost` shares.
+  DEVICE void add_to(SpanSums<kChunks>& sums, uint32_t lost) const {
+    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      // All lanes add, since a codec's may need one another.
+      if (first_ + i >= plan_->partial_sums || (lost >> (first_ + i) & 1) != 0) continue;
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c)
+          Codec::add(sums.of[c], pieces_[i].of[c], weight(i));
+    }
+  }
+  /// By all lanes: empties the places of what is in hand, but for lost shares.
+  DEVICE void empty() const {
+    each_in_hand([](Peer<Bytes16> place, const Bytes16&) { put_back(place); });
+  }
+  /// By all lanes: as if they had not been emptied. Relaxed, as all that is stored there.
+  DEVICE void fill_again() const {
+    each_in_hand([](Peer<Bytes16> place, const Bytes16& piece) {
+      store<Order::relaxed, Scope::sys>(place, piece);
+    });
+  }
+  /// Whether that is all that there was.
+  DEVICE bool emptied_all() const { return kKeepsPlaces ? loads_ <= 1 : loads_ == 0; }
+  /// Of a token's span, as bits: whose places `empty` empties.
+  DEVICE uint32_t emptied_in_hand(const TokenPlan& plan, uint32_t span) const {
+    if (!kKeepsPlaces || plan_ != &plan || span_ != span) return 0;
+    return ((1u << kPartialSumsHeld) - 1) << first_;
+  }
+
+ private:
+  /// `body(place, piece)` for what is in hand, but for lost shares. Relaxed: of what this warp has
+  /// lost it knows, and of what others lose it has all.
+  template <class Body>
+  DEVICE void each_in_hand(Body body) const {
+    if (!kKeepsPlaces || loads_ == 0) return;
+    const uint32_t lost = lost_of(*plan_) >> first_;
+    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (i < held_[c] && (lost >> i & 1) == 0)
+          body(place(i) + c * Codec::kPiecesAChunk, pieces_[i].of[c]);
+    }
+  }
+  /// This lane's piece of a chunk, from the rank of a share. Relaxed: sixteen bytes are their own
+  /// flag.
+  DEVICE Bytes16 look(uint32_t i, uint32_t c) const {
+    return load<Order::relaxed, Scope::sys>(place(i) + c * Codec::kPiecesAChunk);
+  }
+  /// Of this lane's first piece.
+  DEVICE Peer<Bytes16> place(uint32_t i) const {
+    return kKeepsPlaces ? staged_[i] : place_in_plan(i);
+  }
+  DEVICE Peer<Bytes16> place_in_plan(uint32_t i) const {
+    return plan_->partial_sum[first_ + i].staged + place_;
+  }
+  DEVICE float weight(uint32_t i) const {
+    return kKeepsPlaces ? weights_[i] : plan_->partial_sum[first_ + i].weight;
+  }
+  DEVICE bool misses(uint32_t i, uint32_t c) const {
+    return i < held_[c] && !has_come(pieces_[i].of[c]);
+  }
+  /// For all that are missing, so that none is waited for longer than it takes to come.
+  DEVICE void look_again() {
+    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) pieces_[i].of[c] = look(i, c);
+    }
+  }
+
+  /// Whether the rank that is awaited has sent its row in the other format.
+  DEVICE Difference difference() const {
+    const uint32_t i = first_missing();
+    if (i == kPartialSumsHeld) return {};
+    const Peer<Bytes16> other = plan_->partial_sum[first_ + i].staged + call_.params.only_in_other;
+    // Relaxed: sixteen bytes are their own flag.
+    return {.found = has_come(load<Order::relaxed, Scope::sys>(other)),
+            .phase = Phase::sums_format,
+            .expected = Codec::kIsLogFmt,
+            .seen = !Codec::kIsLogFmt};
+  }
+
+  /// What did not come counts as nothing. Word by word and without a branch: a compiler that sees
+  /// one makes an index of the condition, and keeps in memory what has an index.
+  DEVICE void drop(uint32_t lost) {
+    UNROLL for (uint32_t i = 0; i < kPartialSumsHeld; ++i) {
+      const bool is_lost = (lost >> (first_ + i) & 1) != 0;
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) {
+        UNROLL for (uint32_t& word : pieces_[i].of[c].word) word = is_lost ? 0 : word;
+      }
+    }
+  }
+
+  /// Or kPartialSumsHeld.
+  DEVICE uint32_t first_missing() const {
+    uint32_t first = kPartialSumsHeld;
+    UNROLL for (uint32_t i = kPartialSumsHeld; i-- > 0;) {
+      UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (misses(i, c)) first = i;
+    }
+    return first;
+  }
+
+  const Combine& call_;
+  uint32_t loads_ = 0;
+  // Of the last one.
+  const TokenPlan* plan_ = nullptr;
+  uint32_t span_ = 0, first_ = 0;
+  SpanPieces<kChunks> pieces_[kPartialSumsHeld] = {};
+  Peer<Bytes16> staged_[kPartialSumsHeld];  ///< their places, if they are kept, and weights
+  float weights_[kPartialSumsHeld] = {};
+  uint32_t place_ = 0;           ///< of this lane's first piece in a staged row
+  uint32_t held_[kChunks] = {};  ///< shares of which this lane has a piece
+};
+
+/// This lane's places in a span of staged rows.
+template <class Codec>
+class SpanPlaces {
+ public:
+  DEVICE SpanPlaces(const CombineParams& params, uint32_t span)
+      : at_(span * kChunks * Codec::kPiecesAChunk + warp::lane()) {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) has_piece_[c] =
+        Codec::has_piece(params, span * kChunks + c);
+  }
+  DEVICE void put_back_of(Peer<Bytes16> row) const {
+    UNROLL for (uint32_t c = 0; c < kChunks; ++c) if (has_piece_[c])
+        put_back(row + (at_ + c * Codec::kPiecesAChunk));
+  }
+
+ private:
+  static constexpr uint32_t kChunks = Codec::kSpanChunks;
+  uint32_t at_;
+  bool has_piece_[kChunks];
+};
+
+}  // namespace tokenyard::low_latency

@@ -1,0 +1,120 @@
+/// How a warp goes through tokens of which it tells something for each pick: several a step, a lane
+/// for each expert that a token has picked. So what it reads and stores is whole lines. Of a token
+/// that has more picks than a warp has lanes, a way takes 32.
+#pragma once
+
+#include <algorithm>
+
+#include "device/device.hpp"
+#include "device/unroll.hpp"
+#include "expert_parallel/throughput/kernels/dispatch.hpp"
+
+namespace tokenyard::throughput {
+
+struct TokenRange {
+  uint32_t begin, end;
+};
+
+/// The tokens that a block counts.
+DEVICE TokenRange tokens_of_block(const DispatchParams& params, uint32_t block) {
+  const uint32_t each = params.shares.tokens_a_block;
+  const uint32_t begin = std::min(block * each, params.tokens);
+  return {begin, std::min(begin + each, params.tokens)};
+}
+
+/// One of `parts` parts of a range.
+DEVICE TokenRange part_of(TokenRange range, uint32_t part, uint32_t parts) {
+  const uint32_t each = (range.end - range.begin + parts - 1) / parts;
+  const uint32_t begin = std::min(range.begin + part * each, range.end);
+  return {begin, std::min(begin + each, range.end)};
+}
+
+/// The tokens that this warp counts, and of which it tells what travels beside their rows: none if
+/// it moves rows.
+DEVICE TokenRange tokens_of_warp(const DispatchParams& params) {
+  if (warp::index() < params.movers) return {0, 0};
+  return part_of(tokens_of_block(params, block::index()), warp::index() - params.movers,
+                 block::threads() / kWarpLanes - params.movers);
+}
+
+/// A lane's place in every step of a way that begins at `first_choice` of each token.
+struct ChoiceLane {
+  uint32_t token;   ///< of the step's
+  uint32_t choice;  ///< of the token's
+  bool used;        ///< lanes left over when 32 is no multiple of topk
+
+  DEVICE static ChoiceLane mine(const DispatchParams& params, uint32_t first_choice) {
+    const uint32_t lane = warp::lane(), topk = params.topk;
+    const uint32_t token = topk <= kWarpLanes ? lane / topk : 0;
+    const uint32_t choice = first_choice + lane - token * topk;
+    return {token, choice, token < params.shares.tokens_a_step && choice < topk};
+  }
+};
+
+/// What the lane finds there.
+struct Choice {
+  static constexpr int64_t kNone = -1;
+  uint32_t token = 0;    ///< on this rank
+  bool present = false;  ///< whether this lane has a pick at all
+  int64_t id = kNone;
+
+  DEVICE bool valid(uint32_t experts) const {
+    return static_cast<uint64_t>(id) < static_cast<uint64_t>(experts);
+  }
+};
+
+DEVICE int64_t load_id(const DispatchParams& params, uint32_t token, uint32_t choice) {
+  const size_t index = size_t{token} * params.topk + choice;
+  if (params.idx_is_int64) return load_cached(static_cast<const int64_t*>(params.topk_idx) + index);
+  return load_cached(static_cast<const int32_t*>(params.topk_idx) + index);
+}
+
+/// A warp's way through its tokens, in steps whose ids are loaded a few steps ahead: the first ones
+/// when this is made, so that the way to memory and back is spent on something else.
+class ChoiceSteps {
+ public:
+  DEVICE ChoiceSteps(const DispatchParams& params, TokenRange tokens, uint32_t first_choice)
+      : params_(params), tokens_(tokens), lane_(ChoiceLane::mine(params, first_choice)) {
+    load_from(tokens.begin);
+  }
+
+  DEVICE const ChoiceLane& lane() const { return lane_; }
+  DEVICE TokenRange tokens() const { return tokens_; }
+
+  /// `body(choice)` is executed by all lanes. Once.
+  template <class Body>
+  DEVICE void each(Body body) {
+    const uint32_t step = params_.shares.tokens_a_step;
+    for (uint32_t ahead = tokens_.begin; ahead < tokens_.end; ahead += kAhead * step) {
+      if (ahead != tokens_.begin) load_from(ahead);
+      for (uint32_t i = 0; i < kAhead && ahead + i * step < tokens_.end; ++i) {
+        const uint32_t token = ahead + i * step + lane_.token;
+        const Choice choice{.token = token, .present = has_choice(token), .id = ids_[0]};
+        // Moved along, so that no index is variable and ids stay in registers.
+        UNROLL
+        for (uint32_t next = 1; next < kAhead; ++next) ids_[next - 1] = ids_[next];
+        body(choice);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kAhead = 8;  // One wait for memory for 32 tokens of top-8.
+
+  DEVICE bool has_choice(uint32_t token) const { return lane_.used && token < tokens_.end; }
+
+  DEVICE void load_from(uint32_t ahead) {
+    UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t token = ahead + i * params_.shares.tokens_a_step + lane_.token;
+      ids_[i] = has_choice(token) ? load_id(params_, token, lane_.choice) : Choice::kNone;
+    }
+  }
+
+  const DispatchParams& params_;
+  const TokenRange tokens_;
+  const ChoiceLane lane_;
+  int64_t ids_[kAhead];
+};
+
+}  // namespace tokenyard::throughput

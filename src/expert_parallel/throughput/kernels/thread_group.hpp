@@ -1,0 +1,15 @@
+/// Threads that share out a loop among them: i = index, index + size, ...
+#pragma once
+
+#include "device/device.hpp"
+
+namespace tokenyard::throughput {
+
+struct ThreadGroup {
+  uint32_t index, size;
+
+  DEVICE static ThreadGroup of_block() { return {thread::index(), block::threads()}; }
+  DEVICE static ThreadGroup of_warp() { return {warp::lane(), kWarpLanes}; }
+};
+
+}  // namespace tokenyard::throughput

@@ -1,0 +1,227 @@
+#include "fabric/abort_flag.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tokenyard/error.hpp"
+
+namespace tokenyard {
+
+namespace {
+
+void insert_sorted(std::vector<uint32_t>& ranks, uint32_t rank) {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end() || *at != rank) ranks.insert(at, rank);
+}
+
+/// An absence that others may have taken for the end of this rank, if their timeout is `timeout`.
+/// On a busy machine a thread may well be late by less.
+std::chrono::nanoseconds long_absence(std::chrono::nanoseconds timeout) {
+  return std::max<std::chrono::nanoseconds>(timeout / 2, std::chrono::seconds(1));
+}
+
+}  // namespace
+
+std::string after_goodbye(std::string phase, Failure failure) {
+  return failure == Failure::left ? std::move(phase) + " (it left the world)" : std::move(phase);
+}
+
+AbortFlag::AbortFlag(Accelerator& accelerator, uint32_t ranks, std::chrono::nanoseconds timeout,
+                     std::shared_ptr<const AbsenceWatch> absences)
+    : accelerator_(accelerator),
+      ranks_(ranks),
+      timeout_(timeout),
+      absences_(std::move(absences)),
+      word_(static_cast<AbortWord*>(accelerator.allocate_shared((1 + ranks) * sizeof(AbortWord)))) {
+}
+
+AbortFlag::~AbortFlag() {
+  accelerator_.free_shared(word_);
+}
+
+void AbortFlag::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  set_all(kCancelled);
+}
+
+void AbortFlag::left_out(uint32_t by) {
+  const std::lock_guard lock(mutex_);
+  if (left_out_by_) return;
+  left_out_by_ = by;
+  left_out_at_ = Clock::now();
+  set_all(kCancelled);
+}
+
+void AbortFlag::lost(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  insert_sorted(lost_, rank);
+  note_gone(rank);
+  set(abort_for_lost(rank));
+  for (const std::span<AbortWord> words : watched_) set_one(words, rank, abort_for_lost(rank));
+}
+
+void AbortFlag::watch(std::span<AbortWord> words) {
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(words);
+  for (const uint32_t rank : left_) set_one(words, rank, kLeft);
+  for (const uint32_t rank : lost_) set_one(words, rank, abort_for_lost(rank));
+  if (!cancelled_ && !left_out_by_) return;
+  for (AbortWord& word : words) accelerator_.write_flag(&word, kCancelled);
+}
+
+void AbortFlag::unwatch(std::span<AbortWord> words) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(watched_,
+                [&](std::span<AbortWord> watched) { return watched.data() == words.data(); });
+}
+
+void AbortFlag::left(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  insert_sorted(left_, rank);
+  note_gone(rank);
+  // In this order: a wait that finds the first word finds that of the rank too.
+  if (rank < ranks_) accelerator_.write_flag(word_ + 1 + rank, kLeft);
+  if (rank < ranks_ && !is_set_) accelerator_.write_flag(word_, kLeft);
+  for (const std::span<AbortWord> words : watched_) set_one(words, rank, kLeft);
+}
+
+std::vector<uint32_t> AbortFlag::gone_ranks() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint32_t> gone = lost_;
+  for (const uint32_t rank : left_) insert_sorted(gone, rank);
+  return gone;
+}
+
+std::vector<uint32_t> AbortFlag::lost_ranks() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+bool AbortFlag::has_left(uint32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  return std::binary_search(left_.begin(), left_.end(), rank);
+}
+
+void AbortFlag::check_left_out(const WaitFacts& facts) const {
+  WaitFacts published = facts;
+  TimePoint at;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!left_out_by_) return;
+    published.rank = *left_out_by_;
+    at = left_out_at_;
+  }
+  const auto absence = absence_around(at - timeout_, at);
+  throw OutOfTouch(published, absence ? std::optional(absence->since) : std::nullopt,
+                   absence ? absence->length() : std::chrono::nanoseconds(0), true);
+}
+
+void AbortFlag::check_ended(const std::string& phase) const {
+  if (cancelled()) throw Cancelled(phase);
+  check_left_out({.phase = phase});
+}
+
+std::optional<Absence> AbortFlag::absence_around(TimePoint from, TimePoint until) const {
+  if (absences_ == nullptr) return std::nullopt;
+  const auto absence = absences_->longest(from, until);
+  return absence && absence->length() >= long_absence(timeout_) ? absence : std::nullopt;
+}
+
+void AbortFlag::check_absence(const WaitFacts& facts) const {
+  check_left_out(facts);
+  const auto now = Clock::now();
+  const auto waited = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(facts.waited_s));
+  TimePoint from = now - waited, until = now;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto gone = gone_at_.find(facts.rank); gone != gone_at_.end()) {
+      from = gone->second - timeout_;
+      until = gone->second;
+    }
+  }
+  if (const auto absence = absence_around(from, until))
+    throw OutOfTouch(facts, absence->since, absence->length(), false);
+}
+
+void AbortFlag::check(const std::string& phase) const {
+  const std::lock_guard lock(mutex_);
+  if (cancelled_) throw Cancelled(phase);
+  if (!lost_.empty()) throw PeerLost(WaitFacts{.rank = lost_.front(), .phase = phase});
+}
+
+void AbortFlag::set_all(AbortWord abort_flag) {
+  set(abort_flag);
+  for (const std::span<AbortWord> words : watched_)
+    for (AbortWord& word : words) accelerator_.write_flag(&word, abort_flag);
+}
+
+void AbortFlag::set_one(std::span<AbortWord> words, uint32_t rank, AbortWord abort_flag) {
+  if (rank < words.size()) accelerator_.write_flag(&words[rank], abort_flag);
+}
+
+void AbortFlag::note_gone(uint32_t rank) {
+  gone_at_.emplace(rank, Clock::now());
+}
+
+void AbortFlag::set(AbortWord abort_flag) {
+  if (is_set_) return;
+  is_set_ = true;
+  accelerator_.write_flag(word_, abort_flag);
+}
+
+ErrorRecord::ErrorRecord(Accelerator& accelerator, AbortFlag& abort_flag)
+    : accelerator_(accelerator),
+      abort_flag_(abort_flag),
+      failed_(accelerator, sizeof(uint32_t), DeviceMemory::Kind::device),
+      report_(accelerator, sizeof(WaitReport), DeviceMemory::Kind::shared) {}
+
+WaitContext ErrorRecord::wait_context(std::chrono::nanoseconds timeout) const {
+  return {.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)),
+          .failed = failed_.as<uint32_t>(),
+          .abort_flag = abort_flag_.word(),
+          .report = report_.as<WaitReport>()};
+}
+
+bool ErrorRecord::failed() const {
+  // The kernel writes `failure` last, with release: once it is seen, so is the rest.
+  return accelerator_.read_flag(&report().failure) != static_cast<uint32_t>(Failure::none);
+}
+
+void ErrorRecord::check(std::span<const std::string> phases) const {
+  if (!failed()) return;
+  WaitFacts facts{.rank = report().rank,
+                  .phase = report().phase < phases.size() ? phases[report().phase]
+                                                          : fmt::format("phase {}", report().phase),
+                  .expected = report().expected,
+                  .seen = report().seen,
+                  .waited_s = static_cast<double>(report().waited_ns) * 1e-9};
+  switch (static_cast<Failure>(report().failure)) {
+    case Failure::none:
+    case Failure::refused:
+      return;
+    case Failure::deadline:
+      abort_flag_.check_absence(facts);
+      if (!abort_flag_.has_left(facts.rank)) throw PeerTimeout(facts);
+      [[fallthrough]];
+    case Failure::left:
+      abort_flag_.check_absence(facts);
+      facts.phase = after_goodbye(facts.phase);
+      throw PeerLost(facts);
+    case Failure::abort_flag:
+      break;
+  }
+  if (abort_flag_.cancelled()) throw Cancelled(facts.phase);
+  abort_flag_.check_left_out(facts);
+  // The rank that was awaited may be alive and waiting for the lost one itself.
+  const std::vector<uint32_t> lost = abort_flag_.lost_ranks();
+  if (lost.empty()) throw InternalError("a kernel heard an alarm that nobody rang");
+  if (!std::binary_search(lost.begin(), lost.end(), facts.rank)) facts.rank = lost.front();
+  abort_flag_.check_absence(facts);
+  throw PeerLost(facts);
+}
+
+}  // namespace tokenyard

@@ -1,0 +1,45 @@
+/// How a run begins: every rank says hello to all others.
+#pragma once
+
+#include "megakernel/kernels/waiting_kernel.hpp"
+
+namespace tokenyard::megakernel {
+
+/// What ranks must agree on: iterations, or that their hosts feed them.
+DEVICE uint32_t run_length(const RunParams& params) {
+  return params.fed ? UINT32_MAX : params.iterations;
+}
+
+/// By one thread: until a rank has begun this run. False if it does not, or begins another one.
+DEVICE bool await_ready(const Working& working, uint32_t rank) {
+  const RunParams& params = working.params;
+  const uint32_t length = run_length(params);
+  Awaited what{
+      .phase = phase_of(params, RunPhase::ready_word), .rank = rank, .expected = params.run};
+  Stamped ready_word{};
+  const bool came = wait_until(working.deadline(), what, [&] {
+    // Acquire: whatever that rank did with our memory in the run before is over.
+    ready_word = load<Order::acquire, Scope::sys>(params.windows.ready_word(params.rank, rank));
+    what.seen = ready_word.epoch;
+    // A rank that nobody keeps waiting may have begun its next run already.
+    return static_cast<int32_t>(ready_word.epoch - params.run) >= 0;
+  });
+  const bool another_run = came && ready_word.epoch == params.run && ready_word.value != length;
+  if (another_run) {
+    what.expected = length;
+    what.seen = ready_word.value;
+    working.deadline().fail(Failure::refused, what);
+  }
+  if (came && !another_run) return true;
+  stall(working,
+        {.what = Stalled::ready_word, .rank = rank, .need = what.expected, .have = what.seen});
+  return false;
+}
+
+DEVICE bool await_all_ready(const Working& working) {
+  for (uint32_t rank = 0; rank < working.params.ranks; ++rank)
+    if (!await_ready(working, rank)) return false;
+  return true;
+}
+
+}  // namespace tokenyard::megakernel
