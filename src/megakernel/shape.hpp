@@ -1,4 +1,4 @@
-/// What a kernel is launched with, chosen from what its user asks for.
+/// The shape of a launch, chosen from the options that its user gives.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tokenyard::megakernel {
 
-/// What a rank's kernel is launched with.
+/// The shape of a rank's launch.
 struct Shape {
   uint32_t workers = 1, compute_warps = 1;
   StreamPlan streams = {};                   ///< for graphs that stream

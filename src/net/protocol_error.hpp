@@ -1,4 +1,4 @@
-/// What a peer did that no peer of ours does.
+/// A violation of the protocol by a peer.
 #pragma once
 
 #include <stdexcept>

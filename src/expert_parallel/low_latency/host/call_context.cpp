@@ -19,7 +19,7 @@ CallContext::CallContext(World& world, const LowLatencyOptions& options)
 
 CallContext::~CallContext() {
   try {
-    // What follows frees memory that a kernel under way would use.
+    // The memory freed below may still be in use by a kernel under way.
     if (!closed) streams.await_last_call();
   } catch (const std::exception&) {
     // A destructor cannot report it.

@@ -1,4 +1,4 @@
-/// What every call of one LowLatency object works with.
+/// The state that every call of one LowLatency object works with.
 #pragma once
 
 #include "expert_parallel/low_latency/host/batches.hpp"

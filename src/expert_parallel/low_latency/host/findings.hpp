@@ -1,4 +1,5 @@
-/// What kernels have found wrong in calls that they carried out all the same, as the host tells it.
+/// Faults that kernels found in calls which they carried out all the same, as the host reports
+/// them.
 #pragma once
 
 #include <mutex>

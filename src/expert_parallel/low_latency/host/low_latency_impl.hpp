@@ -1,4 +1,4 @@
-/// What a LowLatency object is made of.
+/// The concepts that make up a LowLatency object.
 #pragma once
 
 #include "expert_parallel/low_latency/host/batch_calls.hpp"

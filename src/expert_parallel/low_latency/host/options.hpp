@@ -1,4 +1,4 @@
-/// What a LowLatency object may be asked for, and that all ranks ask for the same.
+/// Checks the options of a LowLatency object, and that all ranks give the same.
 #pragma once
 
 #include <optional>

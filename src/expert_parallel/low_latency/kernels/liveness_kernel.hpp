@@ -69,7 +69,7 @@ DEVICE uint32_t end_of_wait(const CallParams& params, uint32_t rank, uint32_t no
 /// Who is awaited by a lane that has everything.
 inline constexpr uint32_t kNobody = UINT32_MAX;
 
-/// What poll_watchdog says of a wait that is over.
+/// The verdict of poll_watchdog on a wait that is over.
 inline constexpr uint32_t kGivenUp = UINT32_MAX;
 /// What it says of a wait for a rank that has said goodbye, and may have stored what is awaited
 /// before: the next look is the last.

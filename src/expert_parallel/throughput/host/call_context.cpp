@@ -51,7 +51,7 @@ void CallContext::wait(Stream stream) {
 
 void CallContext::close() {
   try {
-    // What follows frees memory that a kernel under way would use.
+    // The memory freed below may still be in use by a kernel under way.
     if (last_stream.in_use() && !health->failed())
       setup.await_stream(last_stream.get(), "the end of its last call");
   } catch (const std::exception&) {

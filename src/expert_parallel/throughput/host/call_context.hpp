@@ -1,4 +1,4 @@
-/// What every call of one ExpertParallel object works with.
+/// The state that every call of one ExpertParallel object works with.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-/// What a dispatch tells its host: how many rows come, or why there are none.
+/// The answer of a dispatch to its host: how many rows come, or why there are none.
 #pragma once
 
 #include <vector>

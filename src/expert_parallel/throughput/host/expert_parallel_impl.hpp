@@ -1,4 +1,4 @@
-/// What an ExpertParallel object is made of. A concept sees those that stand before it.
+/// The concepts that make up an ExpertParallel object. Each sees those before it.
 #pragma once
 
 #include "expert_parallel/throughput/host/call_context.hpp"

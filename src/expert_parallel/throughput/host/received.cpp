@@ -1,4 +1,4 @@
-/// What calls return: how long its memory stays, and what a route tells.
+/// Results of calls: how long their memory stays, and what a route tells.
 #include "expert_parallel/throughput/host/route_state.hpp"
 
 namespace tokenyard {

@@ -1,4 +1,4 @@
-/// What a Route keeps.
+/// The contents of a Route.
 #pragma once
 
 #include <memory>
