@@ -1,5 +1,5 @@
 // Deliberate bugs of the engine and of those around it, one at a time: the simulator must notice
-// each within a few hundred seeds.
+// each within several hundred seeds.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace tokenyard::collectives::simulated {
 namespace {
 
-constexpr uint64_t kSeeds = 200;
+constexpr uint64_t kSeeds = 800;
 
 /// What the first seed says that shows the bug; empty if none of them does.
 std::string caught(EngineMutations mutations) {

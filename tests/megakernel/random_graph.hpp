@@ -84,6 +84,7 @@ class RandomGraph {
     while (task < plans_.size() && plans_[task].writes.empty()) ++task;
     return task;
   }
+  bool has_straying() const { return straying() < plans_.size(); }
 
   /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
   /// long tasks linger and, with `workers`, where they run.
