@@ -29,7 +29,7 @@ constexpr unsigned kLifeOfAForkS = 60;
 pid_t fork_that_lives() {
   const pid_t child = fork();
   if (child != 0) return child;
-  abort_flag(kLifeOfAForkS);
+  alarm(kLifeOfAForkS);
   for (;;) ::pause();
 }
 

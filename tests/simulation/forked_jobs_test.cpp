@@ -24,7 +24,7 @@ TEST(ForkedJobs, ATaskThatRunsOutOfTimeSaysWhatItHasNotedLast) {
     jobs.note("first");
     jobs.note("task " + std::to_string(task));
     if (task == 1) {
-      ::abort_flag(1);
+      ::alarm(1);
       while (true) ::pause();
     }
     return std::string("done");

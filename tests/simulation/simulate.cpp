@@ -145,12 +145,12 @@ Tally sweep(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     const uint64_t seed = options.first + task;
-    ::abort_flag(options.limit);
+    ::alarm(options.limit);
     Trace trace;
     Outcome outcome =
         run_seed(suite, seed, trace, nullptr, [&](const std::string& drawn) { jobs.note(drawn); });
     if (outcome.problem.empty() && task % kReplayEvery == 0) {
-      ::abort_flag(options.limit);
+      ::alarm(options.limit);
       Trace again;
       run_seed(suite, seed, again, nullptr);
       if (again.hash() != trace.hash())
@@ -268,7 +268,7 @@ bool mutate(const Suite& suite, const Options& options) {
   Progress progress(options.budget);
   ForkedJobs jobs(options.jobs, [&](uint64_t task) {
     for (uint64_t seed = options.first; seed < options.first + seeds; ++seed) {
-      ::abort_flag(options.limit);
+      ::alarm(options.limit);
       jobs.note(fmt::format("by seed {}: ", seed));
       Mutator mutator(mutants[task].mutation);
       Trace trace;

@@ -55,7 +55,7 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
   const Placed tokens_of = draw();
   expect_none_failed(run_ranks(all, [&](World& world) {
     ExpertParallel exchange(world, kCase.options());
-    exchange.place(kExpertAt);
+    exchange.set_expert_map(kExpertAt);
     const Expected expected = expected_on(kCase.shape, tokens_of.by_place, world.rank());
     for (const bool idx_is_int64 : {false, true}) {
       const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], idx_is_int64);
@@ -67,7 +67,7 @@ TEST_P(Placement, TokensGoToThePlacesOfTheirExperts) {
                 "");
     }
     // Back to numbers.
-    exchange.place({});
+    exchange.set_expert_map({});
     const TokensOnDevice tokens(world.accelerator(), tokens_of.by_place[world.rank()], true);
     EXPECT_EQ(difference(exchange, exchange.dispatch(tokens.input()), expected), "");
   }));
@@ -98,7 +98,7 @@ TEST_P(Placement, AnExpertThatDoesNotExistIsNamedAsItWasGiven) {
     tokens_of.given[0].ids[4] = bad;
     const auto outcomes = run_ranks(all, [&](World& world) {
       ExpertParallel exchange(world, kCase.options());
-      exchange.place(kExpertAt);
+      exchange.set_expert_map(kExpertAt);
       const TokensOnDevice tokens(world.accelerator(), tokens_of.given[world.rank()], true);
       exchange.dispatch(tokens.input());
     });

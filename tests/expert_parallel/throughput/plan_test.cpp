@@ -210,7 +210,7 @@ TEST(Control, WordsAreApart) {
         take(layout.expert(source, block, expert), sizeof(Stamped));
       take(layout.refusal(source, block), sizeof(Refusal));
       take(layout.finished(source, block), sizeof(uint32_t));
-      take(layout.told(source, block), sizeof(uint32_t));
+      take(layout.published(source, block), sizeof(uint32_t));
     }
   }
   for (uint32_t row = 0; row < 7; ++row) take(layout.arrived(row), sizeof(uint32_t));
