@@ -54,13 +54,11 @@ concept MaybeConst = std::same_as<std::remove_const_t<T>, Type>;
 /// since not every byte is one.
 template <class T>
 concept Packed = std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T> &&
-    !std::same_as<T, bool>;
+                 !std::same_as<T, bool>;
 
 /// A text or a vector.
 template <class T>
-concept List = requires(T list) {
-  list.resize(list.size()), list.data();
-};
+concept List = requires(T list) { list.resize(list.size()), list.data(); };
 
 class ArchiveWriter {
  public:

@@ -17,14 +17,14 @@
 namespace tokenyard::net {
 
 template <class Decoder>
-concept FrameDecoder = requires(Decoder decoder,
-                                std::span<const std::byte, Decoder::kHeaderBytes> header,
-                                std::vector<std::byte> rest) {
-  /// Returns how many bytes follow this header. Throws ProtocolError where it is not taken.
-  { decoder.judge(header) } -> std::same_as<size_t>;
-  /// Takes what followed the header judged last. Throws ProtocolError.
-  decoder.open(std::move(rest));
-};
+concept FrameDecoder =
+    requires(Decoder decoder, std::span<const std::byte, Decoder::kHeaderBytes> header,
+             std::vector<std::byte> rest) {
+      /// Returns how many bytes follow this header. Throws ProtocolError where it is not taken.
+      { decoder.judge(header) } -> std::same_as<size_t>;
+      /// Takes what followed the header judged last. Throws ProtocolError.
+      decoder.open(std::move(rest));
+    };
 
 template <class Decoder>
 using FrameOf = decltype(std::declval<Decoder&>().open(std::vector<std::byte>()));

@@ -15,6 +15,7 @@ from programs import EXAMPLES, run_python, start_python
 
 sys.path.insert(0, str(EXAMPLES))
 import program
+
 from decoder import progress
 
 DECODE = EXAMPLES / "decode.py"

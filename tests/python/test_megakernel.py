@@ -14,10 +14,11 @@ import tokenyard
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import decode
-from decoder import decoding, progress
 from decoder.config import Config, config_of, said_in, toy
 from decoder.rope import RopeScaling
 from program import Refused
+
+from decoder import decoding, progress
 
 
 @pytest.mark.parametrize(
