@@ -10,7 +10,7 @@ import tokenyard
 if torch is not None:
     import deep_ep
     import torch.distributed as dist
-    from deep_ep import meeting
+    from deep_ep import rendezvous
 
 pytestmark = needs_torch
 
@@ -40,7 +40,7 @@ def test_the_timeout_is_an_option_and_an_environment_variable(
         seen = []
         for option, variable in ((None, None), (None, "7.5"), (3, "7.5")):
             if variable is not None:
-                monkeypatch.setenv(meeting.TIMEOUT_VARIABLE, variable)
+                monkeypatch.setenv(rendezvous.TIMEOUT_VARIABLE, variable)
             buffer = deep_ep.Buffer(
                 dist.group.WORLD, device="host", explicitly_destroy=True, timeout=option
             )
@@ -48,8 +48,8 @@ def test_the_timeout_is_an_option_and_an_environment_variable(
             buffer.destroy()
         assert seen == [100, 7.5, 3]
         for wrong in ("soon", "-1", "nan"):
-            monkeypatch.setenv(meeting.TIMEOUT_VARIABLE, wrong)
-            with pytest.raises(tokenyard.InvalidArgument, match=meeting.TIMEOUT_VARIABLE):
+            monkeypatch.setenv(rendezvous.TIMEOUT_VARIABLE, wrong)
+            with pytest.raises(tokenyard.InvalidArgument, match=rendezvous.TIMEOUT_VARIABLE):
                 deep_ep.Buffer(dist.group.WORLD, device="host")
         with pytest.raises(tokenyard.InvalidArgument, match="timeout"):
             deep_ep.Buffer(dist.group.WORLD, device="host", timeout=0)

@@ -69,7 +69,7 @@ def where_options_stand(words: list[str]) -> str:
             assert re.search(rf"^  {command} ", told, re.MULTILINE), told
             if command == "simulate" and "--suite" in rest:
                 suite = rest[rest.index("--suite") + 1]
-                assert re.search(rf'"{suite}"', sources("tests/*/*simulation.cpp"))
+                assert re.search(rf'"{suite}"', sources("tests/**/*simulation.cpp"))
             return sources("run", "tests/simulation/simulate.cpp", "examples/moe_layer.py")
         case ["cmake", "--build", _, "--target", target]:
             assert re.search(rf"add_library\({target}\b", sources("src/**/CMakeLists.txt"))

@@ -323,7 +323,7 @@ class Buffer:
                 called: to meet is a dispatch of its own.
         """
         if self.enable_shrink:
-            self._serving.join_rendezvous()
+            self._serving.barrier()
 
     def low_latency_dispatch(
         self,
