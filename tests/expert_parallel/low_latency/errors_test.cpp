@@ -281,7 +281,7 @@ TEST_P(LowLatencyErrors, ManyIdsThatAreNoExpertsAreOneComplaintADispatch) {
           exchange.wait();
           ADD_FAILURE() << "nobody complained";
         } catch (const InvalidArgument& error) {
-          EXPECT_THAT(error.seen, testing::StartsWith("expert 77 in token 0, pick 0, "));
+          EXPECT_THAT(error.seen, testing::StartsWith("expert 77 in token 0, choice 0, "));
           EXPECT_THAT(error.seen, testing::EndsWith(fmt::format("of dispatch {}", dispatch)));
         }
       }
