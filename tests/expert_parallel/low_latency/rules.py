@@ -119,8 +119,8 @@ RULES = (
     Rule(
         "the host is told of any pick that is no expert, and not of the first",
         "ids_kernel.hpp",
-        "fetch_max<Order::relaxed, Scope::gpu>(first, ~pick);",
-        "exchange<Order::relaxed, Scope::gpu>(first, ~pick);",
+        "fetch_max<Order::relaxed, Scope::gpu>(first, ~choice);",
+        "exchange<Order::relaxed, Scope::gpu>(first, ~choice);",
     ),
     Rule(
         "what is noted while another tells the host is told by nobody",
@@ -131,8 +131,8 @@ RULES = (
     Rule(
         "weights of another epoch are taken",
         "send_sums_kernel.hpp",
-        "return told.epoch == call.dispatched;",
-        "return told.epoch != 0;",
+        "return published.epoch == call.dispatched;",
+        "return published.epoch != 0;",
     ),
     Rule(
         "weights that lay there early are taken, whatever their epoch",
@@ -143,8 +143,8 @@ RULES = (
     Rule(
         "weights are looked for where another batch's lie",
         "send_sums_kernel.hpp",
-        "const Stamped told = one.epoch == call.dispatched ? one : other;",
-        "const Stamped told = one;",
+        "const Stamped published = one.epoch == call.dispatched ? one : other;",
+        "const Stamped published = one;",
     ),
     Rule(
         "weights of both batches lie in one place",
@@ -155,8 +155,8 @@ RULES = (
     Rule(
         "a batch's weights are told under the epoch before",
         "send_rows_kernel.hpp",
-        "params.batch, common.rank) + at, call_.call.epoch(),",
-        "params.batch, common.rank) + at, call_.call.epoch() - 1,",
+        "call_.call.epoch(), weight);",
+        "call_.call.epoch() - 1, weight);",
     ),
     Rule(
         "a row that is alone is weighed twice",
@@ -167,7 +167,7 @@ RULES = (
     Rule(
         "a row that is alone is weighed by nobody",
         "add_sums_kernel.hpp",
-        ".weight = picked == 1 ? pick.row.weight : 1.0f};",
+        ".weight = chosen == 1 ? choice.row.weight : 1.0f};",
         ".weight = 1.0f};",
     ),
     Rule(
@@ -211,14 +211,14 @@ RULES = (
     Rule(
         "places are emptied before the vote",
         "add_sums_kernel.hpp",
-        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);",
-        "const bool complete = finish_tokens(call, tokens, shares, tokens_emptied);\n"
-        "  empty_places(call, tokens, shares, tokens_emptied);",
+        "const bool complete = finish_tokens(call, tokens, partial_sums, tokens_emptied);",
+        "const bool complete = finish_tokens(call, tokens, partial_sums, tokens_emptied);\n"
+        "  empty_places(call, tokens, partial_sums, tokens_emptied);",
     ),
     Rule(
         "what was emptied before the vote stays so when it fails",
         "add_sums_kernel.hpp",
-        "shares.fill_again();",
+        "partial_sums.fill_again();",
         "",
     ),
     Rule(
