@@ -95,7 +95,7 @@ def test_a_package_of_another_version_is_refused() -> None:
             timeout_s=1.0,
             name="",
             global_ranks=[0],
-            slot=None,
+            backend_state=None,
         )
 
 
