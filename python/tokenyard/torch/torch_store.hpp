@@ -9,6 +9,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core_table.hpp"
@@ -67,6 +68,7 @@ class TorchStore {
       self->check_server();
       const int result = call(*self->store_);
       self->answered_ = Clock::now();
+      self->answered_to_ = std::this_thread::get_id();
       return result;
     } catch (const std::exception& error) {
       const std::string sentence = error.what();
@@ -76,11 +78,13 @@ class TorchStore {
   }
 
   /// torch's client of a server that is gone prints a stack trace before it throws, and never
-  /// connects again; so it is not asked then. A server that has just answered is not probed:
+  /// connects again; so it is not asked then. A server that has just answered this thread is not
+  /// probed (the witness, whom a death makes ask, has a thread of its own and probes first):
   /// connections that say nothing, one per call of a rendezvous, made torch's server answer others
   /// late, by its whole timeout.
   void check_server() {
-    if (server_ == nullptr || Clock::now() - answered_.load() < kFresh) return;
+    const bool fresh = Clock::now() - answered_.load() < kFresh;
+    if (server_ == nullptr || (fresh && answered_to_.load() == std::this_thread::get_id())) return;
     if (!gone_) gone_ = !reachable(server_->getHost(), server_->getPort(), kTimeout);
     if (gone_)
       throw std::runtime_error(c10::str("nobody serves torch's store at ", server_->getHost(), ":",
@@ -119,6 +123,7 @@ class TorchStore {
   const c10::intrusive_ptr<c10d::TCPStore> server_;  // Null if the store is none that is served.
   std::atomic<bool> gone_ = false;
   std::atomic<Clock::time_point> answered_ = Clock::now();  // The clone has just connected.
+  std::atomic<std::thread::id> answered_to_ = std::this_thread::get_id();
 };
 
 }  // namespace tokenyard::torch_backend
