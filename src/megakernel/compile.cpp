@@ -185,15 +185,6 @@ Placement in_order(const Launches& launches, size_t ranks) {
   return placement;
 }
 
-/// [events] whether a task of the rank, or its loop, awaits it.
-std::vector<bool> awaited_events(const Graph& graph) {
-  std::vector<bool> awaited(graph.events().size());
-  if (graph.loop()) awaited[graph.loop()->id] = true;
-  for (const Graph::TaskNode& task : graph.tasks())
-    for (const Wait& wait : task.waits) awaited[wait.event.id] = true;
-  return awaited;
-}
-
 }  // namespace
 
 Compiled compile(std::span<const Graph> graphs, std::span<const Shape> shapes,

@@ -78,16 +78,6 @@ void check_loop(std::span<const Graph> graphs, const Graph& graph, const Trigger
       "a task that signals the loop's event, and a counter to it");
 }
 
-/// [events] whether no signal can come after a run's end: something of the run has awaited all.
-std::vector<bool> complete_at_the_end(const Graph& graph) {
-  std::vector<bool> complete(graph.events().size());
-  if (graph.loop()) complete[graph.loop()->id] = true;
-  for (const Graph::TaskNode& task : graph.tasks())
-    for (const Wait& wait : task.waits)
-      if (wait.lag == 0) complete[wait.event.id] = true;
-  return complete;
-}
-
 }  // namespace
 
 std::string task_name(const Graph& graph, uint32_t task) {
@@ -183,9 +173,19 @@ Triggers count_triggers(std::span<const Graph> graphs) {
   return all;
 }
 
+std::vector<bool> awaited_events(const Graph& graph, uint32_t lag_max) {
+  std::vector<bool> awaited(graph.events().size());
+  if (graph.loop()) awaited[graph.loop()->id] = true;
+  for (const Graph::TaskNode& task : graph.tasks())
+    for (const Wait& wait : task.waits)
+      if (wait.lag <= lag_max) awaited[wait.event.id] = true;
+  return awaited;
+}
+
 std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank) {
   std::vector<std::string> signallers(graphs[rank].events().size());
-  const std::vector<bool> complete = complete_at_the_end(graphs[rank]);
+  // No signal comes after a run's end to an event that the run's last iteration has awaited.
+  const std::vector<bool> complete = awaited_events(graphs[rank], 0);
   for (const Graph& graph : graphs)
     for (uint32_t task = 0; task < graph.tasks().size(); ++task)
       for (const Signal& signal : graph.tasks()[task].signals) {

@@ -29,6 +29,10 @@ Triggers count_triggers(std::span<const Graph> graphs);
 std::string task_name(const Graph& graph, uint32_t task);
 std::string event_name(std::span<const Graph> graphs, uint32_t rank, uint32_t event);
 
+/// Returns, for each event, whether a task of the rank or its loop awaits it, at most `lag_max`
+/// iterations back.
+std::vector<bool> awaited_events(const Graph& graph, uint32_t lag_max = UINT32_MAX);
+
 /// [events of a rank] the tasks of all ranks whose bodies signal it, by name. Empty: none do, or
 /// their last signals may come after the end of a run.
 std::vector<std::string> dynamic_signallers(std::span<const Graph> graphs, uint32_t rank);
