@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tokenyard/error.hpp"
+#include "tokenyard/tensor.hpp"
 
 namespace tokenyard {
 
@@ -27,49 +28,11 @@ namespace control {
 class Store;
 }
 
-enum class DataType : uint8_t {
-  boolean,
-  uint8,
-  int8,
-  uint16,
-  int16,
-  uint32,
-  int32,
-  uint64,
-  int64,
-  float16,
-  bfloat16,
-  float32,
-  float64,
-  complex64,
-  complex128,
-};
-size_t bytes_of(DataType type);
-std::string name_of(DataType type);
-
 /// float16 and bfloat16 are reduced in float32 and rounded once. Booleans: sum and max are "or",
 /// product and min are "and". Bitwise operations need integers or booleans, min and max something
 /// that has an order.
 enum class ReduceOp : uint8_t { sum, average, product, min, max, bit_and, bit_or, bit_xor };
 std::string name_of(ReduceOp op);
-
-/// Contiguous elements in host memory. Borrowed: must outlive the operation.
-struct Array {
-  void* data = nullptr;
-  size_t elements = 0;
-  DataType type = DataType::uint8;
-  size_t bytes() const { return elements * bytes_of(type); }
-};
-struct ConstArray {
-  const void* data = nullptr;
-  size_t elements = 0;
-  DataType type = DataType::uint8;
-  ConstArray() = default;
-  ConstArray(const void* data, size_t elements, DataType type)
-      : data(data), elements(elements), type(type) {}
-  ConstArray(const Array& array) : ConstArray(array.data, array.elements, array.type) {}
-  size_t bytes() const { return elements * bytes_of(type); }
-};
 
 /// What an operation does when it was aborted because ranks are gone.
 enum class OnFailure : uint8_t {
@@ -178,30 +141,32 @@ class Group {
   void close();
   bool closed() const;
 
-  Work all_reduce(Array in_out, ReduceOp op, CallOptions options = {});
+  Work all_reduce(TensorView in_out, ReduceOp op, CallOptions options = {});
   /// One after the other in one operation; types may differ.
-  Work all_reduce(std::span<const Array> in_out, ReduceOp op, CallOptions options = {});
-  Work reduce(Array in_out, ReduceOp op, uint32_t root, CallOptions options = {});
-  Work broadcast(Array in_out, uint32_t root, CallOptions options = {});
+  Work all_reduce(std::span<const TensorView> in_out, ReduceOp op, CallOptions options = {});
+  Work reduce(TensorView in_out, ReduceOp op, uint32_t root, CallOptions options = {});
+  Work broadcast(TensorView in_out, uint32_t root, CallOptions options = {});
   /// `out` [size()]: lengths may differ, out[r] is as long as rank r's `in`.
-  Work all_gather(ConstArray in, std::span<const Array> out, CallOptions options = {});
+  Work all_gather(ConstTensorView in, std::span<const TensorView> out, CallOptions options = {});
   /// `out` is empty but on the root.
-  Work gather(ConstArray in, std::span<const Array> out, uint32_t root, CallOptions options = {});
+  Work gather(ConstTensorView in, std::span<const TensorView> out, uint32_t root,
+              CallOptions options = {});
   /// `in` is empty but on the root.
-  Work scatter(std::span<const ConstArray> in, Array out, uint32_t root, CallOptions options = {});
+  Work scatter(std::span<const ConstTensorView> in, TensorView out, uint32_t root,
+               CallOptions options = {});
   /// in[r] is what this rank adds to rank r's `out`.
-  Work reduce_scatter(std::span<const ConstArray> in, Array out, ReduceOp op,
+  Work reduce_scatter(std::span<const ConstTensorView> in, TensorView out, ReduceOp op,
                       CallOptions options = {});
   /// in[r] goes to rank r, whose out[this rank] is as long.
-  Work all_to_all(std::span<const ConstArray> in, std::span<const Array> out,
+  Work all_to_all(std::span<const ConstTensorView> in, std::span<const TensorView> out,
                   CallOptions options = {});
   Work barrier(CallOptions options = {});
   /// Names every rank that has not come by the deadline, on every rank that has.
   Work monitored_barrier(CallOptions options = {});
 
-  Work send(ConstArray array, uint32_t to, uint64_t tag = 0, CallOptions options = {});
+  Work send(ConstTensorView array, uint32_t to, uint64_t tag = 0, CallOptions options = {});
   /// `from`: nothing means anybody.
-  Work receive(Array array, std::optional<uint32_t> from, uint64_t tag = 0,
+  Work receive(TensorView array, std::optional<uint32_t> from, uint64_t tag = 0,
                CallOptions options = {});
 
   /// The algorithm an operation of this many bytes would use, and why.

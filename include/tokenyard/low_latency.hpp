@@ -1,9 +1,12 @@
 /// Dispatch and combine for serving: few tokens, fixed buffers, and ranks that may die.
 ///
 ///     LowLatency exchange(world, {.experts = 288, .hidden = 7168, .topk = 8, .tokens_max = 128});
-///     LowLatencyReceived rows = exchange.dispatch({.x = x, .topk_idx = ids, .tokens = 100});
-///     ...  // experts: rows.x -> y
-///     exchange.combine({.y = y, .weights = weights, .out = out}, rows.handle);
+///     const LowLatencyReceived received =
+///         exchange.dispatch({.x = {x, DataType::bfloat16, {tokens, 7168}},
+///                            .topk_idx = {ids, {tokens, 8}}});
+///     ...  // experts: received.x -> y
+///     exchange.combine({.y = y, .topk_weights = {weights, {tokens, 8}},
+///                       .out = {out, DataType::bfloat16, {tokens, 7168}}}, received.handle);
 #pragma once
 
 #include <chrono>
@@ -13,197 +16,194 @@
 #include <string>
 #include <vector>
 
+#include "tokenyard/failed_rank.hpp"
+#include "tokenyard/stream.hpp"
+#include "tokenyard/tensor.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard {
 
 struct LowLatencyOptions {
-  /// In all, at least one a rank. Each rank holds experts / ranks of them, rank after rank, and the
-  /// first experts % ranks ranks hold one more.
+  /// Experts of all ranks together, at least one per rank. Each rank holds experts / ranks of them,
+  /// rank after rank, and the first experts % ranks ranks hold one more.
   uint32_t experts = 0;
-  uint32_t hidden = 0;  ///< elements a token; a multiple of 32
-  uint32_t topk = 0;  ///< experts a token, 1 .. 16 (ExpertParallel takes more), no more than there
-                      ///< are
-  uint32_t tokens_max = 0;  ///< tokens a rank and call
-  uint32_t sms = 0;  ///< multiprocessors (blocks) of a call, unless it says otherwise: at least 2,
-                     ///< one that sends and one that receives, or 0: all there are. Results are the
-                     ///< same, bit for bit, for every number
+  uint32_t hidden = 0;      ///< elements per token; a multiple of 32
+  uint32_t topk = 0;        ///< experts per token, 1 to 16, no more than there are. (ExpertParallel
+                            ///< takes more.)
+  uint32_t tokens_max = 0;  ///< tokens per rank and call
+  uint32_t sms = 0;  ///< multiprocessors (blocks) per call, unless the call says otherwise: at
+                     ///< least 2, one that sends and one that receives; 0: chosen, all there are.
+                     ///< The results are the same, bit for bit, for every number
   bool bf16_rows = true;  ///< whether dispatch may deliver BF16, which takes twice the memory
 };
 
-/// What a dispatch delivers.
+/// The format of delivered rows.
 enum class LowLatencyRows : uint8_t {
   bf16,         ///< as given. (A NaN may become another NaN.)
-  fp8,          ///< E4M3 with an fp32 scale for 128 channels: largest magnitude / 448
+  fp8,          ///< E4M3 with an fp32 scale per 128 channels: largest magnitude / 448
   fp8_rounded,  ///< the same with scales rounded up to powers of two
-  fp8_ue8m0,    ///< those scales as exponents, four to a word
+  fp8_ue8m0,    ///< the same as exponents, four per word
 };
 
-/// Memory that the rank's kernels can read: host memory on a host world, device memory on a GPU; it
-/// must stay unchanged until the call's work has ended.
+/// A rank's part of a dispatch. The arrays lie in memory that this rank's kernels can read, are
+/// contiguous, and stay unchanged until the call's work has ended.
 struct LowLatencyInput {
-  const void* x = nullptr;       ///< [tokens, hidden] bf16; with `scales` E4M3. 16-byte aligned
-  const void* scales = nullptr;  ///< of an FP8 x: [tokens, ceil(hidden / 128)] fp32, or for
-                                 ///< fp8_ue8m0 [tokens, ceil(hidden / 512)] words of exponents
-  /// [tokens, topk] int64 or int32: expert ids, -1 for none. An expert that stands twice in a token
+  /// [tokens, hidden] bfloat16, or float8_e4m3fn with `scales`; 16-byte aligned. None: no tokens.
+  ConstTensorView x = {};
+  /// Of an FP8 x: [tokens, ceil(hidden / 128)] float32, or for fp8_ue8m0
+  /// [tokens, ceil(hidden / 512)] int32: words of exponents.
+  ConstTensorView scales = {};
+  /// [tokens, topk] int64 or int32: expert ids, -1 for none. An expert that a token names twice
   /// gets one row. An id that is no expert counts as -1: see LowLatency::wait.
-  const void* topk_idx = nullptr;
-  bool idx_is_int64 = true;
-  /// [tokens, topk], finite; those of -1 count for nothing. May be null: combine has them. Here
-  /// they travel beside the tokens, and no combine need wait for this rank's. Each rank may choose
-  /// for itself.
-  const float* weights = nullptr;
-  uint32_t tokens = 0;
+  ConstTensorView topk_idx = {};
+  /// [tokens, topk] float32, finite; those of -1 are ignored. They travel beside the tokens, so
+  /// that no combine need wait for this rank's. None: combine has them. Each rank may choose.
+  ConstTensorView topk_weights = {};
   LowLatencyRows rows = LowLatencyRows::fp8;  ///< the same on all ranks: see LowLatency::wait
 };
 
-/// How a call is made.
+/// How a call is made. The arrays lie in this rank's memory.
 struct LowLatencyCall {
-  /// [ranks] who takes part; empty: everybody. Whoever does not is masked from then on.
+  /// [ranks] whether each takes part; empty: all do. The others are masked from then on.
   std::vector<bool> active = {};
   std::optional<std::chrono::nanoseconds> timeout =
-      std::nullopt;   ///< else the World's; of more than 14 minutes, 14
-  uint32_t sms = 0;   ///< else the options'
-  bool hook = false;  ///< only send; `receive` does the rest, and in between no SM is held
-  int32_t* rows_total = nullptr;      ///< dispatch: [local experts] rows received are added here
-  uint64_t* waited_cycles = nullptr;  ///< [ranks] cycles waited for each rank are added here, less
-                                      ///< multiples of 2^32: longer waits are in `masked`
-  uint64_t* span_ns = nullptr;  ///< [2][2] of the call or its sends, and of its receive: when the
-                                ///< first block began, if that is less than what stands there, and
-                                ///< when the last one ended, if more; by the device's own clock
-  uint64_t stream = 0;
+      std::nullopt;            ///< none: the World's; at most 14 minutes, and 14 for more
+  uint32_t sms = 0;            ///< multiprocessors of this call; 0: as the object has
+  bool hook = false;           ///< only send; `receive` does the rest, and in between no SM is held
+  TensorView rows_total = {};  ///< dispatch: [local experts] int32, adds the rows received
+  TensorView waited_cycles = {};  ///< [ranks] uint64 or int64, adds the cycles waited for each
+                                  ///< rank, modulo 2^32: failed_ranks() has longer waits
+  TensorView span_ns = {};  ///< [2, 2] uint64 nanoseconds of the device's clock, of the call or its
+                            ///< sends, and of its receive: the begin of the first block, if it is
+                            ///< less than the value there, and the end of the last, if it is more
+  Stream stream = {};
 };
 
-/// Where the tokens of a dispatch went, for its combine. Shared by copy.
+/// The batch of a dispatch, for its combine. Copies share it.
 class LowLatencyHandle;
 
-/// What a rank received, in memory of the object that stays as it is until this batch's combine
-/// has run, a rank is unmasked or calls restart, or all copies of the handle are gone.
+/// Rows that a rank received, in memory of the object. It stays unchanged until this batch's
+/// combine has run, a rank is unmasked or calls restart, or all copies of the handle are gone.
 /// slots = ranks * tokens_max.
 struct LowLatencyReceived {
-  const void* x = nullptr;       ///< [local experts, slots, hidden] bf16 or E4M3: rows lie packed
-                                 ///< from slot 0, by source rank, then source token
-  const void* scales = nullptr;  ///< [local experts, scale words, slots]: fp32 for 128 channels,
-                                 ///< or words of four exponents; null for bf16
-  const int32_t* source_token = nullptr;  ///< [local experts, slots] index on the source rank
-  const int32_t* ranges = nullptr;        ///< [local experts, ranks, 2] first row, rows
-  const int32_t* counts = nullptr;        ///< [local experts] rows
-  std::shared_ptr<LowLatencyHandle> handle;
+  /// [local experts, slots, hidden] bfloat16 or float8_e4m3fn. An expert's rows lie packed from
+  /// slot 0, by source rank, then source token; the slots behind them are undefined.
+  ConstTensorView x = {};
+  /// [local experts, slots, groups] float32 for 128 channels each, or [local experts, slots, words]
+  /// int32 of four exponents each; none for BF16. The words of neighbouring slots are neighbours.
+  ConstTensorView scales = {};
+  ConstTensorView source_token = {};  ///< [local experts, slots] int32 index on the source rank
+  ConstTensorView ranges = {};        ///< [local experts, ranks, 2] int32: first row, rows
+  ConstTensorView counts = {};        ///< [local experts] int32: rows
+  std::shared_ptr<LowLatencyHandle> handle = {};
 };
 
+/// A rank's part of a combine.
 struct LowLatencyCombine {
-  const void* y = nullptr;         ///< [local experts, slots, hidden] bf16, read in place
-  const float* weights = nullptr;  ///< [tokens, topk]; null if the dispatch had them
-  void* out = nullptr;             ///< [tokens, hidden] bf16, apart from y
-  bool logfmt = false;      ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's
-                            ///< bytes, at an error of up to 2.2 % of each rank's part; the same
-                            ///< on all ranks: see LowLatency::wait
-  int32_t* lost = nullptr;  ///< [tokens], may be null: picks whose experts are on masked ranks, so
-                            ///< that the sum lacks them
+  ConstTensorView y = {};             ///< [local experts, slots, hidden] bfloat16, read in place
+  ConstTensorView topk_weights = {};  ///< [tokens, topk] float32; none if the dispatch had them
+  TensorView out = {};                ///< [tokens, hidden] bfloat16, no overlap with y
+  bool logfmt = false;  ///< rows of sums travel as ten-bit logarithms, two thirds of BF16's bytes,
+                        ///< at an error of up to 2.2 % of each rank's part; the same on all ranks:
+                        ///< see LowLatency::wait
+  /// [tokens] int32, or none: choices whose experts are on masked ranks, which the sum lacks.
+  TensorView lost = {};
 };
 
-/// A rank that is not spoken with.
-struct MaskedRank {
-  enum class Why : uint8_t { timeout, lost, left_out, differs };
-  uint32_t rank = 0;
-  Why why = Why::timeout;
-  std::string phase;                ///< what was awaited of it
-  uint64_t expected = 0, seen = 0;  ///< of what was awaited: mostly an epoch, and that of before;
-                                    ///< of a rank that differs the formats here and there
-  double waited_s = 0;
-
-  /// "rank 1 did not answer in phase "low latency dispatch: ids": expected 3, seen 2, after 0.4 s".
-  std::string text() const;
-};
-
-/// A dispatch refused for what this rank gives to it, and made without this rank's tokens. The
-/// batch is under way: whoever combines it sends the others the results for their tokens, and needs
-/// no weights. Where it is dropped, the others wait for those results until they mask this rank.
+/// A dispatch refused for an argument of this rank, and made without this rank's tokens. The batch
+/// is under way: its combine sends the other ranks the results for their tokens, and needs no
+/// weights. If it is dropped, the others wait for those results until they mask this rank.
 class RefusedBatch : public InvalidArgument {
  public:
   RefusedBatch(const InvalidArgument& why, LowLatencyReceived received)
       : InvalidArgument(why), received(std::move(received)) {}
-  LowLatencyReceived received;  ///< the others' tokens
+  LowLatencyReceived received;  ///< the other ranks' tokens
 };
 
 class LowLatency {
  public:
-  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument;
-  /// so they do for an `sms` that some rank's device has not, and for more experts and tokens than
-  /// a block of a dispatch has shared memory for: a bit for each pair of them, and six bytes for
-  /// each pick of the tokens that it receives, which the receiving blocks share.
+  /// Collective. All ranks give the same options (`sms` may differ), or all throw InvalidArgument.
+  /// All throw it, too, for an `sms` that some rank's device does not have, and for more experts
+  /// and tokens than the shared memory of a dispatch's blocks holds: one bit per pair of them, and
+  /// six bytes per choice of the tokens that a block receives, which the receiving blocks share.
   /// Throws Unsupported if a rank is not within load/store reach. The World outlives the object.
   LowLatency(World& world, const LowLatencyOptions& options);
-  /// Keeps its arena memory out of use for as long as the World lives, since peers may still write
-  /// there; `close` does not.
+  /// Keeps the arena memory out of use for as long as the World lives, since peers may still write
+  /// there; `close` gives it back.
   ~LowLatency();
 
-  /// Enqueues and returns: every token to the ranks that hold its experts, as rows of each expert.
+  /// Sends every token to the ranks that hold its experts, as rows of each. Enqueues and returns.
   /// All ranks make the same calls in the same order. A rank that does not answer in time is masked
-  /// (see `masked`), and what the others sent is exact. Throws RefusedBatch at once for what the
-  /// host can see of input and call: a batch over tokens_max, a pointer that cannot be, an `sms`
-  /// too small for the blocks' shared memory. This rank then takes part without tokens, so that the
-  /// others do not wait for it. Throws InvalidArgument before anything is launched for what leaves
-  /// no place for a batch: a third one while two are neither combined nor dropped, a hook that was
-  /// not called, BF16 rows without bf16_rows. Throws Cancelled after World::cancel.
+  /// (see `failed_ranks`), and the rows of the others are exact.
+  ///
+  /// Throws RefusedBatch at once for an array, an option of the call or a number of tokens that the
+  /// host finds wrong: this rank then takes part without tokens, so that the others do not wait for
+  /// it. Throws InvalidArgument before anything is launched if there is no place for a batch: a
+  /// third one while two are neither combined nor dropped, a hook that was not called, BF16 rows
+  /// without bf16_rows. Throws Cancelled after World::cancel.
   LowLatencyReceived dispatch(const LowLatencyInput& input, const LowLatencyCall& call = {});
-  /// Enqueues: the experts' results home, weighted and summed; zeros for a token that went nowhere.
-  /// A sum lacks the experts of masked ranks, all channels of it alike; `lost` tells. Weights are
-  /// finite. Ends the batch: the handle can be used no more. Throws InvalidArgument before anything
-  /// is launched: the batch can be combined still, and the others wait for it.
+  /// Brings the experts' results home, weighted and summed; a token that went nowhere gets zeros.
+  /// Enqueues and returns. A sum lacks the experts of masked ranks in all its channels; `lost`
+  /// counts them. Weights are finite. Ends the batch: its handle is refused afterwards. Throws
+  /// InvalidArgument before anything is launched: the batch can still be combined, and the others
+  /// wait for it.
   void combine(const LowLatencyCombine& what, const std::shared_ptr<LowLatencyHandle>& handle,
                const LowLatencyCall& call = {});
-  /// The second half of a dispatch or combine that was called with `hook`, in the order of the
-  /// first ones. Enqueues; the results are there in the order of `stream`.
-  void receive(const std::shared_ptr<LowLatencyHandle>& handle, uint64_t stream = 0);
-  /// Memory of this object, [local experts, slots, hidden] bf16, for the experts of a batch to
-  /// write to. (Combine reads any memory in place; this one need not be allocated.)
-  void* combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle);
+  /// Enqueues the second half of a dispatch or combine that was called with `hook`, in the order of
+  /// the first halves. The results are there in the order of `stream`.
+  void receive(const std::shared_ptr<LowLatencyHandle>& handle, Stream stream = {});
+  /// Returns memory of this object for the results of a batch's experts: [local experts, slots,
+  /// hidden] bfloat16, allocated on first use. (Combine reads any memory in place.)
+  TensorView combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle);
 
-  /// Ranks that are masked, as far as the host can see now; see `wait`.
-  std::vector<MaskedRank> masked() const;
-  /// Enqueues, after this object's calls so far: `out` [ranks], in the rank's memory, gets 0 for
-  /// each rank that is spoken with, and something else for each that is masked. The host waits for
-  /// nothing, so a CUDA graph can hold it.
-  void write_mask(int32_t* out, uint64_t stream = 0);
-  /// Masks a rank from the next call on, or from the next replay of one that was captured, or
-  /// unmasks it. Masking comes in the order of the calls so far, on the last one's stream; if none
-  /// is under way, which `wait` has seen to, it is done on return. Unmasking waits for the own
-  /// stream, refills what the rank may have left in the staging, and ends the batches under way, as
-  /// `restart` does. No rank concerned unmasks one before all of them have drained their streams,
-  /// nor makes a call before all have done so, and their calls so far have been as many.
+  /// Returns the masked ranks, as far as the host can see now; see `wait`.
+  std::vector<FailedRank> failed_ranks() const;
+  /// Writes which ranks are masked, after this object's calls so far: `out`, [ranks] int32 in this
+  /// rank's memory, gets 0 for a rank that takes part and another number for a masked one. Enqueues
+  /// and returns, so a CUDA graph can hold it.
+  void write_mask(TensorView out, Stream stream = {});
+  /// Masks a rank from the next call on, or from the next replay of a captured one, or unmasks it.
+  /// Masking takes place after the calls so far, on the last one's stream; if none is under way,
+  /// because of `wait`, it is done on return. Unmasking waits for this rank's stream, refills what
+  /// the rank may have left in the staging memory, and ends the batches under way, as `restart`
+  /// does. All ranks concerned drain their streams before any of them unmasks, all have unmasked
+  /// before any of them makes a call, and all have made as many calls.
   void update_mask(uint32_t rank, bool masked);
+  /// Unmasks all ranks; see update_mask.
   void clear_mask();
-  /// The number of the last call: what ranks agree on before `restart`.
+  /// Returns the number of the last call, which ranks agree on before `restart`.
   uint32_t epoch();
-  /// As clear_mask, and counts calls from `epoch` on, so that ranks whose calls have not been as
-  /// many can go on together: no rank calls it before all have drained their streams, all give the
-  /// same epoch, at least the largest of theirs, and none makes a call before all have returned.
-  /// Batches under way end, whoever was masked, since a rank may have counted rows of theirs that
-  /// it lacks: their handles are refused with InvalidArgument, hooks that were not called as well.
+  /// Unmasks all ranks and counts calls from `epoch` on, so that ranks which have made different
+  /// numbers of calls can continue together. All drain their streams before any rank calls it, all
+  /// give the same epoch, at least the largest of theirs, and all have returned before any rank
+  /// makes a call. The batches under way end, whichever ranks were masked, since a rank may have
+  /// counted rows that it lacks: their handles are refused with InvalidArgument, and so are hooks
+  /// that were not called.
   void restart(uint32_t epoch);
 
-  /// Throws InvalidArgument for what kernels have found by now, and only says: `topk_idx` for the
-  /// first id of a dispatch that is no expert, with its token and pick; `rows` or `use_logfmt` for
-  /// a rank that differs from this one, which is masked since. Each is told once, of several
-  /// dispatches the first one's; nothing fails for it, and calls that follow are as good as ever.
-  /// Throws Cancelled after World::cancel. Does not wait.
+  /// Throws InvalidArgument for a fault that kernels have found by now: `topk_idx` for the first id
+  /// of a dispatch that is no expert, with its token and choice; `rows` or `use_logfmt` for a rank
+  /// that differs from this one and is masked since. Each is thrown once, of several dispatches the
+  /// first one's. Nothing fails because of it, and later calls work. Throws Cancelled after
+  /// World::cancel. Does not wait.
   void check();
-  /// Waits until the work enqueued on `stream` has ended, then as check(). The stream may then be
-  /// freed; without, the stream of the last call outlives this object.
-  void wait(uint64_t stream = 0);
-  /// Collective: gives the memory back. No call may follow, nor a hook. Where a rank does not come,
+  /// Waits until the work enqueued on `stream` has ended, then checks as `check` does. The stream
+  /// may be freed afterwards; the stream of the last call that was not waited for outlives this
+  /// object.
+  void wait(Stream stream = {});
+  /// Gives the memory back. Collective. No call may follow, nor a hook. If a rank does not come,
   /// the memory stays out of use as long as the World lives; throws PeerLost or PeerTimeout if that
-  /// rank is not masked. (One that is gone is noticed at once, one that is silent after the World's
+  /// rank is not masked. (A rank that is gone is noticed at once, a silent one after the World's
   /// timeout.)
   void close();
 
   struct Memory {
-    uint64_t arena_bytes;           ///< that peers reach
-    uint64_t device_bytes;          ///< beside it
-    uint64_t combine_buffer_bytes;  ///< each of the two that `combine_buffer` may be asked for
+    uint64_t arena_bytes;           ///< in the arena, which peers reach
+    uint64_t device_bytes;          ///< beside the arena
+    uint64_t combine_buffer_bytes;  ///< of each of the two buffers that combine_buffer returns
   };
-  /// What an object of these options takes on each rank.
+  /// Returns what an object of these options takes on each rank. Makes nothing. Throws
+  /// InvalidArgument.
   static Memory memory(const LowLatencyOptions& options, uint32_t ranks);
 
   /// Experts of this rank: local_experts() of them, numbered from first_expert() on.

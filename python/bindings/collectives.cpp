@@ -137,7 +137,7 @@ std::unique_ptr<Listening> on_change(const CollectivesHandle& self, nb::callable
 
 void register_enums(nb::module_& m) {
   nb::enum_<DataType> type(m, "DataType");
-  for (int value = 0; value <= int(DataType::complex128); ++value)
+  for (int value = 0; value <= int(DataType::float8_e4m3fn); ++value)
     type.value(name_of(DataType(value)).c_str(), DataType(value));
   nb::enum_<ReduceOp> op(m, "ReduceOp");
   for (int value = 0; value <= int(ReduceOp::bit_xor); ++value)

@@ -10,11 +10,11 @@ static_assert(uint8_t(core::Type::bfloat16) == uint8_t(DataType::bfloat16));
 static_assert(uint8_t(core::Reduction::bit_xor) == uint8_t(ReduceOp::bit_xor));
 
 template <class A>
-std::vector<A> arrays_of(const core::Array* arrays, uint64_t count) {
+std::vector<A> views_of(const core::Array* arrays, uint64_t count) {
   std::vector<A> result;
   result.reserve(count);
   for (const core::Array& array : std::span(arrays, count))
-    result.push_back(A{array.data, array.elements, static_cast<DataType>(array.type)});
+    result.push_back(A(array.data, static_cast<DataType>(array.type), {array.elements}));
   return result;
 }
 
@@ -22,16 +22,16 @@ std::vector<A> arrays_of(const core::Array* arrays, uint64_t count) {
 template <class A>
 A one_of(const char* argument, const core::Array* arrays, uint64_t count) {
   if (count != 1) throw InvalidArgument(argument, "one array", fmt::format("{}", count));
-  return A{arrays->data, arrays->elements, static_cast<DataType>(arrays->type)};
+  return A(arrays->data, static_cast<DataType>(arrays->type), {arrays->elements});
 }
 
 }  // namespace
 
 Work submit(Group& group, const core::Operation& operation) {
-  const auto in = [&] { return one_of<ConstArray>("in", operation.in, operation.ins); };
-  const auto out = [&] { return one_of<Array>("out", operation.out, operation.outs); };
-  const auto ins = [&] { return arrays_of<ConstArray>(operation.in, operation.ins); };
-  const auto outs = [&] { return arrays_of<Array>(operation.out, operation.outs); };
+  const auto in = [&] { return one_of<ConstTensorView>("in", operation.in, operation.ins); };
+  const auto out = [&] { return one_of<TensorView>("out", operation.out, operation.outs); };
+  const auto ins = [&] { return views_of<ConstTensorView>(operation.in, operation.ins); };
+  const auto outs = [&] { return views_of<TensorView>(operation.out, operation.outs); };
   const auto op = static_cast<ReduceOp>(operation.reduction);
   const uint32_t peer = operation.peer;
   CallOptions options;

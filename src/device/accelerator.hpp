@@ -12,15 +12,12 @@
 
 #include "device/access_guard.hpp"
 #include "device/kernel.hpp"
+#include "tokenyard/stream.hpp"
 
 namespace tokenyard {
 
 enum class AcceleratorKind : uint8_t { gpu, host, simulated };
 
-/// A queue of work: a cudaStream_t on a GPU. On the host there is one, and its value means nothing.
-struct Stream {
-  uintptr_t native = 0;
-};
 /// A place in a queue: a cudaEvent_t on a GPU.
 struct Event {
   uintptr_t native = 0;

@@ -65,8 +65,8 @@ void as_ranks(
   for (std::thread& thread : threads) thread.join();
 }
 
-Array array_of(std::vector<float>& values) {
-  return {values.data(), values.size(), DataType::float32};
+TensorView array_of(std::vector<float>& values) {
+  return {values.data(), {values.size()}};
 }
 
 TEST(Collectives, RanksReduceAndTalk) {
@@ -83,8 +83,8 @@ TEST(Collectives, RanksReduceAndTalk) {
     }
     float got = 0;
     const float mine = static_cast<float>(world.rank());
-    Work receive = world.receive({&got, 1, DataType::float32}, (world.rank() + 1) % 3, 4);
-    world.send({&mine, 1, DataType::float32}, (world.rank() + 2) % 3, 4).wait();
+    Work receive = world.receive({&got, {1}}, (world.rank() + 1) % 3, 4);
+    world.send({&mine, {1}}, (world.rank() + 2) % 3, 4).wait();
     receive.wait();
     EXPECT_EQ(got, static_cast<float>((world.rank() + 1) % 3));
     EXPECT_EQ(receive.source(), (world.rank() + 1) % 3);
@@ -219,14 +219,14 @@ TEST(Collectives, AnInterruptEndsAWaitAndNotTheOperation) {
     Group world = collectives.world();
     char token = 0;
     if (collectives.rank() == 1) {
-      world.receive({&token, 1, DataType::uint8}, 0).wait();
+      world.receive({&token, {1}}, 0).wait();
       world.barrier().wait();
       return;
     }
     Work barrier = world.barrier();
     armed = true;
     EXPECT_THROW(barrier.wait(), std::runtime_error);
-    world.send({&token, 1, DataType::uint8}, 1).wait();
+    world.send({&token, {1}}, 1).wait();
     barrier.wait();
   };
   as_ranks(2, body, [&](CollectivesOptions& options) {
@@ -234,6 +234,32 @@ TEST(Collectives, AnInterruptEndsAWaitAndNotTheOperation) {
     options.interrupt = [&] {
       if (armed.exchange(false)) throw std::runtime_error("interrupted");
     };
+  });
+}
+
+TEST(Collectives, AViewThatCannotBeIsNamedAndNothingMoves) {
+  as_ranks(2, [](Collectives& collectives) {
+    Group world = collectives.world();
+    std::vector<float> values(6, 1);
+    const auto refusal_of = [&](TensorView view) -> std::string {
+      try {
+        world.all_reduce(view, ReduceOp::sum).wait();
+      } catch (const InvalidArgument& error) {
+        return error.argument + ": " + error.expected + ", not " + error.seen;
+      }
+      return "";
+    };
+    const TensorView matrix(values.data(), {2, 3});
+    EXPECT_EQ(refusal_of({static_cast<float*>(nullptr), {2, 3}}),
+              "in_out: memory, not a null pointer");
+    EXPECT_EQ(refusal_of(matrix.with_strides({1, 2})), "in_out: contiguous elements, not others");
+    EXPECT_EQ(refusal_of({values.data(), DataType::float8_e4m3fn, {24}}),
+              "type: a type that can be reduced, not float8_e4m3fn");
+    EXPECT_EQ(refusal_of({values.data(), {UINT64_MAX, 2}}),
+              "in_out: bytes that 64 bits can count, not [18446744073709551615, 2] of float32");
+    EXPECT_EQ(values, std::vector<float>(6, 1));
+    EXPECT_EQ(refusal_of(matrix), "");
+    EXPECT_EQ(values, std::vector<float>(6, 2));
   });
 }
 

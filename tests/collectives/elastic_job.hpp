@@ -140,7 +140,7 @@ class ElasticRank {
     int64_t value = mine;
     until_done([&] {
       testing::promise(value == mine, "an aborted operation has changed its input");
-      world_.all_reduce({&value, 1, DataType::int64}, ReduceOp::max).wait();
+      world_.all_reduce({&value, {1}}, ReduceOp::max).wait();
     });
     return value;
   }
@@ -173,7 +173,7 @@ class ElasticRank {
     until_done([&] {
       check(mine, "an aborted all_reduce has changed its input");
       const int64_t before = sum_of(collectives_.active_ranks());
-      world_.all_reduce({values_.data(), elements, DataType::int64}, ReduceOp::sum).wait();
+      world_.all_reduce({values_.data(), {elements}}, ReduceOp::sum).wait();
       // It may have been the last operation of its epoch, or the first one of the next.
       const int64_t after = sum_of(collectives_.active_ranks());
       check(values_[0] == before ? before : after, "all_reduce is wrong");
@@ -184,9 +184,9 @@ class ElasticRank {
     const int64_t mine = brought_by(world_.rank());
     until_done([&] {
       std::vector<int64_t> all(world_.size(), 0);
-      std::vector<Array> parts;
-      for (int64_t& part : all) parts.push_back({&part, 1, DataType::int64});
-      world_.all_gather({&mine, 1, DataType::int64}, parts).wait();
+      std::vector<TensorView> parts;
+      for (int64_t& part : all) parts.push_back({&part, {1}});
+      world_.all_gather({&mine, {1}}, parts).wait();
       for (const uint32_t rank : collectives_.active_ranks()) {
         testing::promise(all[rank] == brought_by(rank), "all_gather is wrong");
       }

@@ -49,7 +49,7 @@ void reduce_as(uint32_t rank, const fs::path& folder) {
     std::iota(values.begin(), values.end(), rank);
     std::iota(sums.begin(), sums.end(), 0);
     for (int64_t& sum : sums) sum = kRanks * sum + 0 + 1 + 2;
-    job->world().all_reduce({values.data(), elements, DataType::int64}, ReduceOp::sum).wait();
+    job->world().all_reduce({values.data(), {elements}}, ReduceOp::sum).wait();
     EXPECT_TRUE(values == sums) << elements;
   }
   job->world().barrier().wait();

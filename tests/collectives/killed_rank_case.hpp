@@ -155,12 +155,11 @@ class SweptRank {
     Group world = collectives_->world();
     for (const uint32_t peer : to) {
       sent[peer].assign(elements_, said(rank_, peer));
-      sends.emplace(peer, world.send({sent[peer].data(), elements_, DataType::int64}, peer, step_));
+      sends.emplace(peer, world.send({sent[peer].data(), {elements_}}, peer, step_));
     }
     for (const uint32_t peer : from) {
       received[peer].assign(elements_, -1);
-      receives.emplace(
-          peer, world.receive({received[peer].data(), elements_, DataType::int64}, peer, step_));
+      receives.emplace(peer, world.receive({received[peer].data(), {elements_}}, peer, step_));
     }
     die_in_it();
     for (auto& [peer, work] : sends) wait_unless_it_is_dead(peer, work);

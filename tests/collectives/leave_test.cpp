@@ -42,14 +42,13 @@ void one_goes_then_the_other(const std::function<void(std::unique_ptr<Collective
 }
 
 Work send(Collectives& from, const std::vector<float>& values, uint64_t tag) {
-  return from.world().send({values.data(), values.size(), DataType::float32}, 1, tag,
-                           {.timeout = 10s});
+  return from.world().send({values.data(), {values.size()}}, 1, tag, {.timeout = 10s});
 }
 
 void expect_messages(Collectives& at, size_t elements) {
   for (uint64_t tag = 0; tag < 20; ++tag) {
     std::vector<float> got(elements);
-    at.world().receive({got.data(), got.size(), DataType::float32}, 0, tag).wait();
+    at.world().receive({got.data(), {got.size()}}, 0, tag).wait();
     EXPECT_EQ(got, std::vector<float>(elements, static_cast<float>(tag)));
   }
 }

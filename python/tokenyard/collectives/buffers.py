@@ -15,7 +15,7 @@ Buffer = tuple[np.ndarray, DataType]
 """The bytes of an array, [bytes] uint8 in its own memory, and what they are."""
 
 TYPES: dict[np.dtype, DataType] = {
-    np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name): kind
+    np.dtype(getattr(ml_dtypes, name, name)): kind
     for name, kind in DataType.__members__.items()
 }
 """Of this machine's byte order: np.dtype(">f4") is not among them."""

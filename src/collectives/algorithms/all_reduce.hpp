@@ -12,6 +12,7 @@
 #pragma once
 
 #include "collectives/algorithms/reduce.hpp"
+#include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/attempt.hpp"
 
 namespace tokenyard::collectives {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/interfaces/array.hpp"
 #include "tokenyard/collectives.hpp"
 
 namespace tokenyard::collectives {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "collectives/algorithms/rooted.hpp"
+#include "collectives/interfaces/array.hpp"
 
 namespace tokenyard::collectives {
 

@@ -104,8 +104,10 @@ auto with_type(DataType type, Body body) {
       return body(TypeTag<Complex<float>>());
     case DataType::complex128:
       return body(TypeTag<Complex<double>>());
+    case DataType::float8_e4m3fn:
+      break;
   }
-  throw InvalidArgument("type", "a DataType", fmt::format("{}", static_cast<int>(type)));
+  throw InvalidArgument("type", "a type that can be reduced", tokenyard::name_of(type));
 }
 
 /// The number that arithmetic is done with.

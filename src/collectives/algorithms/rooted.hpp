@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/algorithms/all_reduce.hpp"
+#include "collectives/interfaces/array.hpp"
 
 namespace tokenyard::collectives {
 

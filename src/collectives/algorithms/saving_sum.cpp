@@ -51,6 +51,7 @@ SavingSum for_this_type(DataType type) {
     case DataType::boolean:
     case DataType::float16:
     case DataType::bfloat16:
+    case DataType::float8_e4m3fn:
       return nullptr;
   }
   return nullptr;

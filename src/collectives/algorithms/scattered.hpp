@@ -6,6 +6,7 @@
 #include <span>
 
 #include "collectives/algorithms/reduce.hpp"
+#include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/attempt.hpp"
 
 namespace tokenyard::collectives {

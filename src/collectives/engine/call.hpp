@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "collectives/algorithms/choice.hpp"
+#include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/attempt.hpp"
 #include "collectives/interfaces/signature.hpp"
 

@@ -14,6 +14,7 @@
 #include "collectives/engine/operation_queue.hpp"
 #include "collectives/engine/patient_mutex.hpp"
 #include "collectives/engine/point_to_point.hpp"
+#include "collectives/interfaces/array.hpp"
 
 namespace tokenyard::collectives {
 

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "collectives/engine/engine_context.hpp"
+#include "collectives/interfaces/array.hpp"
 #include "collectives/interfaces/stream.hpp"
 
 namespace tokenyard::collectives {

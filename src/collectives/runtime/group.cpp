@@ -8,16 +8,42 @@
 
 namespace tokenyard {
 
+using collectives::Array;
 using collectives::Call;
+using collectives::ConstArray;
 using collectives::OperationKind;
 
 namespace {
 
-void check_array(const char* argument, const ConstArray& array) {
-  bytes_of(array.type);
-  if (array.data == nullptr && array.elements > 0) {
+/// Throws InvalidArgument unless all elements are there, one after the other.
+void check_view(const char* argument, const ConstTensorView& view) {
+  if (bytes_of(view.type) == 0) throw InvalidArgument("type", "a DataType", name_of(view.type));
+  if (view.data == nullptr && view.elements() > 0) {
     throw InvalidArgument(argument, "memory", "a null pointer");
   }
+  if (view.bytes() == UINT64_MAX) {
+    throw InvalidArgument(argument, "bytes that 64 bits can count", view.text());
+  }
+  if (!view.contiguous()) throw InvalidArgument(argument, "contiguous elements", "others");
+}
+
+Array array_of(const char* argument, const TensorView& view) {
+  check_view(argument, view);
+  return {view.data, view.elements(), view.type};
+}
+ConstArray array_of(const char* argument, const ConstTensorView& view) {
+  check_view(argument, view);
+  return {view.data, view.elements(), view.type};
+}
+std::vector<Array> arrays_of(const char* argument, std::span<const TensorView> views) {
+  std::vector<Array> arrays;
+  for (const TensorView& view : views) arrays.push_back(array_of(argument, view));
+  return arrays;
+}
+std::vector<ConstArray> arrays_of(const char* argument, std::span<const ConstTensorView> views) {
+  std::vector<ConstArray> arrays;
+  for (const ConstTensorView& view : views) arrays.push_back(array_of(argument, view));
+  return arrays;
 }
 
 void check_root(const Group::State& group, const char* argument, uint32_t root) {
@@ -47,7 +73,6 @@ void check_parts(const Group::State& group, const char* argument, const List& pa
                           fmt::to_string(parts.size()));
   }
   for (const auto& part : parts) {
-    check_array(argument, part);
     if (part.type != type) {
       throw InvalidArgument(argument, name_of(type), name_of(part.type));
     }
@@ -130,15 +155,14 @@ uint32_t Group::parts() const {
   return static_cast<uint32_t>(active_ranks().size());
 }
 
-Work Group::all_reduce(Array in_out, ReduceOp op, CallOptions options) {
-  return all_reduce(std::span<const Array>(&in_out, 1), op, options);
+Work Group::all_reduce(TensorView in_out, ReduceOp op, CallOptions options) {
+  return all_reduce(std::span<const TensorView>(&in_out, 1), op, options);
 }
 
-Work Group::all_reduce(std::span<const Array> in_out, ReduceOp op, CallOptions options) {
-  Call call = {.signature = {.kind = OperationKind::all_reduce, .op = op},
-               .out = {in_out.begin(), in_out.end()}};
+Work Group::all_reduce(std::span<const TensorView> views, ReduceOp op, CallOptions options) {
+  const std::vector<Array> in_out = arrays_of("in_out", views);
+  Call call = {.signature = {.kind = OperationKind::all_reduce, .op = op}, .out = in_out};
   for (const Array& array : in_out) {
-    check_array("in_out", array);
     collectives::check_reducible(array.type, op);
     call.bytes += array.bytes();
   }
@@ -155,8 +179,8 @@ Work Group::all_reduce(std::span<const Array> in_out, ReduceOp op, CallOptions o
   return state_->start(std::move(call), options);
 }
 
-Work Group::reduce(Array in_out, ReduceOp op, uint32_t root, CallOptions options) {
-  check_array("in_out", in_out);
+Work Group::reduce(TensorView view, ReduceOp op, uint32_t root, CallOptions options) {
+  const Array in_out = array_of("in_out", view);
   check_root(*state_, "root", root);
   collectives::check_reducible(in_out.type, op);
   return state_->start({.signature = {.kind = OperationKind::reduce,
@@ -169,8 +193,8 @@ Work Group::reduce(Array in_out, ReduceOp op, uint32_t root, CallOptions options
                        options);
 }
 
-Work Group::broadcast(Array in_out, uint32_t root, CallOptions options) {
-  check_array("in_out", in_out);
+Work Group::broadcast(TensorView view, uint32_t root, CallOptions options) {
+  const Array in_out = array_of("in_out", view);
   check_root(*state_, "root", root);
   return state_->start({.signature = {.kind = OperationKind::broadcast,
                                       .type = in_out.type,
@@ -181,8 +205,10 @@ Work Group::broadcast(Array in_out, uint32_t root, CallOptions options) {
                        options);
 }
 
-Work Group::all_gather(ConstArray in, std::span<const Array> out, CallOptions options) {
-  check_array("in", in);
+Work Group::all_gather(ConstTensorView from, std::span<const TensorView> into,
+                       CallOptions options) {
+  const ConstArray in = array_of("in", from);
+  const std::vector<Array> out = arrays_of("out", into);
   check_parts(*state_, "out", out, in.type);
   check_own_part(*state_, "out[rank]", in.elements, out);
   const size_t elements = total_of(out);
@@ -191,13 +217,15 @@ Work Group::all_gather(ConstArray in, std::span<const Array> out, CallOptions op
                                       .elements = elements,
                                       .lengths = lengths_of(out)},
                         .in = {in},
-                        .out = {out.begin(), out.end()},
+                        .out = out,
                         .bytes = elements * bytes_of(in.type)},
                        options);
 }
 
-Work Group::gather(ConstArray in, std::span<const Array> out, uint32_t root, CallOptions options) {
-  check_array("in", in);
+Work Group::gather(ConstTensorView from, std::span<const TensorView> into, uint32_t root,
+                   CallOptions options) {
+  const ConstArray in = array_of("in", from);
+  const std::vector<Array> out = arrays_of("out", into);
   check_root(*state_, "root", root);
   if (root == state_->rank) {
     check_parts(*state_, "out", out, in.type);
@@ -205,12 +233,14 @@ Work Group::gather(ConstArray in, std::span<const Array> out, uint32_t root, Cal
   }
   return state_->start({.signature = {.kind = OperationKind::gather, .type = in.type, .root = root},
                         .in = {in},
-                        .out = {out.begin(), out.end()}},
+                        .out = out},
                        options);
 }
 
-Work Group::scatter(std::span<const ConstArray> in, Array out, uint32_t root, CallOptions options) {
-  check_array("out", out);
+Work Group::scatter(std::span<const ConstTensorView> from, TensorView into, uint32_t root,
+                    CallOptions options) {
+  const std::vector<ConstArray> in = arrays_of("in", from);
+  const Array out = array_of("out", into);
   check_root(*state_, "root", root);
   if (root == state_->rank) {
     check_parts(*state_, "in", in, out.type);
@@ -218,14 +248,15 @@ Work Group::scatter(std::span<const ConstArray> in, Array out, uint32_t root, Ca
   }
   return state_->start(
       {.signature = {.kind = OperationKind::scatter, .type = out.type, .root = root},
-       .in = {in.begin(), in.end()},
+       .in = in,
        .out = {out}},
       options);
 }
 
-Work Group::reduce_scatter(std::span<const ConstArray> in, Array out, ReduceOp op,
+Work Group::reduce_scatter(std::span<const ConstTensorView> from, TensorView into, ReduceOp op,
                            CallOptions options) {
-  check_array("out", out);
+  const std::vector<ConstArray> in = arrays_of("in", from);
+  const Array out = array_of("out", into);
   collectives::check_reducible(out.type, op);
   check_parts(*state_, "in", in, out.type);
   check_own_part(*state_, "in[rank]", out.elements, in);
@@ -235,14 +266,16 @@ Work Group::reduce_scatter(std::span<const ConstArray> in, Array out, ReduceOp o
                                       .op = op,
                                       .elements = elements,
                                       .lengths = lengths_of(in)},
-                        .in = {in.begin(), in.end()},
+                        .in = in,
                         .out = {out},
                         .bytes = elements * bytes_of(out.type)},
                        options);
 }
 
-Work Group::all_to_all(std::span<const ConstArray> in, std::span<const Array> out,
+Work Group::all_to_all(std::span<const ConstTensorView> from, std::span<const TensorView> into,
                        CallOptions options) {
+  const std::vector<ConstArray> in = arrays_of("in", from);
+  const std::vector<Array> out = arrays_of("out", into);
   const DataType type = in.empty() ? DataType::uint8 : in[0].type;
   check_parts(*state_, "in", in, type);
   check_parts(*state_, "out", out, type);
@@ -250,8 +283,8 @@ Work Group::all_to_all(std::span<const ConstArray> in, std::span<const Array> ou
     check_length("out[rank]", in[state_->rank].elements, out[state_->rank].elements);
   }
   return state_->start({.signature = {.kind = OperationKind::all_to_all, .type = type},
-                        .in = {in.begin(), in.end()},
-                        .out = {out.begin(), out.end()},
+                        .in = in,
+                        .out = out,
                         .bytes = total_of(in) * bytes_of(type)},
                        options);
 }
@@ -264,8 +297,8 @@ Work Group::monitored_barrier(CallOptions options) {
   return state_->start({.signature = {.kind = OperationKind::monitored_barrier}}, options);
 }
 
-Work Group::send(ConstArray array, uint32_t to, uint64_t tag, CallOptions options) {
-  check_array("array", array);
+Work Group::send(ConstTensorView view, uint32_t to, uint64_t tag, CallOptions options) {
+  const ConstArray array = array_of("array", view);
   check_root(*state_, "to", to);
   if (to == state_->rank) throw InvalidArgument("to", "another rank", "this one");
   auto outcome = state_->runtime->engine().send(state_->id, array, to, tag,
@@ -274,8 +307,9 @@ Work Group::send(ConstArray array, uint32_t to, uint64_t tag, CallOptions option
   return Work(std::make_shared<Work::State>(Work::State{state_->runtime, std::move(outcome)}));
 }
 
-Work Group::receive(Array array, std::optional<uint32_t> from, uint64_t tag, CallOptions options) {
-  check_array("array", array);
+Work Group::receive(TensorView view, std::optional<uint32_t> from, uint64_t tag,
+                    CallOptions options) {
+  const Array array = array_of("array", view);
   if (from) check_root(*state_, "from", *from);
   if (from == state_->rank) throw InvalidArgument("from", "another rank", "this one");
   auto outcome = state_->runtime->engine().receive(state_->id, array, from, tag,

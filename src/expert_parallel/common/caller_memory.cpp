@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tokenyard/error.hpp"
 
 namespace tokenyard {
@@ -15,6 +17,22 @@ void require_pointer(const void* pointer, const char* argument, uint64_t element
   if (address % alignment != 0)
     throw InvalidArgument(argument, fmt::format("an address aligned to {} bytes", alignment),
                           fmt::format("{:#x}", address));
+}
+
+void require_view(const char* argument, const ConstTensorView& view,
+                  std::initializer_list<DataType> types, std::initializer_list<uint64_t> shape,
+                  uint64_t alignment) {
+  const ConstTensorView expected(view.data, *types.begin(), shape);
+  if (!view.given()) return require_pointer(nullptr, argument, expected.elements(), alignment);
+  const bool type_fits = std::find(types.begin(), types.end(), view.type) != types.end();
+  if (!type_fits || view.dims != expected.dims || view.shape != expected.shape) {
+    std::string text = expected.text();
+    for (const DataType* type = types.begin() + 1; type < types.end(); ++type)
+      text += " or " + name_of(*type);
+    throw InvalidArgument(argument, text, view.text());
+  }
+  if (!view.contiguous()) throw InvalidArgument(argument, "contiguous elements", "others");
+  require_pointer(view.data, argument, view.elements(), alignment);
 }
 
 void require_no_overlap(const char* argument, const void* written, uint64_t written_bytes,

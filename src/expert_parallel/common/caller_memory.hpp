@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+
+#include "tokenyard/tensor.hpp"
 
 namespace tokenyard {
 
@@ -9,6 +12,12 @@ namespace tokenyard {
 /// has not this alignment.
 void require_pointer(const void* pointer, const char* argument, uint64_t elements,
                      uint64_t alignment);
+
+/// Throws InvalidArgument unless the view has one of these types and this shape, is contiguous, and
+/// begins at such an address. A view that is left out has no elements.
+void require_view(const char* argument, const ConstTensorView& view,
+                  std::initializer_list<DataType> types, std::initializer_list<uint64_t> shape,
+                  uint64_t alignment);
 
 /// Throws InvalidArgument if what is written overlaps what other blocks, or other ranks, still
 /// read.

@@ -77,10 +77,10 @@ class DrawnCall {
 
   /// The same through the public API.
   Work start(Group group) {
-    std::vector<ConstArray> in;
-    std::vector<Array> out;
-    for (const Numbers& part : in_) in.push_back({part.data(), part.size(), DataType::int64});
-    for (Numbers& part : out_) out.push_back({part.data(), part.size(), DataType::int64});
+    std::vector<ConstTensorView> in;
+    std::vector<TensorView> out;
+    for (const Numbers& part : in_) in.push_back({part.data(), {part.size()}});
+    for (Numbers& part : out_) out.push_back({part.data(), {part.size()}});
     switch (operation_kind()) {
       case OperationKind::all_reduce:
         return group.all_reduce(out, ReduceOp::sum);

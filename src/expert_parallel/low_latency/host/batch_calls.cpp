@@ -1,7 +1,5 @@
 #include "expert_parallel/low_latency/host/batch_calls.hpp"
 
-#include "expert_parallel/low_latency/host/call_arguments.hpp"
-
 namespace tokenyard::low_latency {
 
 using Stage = LowLatencyHandle::Stage;
@@ -56,25 +54,26 @@ LowLatencyReceived BatchCalls::dispatch(const LowLatencyInput& input, const LowL
   if (!call.hook && !context_.batches.dispatches_left.empty())
     throw InvalidArgument("hook", "that of the dispatch before, called first", "not called");
   LowLatencyCall usable{.hook = call.hook, .stream = call.stream};
+  DispatchArguments arguments{.rows = input.rows};
   try {
     check_dispatch_call(setup_, call, check_call(setup_, call));
     usable = call;
-    check_input(setup_, input);
+    arguments = checked_input(setup_, input);
   } catch (const InvalidArgument& error) {
-    throw RefusedBatch(error, send_batch({.rows = input.rows}, usable));
+    throw RefusedBatch(error, send_batch(arguments, usable));
   }
-  return send_batch(input, call);
+  return send_batch(arguments, call);
 }
 
-LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
+LowLatencyReceived BatchCalls::send_batch(const DispatchArguments& input,
                                           const LowLatencyCall& call) {
   const uint32_t blocks = check_call(setup_, call);
   const Handle handle = context_.batches.take();
   const Batch& batch = *handle->batch;
   handle->tokens = input.tokens;
-  handle->weights_published = input.weights != nullptr;
+  handle->weights_published = input.topk_weights != nullptr;
   DispatchParams params{.call = context_.params(call),
-                        .x = static_cast<const std::byte*>(input.x),
+                        .x = input.x,
                         .scales = input.scales,
                         .topk_idx = input.topk_idx,
                         .idx_is_int64 = input.idx_is_int64,
@@ -93,11 +92,11 @@ LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
                         .publish_blocks = 0,
                         .send_teams = 0,
                         .ids_shift = 0,
-                        .weights = input.weights,
+                        .weights = input.topk_weights,
                         .batch = batch.number()};
-  params.out.rows_total = call.rows_total;
-  params.out.waited = call.waited_cycles;
-  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, Stream{call.stream});
+  params.out.rows_total = call.rows_total.as<int32_t>();
+  params.out.waited = call.waited_cycles.as<uint64_t>();
+  launch_dispatch(params, call.hook ? Part::send : Part::both, blocks, call.stream);
   if (call.hook) {
     handle->dispatch_left = params;
     handle->blocks_left = blocks;
@@ -105,13 +104,28 @@ LowLatencyReceived BatchCalls::send_batch(const LowLatencyInput& input,
   } else {
     handle->stage = Stage::dispatched;
   }
+  return received(params, handle);
+}
+
+LowLatencyReceived BatchCalls::received(const DispatchParams& params, const Handle& handle) const {
+  const uint64_t experts = setup_.local_experts(), ranks = setup_.world.size();
+  const uint64_t slots = ranks * setup_.options.tokens_max;
   const bool fp8 = params.row.is_fp8();
-  return {.x = params.out.x,
-          .scales = fp8 ? params.out.scales : nullptr,
-          .source_token = params.out.source,
-          .ranges = reinterpret_cast<const int32_t*>(params.out.ranges),
-          .counts = params.out.counts,
-          .handle = handle};
+  LowLatencyReceived received{.x = {params.out.x,
+                                    fp8 ? DataType::float8_e4m3fn : DataType::bfloat16,
+                                    {experts, slots, setup_.options.hidden}},
+                              .source_token = {params.out.source, {experts, slots}},
+                              .ranges = {params.out.ranges, DataType::int32, {experts, ranks, 2}},
+                              .counts = {params.out.counts, {experts}},
+                              .handle = handle};
+  const uint64_t words = params.row.scale_words();
+  if (fp8)
+    received.scales =
+        ConstTensorView(params.out.scales,
+                        params.row.scales_packed() ? DataType::int32 : DataType::float32,
+                        {experts, slots, words})
+            .with_strides({words * slots, 1, slots});
+  return received;
 }
 
 void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
@@ -121,31 +135,31 @@ void BatchCalls::combine(const LowLatencyCombine& what, const Handle& handle,
   check_combine(setup_, what, *handle);
   const uint32_t blocks = check_call(setup_, call);
   const DispatchOut& batch = handle->batch->out();
-  const CombineParams params{.call = context_.params(call),
-                             .y = static_cast<const std::byte*>(what.y),
-                             .weights = handle->weights_published ? batch.weights : what.weights,
-                             .row_slot = batch.row_slot,
-                             .choices = batch.choices,
-                             .out = static_cast<std::byte*>(what.out),
-                             .lost = what.lost,
-                             .waited = call.waited_cycles,
-                             .tokens = handle->tokens,
-                             .tokens_max = setup_.options.tokens_max,
-                             .topk = setup_.options.topk,
-                             .experts = setup_.options.experts,
-                             .pieces = setup_.options.hidden / 8,
-                             .by = {},
-                             .streams = 0,
-                             .parts = 0,
-                             .spans = 0,
-                             .published = handle->weights_published,
-                             .batch = handle->batch->number(),
-                             .dispatched = batch.epoch,
-                             .only_in_other = 0};
+  const CombineParams params{
+      .call = context_.params(call),
+      .y = what.y.as<std::byte>(),
+      .weights = handle->weights_published ? batch.weights : what.topk_weights.as<float>(),
+      .row_slot = batch.row_slot,
+      .choices = batch.choices,
+      .out = what.out.as<std::byte>(),
+      .lost = what.lost.as<int32_t>(),
+      .waited = call.waited_cycles.as<uint64_t>(),
+      .tokens = handle->tokens,
+      .tokens_max = setup_.options.tokens_max,
+      .topk = setup_.options.topk,
+      .experts = setup_.options.experts,
+      .pieces = setup_.options.hidden / 8,
+      .by = {},
+      .streams = 0,
+      .parts = 0,
+      .spans = 0,
+      .published = handle->weights_published,
+      .batch = handle->batch->number(),
+      .dispatched = batch.epoch,
+      .only_in_other = 0};
   if (!call.hook && !context_.batches.combines_left.empty())
     throw InvalidArgument("hook", "that of the combine before, called first", "not called");
-  launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks,
-                 Stream{call.stream});
+  launch_combine(params, what.logfmt, call.hook ? Part::send : Part::both, blocks, call.stream);
   if (call.hook) {
     handle->combine_left = params;
     handle->logfmt_left = what.logfmt;

@@ -2,6 +2,7 @@
 /// was not refused: a call that throws has not been made.
 #pragma once
 
+#include "expert_parallel/low_latency/host/call_arguments.hpp"
 #include "expert_parallel/low_latency/host/call_context.hpp"
 
 namespace tokenyard::low_latency {
@@ -17,7 +18,9 @@ class BatchCalls {
   void receive(const Handle& handle, Stream stream);
 
  private:
-  LowLatencyReceived send_batch(const LowLatencyInput& input, const LowLatencyCall& call);
+  LowLatencyReceived send_batch(const DispatchArguments& input, const LowLatencyCall& call);
+  /// Returns what a dispatch brings, for its caller.
+  LowLatencyReceived received(const DispatchParams& params, const Handle& handle) const;
   void launch_dispatch(DispatchParams params, Part part, uint32_t blocks, Stream stream);
   void launch_combine(CombineParams params, bool logfmt, Part part, uint32_t blocks, Stream stream);
 

@@ -51,11 +51,14 @@ void Batches::check(const Handle& handle, LowLatencyHandle::Stage stage) const {
     throw InvalidArgument("handle", name_of(stage), name_of(handle->stage));
 }
 
-void* Batches::combine_buffer(const Handle& handle) const {
+TensorView Batches::combine_buffer(const Handle& handle) const {
   if (!handle || handle->made_by != this || !handle->batch)
     throw InvalidArgument("handle", "that of a batch of this object which is under way",
                           "another one");
-  return handle->batch->combine_buffer();
+  const uint64_t slots = uint64_t{setup_.world.size()} * setup_.options.tokens_max;
+  return {handle->batch->combine_buffer(),
+          DataType::bfloat16,
+          {setup_.local_experts(), slots, setup_.options.hidden}};
 }
 
 void Batches::end() {

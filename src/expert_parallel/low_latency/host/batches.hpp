@@ -21,7 +21,7 @@ class Batches {
   /// Throws InvalidArgument unless it is a batch of this object, at this stage.
   void check(const Handle& handle, LowLatencyHandle::Stage stage) const;
   /// Returns memory for the batch's results; throws InvalidArgument unless it is under way.
-  void* combine_buffer(const Handle& handle) const;
+  TensorView combine_buffer(const Handle& handle) const;
   /// Ends those under way: their handles are refused from now on, and so are hooks that were not
   /// called.
   void end();

@@ -13,21 +13,34 @@ constexpr uint64_t kPieceAlignment = 16;
 
 }  // namespace
 
-void check_input(const Setup& setup, const LowLatencyInput& input) {
-  if (input.tokens > setup.options.tokens_max)
+DispatchArguments checked_input(const Setup& setup, const LowLatencyInput& input) {
+  const uint64_t tokens = input.x.given() ? input.x.shape[0] : 0;
+  if (tokens > setup.options.tokens_max)
     throw InvalidArgument("tokens",
                           fmt::format("at most tokens_max = {}", setup.options.tokens_max),
-                          std::to_string(input.tokens));
-  if (input.rows == LowLatencyRows::bf16 && input.scales != nullptr)
+                          std::to_string(tokens));
+  if (input.rows == LowLatencyRows::bf16 && input.scales.given())
     throw InvalidArgument("scales", "none with BF16 rows", "some");
   const RowLayout row = row_layout(setup.options, input.rows);
-  require_pointer(input.x, "x", uint64_t{input.tokens} * setup.options.hidden, kPieceAlignment);
-  if (input.scales != nullptr)
-    require_pointer(input.scales, "scales", uint64_t{input.tokens} * row.scale_words(), 4);
-  require_pointer(input.topk_idx, "topk_idx", uint64_t{input.tokens} * setup.options.topk,
-                  input.idx_is_int64 ? 8 : 4);
-  if (input.weights != nullptr)
-    require_pointer(input.weights, "weights", uint64_t{input.tokens} * setup.options.topk, 4);
+  const bool cast = !input.scales.given();
+  require_view("x", input.x, {cast ? DataType::bfloat16 : DataType::float8_e4m3fn},
+               {tokens, setup.options.hidden}, kPieceAlignment);
+  if (input.scales.given())
+    require_view("scales", input.scales,
+                 {row.scales_packed() ? DataType::int32 : DataType::float32},
+                 {tokens, row.scale_words()}, 4);
+  require_view("topk_idx", input.topk_idx, {DataType::int64, DataType::int32},
+               {tokens, setup.options.topk}, bytes_of(input.topk_idx.type));
+  if (input.topk_weights.given())
+    require_view("topk_weights", input.topk_weights, {DataType::float32},
+                 {tokens, setup.options.topk}, 4);
+  return {.x = input.x.as<std::byte>(),
+          .scales = input.scales.data,
+          .topk_idx = input.topk_idx.data,
+          .idx_is_int64 = input.topk_idx.type != DataType::int32,
+          .topk_weights = input.topk_weights.as<float>(),
+          .tokens = static_cast<uint32_t>(tokens),
+          .rows = input.rows};
 }
 
 void require_format(const Setup& setup, LowLatencyRows rows) {
@@ -37,17 +50,18 @@ void require_format(const Setup& setup, LowLatencyRows rows) {
 
 void check_combine(const Setup& setup, const LowLatencyCombine& what,
                    const LowLatencyHandle& handle) {
-  const uint64_t rows =
-      uint64_t{setup.local_experts()} * setup.world.size() * setup.options.tokens_max;
-  require_pointer(what.y, "y", rows * setup.options.hidden, kPieceAlignment);
-  if (handle.weights_published && what.weights != nullptr)
-    throw InvalidArgument("weights", "none, since the dispatch had them", "some");
+  const uint64_t slots = uint64_t{setup.world.size()} * setup.options.tokens_max;
+  const uint64_t hidden = setup.options.hidden;
+  require_view("y", what.y, {DataType::bfloat16}, {setup.local_experts(), slots, hidden},
+               kPieceAlignment);
+  if (handle.weights_published && what.topk_weights.given())
+    throw InvalidArgument("topk_weights", "none, since the dispatch had them", "some");
   if (!handle.weights_published)
-    require_pointer(what.weights, "weights", uint64_t{handle.tokens} * setup.options.topk, 4);
-  require_pointer(what.out, "out", uint64_t{handle.tokens} * setup.options.hidden, kPieceAlignment);
-  const uint64_t row_bytes = uint64_t{setup.options.hidden} * 2;
-  require_no_overlap("out", what.out, handle.tokens * row_bytes, "y", what.y, rows * row_bytes);
-  if (what.lost != nullptr) require_pointer(what.lost, "lost", handle.tokens, 4);
+    require_view("topk_weights", what.topk_weights, {DataType::float32},
+                 {handle.tokens, setup.options.topk}, 4);
+  require_view("out", what.out, {DataType::bfloat16}, {handle.tokens, hidden}, kPieceAlignment);
+  require_no_overlap("out", what.out.data, what.out.bytes(), "y", what.y.data, what.y.bytes());
+  if (what.lost.given()) require_view("lost", what.lost, {DataType::int32}, {handle.tokens}, 4);
 }
 
 uint32_t check_call(const Setup& setup, const LowLatencyCall& call) {
@@ -60,17 +74,19 @@ uint32_t check_call(const Setup& setup, const LowLatencyCall& call) {
   }
   if (call.timeout && call.timeout->count() <= 0)
     throw InvalidArgument("timeout", "more than 0", fmt::format("{} ns", call.timeout->count()));
-  if (call.waited_cycles != nullptr)
-    require_pointer(call.waited_cycles, "waited_cycles", setup.world.size(), sizeof(uint64_t));
-  if (call.span_ns != nullptr) require_pointer(call.span_ns, "span_ns", 4, sizeof(uint64_t));
+  if (call.waited_cycles.given())
+    require_view("waited_cycles", call.waited_cycles, {DataType::uint64, DataType::int64},
+                 {setup.world.size()}, sizeof(uint64_t));
+  if (call.span_ns.given())
+    require_view("span_ns", call.span_ns, {DataType::uint64}, {2, 2}, sizeof(uint64_t));
   const uint32_t blocks = call.sms != 0 ? call.sms : setup.plan.blocks_max;
   require_sms(setup.plan, blocks);
   return blocks;
 }
 
 void check_dispatch_call(const Setup& setup, const LowLatencyCall& call, uint32_t blocks) {
-  if (call.rows_total != nullptr)
-    require_pointer(call.rows_total, "rows_total", setup.local_experts(), 4);
+  if (call.rows_total.given())
+    require_view("rows_total", call.rows_total, {DataType::int32}, {setup.local_experts()}, 4);
   if (call.sms == 0) return;  // As many blocks as the object was made for.
   // Of two parts the second receives on all its blocks, or on fewer that have the memory, too.
   const Part part = call.hook ? Part::receive : Part::both;

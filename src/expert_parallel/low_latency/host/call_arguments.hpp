@@ -6,7 +6,18 @@
 
 namespace tokenyard::low_latency {
 
-void check_input(const Setup& setup, const LowLatencyInput& input);
+/// A LowLatencyInput whose arrays are what the call needs: from here on addresses are enough.
+struct DispatchArguments {
+  const std::byte* x = nullptr;    ///< [tokens, hidden] BF16, with `scales` E4M3
+  const void* scales = nullptr;    ///< [tokens, scale words of the format], or null
+  const void* topk_idx = nullptr;  ///< [tokens, topk] int64 or int32
+  bool idx_is_int64 = true;
+  const float* topk_weights = nullptr;  ///< [tokens, topk], or null
+  uint32_t tokens = 0;
+  LowLatencyRows rows = LowLatencyRows::fp8;
+};
+
+DispatchArguments checked_input(const Setup& setup, const LowLatencyInput& input);
 /// Rows in another format could not be received.
 void require_format(const Setup& setup, LowLatencyRows rows);
 void check_combine(const Setup& setup, const LowLatencyCombine& what,

@@ -45,7 +45,7 @@ CallParams CallContext::params(const LowLatencyCall& call) {
           .workspace = epochs.workspace(),
           .timeout = timeout,
           .polls_per_check = setup.plan.polls_per_check,
-          .span_ns = call.span_ns};
+          .span_ns = call.span_ns.as<uint64_t>()};
 }
 
 void CallContext::require_open() const {

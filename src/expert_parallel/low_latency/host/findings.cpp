@@ -16,8 +16,8 @@ void Findings::forget(uint32_t rank) {
 }
 
 void Findings::raise_difference(const RankMasks& masks) {
-  for (const MaskedRank& masked : masks.list()) {
-    if (masked.why != MaskedRank::Why::differs || differences_raised_.contains(masked.rank))
+  for (const FailedRank& masked : masks.list()) {
+    if (masked.why != FailedRank::Why::differs || differences_raised_.contains(masked.rank))
       continue;
     differences_raised_.insert(masked.rank);
     const auto [argument, expected, seen] = difference_of(masked);

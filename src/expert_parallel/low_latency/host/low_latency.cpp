@@ -17,18 +17,18 @@ void LowLatency::combine(const LowLatencyCombine& what,
                          const LowLatencyCall& call) {
   impl_->batch_calls.combine(what, handle, call);
 }
-void LowLatency::receive(const std::shared_ptr<LowLatencyHandle>& handle, uint64_t stream) {
-  impl_->batch_calls.receive(handle, Stream{stream});
+void LowLatency::receive(const std::shared_ptr<LowLatencyHandle>& handle, Stream stream) {
+  impl_->batch_calls.receive(handle, stream);
 }
-void* LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle) {
+TensorView LowLatency::combine_buffer(const std::shared_ptr<LowLatencyHandle>& handle) {
   return impl_->context.batches.combine_buffer(handle);
 }
 
-std::vector<MaskedRank> LowLatency::masked() const {
+std::vector<FailedRank> LowLatency::failed_ranks() const {
   return impl_->context.masks.list();
 }
-void LowLatency::write_mask(int32_t* out, uint64_t stream) {
-  impl_->mask_calls.write_mask(out, Stream{stream});
+void LowLatency::write_mask(TensorView out, Stream stream) {
+  impl_->mask_calls.write_mask(out, stream);
 }
 void LowLatency::update_mask(uint32_t rank, bool masked) {
   impl_->mask_calls.update_mask(rank, masked);
@@ -46,8 +46,8 @@ void LowLatency::restart(uint32_t epoch) {
 void LowLatency::check() {
   impl_->context.check();
 }
-void LowLatency::wait(uint64_t stream) {
-  impl_->context.wait(Stream{stream});
+void LowLatency::wait(Stream stream) {
+  impl_->context.wait(stream);
 }
 void LowLatency::close() {
   impl_->context.close();

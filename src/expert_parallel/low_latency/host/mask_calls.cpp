@@ -6,12 +6,11 @@
 
 namespace tokenyard::low_latency {
 
-void MaskCalls::write_mask(int32_t* out, Stream stream) {
+void MaskCalls::write_mask(const TensorView& out, Stream stream) {
   context_.require_open();
-  require_pointer(out, "out", setup_.world.size(), alignof(int32_t));
+  require_view("out", out, {DataType::int32}, {setup_.world.size()}, alignof(int32_t));
   context_.streams.last.begin_call(stream);
-  setup_.accelerator.copy(out, context_.masks.masks().failed, setup_.world.size() * sizeof(*out),
-                          stream);
+  setup_.accelerator.copy(out.data, context_.masks.masks().failed, out.bytes(), stream);
 }
 
 uint32_t MaskCalls::epoch() const {
@@ -68,7 +67,7 @@ void MaskCalls::clear_mask() {
   context_.batches.require_hooks_called("the mask is cleared");
   const Workspace workspace = context_.epochs.read(context_.streams);
   RankSet masked_now{};
-  for (const MaskedRank& rank : context_.masks.list()) masked_now.insert(rank.rank);
+  for (const FailedRank& rank : context_.masks.list()) masked_now.insert(rank.rank);
   readmit(masked_now, Epochs::drained_by(workspace));
 }
 

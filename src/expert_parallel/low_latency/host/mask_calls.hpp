@@ -9,7 +9,7 @@ class MaskCalls {
  public:
   explicit MaskCalls(CallContext& context) : context_(context), setup_(context.setup) {}
 
-  void write_mask(int32_t* out, Stream stream);
+  void write_mask(const TensorView& out, Stream stream);
   void update_mask(uint32_t rank, bool masked);
   void clear_mask();
   uint32_t epoch() const;

@@ -6,43 +6,23 @@
 
 #include "tokenyard/error.hpp"
 
-namespace tokenyard {
-
-std::string MaskedRank::text() const {
-  const WaitFacts facts{rank, phase, expected, seen, waited_s};
-  switch (why) {
-    case Why::timeout:
-      return PeerTimeout(facts).what();
-    case Why::lost:
-      return PeerLost(facts).what();
-    case Why::differs: {
-      const auto [argument, here, there] = low_latency::difference_of(*this);
-      return fmt::format("rank {} differs in {}: expected {}, seen {}", rank, argument, here,
-                         there);
-    }
-    case Why::left_out:
-      break;
-  }
-  return fmt::format("rank {} was {}", rank, phase);
-}
-
-namespace low_latency {
+namespace tokenyard::low_latency {
 
 namespace {
 
-MaskedRank::Why why(Failure failure, Phase phase) {
-  if (phase == Phase::rows_format || phase == Phase::sums_format) return MaskedRank::Why::differs;
+FailedRank::Why why(Failure failure, Phase phase) {
+  if (phase == Phase::rows_format || phase == Phase::sums_format) return FailedRank::Why::differs;
   switch (failure) {
     case Failure::refused:
-      return MaskedRank::Why::left_out;
+      return FailedRank::Why::left_out;
     case Failure::abort_flag:
     case Failure::left:
-      return MaskedRank::Why::lost;
+      return FailedRank::Why::lost;
     case Failure::none:
     case Failure::deadline:
       break;
   }
-  return MaskedRank::Why::timeout;
+  return FailedRank::Why::timeout;
 }
 
 /// Of what a wait was for, a stamp of ids is shown as its epoch.
@@ -53,7 +33,7 @@ uint64_t shown(Phase phase, uint64_t awaited) {
 
 }  // namespace
 
-FormatDifference difference_of(const MaskedRank& masked) {
+FormatDifference difference_of(const FailedRank& masked) {
   constexpr std::array rows{"bf16", "fp8", "fp8_rounded", "fp8_ue8m0"};
   static_assert(rows.size() == IdsStamp::kFormats);
   constexpr std::array logfmt{"False", "True"};
@@ -61,6 +41,29 @@ FormatDifference difference_of(const MaskedRank& masked) {
   const auto name = [&](uint64_t format) { return of_rows ? rows.at(format) : logfmt.at(format); };
   return {of_rows ? "rows" : "use_logfmt", name(masked.expected), name(masked.seen)};
 }
+
+namespace {
+
+std::string text_of(const FailedRank& failed) {
+  using Why = FailedRank::Why;
+  const WaitFacts facts{failed.rank, failed.phase, failed.expected, failed.seen, failed.waited_s};
+  switch (failed.why) {
+    case Why::timeout:
+      return PeerTimeout(facts).what();
+    case Why::lost:
+      return PeerLost(facts).what();
+    case Why::differs: {
+      const auto [argument, here, there] = difference_of(failed);
+      return fmt::format("rank {} differs in {}: expected {}, seen {}", failed.rank, argument, here,
+                         there);
+    }
+    case Why::left_out:
+      break;
+  }
+  return fmt::format("rank {} was {}", failed.rank, failed.phase);
+}
+
+}  // namespace
 
 RankMasks::RankMasks(Accelerator& accelerator, AbortFlag& abort_flag, uint32_t ranks)
     : accelerator_(accelerator),
@@ -86,13 +89,13 @@ bool RankMasks::masked(uint32_t rank) const {
   return left_out_.contains(rank) || reported(rank);
 }
 
-std::vector<MaskedRank> RankMasks::list() const {
-  std::vector<MaskedRank> list;
+std::vector<FailedRank> RankMasks::list() const {
+  std::vector<FailedRank> list;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
     if (!reported(rank)) {
       if (left_out_.contains(rank))
         list.push_back({.rank = rank,
-                        .why = MaskedRank::Why::left_out,
+                        .why = FailedRank::Why::left_out,
                         .phase = phase_names()[static_cast<uint32_t>(Phase::left_out)]});
       continue;
     }
@@ -106,6 +109,7 @@ std::vector<MaskedRank> RankMasks::list() const {
          .seen = shown(phase, report.seen),
          .waited_s = static_cast<double>(report.waited_ns) * 1e-9});
   }
+  for (FailedRank& failed : list) failed.text = text_of(failed);
   return list;
 }
 
@@ -121,6 +125,4 @@ void RankMasks::clear(uint32_t rank, Stream stream) {
   accelerator_.write_flag(&masks().reports[rank].failure, static_cast<uint32_t>(Failure::none));
 }
 
-}  // namespace low_latency
-
-}  // namespace tokenyard
+}  // namespace tokenyard::low_latency

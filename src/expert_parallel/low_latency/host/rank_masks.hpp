@@ -16,7 +16,7 @@ namespace tokenyard::low_latency {
 struct FormatDifference {
   std::string argument, expected, seen;
 };
-FormatDifference difference_of(const MaskedRank& masked);
+FormatDifference difference_of(const FailedRank& masked);
 
 class RankMasks {
  public:
@@ -32,7 +32,7 @@ class RankMasks {
             .abort_flags = abort_flags_.as<AbortWord>()};
   }
   /// As far as the host can see now.
-  std::vector<MaskedRank> list() const;
+  std::vector<FailedRank> list() const;
   bool masked(uint32_t rank) const;
   /// In the order of `stream`: kernels that come later take the rank for masked, captured ones too.
   /// None of them reports it, since it has not failed; `list` says so at once.

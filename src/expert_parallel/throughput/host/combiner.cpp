@@ -9,14 +9,20 @@ namespace tokenyard::throughput {
 
 namespace {
 
+void require_summable(const char* argument, DataType type) {
+  if (type != DataType::bfloat16 && type != DataType::float16 && type != DataType::float32)
+    throw InvalidArgument(argument, "bfloat16, float16 or float32: others cannot be added up",
+                          name_of(type));
+}
+
 /// Both or neither, where there is anything to give or to take.
 Weights check_weights(const Route::State& route, const float* weights, const float* out_weights) {
   if (route.rows == 0 && route.tokens == 0) return Weights::either;
   if (weights == nullptr && out_weights == nullptr) return Weights::without;
   if (weights == nullptr && route.rows > 0)
-    throw InvalidArgument("weights", "given, since out_weights are", "a null pointer");
+    throw InvalidArgument("topk_weights", "given, since out_topk_weights are", "a null pointer");
   if (out_weights == nullptr && route.tokens > 0)
-    throw InvalidArgument("out_weights", "given, since weights are", "a null pointer");
+    throw InvalidArgument("out_topk_weights", "given, since topk_weights are", "a null pointer");
   return Weights::with;
 }
 
@@ -32,46 +38,65 @@ void record_rows(const Route::State& route, const void* y, Stream stream) {
 
 }  // namespace
 
-void Combiner::check_combine(const CombineInput& input, const Route::State& route,
-                             const CombineOutput& output) const {
-  if (input.type != ElementType::bf16 && input.type != ElementType::fp16 &&
-      input.type != ElementType::fp32)
-    throw InvalidArgument("type", "bf16, fp16 or fp32: others cannot be added up",
-                          name_of(input.type));
-  const uint64_t bytes = setup_.row_bytes({.type = input.type});
+CombineArguments Combiner::checked(const CombineInput& input, const Route::State& route,
+                                   const CombineOutput& output) const {
   if (input.by_expert != nullptr &&
       (!input.by_expert->route || input.by_expert->route->state().get() != &route))
     throw InvalidArgument("by_expert", "rows of this route", "those of another");
   if (input.weighted && input.by_expert == nullptr)
     throw InvalidArgument("weighted", "results that lie by expert", "one for each received row");
   const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
-  require_pointer(input.y, "y", rows * bytes, kRowAlignment);
-  require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);
-  require_no_overlap("out", output.x, route.tokens * bytes, "y", input.y, rows * bytes);
-  for (const void* const bias : input.biases)
-    if (bias != nullptr) require_pointer(bias, "biases", route.tokens * bytes, kRowAlignment);
-  if (input.rank_order != nullptr)
-    require_pointer(input.rank_order, "rank_order", uint64_t{route.tokens} * setup_.world.size(),
-                    4);
+  // A rank that has neither rows nor tokens may give nothing.
+  const DataType type = input.y.given()    ? input.y.type
+                        : output.x.given() ? output.x.type
+                                           : DataType::bfloat16;
+  require_summable("y", type);
+  const uint64_t hidden = setup_.options.hidden, topk = setup_.options.topk;
+  setup_.row_bytes({.type = type});
+  require_view("y", input.y, {type}, {rows, hidden}, kRowAlignment);
+  require_view("out", output.x, {type}, {route.tokens, hidden}, kRowAlignment);
+  require_no_overlap("out", output.x.data, output.x.bytes(), "y", input.y.data, input.y.bytes());
+  for (const ConstTensorView& bias : input.biases)
+    if (bias.given()) require_view("biases", bias, {type}, {route.tokens, hidden}, kRowAlignment);
+  if (input.rank_order.given())
+    require_view("rank_order", input.rank_order, {DataType::uint32, DataType::int32},
+                 {route.tokens, setup_.world.size()}, 4);
+  if (input.topk_weights.given())
+    require_view("topk_weights", input.topk_weights, {DataType::float32}, {route.rows, topk}, 4);
+  if (output.topk_weights.given())
+    require_view("out_topk_weights", output.topk_weights, {DataType::float32}, {route.tokens, topk},
+                 4);
   setup_.check_sms(input.sms);
   setup_.check_local_sms(input.local_sms, "local_sms");
+  return {.y = input.y.data,
+          .type = type,
+          .by_expert = input.by_expert,
+          .weighted = input.weighted,
+          .topk_weights = input.topk_weights.as<float>(),
+          .biases = {input.biases[0].data, input.biases[1].data},
+          .rank_order = input.rank_order.as<uint32_t>(),
+          .out = output.x.data,
+          .out_topk_weights = output.topk_weights.as<float>(),
+          .sms = input.sms,
+          .local_sms = input.local_sms};
 }
 
-ResultsParams Combiner::results_params(const CombineInput& input, const Route::State& route,
+ResultsParams Combiner::results_params(const CombineArguments& input, const Route::State& route,
                                        std::byte* to, uint32_t groups,
                                        const StagePlan& rings) const {
-  return {.topk = setup_.options.topk,
-          .row_bytes = setup_.row_bytes({.type = input.type}),
-          .type = input.type,
-          .y = static_cast<const std::byte*>(input.y),
-          .slots = input.by_expert != nullptr ? input.by_expert->slots : nullptr,
-          .weights = input.weighted ? route.weights() : nullptr,
-          .to = to,
-          .groups = groups,
-          .plan = rings};
+  return {
+      .topk = setup_.options.topk,
+      .row_bytes = setup_.row_bytes({.type = input.type}),
+      .type = element_type_of(input.type),
+      .y = static_cast<const std::byte*>(input.y),
+      .slots = input.by_expert != nullptr ? input.by_expert->row_of_choice.as<int32_t>() : nullptr,
+      .weights = input.weighted ? route.weights() : nullptr,
+      .to = to,
+      .groups = groups,
+      .plan = rings};
 }
 
-std::shared_ptr<CallMemory> Combiner::reduce(const CombineInput& input, const Plan& plan,
+std::shared_ptr<CallMemory> Combiner::reduce(const CombineArguments& input, const Plan& plan,
                                              Stream stream, Route::State& route) const {
   const uint32_t bytes = setup_.row_bytes({.type = input.type});
   const std::shared_ptr<CallMemory> sums =
@@ -92,12 +117,12 @@ std::shared_ptr<CallMemory> Combiner::reduce(const CombineInput& input, const Pl
   return sums;
 }
 
-PreparedRow Combiner::prepared_row(const CombineInput& input) const {
+PreparedRow Combiner::prepared_row(const CombineArguments& input) const {
   if (input.by_expert == nullptr) return kCopiedRow;
   return {results_a_row(setup_.world.size(), setup_.options.topk)};
 }
 
-bool Combiner::prepares_beside(const CombineInput& input, const Plan& plan,
+bool Combiner::prepares_beside(const CombineArguments& input, const Plan& plan,
                                const Route::State& route) const {
   if (route.rows == 0 || input.local_sms != 0) return false;
   if (input.by_expert == nullptr &&
@@ -107,7 +132,7 @@ bool Combiner::prepares_beside(const CombineInput& input, const Plan& plan,
                                      setup_.accelerator.kind());
 }
 
-Preparation Combiner::prepare_beside(const CombineInput& input, const Plan& plan,
+Preparation Combiner::prepare_beside(const CombineArguments& input, const Plan& plan,
                                      const Route::State& route, std::byte* to) const {
   return {
       .blocks = plan.blocks - choose_pullers(setup_.world.size(), plan.blocks, prepared_row(input)),
@@ -117,20 +142,20 @@ Preparation Combiner::prepare_beside(const CombineInput& input, const Plan& plan
       .of_own_tokens = input.by_expert != nullptr};
 }
 
-void Combiner::combine(const CombineInput& input, const Route& route, const CombineOutput& output,
+void Combiner::combine(const CombineInput& given, const Route& route, const CombineOutput& output,
                        Stream stream) {
   failures_.check();
   context_.check_route(route);
   Route::State& state = *route.state();
-  check_combine(input, state, output);
-  const Weights with_weights = check_weights(state, input.weights, output.topk_weights);
+  const CombineArguments input = checked(given, state, output);
+  const Weights with_weights = check_weights(state, input.topk_weights, input.out_topk_weights);
   const uint32_t bytes = setup_.row_bytes({.type = input.type});
   const Plan plan = setup_.plan_of(bytes, input.sms);
   const RouteTable table = context_.table_of(state);
 
   state.memory->block().record_stream(stream);
   record_rows(state, input.y, stream);
-  if (input.by_expert != nullptr) input.by_expert->record_stream(stream.native);
+  if (input.by_expert != nullptr) input.by_expert->record_stream(stream);
   context_.last_stream.begin_call(stream);
   std::vector<std::shared_ptr<CallMemory>> copies;  // Freed in stream order: after the kernel.
   const void* y = input.y;
@@ -151,12 +176,12 @@ void Combiner::combine(const CombineInput& input, const Route& route, const Comb
   call.weights = with_weights;
   call.comes_later = comes_later;
   call.route = &table.epoch();
-  call.format = FormatWord::of(input.type, bytes);
+  call.format = FormatWord::of(element_type_of(input.type), bytes);
   call.rows_at =
       context_.arena.readable_by_peers(y, size_t{state.rows} * bytes, stream, state, copies);
   if (with_weights == Weights::with)
     call.beside_at = context_.arena.readable_by_peers(
-        input.weights, size_t{state.rows} * setup_.options.topk * sizeof(float), stream, state,
+        input.topk_weights, size_t{state.rows} * setup_.options.topk * sizeof(float), stream, state,
         copies);
   const CombineParams params{
       .call = call,
@@ -165,8 +190,8 @@ void Combiner::combine(const CombineInput& input, const Route& route, const Comb
       .order = input.rank_order,
       .biases = {static_cast<const std::byte*>(input.biases[0]),
                  static_cast<const std::byte*>(input.biases[1])},
-      .out = static_cast<std::byte*>(output.x),
-      .out_weights = output.topk_weights,
+      .out = static_cast<std::byte*>(input.out),
+      .out_weights = input.out_topk_weights,
       .tokens = state.tokens,
       .topk = setup_.options.topk,
       .row_bytes = bytes,
@@ -185,13 +210,13 @@ void Combiner::combine(const CombineInput& input, const Route& route, const Comb
   failures_.check();
 }
 
-std::shared_ptr<void> Combiner::output_buffer(const Route& route, ElementType type,
-                                              Stream stream) const {
+CombineBuffer Combiner::buffer(const Route& route, DataType type, Stream stream) const {
   context_.check_route(route);
-  auto memory = context_.arena.reserve(
-      size_t{route.state()->rows} * setup_.row_bytes({.type = type}), stream);
+  require_summable("type", type);
+  const uint32_t rows = route.state()->rows;
+  auto memory = context_.arena.reserve(size_t{rows} * setup_.row_bytes({.type = type}), stream);
   void* const data = memory->block().data();
-  return {std::move(memory), data};
+  return {.y = {data, type, {rows, setup_.options.hidden}}, .owner = std::move(memory)};
 }
 
 }  // namespace tokenyard::throughput

@@ -8,6 +8,21 @@
 
 namespace tokenyard::throughput {
 
+/// Input and output of a combine whose arrays are what the call needs: from here on addresses are
+/// enough.
+struct CombineArguments {
+  const void* y = nullptr;  ///< [by_expert's rows, or the route's, hidden] of `type`
+  DataType type = DataType::bfloat16;
+  const ExpertRows* by_expert = nullptr;
+  bool weighted = false;
+  const float* topk_weights = nullptr;   ///< [the route's rows, topk], or null
+  const void* biases[2] = {};            ///< [tokens, hidden] of `type`, or null
+  const uint32_t* rank_order = nullptr;  ///< [tokens, ranks], or null
+  void* out = nullptr;                   ///< [tokens, hidden] of `type`
+  float* out_topk_weights = nullptr;     ///< [tokens, topk], or null
+  uint32_t sms = 0, local_sms = 0;
+};
+
 class Combiner {
  public:
   Combiner(CallContext& context, const Failures& failures)
@@ -15,23 +30,24 @@ class Combiner {
 
   void combine(const CombineInput& input, const Route& route, const CombineOutput& output,
                Stream stream);
-  std::shared_ptr<void> output_buffer(const Route& route, ElementType type, Stream stream) const;
+  CombineBuffer buffer(const Route& route, DataType type, Stream stream) const;
 
  private:
-  void check_combine(const CombineInput& input, const Route::State& route,
-                     const CombineOutput& output) const;
+  /// Throws InvalidArgument naming the first argument that cannot be.
+  CombineArguments checked(const CombineInput& input, const Route::State& route,
+                           const CombineOutput& output) const;
   /// Returns how results become what peers read while this rank pulls theirs.
-  PreparedRow prepared_row(const CombineInput& input) const;
+  PreparedRow prepared_row(const CombineArguments& input) const;
   /// Returns whether that is done beside the pulling, in the same grid.
-  bool prepares_beside(const CombineInput& input, const Plan& plan,
+  bool prepares_beside(const CombineArguments& input, const Plan& plan,
                        const Route::State& route) const;
-  Preparation prepare_beside(const CombineInput& input, const Plan& plan, const Route::State& route,
-                             std::byte* to) const;
+  Preparation prepare_beside(const CombineArguments& input, const Plan& plan,
+                             const Route::State& route, std::byte* to) const;
   /// Launches a kernel that sums results by expert to one per received row; returns the sums.
-  std::shared_ptr<CallMemory> reduce(const CombineInput& input, const Plan& plan, Stream stream,
+  std::shared_ptr<CallMemory> reduce(const CombineArguments& input, const Plan& plan, Stream stream,
                                      Route::State& route) const;
-  ResultsParams results_params(const CombineInput& input, const Route::State& route, std::byte* to,
-                               uint32_t groups, const StagePlan& rings) const;
+  ResultsParams results_params(const CombineArguments& input, const Route::State& route,
+                               std::byte* to, uint32_t groups, const StagePlan& rings) const;
 
   CallContext& context_;
   const Setup& setup_;

@@ -10,14 +10,14 @@ namespace tokenyard::throughput {
 namespace {
 
 /// Of the last word of packed scales, where rows are cast.
-uint32_t exponents_unused(const DispatchInput& input, uint32_t hidden) {
+uint32_t exponents_unused(const DispatchArguments& input, uint32_t hidden) {
   if (input.cast.scales != CastToFp8::Scales::packed) return 0;
   return 4 * input.format.scale_words - hidden / input.cast.channels;
 }
 
 }  // namespace
 
-DispatchParams Dispatcher::make_params(CallKind kind, const DispatchInput& input,
+DispatchParams Dispatcher::make_params(CallKind kind, const DispatchArguments& input,
                                        const Route::State& route, const Plan& plan) const {
   const RouteTable table = context_.table_of(route);
   DispatchParams params{.call = context_.params(kind),
@@ -41,10 +41,10 @@ DispatchParams Dispatcher::make_params(CallKind kind, const DispatchInput& input
                         .awaited = input.received_tokens_max == 0,
                         .record = counts_.record(),
                         .readiness = {}};
-  params.call.format = FormatWord::of(input.format.type, params.row_bytes);
-  params.call.scales =
-      ScalesWord::of(input.format.scale_words, input.format.scale_order, input.format.scale_type,
-                     exponents_unused(input, setup_.options.hidden));
+  params.call.format = FormatWord::of(element_type_of(input.format.type), params.row_bytes);
+  params.call.scales = ScalesWord::of(input.format.scale_words, input.format.scale_order,
+                                      scale_type_of(input.format.scale_type),
+                                      exponents_unused(input, setup_.options.hidden));
   params.call.places = route.places;
   if (kind != CallKind::dispatch_again)
     params.tokens_held = std::min(params.shares.tokens_kept, kHeldRows / setup_.world.size());
@@ -64,7 +64,7 @@ void Dispatcher::launch_dispatch(const DispatchParams& params, const Plan& plan,
          stream, params);
 }
 
-PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchInput& given, Stream stream) {
+PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchArguments& given, Stream stream) {
   PreparedDispatch call{};
   call.route = std::make_shared<Route::State>();
   Route::State& route = *call.route;
@@ -86,7 +86,7 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchInput& given, 
       ArenaEnd::upper);
   call.params.table = context_.table_of(route);
   call.params.route = call.params.table.rows();
-  route.row_on = call.params.route;
+  route.row_on = {call.params.route, {route.tokens, setup_.world.size()}};
   call.rows = context_.arena.reserve(route.layout.bytes(), stream);
   route.received = call.rows;
   context_.arena.keep_captured(call.rows, stream, route);
@@ -96,9 +96,9 @@ PreparedDispatch Dispatcher::prepare(CallKind kind, const DispatchInput& given, 
   return call;
 }
 
-Received Dispatcher::dispatch(const DispatchInput& given, Stream stream) {
+Received Dispatcher::dispatch(const DispatchInput& input, Stream stream) {
   failures_.check();
-  check_dispatch(setup_, given);
+  const DispatchArguments given = checked_dispatch(setup_, input);
   PreparedDispatch call = prepare(CallKind::dispatch, given, stream);
   const WatchedRows watched = WatchedRows::of(context_, call.input, stream, *call.route);
   call.params.readiness = watched.words;
@@ -136,14 +136,15 @@ void Dispatcher::await_counts(uint32_t epoch_before) const {
                 .waited_s = 2 * std::chrono::duration<double>(setup_.world.timeout()).count()});
 }
 
-Received Dispatcher::dispatch_again(const DispatchInput& given, const Route& route, Stream stream) {
+Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Route& route,
+                                    Stream stream) {
   failures_.check();
   context_.check_route(route);
   const std::shared_ptr<Route::State>& state = route.state();
-  check_dispatch_again(setup_, given, *state);
+  const DispatchArguments given = checked_dispatch_again(setup_, from_caller, *state);
   context_.last_stream.begin_call(stream);
   std::shared_ptr<CallMemory> cast_rows;
-  const DispatchInput input =
+  const DispatchArguments input =
       caster_.cast(given, setup_.plan_alone(given.sms), stream, *state, cast_rows);
   const Plan plan = setup_.plan_of(setup_.row_bytes(input.format), input.sms);
   DispatchParams params = make_params(CallKind::dispatch_again, input, *state, plan);
@@ -167,47 +168,25 @@ Received Dispatcher::received(const std::shared_ptr<Route::State>& route, const 
   const RouteTable table = context_.table_of(*route);
   Received received;
   received.rows = route->rows;
-  received.x = begin + layout.rows_at();
+  received.x = rows_at(begin + layout.rows_at(), route->rows, format, setup_.options.hidden);
   received.format = format;
-  received.scales = layout.scale_words == 0 ? nullptr : begin + layout.scales_at();
-  received.scale_stride = layout.scale_stride();
-  received.topk_idx = route->ids();
-  received.topk_weights = route->weights();
-  received.source_token = route->sources();
+  received.scales =
+      scales_at(begin + layout.scales_at(), route->rows, format, layout.scale_stride());
+  received.topk_idx = {route->ids(), {route->rows, setup_.options.topk}};
+  received.topk_weights = {route->weights(), {route->rows, setup_.options.topk}};
+  received.source_token = {route->sources(), {route->rows}};
   received.rows_from = route->rows_from;
   received.tokens_per_expert = route->tokens_per_expert;
-  received.rows_from_on_device = table.rows_from();
-  received.tokens_per_expert_on_device = table.tokens_per_expert();
+  received.rows_from_on_device = {table.rows_from(), {setup_.world.size()}};
+  received.tokens_per_expert_on_device = {table.tokens_per_expert(), {setup_.local_experts()}};
   received.route = Route(route);
   received.owner = std::move(owner);
   if (watched.words.words != nullptr) {
-    received.sources_ready = &watched.words.source(0);
-    received.experts_ready = &watched.words.expert(0);
+    received.sources_ready = {&watched.words.source(0), {setup_.world.size()}};
+    received.experts_ready = {&watched.words.expert(0), {setup_.local_experts()}};
   }
   received.watched = watched.memory;
   return received;
-}
-
-ExpertParallel::Memory Dispatcher::memory(const RowFormat& format, uint32_t tokens,
-                                          uint32_t rows) const {
-  ReceivedLayout layout{.rows = setup_.world.size() * setup_.options.tokens_max,
-                        .row_bytes = setup_.row_bytes(format),
-                        .topk = setup_.options.topk,
-                        .scale_words = format.scale_words,
-                        .scale_order = format.scale_order};
-  const RouteTable table{
-      .base = nullptr, .ranks = setup_.world.size(), .local_experts = setup_.local_experts()};
-  const auto pieces = [](size_t bytes) {
-    return (std::max<size_t>(bytes, 1) + kOffsetUnit - 1) / kOffsetUnit * kOffsetUnit;
-  };
-  ExpertParallel::Memory memory;
-  memory.object = pieces(context_.window.bytes());
-  const auto of_route = [&] { return pieces(layout.beside_bytes() + table.bytes(tokens)); };
-  memory.peak = pieces(layout.bytes()) + of_route();
-  layout.rows = rows;
-  memory.kept_by_route = of_route();
-  memory.kept = pieces(layout.bytes()) + memory.kept_by_route;
-  return memory;
 }
 
 }  // namespace tokenyard::throughput

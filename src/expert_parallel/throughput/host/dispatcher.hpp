@@ -5,6 +5,7 @@
 
 #include "expert_parallel/throughput/host/call_context.hpp"
 #include "expert_parallel/throughput/host/counts.hpp"
+#include "expert_parallel/throughput/host/dispatch_arguments.hpp"
 #include "expert_parallel/throughput/host/expert_map.hpp"
 #include "expert_parallel/throughput/host/failures.hpp"
 #include "expert_parallel/throughput/host/row_caster.hpp"
@@ -15,7 +16,7 @@ namespace tokenyard::throughput {
 /// A dispatch on its way to its launch.
 struct PreparedDispatch {
   std::shared_ptr<Route::State> route;
-  DispatchInput input;                            ///< as it travels
+  DispatchArguments input;                        ///< as it travels
   std::shared_ptr<CallMemory> cast_rows, places;  ///< that it reads
   std::shared_ptr<CallMemory> rows;               ///< that come
   Plan plan;
@@ -38,12 +39,11 @@ class Dispatcher {
 
   Received dispatch(const DispatchInput& input, Stream stream);
   Received dispatch_again(const DispatchInput& input, const Route& route, Stream stream);
-  ExpertParallel::Memory memory(const RowFormat& format, uint32_t tokens, uint32_t rows) const;
 
   // The steps of a dispatch that counts, whatever its kernel.
 
   /// Makes all of it but the launch, with memory for as many rows as may come.
-  PreparedDispatch prepare(CallKind kind, const DispatchInput& given, Stream stream);
+  PreparedDispatch prepare(CallKind kind, const DispatchArguments& given, Stream stream);
   /// Launches it by `launch_it`, and reads the counts if the host waits for them.
   template <class Launch>
   void run(PreparedDispatch& call, Launch launch_it) {
@@ -62,8 +62,8 @@ class Dispatcher {
                     const WatchedRows& watched) const;
 
  private:
-  DispatchParams make_params(CallKind kind, const DispatchInput& input, const Route::State& route,
-                             const Plan& plan) const;
+  DispatchParams make_params(CallKind kind, const DispatchArguments& input,
+                             const Route::State& route, const Plan& plan) const;
   void launch_dispatch(const DispatchParams& params, const Plan& plan, Stream stream) const;
   /// Waits for the counts of the dispatch that was launched after the record had this epoch.
   void await_counts(uint32_t epoch_before) const;

@@ -59,8 +59,8 @@ void ExpertMap::set(std::span<const int32_t> expert_at) {
             .places_there_are = setup.options.experts};
 }
 
-DispatchInput ExpertMap::placed(const DispatchInput& input, const Plan& plan, Stream stream,
-                                Route::State& route, std::shared_ptr<CallMemory>& made) const {
+DispatchArguments ExpertMap::placed(const DispatchArguments& input, const Plan& plan, Stream stream,
+                                    Route::State& route, std::shared_ptr<CallMemory>& made) const {
   if (table_.experts == 0 || input.tokens == 0) return input;
   const Setup& setup = context_.setup;
   made = context_.arena.scratch(size_t{input.tokens} * setup.options.topk * sizeof(int64_t), stream,
@@ -75,7 +75,7 @@ DispatchInput ExpertMap::placed(const DispatchInput& input, const Plan& plan, St
           .idx_is_int64 = input.idx_is_int64,
           .table = table_,
           .placed = ids});
-  DispatchInput at_places = input;
+  DispatchArguments at_places = input;
   at_places.topk_idx = ids;
   at_places.idx_is_int64 = true;
   return at_places;

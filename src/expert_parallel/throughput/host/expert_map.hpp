@@ -8,6 +8,7 @@
 
 #include "device/device_memory.hpp"
 #include "expert_parallel/throughput/host/call_context.hpp"
+#include "expert_parallel/throughput/host/dispatch_arguments.hpp"
 #include "expert_parallel/throughput/kernels/place_choices.hpp"
 
 namespace tokenyard::throughput {
@@ -21,8 +22,8 @@ class ExpertMap {
 
   /// Returns the input with the places of its picks, which `made` keeps; the input itself while
   /// experts live by their numbers.
-  DispatchInput placed(const DispatchInput& input, const Plan& plan, Stream stream,
-                       Route::State& route, std::shared_ptr<CallMemory>& made) const;
+  DispatchArguments placed(const DispatchArguments& input, const Plan& plan, Stream stream,
+                           Route::State& route, std::shared_ptr<CallMemory>& made) const;
   /// Returns an id that a kernel has seen as the caller gave it.
   int64_t given_id(int64_t id) const;
   /// Returns how many experts the caller can name.

@@ -8,47 +8,32 @@ ExpertParallel::ExpertParallel(World& world, const ExpertParallelOptions& option
     : impl_(std::make_unique<Impl>(world, options)) {}
 ExpertParallel::~ExpertParallel() = default;
 
-Received ExpertParallel::dispatch(const DispatchInput& input, uint64_t stream) {
-  return impl_->dispatcher.dispatch(input, Stream{stream});
+Received ExpertParallel::dispatch(const DispatchInput& input, Stream stream) {
+  return impl_->dispatcher.dispatch(input, stream);
 }
 
-Received ExpertParallel::dispatch(const DispatchInput& input, const Route& route, uint64_t stream) {
-  return impl_->dispatcher.dispatch_again(input, route, Stream{stream});
-}
-
-Received ExpertParallel::dispatch(const void* x, const Route& route, uint64_t stream) {
-  const uint32_t tokens = route.state() ? route.tokens() : 0;
-  return dispatch(DispatchInput{.x = x, .tokens = tokens}, route, stream);
+Received ExpertParallel::dispatch(const DispatchInput& input, const Route& route, Stream stream) {
+  return impl_->dispatcher.dispatch_again(input, route, stream);
 }
 
 void ExpertParallel::combine(const CombineInput& input, const Route& route,
-                             const CombineOutput& output, uint64_t stream) {
-  impl_->combiner.combine(input, route, output, Stream{stream});
+                             const CombineOutput& output, Stream stream) {
+  impl_->combiner.combine(input, route, output, stream);
 }
 
-void ExpertParallel::combine(const void* y, const Route& route, void* out, const float* weights,
-                             float* out_weights, uint64_t stream) {
-  combine({.y = y, .weights = weights}, route, {.x = out, .topk_weights = out_weights}, stream);
+CombineBuffer ExpertParallel::combine_buffer(const Route& route, DataType type, Stream stream) {
+  return impl_->combiner.buffer(route, type, stream);
 }
 
-std::shared_ptr<void> ExpertParallel::output_buffer(const Route& route, uint64_t stream,
-                                                    ElementType type) {
-  return impl_->combiner.output_buffer(route, type, Stream{stream});
-}
-
-ExpertRows ExpertParallel::expand(const Received& received, const ExpandOptions& options,
-                                  uint64_t stream) {
-  return impl_->grouper.expand(received, options, Stream{stream});
+ExpertRows ExpertParallel::group_by_expert(const Received& received,
+                                           const GroupByExpertOptions& options, Stream stream) {
+  return impl_->grouper.group_by_expert(received, options, stream);
 }
 
 RowsByExpert ExpertParallel::dispatch_by_expert(const DispatchInput& input,
-                                                const ExpandOptions& options, uint64_t stream) {
-  return impl_->grouper.dispatch_by_expert(input, options, Stream{stream});
-}
-
-ExpertParallel::Memory ExpertParallel::memory(const RowFormat& format, uint32_t tokens,
-                                              uint32_t rows_received) const {
-  return impl_->dispatcher.memory(format, tokens, rows_received);
+                                                const GroupByExpertOptions& options,
+                                                Stream stream) {
+  return impl_->grouper.dispatch_by_expert(input, options, stream);
 }
 
 void ExpertParallel::set_expert_map(std::span<const int32_t> expert_at) {
@@ -66,11 +51,14 @@ std::vector<ExpertParallel::Moment> ExpertParallel::last_trace() const {
   return impl_->context.observation.last_trace();
 }
 
+std::vector<FailedRank> ExpertParallel::failed_ranks() const {
+  return impl_->failures.failed_ranks();
+}
 void ExpertParallel::check() {
   impl_->failures.check();
 }
-void ExpertParallel::wait(uint64_t stream) {
-  impl_->context.wait(Stream{stream});
+void ExpertParallel::wait(Stream stream) {
+  impl_->context.wait(stream);
   impl_->failures.check();
 }
 

@@ -81,6 +81,36 @@ void Failures::check() const {
     throw Cancelled("ExpertParallel: an earlier call, which was interrupted; make a new one");
 }
 
+std::vector<FailedRank> Failures::failed_ranks() const {
+  const auto awaited = [](const WaitFacts& facts, FailedRank::Why why, const char* text) {
+    return std::vector{FailedRank{.rank = facts.rank,
+                                  .why = why,
+                                  .phase = facts.phase,
+                                  .expected = facts.expected,
+                                  .seen = facts.seen,
+                                  .waited_s = facts.waited_s,
+                                  .text = text}};
+  };
+  try {
+    check();
+  } catch (const PeerTimeout& error) {
+    return awaited(error.facts, FailedRank::Why::timeout, error.what());
+  } catch (const PeerLost& error) {
+    return awaited(error.facts, FailedRank::Why::lost, error.what());
+  } catch (const InvalidArgument& error) {
+    const WaitReport& report = context_.health->cell.report();
+    if (error.rank)
+      return awaited({.rank = *error.rank,
+                      .phase = phase_names()[report.phase],
+                      .expected = report.expected,
+                      .seen = report.seen},
+                     FailedRank::Why::differs, error.what());
+  } catch (const Error&) {
+    // No other rank is to blame.
+  }
+  return {};
+}
+
 void Failures::throw_mismatch() const {
   const WaitReport& report = context_.health->cell.report();
   const auto word = static_cast<ReadyWord>(report.expected >> 32);

@@ -14,6 +14,8 @@ class Failures {
 
   /// Throws the error of a call that has failed by now; so does every later check.
   void check() const;
+  /// Returns the ranks whose failure failed the object; see ExpertParallel::failed_ranks.
+  std::vector<FailedRank> failed_ranks() const;
   /// Throws what a dispatch refused: a token that no rank can accept, more rows than a rank has
   /// places for, or rows that differ.
   [[noreturn]] void throw_refusal() const;

@@ -20,7 +20,7 @@ namespace {
 
 /// Returns where each expert's rows begin, and how many there are, if the host knows; throws
 /// InvalidArgument if the caller has places for fewer.
-ExpertRows count_rows(const Route::State& route, const ExpandOptions& expand) {
+ExpertRows count_rows(const Route::State& route, const GroupByExpertOptions& expand) {
   ExpertRows rows;
   uint64_t all = 0;
   for (const uint64_t tokens : route.tokens_per_expert) {
@@ -39,17 +39,16 @@ ExpertRows count_rows(const Route::State& route, const ExpandOptions& expand) {
 }
 
 void fill_in(ExpertRows& rows, const ExpertRowsLayout& layout, const Received& received,
-             const std::shared_ptr<CallMemory>& memory) {
+             uint32_t hidden, const std::shared_ptr<CallMemory>& memory) {
   std::byte* const to = memory->block().data();
-  rows.x = to + layout.x_at();
   rows.format = received.format;
   rows.format.scale_order = layout.scale_order;
-  rows.scales = layout.scale_words == 0 ? nullptr : to + layout.scales_at();
-  rows.scale_stride = layout.scale_stride();
-  rows.offsets = reinterpret_cast<const int32_t*>(to + layout.offsets_at());
-  rows.row_of = reinterpret_cast<const int32_t*>(to + layout.row_of_at());
-  rows.weights = reinterpret_cast<const float*>(to + layout.weights_at());
-  rows.slots = reinterpret_cast<const int32_t*>(to + layout.slots_at());
+  rows.x = rows_at(to + layout.x_at(), rows.rows, rows.format, hidden);
+  rows.scales = scales_at(to + layout.scales_at(), rows.rows, rows.format, layout.scale_stride());
+  rows.offsets = {to + layout.offsets_at(), DataType::int32, {layout.local_experts + 1}};
+  rows.row_of = {to + layout.row_of_at(), DataType::int32, {rows.rows}};
+  rows.weights = {to + layout.weights_at(), DataType::float32, {rows.rows}};
+  rows.row_of_choice = {to + layout.slots_at(), DataType::int32, {layout.received, layout.topk}};
   rows.route = received.route;
   rows.rows_owner = memory->split(layout.scales_at());
   rows.owner = memory;
@@ -57,7 +56,7 @@ void fill_in(ExpertRows& rows, const ExpertRowsLayout& layout, const Received& r
 
 }  // namespace
 
-void Grouper::check_grouping(const ExpandOptions& expand) const {
+void Grouper::check_grouping(const GroupByExpertOptions& expand) const {
   // Half of the numbers for rows, half for padding. Of the rank with most experts, so that all
   // agree.
   const uint32_t alignment_max = INT32_MAX / 2 / setup_.partition.held_at_most();
@@ -69,11 +68,13 @@ void Grouper::check_grouping(const ExpandOptions& expand) const {
                           std::to_string(expand.rows_max));
 }
 
-void Grouper::check_expand(const Received& received, const ExpandOptions& expand) const {
+void Grouper::check_expand(const Received& received, const GroupByExpertOptions& expand) const {
   if (!received.route)
     throw InvalidArgument("received", "what a dispatch brought", "an empty Received");
   context_.check_route(*received.route);
   check_grouping(expand);
+  if (received.rows > 0 && !received.x.given())
+    throw InvalidArgument("received", "rows in the order in which they came", "none");
   if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
     throw InvalidArgument("received", "scales by rows", "scales by columns");
   if (received.route->state()->places != 0 && expand.rows_max == 0)
@@ -81,13 +82,15 @@ void Grouper::check_expand(const Received& received, const ExpandOptions& expand
   setup_.check_local_sms(expand.sms, "sms");
 }
 
-void Grouper::check_by_expert(const DispatchInput& input, const ExpandOptions& expand) const {
-  check_dispatch(setup_, input);
+DispatchArguments Grouper::checked_by_expert(const DispatchInput& input,
+                                             const GroupByExpertOptions& expand) const {
+  DispatchArguments arguments = checked_dispatch(setup_, input);
   check_grouping(expand);
   if (input.watcher)
     throw InvalidArgument("watcher", "none where rows are grouped as they come", "a stream");
-  if (input.format.scale_order != ScaleOrder::rows)
-    throw InvalidArgument("format", "scales that travel by rows", "by columns");
+  if (input.scale_order != ScaleOrder::rows)
+    throw InvalidArgument("scale_order", "rows, by which scales travel here", "columns");
+  return arguments;
 }
 
 StagePlan Grouper::rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t row_bytes,
@@ -103,7 +106,7 @@ StagePlan Grouper::rings_beside(size_t shared_bytes, size_t tail_bytes, uint32_t
 }
 
 ExpertRowsLayout Grouper::layout_of(uint32_t rows, uint32_t received, const RowFormat& format,
-                                    const ExpandOptions& expand) const {
+                                    const GroupByExpertOptions& expand) const {
   return {.rows = rows,
           .received = received,
           .topk = setup_.options.topk,
@@ -113,7 +116,7 @@ ExpertRowsLayout Grouper::layout_of(uint32_t rows, uint32_t received, const RowF
           .scale_order = expand.scale_order};
 }
 
-uint32_t Grouper::most_rows_by_expert(uint32_t received, const ExpandOptions& expand) const {
+uint32_t Grouper::most_rows_by_expert(uint32_t received, const GroupByExpertOptions& expand) const {
   if (expand.rows_max != 0) return expand.rows_max;
   const uint64_t experts = setup_.local_experts();
   const uint64_t most = received * std::min<uint64_t>(setup_.options.topk, experts) +
@@ -123,7 +126,8 @@ uint32_t Grouper::most_rows_by_expert(uint32_t received, const ExpandOptions& ex
   return static_cast<uint32_t>(most);
 }
 
-ExpertRows Grouper::expand(const Received& received, const ExpandOptions& expand, Stream stream) {
+ExpertRows Grouper::group_by_expert(const Received& received, const GroupByExpertOptions& expand,
+                                    Stream stream) {
   failures_.check();
   check_expand(received, expand);
   Route::State& route = *received.route->state();
@@ -139,7 +143,7 @@ ExpertRows Grouper::expand(const Received& received, const ExpandOptions& expand
       rings_beside(sizeof(expert_major::ExpandShared), tail_of({}).bytes(), bytes, shape.movers);
   const std::shared_ptr<CallMemory> memory = context_.arena.reserve(layout.bytes(), stream);
   context_.last_stream.begin_call(stream);
-  received.record_stream(stream.native);
+  received.record_stream(stream);
   launch(setup_.accelerator, expert_major::expand_rows_kernel,
          {.blocks = shape.blocks,
           .warps = shape.warps,
@@ -151,25 +155,25 @@ ExpertRows Grouper::expand(const Received& received, const ExpandOptions& expand
          {.grouping = {.topk = setup_.options.topk,
                        .alignment = expand.alignment,
                        .clear_padding = expand.clear_padding,
-                       .scales = static_cast<const uint32_t*>(received.scales),
-                       .ids = received.topk_idx,
-                       .weights = received.topk_weights,
+                       .scales = received.scales.as<uint32_t>(),
+                       .ids = received.topk_idx.as<int32_t>(),
+                       .weights = received.topk_weights.as<float>(),
                        .to = memory->block().data(),
                        .layout = layout},
           .rows = received.rows,
-          .x = static_cast<const std::byte*>(received.x),
-          .tokens_per_expert = received.tokens_per_expert_on_device,
+          .x = received.x.as<std::byte>(),
+          .tokens_per_expert = received.tokens_per_expert_on_device.as<uint32_t>(),
           .movers = shape.movers,
           .plan = rings,
           .wait_context = context_.wait_context()});
-  fill_in(rows, layout, received, memory);
+  fill_in(rows, layout, received, setup_.options.hidden, memory);
   return rows;
 }
 
-RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& given, const ExpandOptions& expand,
-                                         Stream stream) {
+RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& input,
+                                         const GroupByExpertOptions& expand, Stream stream) {
   failures_.check();
-  check_by_expert(given, expand);
+  const DispatchArguments given = checked_by_expert(input, expand);
   PreparedDispatch call = dispatcher_.prepare(CallKind::dispatch_by_expert, given, stream);
   Route::State& route = *call.route;
   const Plan& plan = call.plan;
@@ -202,12 +206,12 @@ RowsByExpert Grouper::dispatch_by_expert(const DispatchInput& given, const Expan
   RowsByExpert by_expert;
   by_expert.received =
       dispatcher_.received(call.route, call.input.format, route.layout, call.rows, {});
-  by_expert.received.x = nullptr;
-  by_expert.received.scales = nullptr;
+  by_expert.received.x = {};
+  by_expert.received.scales = {};
   by_expert.rows = count_rows(route, expand);
   if (expand.rows_max != 0 || !call.waits()) by_expert.rows.rows = layout.rows;
   memory->block().trim(layout.bytes_with(by_expert.rows.rows));
-  fill_in(by_expert.rows, layout, by_expert.received, memory);
+  fill_in(by_expert.rows, layout, by_expert.received, setup_.options.hidden, memory);
   return by_expert;
 }
 

@@ -22,9 +22,7 @@ constexpr uint32_t kStagesWantedGpu = 8;
 constexpr uint32_t kStagesWantedHost = 2, kStagesMaxHost = 4;
 constexpr uint32_t kSegmentBytesMaxHost = 2048;
 
-// 8 multiprocessors saturate the links of an H200; twice that leaves room for local rows and for
-// unequal shares.
-constexpr uint32_t kBlocksGpu = 16, kWarpsGpu = 16;
+constexpr uint32_t kWarpsGpu = 16;
 constexpr uint32_t kBlocksHost = 2, kWarpsHost = 4;
 // Of these warps a combine makes groups, at least two: whatever a row's length, a group takes half
 // a microsecond for it. 7 warps can sum a row of 7168 in registers.

@@ -12,6 +12,10 @@
 
 namespace tokenyard::throughput {
 
+/// Blocks of a call on a GPU, unless the caller chooses. 8 multiprocessors saturate the links of an
+/// H200; twice that leaves room for local rows and for unequal shares.
+inline constexpr uint32_t kBlocksGpu = 16;
+
 /// What a call looks like whose rows are of one size.
 struct Plan {
   uint32_t blocks, warps;

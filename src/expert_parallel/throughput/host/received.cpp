@@ -5,32 +5,32 @@ namespace tokenyard {
 
 namespace {
 
-void record(const std::shared_ptr<void>& memory, uint64_t stream) {
+void record(const std::shared_ptr<void>& memory, Stream stream) {
   if (memory != nullptr)
-    std::static_pointer_cast<CallMemory>(memory)->block().record_stream(Stream{stream});
+    std::static_pointer_cast<CallMemory>(memory)->block().record_stream(stream);
 }
 
-void record(const std::optional<Route>& route, uint64_t stream) {
+void record(const std::optional<Route>& route, Stream stream) {
   if (!route) return;
   record(route->state()->memory, stream);
 }
 
 }  // namespace
 
-void Received::record_stream(uint64_t stream) const {
+void Received::record_stream(Stream stream) const {
   record(owner, stream);
   record(watched, stream);
   record(route, stream);
 }
 
-void ExpertRows::record_stream(uint64_t stream) const {
+void ExpertRows::record_stream(Stream stream) const {
   record(rows_owner, stream);
   record(owner, stream);
   record(route, stream);
 }
 
 void ExpertRows::forget_rows() {
-  x = scales = nullptr;
+  x = scales = {};
   rows_owner.reset();
 }
 
@@ -40,7 +40,7 @@ uint32_t Route::tokens() const {
 uint32_t Route::rows_received() const {
   return state_->rows;
 }
-const int32_t* Route::row_on() const {
+ConstTensorView Route::row_on() const {
   return state_->row_on;
 }
 

@@ -18,7 +18,7 @@ struct Route::State {
   std::shared_ptr<const Health> made_by;  ///< the object's: no other has it
   std::shared_ptr<CallMemory> memory;     ///< the route's piece of ReceivedLayout, then RouteTable
   throughput::ReceivedLayout layout{};    ///< of it, and of the rows that came with it
-  const int32_t* row_on = nullptr;        ///< its rows
+  ConstTensorView row_on = {};            ///< [tokens, ranks] its rows
   std::weak_ptr<CallMemory> received;     ///< the rows that came with it, while somebody has them
   uint32_t tokens = 0;
   uint32_t rows = 0;    ///< that came, or places for them

@@ -8,9 +8,9 @@
 
 namespace tokenyard::throughput {
 
-RowFormat format_of_cast(const DispatchInput& input, uint32_t hidden) {
+RowFormat format_of_cast(const DispatchArguments& input, uint32_t hidden) {
   const uint32_t channels = input.cast.channels;
-  if (input.format.type != ElementType::bf16)
+  if (input.format.type != DataType::bfloat16)
     throw InvalidArgument("as_fp8", "rows of bf16", name_of(input.format.type));
   if (input.format.scale_words != 0)
     throw InvalidArgument("scales", "none beside rows that are cast here",
@@ -21,18 +21,18 @@ RowFormat format_of_cast(const DispatchInput& input, uint32_t hidden) {
                           std::to_string(channels));
   const uint32_t groups = hidden / channels;
   const bool packed = input.cast.scales == CastToFp8::Scales::packed;
-  return {.type = ElementType::fp8_e4m3,
+  return {.type = DataType::float8_e4m3fn,
           .row_bytes = 0,
           .scale_words = packed ? (groups + 3) / 4 : groups,
           .scale_order = input.format.scale_order,
-          .scale_type = packed ? ScaleType::int32 : ScaleType::fp32};
+          .scale_type = packed ? DataType::int32 : DataType::float32};
 }
 
-DispatchInput RowCaster::cast(const DispatchInput& input, const Plan& plan, Stream stream,
-                              Route::State& route, std::shared_ptr<CallMemory>& made) const {
+DispatchArguments RowCaster::cast(const DispatchArguments& input, const Plan& plan, Stream stream,
+                                  Route::State& route, std::shared_ptr<CallMemory>& made) const {
   if (input.cast.scales == CastToFp8::Scales::none) return input;
   const uint32_t hidden = context_.setup.options.hidden;
-  DispatchInput as_fp8 = input;
+  DispatchArguments as_fp8 = input;
   as_fp8.format = format_of_cast(input, hidden);
   const size_t x_bytes = size_t{input.tokens} * hidden;
   const size_t scales_at = (x_bytes + 15) / 16 * 16;

@@ -2,8 +2,8 @@
 
 namespace tokenyard::throughput {
 
-WatchedRows WatchedRows::of(const CallContext& context, const DispatchInput& input, Stream stream,
-                            Route::State& route) {
+WatchedRows WatchedRows::of(const CallContext& context, const DispatchArguments& input,
+                            Stream stream, Route::State& route) {
   WatchedRows watched{.words = {.words = nullptr,
                                 .ranks = context.setup.world.size(),
                                 .local_experts = context.setup.local_experts()},
@@ -15,7 +15,7 @@ WatchedRows WatchedRows::of(const CallContext& context, const DispatchInput& inp
   ArenaBlock& block = watched.memory->block();
   words.words = reinterpret_cast<uint32_t*>(block.data());
   accelerator.fill(words.words, 0, words.bytes(), stream);
-  const Stream watcher{*input.watcher};
+  const Stream watcher = *input.watcher;
   block.record_stream(watcher);
   const Event cleared = accelerator.record(stream);
   accelerator.wait(watcher, cleared);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "expert_parallel/throughput/host/call_context.hpp"
+#include "expert_parallel/throughput/host/dispatch_arguments.hpp"
 #include "expert_parallel/throughput/kernels/readiness.hpp"
 
 namespace tokenyard::throughput {
@@ -14,7 +15,7 @@ struct WatchedRows {
 
   /// Clears the words of a call in the order of `stream`, and has its watcher's stream come after
   /// that.
-  static WatchedRows of(const CallContext& context, const DispatchInput& input, Stream stream,
+  static WatchedRows of(const CallContext& context, const DispatchArguments& input, Stream stream,
                         Route::State& route);
 };
 

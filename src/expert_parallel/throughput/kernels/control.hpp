@@ -31,7 +31,7 @@
 #include "device/memory.hpp"
 #include "device/peer.hpp"
 #include "expert_parallel/common/peers.hpp"
-#include "tokenyard/expert_parallel.hpp"
+#include "expert_parallel/throughput/kernels/element_type.hpp"
 
 namespace tokenyard::throughput {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "device/macros.hpp"
+#include "expert_parallel/throughput/kernels/element_type.hpp"
 #include "expert_parallel/throughput/kernels/ring.hpp"
-#include "tokenyard/expert_parallel.hpp"
 
 namespace tokenyard::throughput {
 
