@@ -34,7 +34,7 @@ class HostAccelerator final : public Accelerator {
 
   // All streams are one queue here. They are numbered so that using one that was freed, which a GPU
   // answers with a crash, is an error on the host.
-  Stream make_stream() override { return {++last_stream_}; }
+  Stream make_stream() override { return Stream(++last_stream_); }
   void free_stream(Stream stream) override { freed_streams_.insert(stream.native); }
   Event record(Stream stream) override;
   void wait(Stream stream, Event) override { require_living(stream); }

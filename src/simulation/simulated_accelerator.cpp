@@ -66,7 +66,7 @@ void SimulatedAccelerator::enqueue(Stream stream, Operation operation) {
 }
 
 Stream SimulatedAccelerator::make_stream() {
-  return {++streams_made_};
+  return Stream(++streams_made_);
 }
 
 void SimulatedAccelerator::free_stream(Stream) {

@@ -40,6 +40,8 @@ class TokensOnDevice {
  public:
   TokensOnDevice(Accelerator& accelerator, const Tokens& tokens, bool idx_is_int64)
       : count_(tokens.count),
+        hidden_(count_ == 0 ? 0 : tokens.x.size() / count_),
+        topk_(count_ == 0 ? 0 : tokens.ids.size() / count_),
         idx_is_int64_(idx_is_int64),
         x_(accelerator, tokens.x),
         ids64_(accelerator, tokens.ids),
@@ -47,20 +49,40 @@ class TokensOnDevice {
         weights_(accelerator, tokens.weights) {}
 
   DispatchInput input() const {
-    return {.x = x_.data(),
-            .topk_idx = idx_is_int64_ ? static_cast<const void*>(ids64_.data()) : ids32_.data(),
-            .idx_is_int64 = idx_is_int64_,
-            .topk_weights = weights_.data(),
-            .tokens = count_};
+    if (count_ == 0) return {};
+    return {.x = x_.view(DataType::bfloat16, {count_, hidden_}),
+            .topk_idx = idx_is_int64_ ? ids64_.view({count_, topk_}) : ids32_.view({count_, topk_}),
+            .topk_weights = weights_.view({count_, topk_})};
   }
+  uint32_t count() const { return count_; }
 
  private:
   uint32_t count_;
+  uint64_t hidden_, topk_;  ///< 0 without tokens
   bool idx_is_int64_;
   DeviceArray<uint16_t> x_;
   DeviceArray<int64_t> ids64_;
   DeviceArray<int32_t> ids32_;
   DeviceArray<float> weights_;
 };
+
+/// Has a dispatch send rows of another format, and their scales, which lie there.
+inline void give_rows(DispatchInput& input, const RowFormat& format, uint32_t tokens,
+                      uint32_t hidden, const void* x, const void* scales) {
+  const uint32_t columns = format.type == DataType::uint8 ? format.row_bytes : hidden;
+  const uint32_t words = format.scale_words * (format.scale_type == DataType::uint8 ? 4 : 1);
+  input.x = {x, format.type, {tokens, columns}};
+  input.scales = {};
+  if (words > 0) input.scales = {scales, format.scale_type, {tokens, words}};
+  input.scale_order = format.scale_order;
+}
+
+/// What a dispatch of an exchange takes that is there.
+inline ExpertParallel::Memory memory_of(const ExpertParallel& exchange, uint32_t tokens,
+                                        uint32_t rows) {
+  ExpertParallelOptions options = exchange.options();
+  options.sms = exchange.sms();
+  return ExpertParallel::memory(options, exchange.world().size(), tokens, rows);
+}
 
 }  // namespace tokenyard::test

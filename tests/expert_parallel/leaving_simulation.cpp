@@ -83,7 +83,8 @@ void exchange_on(World& world, const Drawn& drawn) {
   require(difference(exchange, received, expected).empty(), "the last dispatch lacks something");
   expect_left(drawn.leaver, [&] {
     const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
-    exchange.combine(received.x, *received.route, out.data());
+    exchange.combine({.y = received.x}, *received.route,
+                     {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
   });
 }
@@ -118,9 +119,9 @@ void batches_on(World& world, const Drawn& drawn) {
   exchange_batches(drawn.calls, std::nullopt);
   if (world.rank() == drawn.leaver) return;
   exchange_batches(1, drawn.leaver);
-  const std::vector<MaskedRank> masked = exchange.masked();
+  const std::vector<FailedRank> masked = exchange.failed_ranks();
   require(masked.size() == 1, "the rank that left is not masked");
-  require(masked[0].why == MaskedRank::Why::lost, "it is not masked as one that is gone");
+  require(masked[0].why == FailedRank::Why::lost, "it is not masked as one that is gone");
   require_left(drawn.leaver, {.rank = masked[0].rank,
                               .phase = masked[0].phase,
                               .expected = 0,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/accelerator.hpp"
+#include "tokenyard/tensor.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::test {
@@ -45,6 +46,15 @@ class DeviceArray {
   ~DeviceArray() { accelerator_.free(data_); }
 
   T* data() const { return data_; }
+  TensorView view(std::initializer_list<uint64_t> shape) const { return {data_, shape}; }
+  /// For types that C++ has no numbers of.
+  TensorView view(DataType type, std::initializer_list<uint64_t> shape) const {
+    return {data_, type, shape};
+  }
+  /// Rows of BF16, whose bits `T` is.
+  TensorView bf16_rows(uint64_t hidden) const {
+    return view(DataType::bfloat16, {count_ / hidden, hidden});
+  }
   std::vector<T> read() const { return read_back(accelerator_, data_, count_); }
   /// So that what nobody writes is seen.
   void poison() {

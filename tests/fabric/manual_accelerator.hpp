@@ -31,7 +31,7 @@ class ManualAccelerator final : public Accelerator {
     std::memcpy(to, from, bytes);
   }
   void fill(void* to, int byte, size_t bytes, Stream) override { std::memset(to, byte, bytes); }
-  Stream make_stream() override { return {++streams_}; }
+  Stream make_stream() override { return Stream(++streams_); }
   void free_stream(Stream) override {}
   Event record(Stream stream) override {
     const Event event{++events_};

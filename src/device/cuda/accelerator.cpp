@@ -116,7 +116,7 @@ Stream CudaAccelerator::make_stream() {
   const OnDevice on_device(device_);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  return {reinterpret_cast<uintptr_t>(stream)};
+  return Stream(stream);
 }
 
 void CudaAccelerator::free_stream(Stream stream) {

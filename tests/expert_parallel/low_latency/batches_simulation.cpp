@@ -117,9 +117,9 @@ class Measures {
 
   /// A batch whose calls have not been made.
   void ask(SurvivorBatch& batch, const LowLatencyCase& of) {
-    batch.call.rows_total = rows_.data();
-    batch.call.waited_cycles = waited_.data();
-    batch.call.span_ns = spans_.data();
+    batch.call.rows_total = rows_.view({expected_rows_.size()});
+    batch.call.waited_cycles = waited_.view({of.shape.ranks});
+    batch.call.span_ns = spans_.view({2, 2});
     const std::vector<int32_t> counts = expected_batch(of.shape, of.draw(), rank_).counts;
     for (size_t expert = 0; expert < counts.size(); ++expert)
       expected_rows_[expert] += counts[expert];

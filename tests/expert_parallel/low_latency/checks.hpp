@@ -71,22 +71,29 @@ class LowLatencyTokens {
         weights_(world.accelerator(), tokens.weights),
         fp8_(world.accelerator(), given(of, tokens, &DeliveredRow::data)),
         scales_(world.accelerator(), given(of, tokens, &DeliveredRow::scales)),
+        count_(tokens.count),
+        hidden_(of.shape.hidden),
+        topk_(of.shape.topk),
         given_fp8_(of.given_fp8),
         weights_early_(of.gives_weights_early(world.rank())),
         rows_(of.rows) {}
 
   LowLatencyInput input() const {
     const DispatchInput plain = tokens_.input();
-    return {.x = given_fp8_ ? fp8_.data() : plain.x,
-            .scales = given_fp8_ ? scales_.data() : nullptr,
-            .topk_idx = plain.topk_idx,
-            .idx_is_int64 = plain.idx_is_int64,
-            .weights = weights_early_ ? weights_.data() : nullptr,
-            .tokens = plain.tokens,
-            .rows = rows_};
+    LowLatencyInput input{.x = plain.x, .topk_idx = plain.topk_idx, .rows = rows_};
+    if (weights_early_) input.topk_weights = weights_.view({count_, topk_});
+    if (!given_fp8_) return input;
+    const bool packed = rows_ == LowLatencyRows::fp8_ue8m0;
+    const uint32_t channels = packed ? 512 : 128;
+    input.x = fp8_.view(DataType::float8_e4m3fn, {count_, hidden_});
+    input.scales = scales_.view(packed ? DataType::int32 : DataType::float32,
+                                {count_, (hidden_ + channels - 1) / channels});
+    return input;
   }
   /// For combine.
-  const float* weights() const { return weights_early_ ? nullptr : weights_.data(); }
+  ConstTensorView weights() const {
+    return weights_early_ ? ConstTensorView{} : weights_.view({count_, topk_});
+  }
 
  private:
   template <class T>
@@ -104,6 +111,7 @@ class LowLatencyTokens {
   DeviceArray<float> weights_;
   DeviceArray<uint8_t> fp8_;
   DeviceArray<uint32_t> scales_;
+  uint32_t count_, hidden_, topk_;
   bool given_fp8_, weights_early_;
   LowLatencyRows rows_;
 };
@@ -134,12 +142,14 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
   const uint32_t slots = shape.ranks * exchange.options().tokens_max;
   const size_t row_bytes = size_t{shape.hidden} * (of.rows == LowLatencyRows::bf16 ? 2 : 1);
   std::string text =
-      difference("counts", read_back(accelerator, received.counts, expected.counts.size()),
+      difference("counts",
+                 read_back(accelerator, received.counts.as<int32_t>(), expected.counts.size()),
                  expected.counts) +
-      difference("ranges", read_back(accelerator, received.ranges, expected.ranges.size()),
+      difference("ranges",
+                 read_back(accelerator, received.ranges.as<int32_t>(), expected.ranges.size()),
                  expected.ranges);
-  const auto* const x = static_cast<const uint8_t*>(received.x);
-  const auto* const scales = static_cast<const uint32_t*>(received.scales);
+  const auto* const x = received.x.as<uint8_t>();
+  const auto* const scales = received.scales.as<uint32_t>();
   for (uint32_t expert = 0; text.empty() && expert < expected.rows.size(); ++expert) {
     for (uint32_t slot = 0; text.empty() && slot < expected.rows[expert].size(); ++slot) {
       const Row row = expected.rows[expert][slot];
@@ -149,7 +159,8 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
       const DeliveredRow delivered = of.delivered(all[row.source], row.token);
       text +=
           difference(name, read_back(accelerator, x + at * row_bytes, row_bytes), delivered.data);
-      text += difference(name + " source", read_back(accelerator, received.source_token + at, 1),
+      text += difference(name + " source",
+                         read_back(accelerator, received.source_token.as<int32_t>() + at, 1),
                          {static_cast<int32_t>(row.token)});
       const uint32_t words = static_cast<uint32_t>(delivered.scales.size());
       for (uint32_t word = 0; word < words; ++word)
@@ -164,7 +175,7 @@ inline std::string difference_after_dispatch(LowLatency& exchange, const LowLate
 
 /// The experts' results for what a dispatch left, where combine reads them; all else is poison.
 inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
-                        const std::vector<Tokens>& all, void* y,
+                        const std::vector<Tokens>& all, const TensorView& y,
                         const std::set<uint32_t>& absent = {}) {
   World& world = exchange.world();
   const Shape& shape = of.shape;
@@ -177,7 +188,7 @@ inline void run_experts(LowLatency& exchange, const LowLatencyCase& of,
       for (uint32_t column = 0; column < shape.hidden; ++column)
         values[(size_t{expert} * slots + slot) * shape.hidden + column] =
             expert_value(shape.first_expert(rank) + expert, expected.rows[expert][slot], column);
-  world.accelerator().copy(y, values.data(), values.size() * 2, Stream{});
+  world.accelerator().copy(y.data, values.data(), values.size() * 2, Stream{});
   await_all(world.accelerator());
 }
 
@@ -187,22 +198,25 @@ class CombineOnDevice {
   CombineOnDevice(LowLatency& exchange, const LowLatencyCase& of, const Tokens& mine)
       : out(exchange.world().accelerator(), size_t{mine.count} * of.shape.hidden),
         lost(exchange.world().accelerator(), size_t{mine.count}),
+        count_(mine.count),
+        hidden_(of.shape.hidden),
         logfmt_(of.logfmt) {
     out.poison();
     lost.poison();
   }
-  LowLatencyCombine what(const void* y, const LowLatencyTokens& tokens) const {
+  LowLatencyCombine what(const ConstTensorView& y, const LowLatencyTokens& tokens) const {
     return {.y = y,
-            .weights = tokens.weights(),
-            .out = out.data(),
+            .topk_weights = tokens.weights(),
+            .out = out.view(DataType::bfloat16, {count_, hidden_}),
             .logfmt = logfmt_,
-            .lost = lost.data()};
+            .lost = lost.view({count_})};
   }
 
   DeviceArray<uint16_t> out;
   DeviceArray<int32_t> lost;
 
  private:
+  uint32_t count_, hidden_;
   bool logfmt_;
 };
 
@@ -247,7 +261,7 @@ inline std::string difference_after_batch(LowLatency& exchange, const LowLatency
   const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
   if (of.hooks) exchange.receive(received.handle);
   std::string text = difference_after_dispatch(exchange, of, all, received, absent);
-  void* const y = exchange.combine_buffer(received.handle);
+  const TensorView y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, absent);
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle, call);

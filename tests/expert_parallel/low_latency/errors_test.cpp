@@ -151,11 +151,10 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
       return refused([&] { exchange.dispatch(input, call); });
     };
     const uint32_t too_many = exchange.options().tokens_max + 1;
-    EXPECT_EQ(why([&](auto& input, auto&) { input.tokens = too_many; }), "tokens");
-    EXPECT_EQ(why([](auto& input, auto&) { input.x = nullptr; }), "x");
-    EXPECT_EQ(why([](auto& input, auto&) { input.x = static_cast<const char*>(input.x) + 8; }),
-              "x");
-    EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx = nullptr; }), "topk_idx");
+    EXPECT_EQ(why([&](auto& input, auto&) { input.x.shape[0] = too_many; }), "tokens");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x.data = nullptr; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x.data = input.x.template as<char>() + 8; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx = {}; }), "topk_idx");
     EXPECT_EQ(why([](auto& input, auto&) {
                 input.rows = LowLatencyRows::bf16;
                 input.scales = input.x;
@@ -164,17 +163,72 @@ TEST_P(LowLatencyErrors, ArgumentsThatCannotBe) {
     EXPECT_EQ(why([](auto&, auto& call) { call.active = {true}; }), "active");
     EXPECT_EQ(why([](auto&, auto& call) { call.active = {false, false}; }), "active");
     EXPECT_EQ(why([](auto&, auto& call) { call.sms = 1; }), "sms");
-    const uintptr_t odd = reinterpret_cast<uintptr_t>(tokens.input().x) + 2;
-    EXPECT_EQ(why([&](auto&, auto& call) { call.rows_total = reinterpret_cast<int32_t*>(odd); }),
+    const uintptr_t odd = reinterpret_cast<uintptr_t>(tokens.input().x.data) + 2;
+    const uint32_t experts = exchange.local_experts(), ranks = world.size();
+    EXPECT_EQ(why([&](auto&, auto& call) {
+                call.rows_total = {reinterpret_cast<int32_t*>(odd), {experts}};
+              }),
               "rows_total");
-    EXPECT_EQ(
-        why([&](auto&, auto& call) { call.waited_cycles = reinterpret_cast<uint64_t*>(odd); }),
-        "waited_cycles");
-    EXPECT_EQ(why([&](auto&, auto& call) { call.span_ns = reinterpret_cast<uint64_t*>(odd); }),
+    EXPECT_EQ(why([&](auto&, auto& call) {
+                call.waited_cycles = {reinterpret_cast<uint64_t*>(odd), {ranks}};
+              }),
+              "waited_cycles");
+    EXPECT_EQ(why([&](auto&, auto& call) {
+                call.span_ns = {reinterpret_cast<uint64_t*>(odd), {2, 2}};
+              }),
               "span_ns");
     EXPECT_EQ(why([](auto&, auto& call) { call.timeout = std::chrono::seconds(0); }), "timeout");
     // Both ranks took part as often, without tokens: the next batch is as good as the first.
     EXPECT_EQ(difference_after_batch(exchange, kCase, all), "");
+  });
+}
+
+/// Bounds travel with addresses: what is too small, or of another type, is refused.
+TEST_P(LowLatencyErrors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
+  on_ranks([&](LowLatency& exchange) {
+    World& world = exchange.world();
+    const std::vector<Tokens> all = kCase.draw();
+    const Tokens& mine = all[world.rank()];
+    const LowLatencyTokens tokens(world, kCase, mine);
+    const auto why = [&](const std::function<void(LowLatencyInput&, LowLatencyCall&)>& change) {
+      LowLatencyInput input = tokens.input();
+      LowLatencyCall call;
+      change(input, call);
+      return refused([&] { exchange.dispatch(input, call); });
+    };
+    EXPECT_EQ(why([](auto& input, auto&) { input.x.type = DataType::float16; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x.shape[1] /= 2; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.x.strides = {1, 1}; }), "x");
+    EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx.type = DataType::float64; }), "topk_idx");
+    EXPECT_EQ(why([](auto& input, auto&) { input.topk_idx.shape[0] -= 1; }), "topk_idx");
+    const DeviceArray<uint64_t> memory(world.accelerator(), 64);
+    EXPECT_EQ(why([&](auto&, auto& call) { call.span_ns = memory.view({4}); }), "span_ns");
+    EXPECT_EQ(why([&](auto&, auto& call) { call.waited_cycles = memory.view({1}); }),
+              "waited_cycles");
+    EXPECT_EQ(why([&](auto&, auto& call) { call.rows_total = memory.view({1}); }), "rows_total");
+    EXPECT_EQ(refused([&] { exchange.write_mask(memory.view({1})); }), "out");
+    EXPECT_EQ(
+        refused([&] { exchange.write_mask(memory.view(DataType::int32, {world.size() - 1})); }),
+        "out");
+
+    const LowLatencyReceived received = exchange.dispatch(tokens.input());
+    const TensorView y = exchange.combine_buffer(received.handle);
+    run_experts(exchange, kCase, all, y);
+    const CombineOnDevice combined(exchange, kCase, mine);
+    const std::vector<uint16_t> before = combined.out.read();
+    const auto refusal_of = [&](const std::function<void(LowLatencyCombine&)>& change) {
+      LowLatencyCombine what = combined.what(y, tokens);
+      change(what);
+      return refused([&] { exchange.combine(what, received.handle); });
+    };
+    EXPECT_EQ(refusal_of([](auto& what) { what.out.type = DataType::float16; }), "out");
+    EXPECT_EQ(refusal_of([](auto& what) { what.out.shape[0] -= 1; }), "out");
+    EXPECT_EQ(refusal_of([](auto& what) { what.y.shape[1] -= 1; }), "y");
+    EXPECT_EQ(refusal_of([](auto& what) { what.topk_weights = what.lost; }), "topk_weights");
+    EXPECT_EQ(refusal_of([](auto& what) { what.lost.shape[0] += 1; }), "lost");
+    EXPECT_EQ(combined.out.read(), before);
+    exchange.combine(combined.what(y, tokens), received.handle);
+    EXPECT_EQ(difference_after_combine(exchange, kCase, mine, combined), "");
   });
 }
 
@@ -188,11 +242,11 @@ TEST_P(LowLatencyErrors, WeightsAreGivenOnce) {
     const LowLatencyTokens at_combine(world, kCase, all[world.rank()]);
     const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
     LowLatencyInput input = at_dispatch.input();
-    input.weights = reinterpret_cast<const float*>(reinterpret_cast<uintptr_t>(input.weights) + 2);
-    EXPECT_EQ(refused([&] { exchange.dispatch(input); }), "weights");
+    input.topk_weights.data = input.topk_weights.as<char>() + 2;
+    EXPECT_EQ(refused([&] { exchange.dispatch(input); }), "topk_weights");
     const auto why = [&](const LowLatencyTokens& dispatched, const LowLatencyTokens& wrong) {
       const LowLatencyReceived received = exchange.dispatch(dispatched.input());
-      void* const y = exchange.combine_buffer(received.handle);
+      const TensorView y = exchange.combine_buffer(received.handle);
       run_experts(exchange, kCase, all, y);
       const std::string argument =
           refused([&] { exchange.combine(combined.what(y, wrong), received.handle); });
@@ -200,8 +254,8 @@ TEST_P(LowLatencyErrors, WeightsAreGivenOnce) {
       EXPECT_EQ(difference_after_combine(exchange, kCase, all[world.rank()], combined), "");
       return argument;
     };
-    EXPECT_EQ(why(at_dispatch, at_combine), "weights");
-    EXPECT_EQ(why(at_combine, at_dispatch), "weights");
+    EXPECT_EQ(why(at_dispatch, at_combine), "topk_weights");
+    EXPECT_EQ(why(at_combine, at_dispatch), "topk_weights");
   });
 }
 
@@ -339,7 +393,7 @@ TEST(LowLatencyLaunches, ThatAreRefusedHaveBegunNothing) {
       refused_once(dispatch);
       dispatch();
       const CombineOnDevice combined(exchange, kCase, all[world.rank()]);
-      void* const y = exchange.combine_buffer(batch.handle);
+      const TensorView y = exchange.combine_buffer(batch.handle);
       const auto combine = [&] { exchange.combine(combined.what(y, tokens), batch.handle, call); };
       if (hook) {
         refused_once(receive);

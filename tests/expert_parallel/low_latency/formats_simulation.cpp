@@ -69,7 +69,8 @@ class Program {
     exchange_.clear_mask();
     world_.barrier("masks are cleared");
     for (uint32_t batch = 0; batch < drawn_.after; ++batch) whole_batch();
-    if (!exchange_.masked().empty()) throw WrongBatch("a rank was masked though none differed");
+    if (!exchange_.failed_ranks().empty())
+      throw WrongBatch("a rank was masked though none differed");
     exchange_.close();
   }
 
@@ -109,7 +110,7 @@ class Program {
     if (here.hooks) exchange_.receive(received.handle);
     listen_all();
     require_none(difference_after_dispatch(exchange_, here, all, received, absent));
-    void* const y = exchange_.combine_buffer(received.handle);
+    const TensorView y = exchange_.combine_buffer(received.handle);
     run_experts(exchange_, here, all, y, absent);
     const CombineOnDevice combined(exchange_, here, mine);
     exchange_.combine(combined.what(y, tokens), received.handle, call);
@@ -122,9 +123,9 @@ class Program {
       std::erase_if(noticed, [&](uint32_t other) { return !has_choices_on(mine, other); });
     if (named_ != noticed)
       throw WrongBatch(fmt::format("rank {} names ranks {}, not {}", rank(), named_, noticed));
-    for (const MaskedRank& masked : exchange_.masked())
-      if (masked.why != MaskedRank::Why::differs)
-        throw WrongBatch(fmt::format("rank {} masks: {}", rank(), masked.text()));
+    for (const FailedRank& masked : exchange_.failed_ranks())
+      if (masked.why != FailedRank::Why::differs)
+        throw WrongBatch(fmt::format("rank {} masks: {}", rank(), masked.text));
     ++of_.seed;
   }
 

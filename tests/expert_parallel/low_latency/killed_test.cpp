@@ -151,7 +151,7 @@ TEST(LowLatencyFaults, AllButOneDie) {
       const std::string difference = difference_after_batch(exchange, of, of.draw(), others);
       if (!difference.empty()) throw WrongBatch(difference);
     }
-    for (const MaskedRank& masked : exchange.masked()) others.erase(masked.rank);
+    for (const FailedRank& masked : exchange.failed_ranks()) others.erase(masked.rank);
     if (!others.empty()) throw WrongBatch("somebody dead is not masked");
     exchange.close();
   });

@@ -70,7 +70,7 @@ class Program {
 
   void run() {
     for (uint32_t batch = 0; batch < drawn_.before; ++batch) whole_batch({});
-    if (!exchange_.masked().empty())
+    if (!exchange_.failed_ranks().empty())
       throw WrongBatch("somebody was masked before anybody was late");
     late_batch();
     if (!is_late())
@@ -81,7 +81,8 @@ class Program {
     world_.barrier("all have restarted");
     of_.seed = drawn_.of.seed + 100;
     for (uint32_t batch = 0; batch < drawn_.after; ++batch) whole_batch({});
-    if (!exchange_.masked().empty()) throw WrongBatch("somebody was masked after the restart");
+    if (!exchange_.failed_ranks().empty())
+      throw WrongBatch("somebody was masked after the restart");
     exchange_.close();
   }
 
@@ -128,7 +129,7 @@ class Program {
       require_none(difference_after_dispatch(exchange_, of_, all, received));
     if (!is_late()) give_up(false);
     if (is_late()) give_up(true);
-    void* const y = exchange_.combine_buffer(received.handle);
+    const TensorView y = exchange_.combine_buffer(received.handle);
     run_experts(exchange_, of_, all, y, absent);
     const CombineOnDevice combined(exchange_, of_, mine);
     exchange_.combine(combined.what(y, tokens), received.handle, call);
@@ -136,7 +137,7 @@ class Program {
     await_calls(exchange_, of_);
     if (!is_late()) {
       require_none(difference_after_combine(exchange_, of_, mine, combined, without));
-      for (const MaskedRank& masked : exchange_.masked())
+      for (const FailedRank& masked : exchange_.failed_ranks())
         if (masked.rank != drawn_.late)
           throw WrongBatch(fmt::format("rank {} masks rank {}, which is not late: {}",
                                        world_.rank(), masked.rank, masked.phase));

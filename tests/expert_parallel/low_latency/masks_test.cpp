@@ -53,7 +53,7 @@ std::string difference_without(LowLatency& exchange, const LowLatencyCase& of,
   const LowLatencyTokens tokens(exchange.world(), of, mine);
   const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
   std::string text = difference_after_dispatch(exchange, of, all, received, without);
-  void* const y = exchange.combine_buffer(received.handle);
+  const TensorView y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, without);
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle, call);
@@ -65,7 +65,7 @@ std::set<uint32_t> written_mask(LowLatency& exchange) {
   const uint32_t ranks = exchange.world().size();
   DeviceArray<int32_t> mask(exchange.world().accelerator(), ranks);
   mask.poison();
-  exchange.write_mask(mask.data());
+  exchange.write_mask(mask.view({ranks}));
   exchange.wait();
   const std::vector<int32_t> words = mask.read();
   std::set<uint32_t> masked;
@@ -85,10 +85,10 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
         world.rank() == 1 ? std::set<uint32_t>{0, 2} : std::set<uint32_t>{1};
     EXPECT_EQ(difference_without(exchange, with_seed(2), without, without_ranks(kCase, without)),
               "");
-    const std::vector<MaskedRank> masked = exchange.masked();
+    const std::vector<FailedRank> masked = exchange.failed_ranks();
     ASSERT_EQ(masked.size(), without.size());
     EXPECT_EQ(masked[0].rank, *without.begin());
-    EXPECT_EQ(masked[0].why, MaskedRank::Why::left_out);
+    EXPECT_EQ(masked[0].why, FailedRank::Why::left_out);
     EXPECT_EQ(written_mask(exchange), without);
     // Asking for everybody is not enough.
     EXPECT_EQ(difference_after_batch(exchange, with_seed(3), with_seed(3).draw(), without), "");
@@ -96,7 +96,7 @@ TEST_P(LowLatencyMasks, ARankThatIsLeftOutIsMaskedUntilTheMaskIsCleared) {
     exchange.clear_mask();
     world.barrier("all masks are cleared");
     EXPECT_EQ(difference_after_batch(exchange, with_seed(4), with_seed(4).draw()), "");
-    EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(exchange.failed_ranks().empty());
     EXPECT_TRUE(written_mask(exchange).empty());
   }));
 }
@@ -112,14 +112,16 @@ TEST_P(LowLatencyMasks, ASilentRankIsWaitedForUntilTheDeadline) {
     call.timeout = kTimeout;
     EXPECT_EQ(difference_without(exchange, with_seed(1), without, call), "");
     if (!silent) {
-      ASSERT_EQ(exchange.masked().size(), 1u);
-      EXPECT_EQ(exchange.masked()[0].rank, 1u);
-      EXPECT_EQ(exchange.masked()[0].why, MaskedRank::Why::timeout);
-      EXPECT_EQ(exchange.masked()[0].phase, "low latency dispatch: ids");
-      EXPECT_GE(exchange.masked()[0].waited_s, std::chrono::duration<double>(kTimeout).count());
-      EXPECT_EQ(exchange.masked()[0].expected, 1u);  // The first dispatch; nothing came before.
-      EXPECT_EQ(exchange.masked()[0].seen, 0u);
-      EXPECT_THAT(exchange.masked()[0].text(),
+      ASSERT_EQ(exchange.failed_ranks().size(), 1u);
+      EXPECT_EQ(exchange.failed_ranks()[0].rank, 1u);
+      EXPECT_EQ(exchange.failed_ranks()[0].why, FailedRank::Why::timeout);
+      EXPECT_EQ(exchange.failed_ranks()[0].phase, "low latency dispatch: ids");
+      EXPECT_GE(exchange.failed_ranks()[0].waited_s,
+                std::chrono::duration<double>(kTimeout).count());
+      EXPECT_EQ(exchange.failed_ranks()[0].expected,
+                1u);  // The first dispatch; nothing came before.
+      EXPECT_EQ(exchange.failed_ranks()[0].seen, 0u);
+      EXPECT_THAT(exchange.failed_ranks()[0].text,
                   testing::StartsWith("rank 1 did not answer in phase \"low latency dispatch: "
                                       "ids\": expected 1, seen 0, after 0."));
       EXPECT_EQ(written_mask(exchange), without);
@@ -140,7 +142,7 @@ void combine_with_masked_owners(const std::vector<std::unique_ptr<World>>& all, 
     const LowLatencyTokens mine(world, of, tokens[world.rank()]);
     const LowLatencyReceived received = exchange.dispatch(mine.input());
     exchange.wait();
-    void* const y = exchange.combine_buffer(received.handle);
+    const TensorView y = exchange.combine_buffer(received.handle);
     run_experts(exchange, of, tokens, y);
     std::set<uint32_t> without = {0};
     if (world.rank() == 0) {
@@ -175,12 +177,12 @@ TEST_P(LowLatencyMasks, AMaskCanBeSetAndClearedByHand) {
         world.rank() == 2 ? std::set<uint32_t>{0, 1} : std::set<uint32_t>{2};
     for (const uint32_t rank : without) exchange.update_mask(rank, true);
     // Before any kernel knows of it.
-    ASSERT_EQ(exchange.masked().size(), without.size());
-    EXPECT_EQ(exchange.masked()[0].text(),
+    ASSERT_EQ(exchange.failed_ranks().size(), without.size());
+    EXPECT_EQ(exchange.failed_ranks()[0].text,
               fmt::format("rank {} was left out by the caller", *without.begin()));
     EXPECT_EQ(written_mask(exchange), without);
     EXPECT_EQ(difference_after_batch(exchange, with_seed(1), with_seed(1).draw(), without), "");
-    EXPECT_EQ(exchange.masked().size(), without.size());
+    EXPECT_EQ(exchange.failed_ranks().size(), without.size());
     world.barrier("nobody calls");
     for (const uint32_t rank : without) exchange.update_mask(rank, false);
     world.barrier("all masks are cleared");
@@ -216,10 +218,10 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
       exchange.wait();
     } else {
       EXPECT_EQ(difference_after_dispatch(exchange, second, tokens, received, {last}), "");
-      ASSERT_EQ(exchange.masked().size(), 1u);
-      EXPECT_EQ(exchange.masked()[0].rank, last);
-      EXPECT_EQ(exchange.masked()[0].why, MaskedRank::Why::timeout);
-      EXPECT_EQ(exchange.masked()[0].phase, "low latency dispatch: ids");
+      ASSERT_EQ(exchange.failed_ranks().size(), 1u);
+      EXPECT_EQ(exchange.failed_ranks()[0].rank, last);
+      EXPECT_EQ(exchange.failed_ranks()[0].why, FailedRank::Why::timeout);
+      EXPECT_EQ(exchange.failed_ranks()[0].phase, "low latency dispatch: ids");
       world.barrier("the others have given up");
       // Later batches go on without it, whatever it still sends.
       for (uint32_t seed = 3; seed < 6; ++seed) EXPECT_EQ(difference(exchange, seed, {last}), "");
@@ -231,9 +233,9 @@ TEST_P(LowLatencyMasks, ALateRankIsMaskedAndComesBackAtAnAgreedEpoch) {
     EXPECT_THROW(exchange.restart(exchange.epoch() - 1), InvalidArgument);
     exchange.restart(agreed);
     world.barrier("all have restarted");
-    EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(exchange.failed_ranks().empty());
     for (uint32_t seed = 6; seed < 9; ++seed) EXPECT_EQ(difference(exchange, seed), "");
-    EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(exchange.failed_ranks().empty());
     exchange.close();
   }));
 }
@@ -303,19 +305,23 @@ void receive_without(uint32_t chunk, const Share& share) {
     const bool owner = world.rank() == 0;
     LowLatency exchange(world, {.experts = 4, .hidden = kHidden, .topk = 3, .tokens_max = 1});
     const std::vector<uint16_t> x(kHidden, kOne);
-    const LowLatencyReceived received = exchange.dispatch({.x = x.data(),
-                                                           .topk_idx = share.ids.data(),
-                                                           .idx_is_int64 = false,
-                                                           .tokens = owner ? 1u : 0u,
-                                                           .rows = LowLatencyRows::bf16},
-                                                          {});
-    auto* const y = static_cast<uint16_t*>(exchange.combine_buffer(received.handle));
-    std::fill_n(y, 2 * 2 * kHidden, owner ? kOne : kThree);  // Two experts, of two rows.
+    const uint32_t tokens = owner ? 1 : 0;
+    const LowLatencyReceived received =
+        exchange.dispatch({.x = {x.data(), DataType::bfloat16, {tokens, kHidden}},
+                           .topk_idx = {share.ids.data(), {tokens, 3}},
+                           .rows = LowLatencyRows::bf16},
+                          {});
+    const TensorView y = exchange.combine_buffer(received.handle);
+    std::fill_n(y.as<uint16_t>(), 2 * 2 * kHidden,
+                owner ? kOne : kThree);  // Two experts, of two rows.
     std::vector<uint16_t> out(kHidden);
     int32_t lost = -1;
     LowLatencyCall call{.hook = true};
     call.timeout = std::chrono::milliseconds(100);
-    exchange.combine({.y = y, .weights = share.weights.data(), .out = out.data(), .lost = &lost},
+    exchange.combine({.y = y,
+                      .topk_weights = {share.weights.data(), {tokens, 3}},
+                      .out = {out.data(), DataType::bfloat16, {tokens, kHidden}},
+                      .lost = {&lost, {tokens}}},
                      received.handle, call);
     world.barrier("sums are on their way");
     if (owner) {

@@ -70,7 +70,7 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         const CombineOnDevice combined(exchange, of, mine);
         const LowLatencyReceived received = exchange.dispatch(tokens.input(), call);
         if (hooks) exchange.receive(received.handle);
-        void* const y = exchange.combine_buffer(received.handle);
+        const TensorView y = exchange.combine_buffer(received.handle);
         await_all(world.accelerator());
         run_experts(exchange, of, all, y);
         Said said;
@@ -86,7 +86,7 @@ TEST_P(LowLatencyMistakes, AnIdThatIsNoExpertIsNamedWhenItsBatchIsOver) {
         }
         EXPECT_EQ(difference_after_combine(exchange, of, mine, combined), "");
         EXPECT_EQ(difference_after_batch(exchange, of, of.draw()), "");
-        EXPECT_THAT(exchange.masked(), testing::IsEmpty());
+        EXPECT_THAT(exchange.failed_ranks(), testing::IsEmpty());
       }
     }
   });
@@ -107,7 +107,7 @@ TEST_P(LowLatencyMistakes, ARefusedRankTakesPartWithoutTokens) {
       LowLatencyReceived received;
       if (world.rank() == kWrong) {
         LowLatencyInput input = given.input();
-        input.tokens = exchange.options().tokens_max + 1;
+        input.x.shape[0] = exchange.options().tokens_max + 1;
         try {
           exchange.dispatch(input, call);
           FAIL() << "too many tokens were taken";
@@ -120,14 +120,14 @@ TEST_P(LowLatencyMistakes, ARefusedRankTakesPartWithoutTokens) {
       }
       if (hooks) exchange.receive(received.handle);
       EXPECT_EQ(difference_after_dispatch(exchange, of, all, received), "");
-      void* const y = exchange.combine_buffer(received.handle);
+      const TensorView y = exchange.combine_buffer(received.handle);
       run_experts(exchange, of, all, y);
       const CombineOnDevice combined(exchange, of, all[world.rank()]);
       exchange.combine(combined.what(y, tokens), received.handle, call);
       if (hooks) exchange.receive(received.handle);
       EXPECT_EQ(difference_after_combine(exchange, of, all[world.rank()], combined), "");
       EXPECT_EQ(difference_after_batch(exchange, of, of.draw()), "");
-      EXPECT_THAT(exchange.masked(), testing::IsEmpty());
+      EXPECT_THAT(exchange.failed_ranks(), testing::IsEmpty());
     }
   });
 }
@@ -147,7 +147,7 @@ void expect_named(LowLatency& exchange, const LowLatencyCase& odd, const char* a
   const LowLatencyReceived received = exchange.dispatch(tokens.input());
   said.until_silent(exchange);
   EXPECT_EQ(difference_after_dispatch(exchange, of, all, received, absent), "");
-  void* const y = exchange.combine_buffer(received.handle);
+  const TensorView y = exchange.combine_buffer(received.handle);
   run_experts(exchange, of, all, y, absent);
   const CombineOnDevice combined(exchange, of, mine);
   exchange.combine(combined.what(y, tokens), received.handle);
@@ -155,16 +155,16 @@ void expect_named(LowLatency& exchange, const LowLatencyCase& odd, const char* a
   EXPECT_EQ(difference_after_combine(exchange, of, mine, combined, without), "");
   EXPECT_EQ(said.ranks(), without);
   for (const InvalidArgument& error : said.errors) EXPECT_EQ(error.argument, argument);
-  for (const MaskedRank& masked : exchange.masked()) {
-    EXPECT_EQ(masked.why, MaskedRank::Why::differs);
-    EXPECT_THAT(masked.text(), testing::HasSubstr(std::string("differs in ") + argument));
+  for (const FailedRank& masked : exchange.failed_ranks()) {
+    EXPECT_EQ(masked.why, FailedRank::Why::differs);
+    EXPECT_THAT(masked.text, testing::HasSubstr(std::string("differs in ") + argument));
   }
 
   world.barrier("all have drained their streams");
   exchange.clear_mask();
   world.barrier("masks are cleared");
   EXPECT_EQ(difference_after_batch(exchange, kCase, kCase.draw()), "");
-  EXPECT_THAT(exchange.masked(), testing::IsEmpty());
+  EXPECT_THAT(exchange.failed_ranks(), testing::IsEmpty());
 }
 
 TEST_P(LowLatencyMistakes, ARankWhoseRowsDifferIsNamedAndNobodyTakesThem) {

@@ -74,7 +74,7 @@ TEST_P(LowLatencyRestart, EndsTheBatchesUnderWay) {
       EXPECT_EQ(difference_after_dispatch(exchange, kCase, all, third), "");
     }
     EXPECT_EQ(difference(exchange, 3), "");
-    EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(exchange.failed_ranks().empty());
     exchange.close();
   }));
 }
@@ -96,7 +96,7 @@ TEST_P(LowLatencyRestart, EndsCallsWhoseHooksWereNotCalled) {
     EXPECT_EQ(refused([&] { exchange.receive(combining.handle); }), "handle");
     EXPECT_EQ(refused([&] { exchange.receive(kept.handle); }), "handle");
     for (uint32_t seed = 2; seed < 5; ++seed) EXPECT_EQ(difference(exchange, seed), "");
-    EXPECT_TRUE(exchange.masked().empty());
+    EXPECT_TRUE(exchange.failed_ranks().empty());
     exchange.close();
   }));
 }
@@ -132,11 +132,9 @@ class TaintedBatch {
         out(kHidden, 0xeeee) {}
 
   void send() {
-    received = exchange.dispatch({.x = x_.data(),
-                                  .topk_idx = ids_.data(),
-                                  .idx_is_int64 = false,
-                                  .weights = weights_.data(),
-                                  .tokens = owner_ ? 1u : 0u,
+    received = exchange.dispatch({.x = {x_.data(), DataType::bfloat16, {tokens_, kHidden}},
+                                  .topk_idx = {ids_.data(), {tokens_, 1}},
+                                  .topk_weights = {weights_.data(), {tokens_, 1}},
                                   .rows = LowLatencyRows::bf16},
                                  call());
   }
@@ -151,13 +149,16 @@ class TaintedBatch {
     world_.barrier("a piece of it is lost");
   }
   void require_taint() const {
-    EXPECT_EQ(exchange.masked().size(), owner_ ? 0u : 1u);
+    EXPECT_EQ(exchange.failed_ranks().size(), owner_ ? 0u : 1u);
     if (owner_) return;
-    EXPECT_EQ(received.counts[0], 1);
-    EXPECT_EQ(static_cast<const uint16_t*>(received.x)[3 * 8], 0);
+    EXPECT_EQ(received.counts.as<int32_t>()[0], 1);
+    EXPECT_EQ(received.x.as<uint16_t>()[3 * 8], 0);
   }
   void combine() {
-    exchange.combine({.y = received.x, .out = out.data(), .lost = &lost}, received.handle, call());
+    exchange.combine({.y = received.x,
+                      .out = {out.data(), DataType::bfloat16, {tokens_, kHidden}},
+                      .lost = {&lost, {tokens_}}},
+                     received.handle, call());
   }
   /// That no wrong number counts.
   void require_exact_or_lost() const {
@@ -174,6 +175,7 @@ class TaintedBatch {
 
   World& world_;
   const bool owner_;
+  const uint32_t tokens_ = owner_ ? 1 : 0;
   const std::vector<uint16_t> x_;
   const std::vector<int32_t> ids_{1};
   const std::vector<float> weights_{1};

@@ -61,13 +61,13 @@ struct Survivor {
           fmt::format("rank {} after {}: {}", exchange.world().rank(), after, difference));
   }
   void require_only_the_stopped_masked() const {
-    for (const MaskedRank& masked : exchange.masked())
+    for (const FailedRank& masked : exchange.failed_ranks())
       if (masked.rank != stopped)
         throw WrongBatch(fmt::format("rank {} masks rank {}, which is alive: {}",
                                      exchange.world().rank(), masked.rank, masked.phase));
   }
   bool masks_the_stopped() const {
-    for (const MaskedRank& masked : exchange.masked())
+    for (const FailedRank& masked : exchange.failed_ranks())
       if (masked.rank == stopped) return true;
     return false;
   }
@@ -97,7 +97,7 @@ class SurvivorBatch {
     call.hook = hook;
     const LowLatencyInput input = tokens_->input();
     Complaints& complaints = survivor_.complaints;
-    if (before_dispatch) before_dispatch(input.x, mine_.x.size() * sizeof(uint16_t));
+    if (before_dispatch) before_dispatch(input.x.data, mine_.x.size() * sizeof(uint16_t));
     heard_before_ = complaints.heard();
     received_ = exchange_.dispatch(input, call);
     is_to_be_told_ = complaints.expect(of_.shape.topk, given_, mine_);
@@ -108,9 +108,9 @@ class SurvivorBatch {
     check_dispatch();
   }
   void combine(bool hook) {
-    void* const y = exchange_.combine_buffer(received_.handle);
+    const TensorView y = exchange_.combine_buffer(received_.handle);
     run_experts(exchange_, of_, all_, y, absent_);
-    if (before_combine) before_combine(y, bytes_of_experts());
+    if (before_combine) before_combine(y.data, bytes_of_experts());
     call.hook = hook;
     exchange_.combine(combined_->what(y, *tokens_), received_.handle, call);
     if (!hook) check_combine();
@@ -158,7 +158,8 @@ class SurvivorBatch {
     const bool may_lack = survivor_.stopped && survivor_.masks_the_stopped();
     if (may_lack) {
       const size_t ranges = size_t{of_.shape.local_experts(rank())} * of_.shape.ranks * 2;
-      const std::vector<int32_t> seen = read_back(accelerator(), received_.ranges, ranges);
+      const std::vector<int32_t> seen =
+          read_back(accelerator(), received_.ranges.as<int32_t>(), ranges);
       if (seen != expected_batch(of_.shape, all_, rank()).ranges) absent_ = {*survivor_.stopped};
     }
     const std::set<uint32_t> unchecked =

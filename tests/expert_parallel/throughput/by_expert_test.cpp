@@ -59,10 +59,10 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
                                uint32_t row_words, bool cleared) {
   const uint32_t scale_words = rows.format.scale_words;
   const bool by_rows = rows.format.scale_order == ScaleOrder::rows;
-  const auto x =
-      read_back(accelerator, static_cast<const uint32_t*>(rows.x), size_t{rows.rows} * row_words);
-  const auto scales = read_back(accelerator, static_cast<const uint32_t*>(rows.scales),
-                                size_t{by_rows ? rows.rows : scale_words} * rows.scale_stride);
+  const uint64_t stride = scale_stride(rows.scales, rows.format.scale_order);
+  const auto x = read_back(accelerator, rows.x.as<uint32_t>(), size_t{rows.rows} * row_words);
+  const auto scales = read_back(accelerator, rows.scales.as<uint32_t>(),
+                                size_t{by_rows ? rows.rows : scale_words} * stride);
   for (uint32_t place = 0; place < expected.row_of.size(); ++place) {
     const int32_t row = expected.row_of[place];
     const Row from = row < 0 ? Row{} : received.rows[row];
@@ -70,8 +70,7 @@ std::string difference_of_rows(Accelerator& accelerator, const ExpertRows& rows,
       if (x[place * row_words + word] != (row < 0 ? 0 : row_word(0, from.source, from.token, word)))
         return fmt::format("word {} of place {} is wrong", word, place);
     for (uint32_t word = 0; word < scale_words; ++word) {
-      const size_t at = by_rows ? size_t{place} * rows.scale_stride + word
-                                : size_t{word} * rows.scale_stride + place;
+      const size_t at = by_rows ? place * stride + word : word * stride + place;
       if (scales[at] != (row < 0 ? 0 : scale_word(0, from.source, from.token, word)))
         return fmt::format("scale {} of place {} is wrong", word, place);
     }
@@ -96,9 +95,8 @@ void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, boo
           row_bytes_of(0, world.rank(), all[world.rank()].count, kRowWords, kScaleWords);
       const DeviceArray<uint32_t> x(accelerator, bytes.x), scales(accelerator, bytes.scales);
       DispatchInput input = tokens.input();
-      input.x = x.data();
-      input.scales = scales.data();
-      input.format = {.type = ElementType::fp8_e4m3, .scale_words = kScaleWords};
+      give_rows(input, {.type = DataType::float8_e4m3fn, .scale_words = kScaleWords},
+                tokens.count(), exchange_case.shape.hidden, x.data(), scales.data());
       for (const uint32_t alignment : {1u, 8u, 128u})
         for (const ScaleOrder order : {ScaleOrder::rows, ScaleOrder::columns}) {
           const Grouped want = grouped(exchange_case.shape, expected, alignment);
@@ -111,10 +109,12 @@ void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, boo
           ASSERT_EQ(rows.first_rows,
                     std::vector<uint32_t>(want.offsets.begin(), want.offsets.end()));
           EXPECT_EQ(got.received.rows_from, expected.rows_from);
-          EXPECT_EQ(read_back(accelerator, rows.offsets, want.offsets.size()), want.offsets);
-          EXPECT_EQ(read_back(accelerator, rows.row_of, rows.rows), want.row_of);
-          EXPECT_EQ(read_back(accelerator, rows.weights, rows.rows), want.weights);
-          EXPECT_EQ(read_back(accelerator, rows.slots, want.slots.size()), want.slots);
+          EXPECT_EQ(read_back(accelerator, rows.offsets.as<int32_t>(), want.offsets.size()),
+                    want.offsets);
+          EXPECT_EQ(read_back(accelerator, rows.row_of.as<int32_t>(), rows.rows), want.row_of);
+          EXPECT_EQ(read_back(accelerator, rows.weights.as<float>(), rows.rows), want.weights);
+          EXPECT_EQ(read_back(accelerator, rows.row_of_choice.as<int32_t>(), want.slots.size()),
+                    want.slots);
           EXPECT_EQ(difference_of_rows(accelerator, rows, want, expected, kRowWords, cleared), "");
         }
     }));
@@ -123,20 +123,20 @@ void ExpertMajor::expect_rows_by_expert(Group group, const Choices& choices, boo
 
 TEST_P(ExpertMajor, EveryExpertHasItsRowsInOrderAndZerosAfterThem) {
   expect_rows_by_expert(
-      [](ExpertParallel& exchange, const DispatchInput& input, const ExpandOptions& how) {
+      [](ExpertParallel& exchange, const DispatchInput& input, const GroupByExpertOptions& how) {
         const Received received = exchange.dispatch(input);
-        return RowsByExpert{received, exchange.expand(received, how)};
+        return RowsByExpert{received, exchange.group_by_expert(received, how)};
       });
 }
 
 TEST_P(ExpertMajor, PaddingThatIsNotClearedLeavesTheRestAsItIs) {
   const auto after = [](ExpertParallel& exchange, const DispatchInput& input,
-                        const ExpandOptions& how) {
+                        const GroupByExpertOptions& how) {
     const Received received = exchange.dispatch(input);
-    return RowsByExpert{received, exchange.expand(received, how)};
+    return RowsByExpert{received, exchange.group_by_expert(received, how)};
   };
   const auto at_once = [](ExpertParallel& exchange, const DispatchInput& input,
-                          const ExpandOptions& how) {
+                          const GroupByExpertOptions& how) {
     return exchange.dispatch_by_expert(input, how);
   };
   expect_rows_by_expert(after, {}, false);
@@ -148,29 +148,29 @@ TEST_P(ExpertMajor, PaddingThatIsNotClearedLeavesTheRestAsItIs) {
 TEST_P(ExpertMajor, EveryBlockOfAnyNumberFindsItsPlaces) {
   for (const uint32_t sms : {1u, 3u, 8u})
     expect_rows_by_expert(
-        [&](ExpertParallel& exchange, const DispatchInput& input, ExpandOptions how) {
+        [&](ExpertParallel& exchange, const DispatchInput& input, GroupByExpertOptions how) {
           const Received received = exchange.dispatch(input);
           how.sms = sms;
-          return RowsByExpert{received, exchange.expand(received, how)};
+          return RowsByExpert{received, exchange.group_by_expert(received, how)};
         },
         {.topk = 3});
 }
 
 TEST_P(ExpertMajor, RowsThatAreGroupedAsTheyComeLieAsThoseGroupedAfter) {
   expect_rows_by_expert(
-      [](ExpertParallel& exchange, const DispatchInput& input, const ExpandOptions& how) {
+      [](ExpertParallel& exchange, const DispatchInput& input, const GroupByExpertOptions& how) {
         return exchange.dispatch_by_expert(input, how);
       });
 }
 
 TEST_P(ExpertMajor, MorePicksThanAWarpHasLanesAndUnequalRanksAreGroupedAlike) {
   const auto after = [](ExpertParallel& exchange, const DispatchInput& input,
-                        const ExpandOptions& how) {
+                        const GroupByExpertOptions& how) {
     const Received received = exchange.dispatch(input);
-    return RowsByExpert{received, exchange.expand(received, how)};
+    return RowsByExpert{received, exchange.group_by_expert(received, how)};
   };
   const auto at_once = [](ExpertParallel& exchange, const DispatchInput& input,
-                          const ExpandOptions& how) {
+                          const GroupByExpertOptions& how) {
     return exchange.dispatch_by_expert(input, how);
   };
   for (const Choices& choices :
@@ -204,7 +204,9 @@ TEST_P(ExpertMajor, TooManyRowsForThePlacesGivenAreThisRanksTroubleOnly) {
     }
     const RowsByExpert got = exchange.dispatch_by_expert(tokens.input(), {});
     exchange.wait();
-    EXPECT_EQ(read_back(world.accelerator(), got.rows.slots, want.slots.size()), want.slots);
+    EXPECT_EQ(
+        read_back(world.accelerator(), got.rows.row_of_choice.as<int32_t>(), want.slots.size()),
+        want.slots);
   }));
 }
 
@@ -253,7 +255,7 @@ void ExpertMajor::expect_results_home(const Choices& choices) {
     ExpertParallel exchange(world, exchange_case.options());
     const TokensOnDevice tokens(accelerator, mine, true);
     const Received received = exchange.dispatch(tokens.input());
-    ExpertRows rows = exchange.expand(received, {.alignment = 16});
+    ExpertRows rows = exchange.group_by_expert(received, {.alignment = 16});
     const Grouped want = grouped(shape, expected, 16);
     std::vector<uint16_t> y(size_t{rows.rows} * shape.hidden, 0x7fff);  // NaN in the padding.
     for (uint32_t local = 0; local < shape.local_experts(world.rank()); ++local)
@@ -265,8 +267,10 @@ void ExpertMajor::expect_results_home(const Choices& choices) {
     DeviceArray<uint16_t> out(accelerator, mine.x.size());
     for (const bool weighted : {false, true}) {
       out.poison();
-      exchange.combine({.y = results.data(), .by_expert = &rows, .weighted = weighted},
-                       *received.route, {.x = out.data()});
+      exchange.combine({.y = results.bf16_rows(exchange.options().hidden),
+                        .by_expert = &rows,
+                        .weighted = weighted},
+                       *received.route, {.x = out.bf16_rows(exchange.options().hidden)});
       rows.forget_rows();  // Whose places a combine reads, and not them.
       exchange.wait();
       EXPECT_EQ(difference("out", out.read(), expected_home(shape, mine, world.rank(), weighted)),
@@ -302,19 +306,21 @@ TEST_P(ExpertMajor, WrongArgumentsAreNamed) {
       }
       return std::string("none");
     };
-    EXPECT_EQ(argument_of([&] { exchange.expand(received, {.alignment = 0}); }), "alignment");
-    EXPECT_EQ(argument_of([&] { exchange.expand(received, {.rows_max = 1}); }), "rows_max");
-    EXPECT_EQ(argument_of([&] { exchange.expand({}, {}); }), "received");
-    const ExpertRows rows = exchange.expand(received, {});
+    EXPECT_EQ(argument_of([&] { exchange.group_by_expert(received, {.alignment = 0}); }),
+              "alignment");
+    EXPECT_EQ(argument_of([&] { exchange.group_by_expert(received, {.rows_max = 1}); }),
+              "rows_max");
+    EXPECT_EQ(argument_of([&] { exchange.group_by_expert({}, {}); }), "received");
+    const ExpertRows rows = exchange.group_by_expert(received, {});
     const DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
     EXPECT_EQ(argument_of([&] {
                 exchange.combine({.y = rows.x, .by_expert = &rows}, *other.route,
-                                 {.x = out.data()});
+                                 {.x = out.bf16_rows(exchange.options().hidden)});
               }),
               "by_expert");
     EXPECT_EQ(argument_of([&] {
                 exchange.combine({.y = received.x, .weighted = true}, *received.route,
-                                 {.x = out.data()});
+                                 {.x = out.bf16_rows(exchange.options().hidden)});
               }),
               "weighted");
     exchange.wait();

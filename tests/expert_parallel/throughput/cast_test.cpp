@@ -4,7 +4,7 @@
 
 #include "device/numbers.hpp"
 #include "expert_parallel/ranks.hpp"
-#include "expert_parallel/throughput/exchange_checks.hpp"
+#include "expert_parallel/throughput/row_bytes.hpp"
 
 namespace tokenyard::test {
 namespace {
@@ -66,28 +66,27 @@ TEST_P(Cast, RowsAndScalesAreThoseOfTheDefinition) {
       const TokensOnDevice tokens(accelerator, all[world.rank()], true);
       DispatchInput input = tokens.input();
       input.cast = t.how;
-      input.format.scale_order = t.order;
+      input.scale_order = t.order;
       const Received first = exchange.dispatch(input);
-      input.topk_idx = nullptr;
-      input.topk_weights = nullptr;
+      input.topk_idx = {};
+      input.topk_weights = {};
       for (const Received& received : {first, exchange.dispatch(input, *first.route)}) {
         exchange.wait();
-        EXPECT_EQ(received.format.type, ElementType::fp8_e4m3);
+        EXPECT_EQ(received.format.type, DataType::float8_e4m3fn);
         const Expected expected = expected_on(exchange_case.shape, all, world.rank());
         const bool by_rows = t.order == ScaleOrder::rows;
         const uint32_t words = received.format.scale_words;
-        const auto x = read_back(accelerator, static_cast<const uint8_t*>(received.x),
-                                 size_t{received.rows} * t.hidden);
-        const auto scales =
-            read_back(accelerator, static_cast<const uint32_t*>(received.scales),
-                      size_t{by_rows ? received.rows : words} * received.scale_stride);
+        const uint64_t stride = scale_stride(received.scales, t.order);
+        const auto x =
+            read_back(accelerator, received.x.as<uint8_t>(), size_t{received.rows} * t.hidden);
+        const auto scales = read_back(accelerator, received.scales.as<uint32_t>(),
+                                      size_t{by_rows ? received.rows : words} * stride);
         for (uint32_t row = 0; row < received.rows; ++row) {
           const auto [source, token] = expected.rows[row];
           const CastRow want = cast(&all[source].x[size_t{token} * t.hidden], t.hidden, t.how);
           ASSERT_EQ(words, want.scales.size());
           for (uint32_t word = 0; word < words; ++word)
-            ASSERT_EQ(scales[by_rows ? row * received.scale_stride + word
-                                     : word * received.scale_stride + row],
+            ASSERT_EQ(scales[by_rows ? row * stride + word : word * stride + row],
                       want.scales[word]);
           for (uint32_t i = 0; i < t.hidden; ++i)
             ASSERT_EQ(x[size_t{row} * t.hidden + i], want.x[i]) << "channel " << i;
@@ -116,7 +115,7 @@ TEST_P(Cast, WhatCannotBeCastIsNamed) {
       }
       return std::string("none");
     };
-    EXPECT_EQ(argument_of([](DispatchInput& input) { input.format.type = ElementType::fp16; }),
+    EXPECT_EQ(argument_of([](DispatchInput& input) { input.x.type = DataType::float16; }),
               "as_fp8");
     EXPECT_EQ(argument_of([](DispatchInput& input) { input.cast.channels = 32; }),
               "scale_channels");

@@ -131,6 +131,35 @@ TEST_P(Errors, OptionsThatCannotBeAreNamed) {
   EXPECT_EQ(with([](auto& options) { options.sms = 1u << 20; }), "sms");
 }
 
+TEST(Memory, OfSizesThatCannotBeIsRefusedBeforeAnythingIsMade) {
+  const ExpertParallelOptions good{.experts = 8, .hidden = 64, .topk = 2, .tokens_max = 16};
+  const auto argument_of = [](const ExpertParallelOptions& options, uint32_t ranks, uint32_t tokens,
+                              uint32_t rows, const RowFormat& format = {}) -> std::string {
+    try {
+      ExpertParallel::memory(options, ranks, tokens, rows, format);
+    } catch (const InvalidArgument& error) {
+      return error.argument;
+    }
+    return "none";
+  };
+  EXPECT_EQ(argument_of(good, 2, 16, 32), "none");
+  EXPECT_EQ(argument_of(good, 0, 16, 32), "ranks");
+  EXPECT_EQ(argument_of(good, 2, 17, 32), "tokens");
+  EXPECT_EQ(argument_of(good, 2, 16, 33), "rows_received");
+  EXPECT_EQ(argument_of(good, 2, 16, 32, {.type = DataType::float64}), "type");
+  EXPECT_EQ(argument_of(good, 2, 16, 32, {.type = DataType::uint8, .row_bytes = 8}), "row_bytes");
+  ExpertParallelOptions wrong = good;
+  wrong.hidden = 12;
+  EXPECT_EQ(argument_of(wrong, 2, 16, 32), "hidden");
+  const auto few = ExpertParallel::memory(good, 2, 16, 4),
+             many = ExpertParallel::memory(good, 2, 16, 32);
+  EXPECT_EQ(few.arena_bytes, many.arena_bytes);
+  EXPECT_EQ(few.peak_bytes, many.peak_bytes);
+  EXPECT_LT(few.kept_bytes, many.kept_bytes);
+  EXPECT_LT(many.kept_by_route_bytes, many.kept_bytes);
+  EXPECT_LE(many.kept_bytes, many.peak_bytes);
+}
+
 TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
   const auto ranks = worlds(1);
   const ExchangeCase alone{.shape = {.ranks = 1, .experts = 4, .hidden = 16, .topk = 2},
@@ -155,31 +184,40 @@ TEST_P(Errors, ArgumentsAreCheckedBeforeAnythingIsLaunched) {
         exchange.dispatch(input);
       });
     };
-    EXPECT_EQ(with([](auto& input) { input.tokens = 1000; }), "tokens");
-    EXPECT_EQ(with([](auto& input) { input.x = nullptr; }), "x");
-    EXPECT_EQ(with([](auto& input) { input.x = static_cast<const char*>(input.x) + 2; }), "x");
-    EXPECT_EQ(with([](auto& input) { input.topk_idx = nullptr; }), "topk_idx");
+    EXPECT_EQ(with([](auto& input) { input.x.shape[0] = 1000; }), "tokens");
+    EXPECT_EQ(with([](auto& input) { input.x.data = nullptr; }), "x");
+    EXPECT_EQ(with([](auto& input) { input.x.data = input.x.template as<char>() + 2; }), "x");
+    EXPECT_EQ(with([](auto& input) { input.topk_idx = {}; }), "topk_idx");
     EXPECT_EQ(with([](auto& input) {
-                input.topk_weights = reinterpret_cast<const float*>(uintptr_t{2});
+                input.topk_weights.data = reinterpret_cast<const float*>(uintptr_t{2});
               }),
               "topk_weights");
     const Received received = exchange.dispatch(tokens.input());
     DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
-    EXPECT_EQ(argument_of([&] { another.combine(received.x, *received.route, out.data()); }),
-              "route");
-    EXPECT_EQ(argument_of([&] { exchange.combine(nullptr, *received.route, out.data()); }), "y");
-    EXPECT_EQ(argument_of([&] { exchange.combine(received.x, *received.route, nullptr); }), "out");
     EXPECT_EQ(argument_of([&] {
-                exchange.combine(received.x, *received.route, out.data(), received.topk_weights);
+                another.combine({.y = received.x}, *received.route,
+                                {.x = out.bf16_rows(exchange.options().hidden)});
               }),
-              "out_weights");
+              "route");
+    const TensorView home = out.bf16_rows(16);
+    EXPECT_EQ(argument_of([&] { exchange.combine({}, *received.route, {.x = home}); }), "y");
+    EXPECT_EQ(argument_of([&] { exchange.combine({.y = received.x}, *received.route, {}); }),
+              "out");
+    EXPECT_EQ(argument_of([&] {
+                exchange.combine({.y = received.x, .topk_weights = received.topk_weights},
+                                 *received.route, {.x = home});
+              }),
+              "out_topk_weights");
     // Rows are read while sums are written.
     DeviceArray<uint16_t> both(world.accelerator(), 5 * 16);
-    EXPECT_EQ(
-        argument_of([&] { exchange.combine(both.data(), *received.route, both.data() + 16); }),
-        "out");
+    EXPECT_EQ(argument_of([&] {
+                exchange.combine({.y = {both.data(), DataType::bfloat16, {4, 16}}}, *received.route,
+                                 {.x = {both.data() + 16, DataType::bfloat16, {4, 16}}});
+              }),
+              "out");
     // None of this has done any harm.
-    exchange.combine(received.x, *received.route, out.data());
+    exchange.combine({.y = received.x}, *received.route,
+                     {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
     EXPECT_TRUE(out.read() == all[0].x);
   }));
@@ -195,11 +233,21 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
     const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
     if (world.rank() != 1) {
-      exchange.dispatch(tokens.input());
+      try {
+        exchange.dispatch(tokens.input());
+      } catch (const InvalidArgument& error) {
+        const std::vector<FailedRank> failed = exchange.failed_ranks();
+        EXPECT_EQ(failed.size(), 1u);
+        EXPECT_EQ(failed.at(0).rank, 1u);
+        EXPECT_EQ(failed.at(0).why, FailedRank::Why::differs);
+        EXPECT_EQ(failed.at(0).text, error.what());
+        throw;
+      }
       return;
     }
     DeviceArray<uint16_t> out(world.accelerator(), all[1].x.size());
-    exchange.combine(received.x, *received.route, out.data());
+    exchange.combine({.y = received.x}, *received.route,
+                     {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
   });
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -212,6 +260,73 @@ TEST_P(Errors, DifferentCallsAreNamedOnAllRanks) {
   }
 }
 
+/// Bounds travel with addresses: what is too small, or of another type, is refused.
+TEST_P(Errors, ArraysOfAnotherTypeShapeOrLayoutAreRefused) {
+  const ExchangeCase alone{.shape = {.ranks = 1, .experts = 4, .hidden = 16, .topk = 2},
+                           .tokens = {4}};
+  const std::vector<Tokens> all = alone.draw();
+  expect_none_failed(run_ranks(worlds(1), [&](World& world) {
+    ExpertParallel exchange(world, alone.options());
+    const TokensOnDevice tokens(world.accelerator(), all[0], true);
+    const Received received = exchange.dispatch(tokens.input());
+    DeviceArray<uint16_t> out(world.accelerator(), 4 * 16);
+    DeviceArray<float> weights(world.accelerator(), 4 * 2);
+    out.poison();
+    const std::vector<uint16_t> poisoned = out.read();
+    const auto refusal_of = [](auto call) -> std::string {
+      try {
+        call();
+      } catch (const InvalidArgument& error) {
+        return fmt::format("{}: {}, not {}", error.argument, error.expected, error.seen);
+      }
+      return "accepted";
+    };
+    const auto combine = [&](const CombineInput& input, const CombineOutput& output) {
+      return refusal_of([&] { exchange.combine(input, *received.route, output); });
+    };
+    const CombineInput rows{.y = received.x};
+    EXPECT_EQ(combine(rows, {.x = out.view(DataType::float16, {4, 16})}),
+              "out: [4, 16] of bfloat16, not [4, 16] of float16");
+    EXPECT_EQ(combine(rows, {.x = out.view(DataType::bfloat16, {3, 16})}),
+              "out: [4, 16] of bfloat16, not [3, 16] of bfloat16");
+    EXPECT_EQ(combine(rows, {.x = out.view(DataType::bfloat16, {64})}),
+              "out: [4, 16] of bfloat16, not [64] of bfloat16");
+    EXPECT_EQ(combine(rows, {.x = out.bf16_rows(16).with_strides({1, 4})}),
+              "out: contiguous elements, not others");
+    EXPECT_EQ(combine(rows, {.x = out.bf16_rows(16), .topk_weights = weights.view({2, 4})}),
+              "out_topk_weights: [4, 2] of float32, not [2, 4] of float32");
+    EXPECT_EQ(combine({.y = out.view(DataType::float32, {4, 16})}, {.x = out.bf16_rows(16)}),
+              "out: [4, 16] of float32, not [4, 16] of bfloat16");
+    EXPECT_EQ(combine({.y = received.x, .biases = {out.bf16_rows(8)}}, {.x = out.bf16_rows(16)}),
+              "biases: [4, 16] of bfloat16, not [8, 8] of bfloat16");
+    EXPECT_EQ(combine({.y = out.view(DataType::float8_e4m3fn, {4, 16})}, {}),
+              "y: bfloat16, float16 or float32: others cannot be added up, not float8_e4m3fn");
+    EXPECT_EQ(out.read(), poisoned);
+
+    const auto dispatch = [&](auto change) {
+      DispatchInput input = tokens.input();
+      change(input);
+      return refusal_of([&] { exchange.dispatch(input); });
+    };
+    EXPECT_EQ(dispatch([&](auto& input) {
+                input.topk_idx = weights.view({4, 2});
+              }),
+              "topk_idx: [4, 2] of int64 or int32, not [4, 2] of float32");
+    EXPECT_EQ(dispatch([&](auto& input) { input.topk_idx.shape[0] = 3; }),
+              "topk_idx: [4, 2] of int64 or int32, not [3, 2] of int64");
+    EXPECT_EQ(dispatch([&](auto& input) { input.x.shape[1] = 8; }),
+              "x: [4, 16] of bfloat16, not [4, 8] of bfloat16");
+    EXPECT_EQ(dispatch([&](auto& input) { input.x.type = DataType::float64; }),
+              "type: bfloat16, float16, float32, float8_e4m3fn or uint8, not float64");
+    EXPECT_EQ(dispatch([&](auto& input) {
+                input.scales = weights.view({2, 4});
+              }),
+              "scales: [4, 4] of float32 or int32 or uint32 or uint8, not [2, 4] of float32");
+    EXPECT_EQ(dispatch([](auto&) {}), "accepted");
+    exchange.wait();
+  }));
+}
+
 TEST_P(Errors, DifferentRoutesAreNamedOnAllRanks) {
   const auto ranks = worlds(kRanks);
   const std::vector<Tokens> all = case_.draw();
@@ -220,7 +335,7 @@ TEST_P(Errors, DifferentRoutesAreNamedOnAllRanks) {
     const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
     const Received first = exchange.dispatch(tokens.input());
     const Received second = exchange.dispatch(tokens.input());
-    exchange.dispatch(tokens.input().x, world.rank() == 0 ? *first.route : *second.route);
+    exchange.dispatch({.x = tokens.input().x}, world.rank() == 0 ? *first.route : *second.route);
     exchange.wait();
   });
   for (const auto& outcome : outcomes)

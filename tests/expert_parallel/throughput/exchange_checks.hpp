@@ -23,13 +23,16 @@ inline std::string difference(ExpertParallel& exchange, const Received& received
   if (rows != expected.rows.size())
     return text + fmt::format("{} rows instead of {}", rows, expected.rows.size());
   const size_t choices = rows * exchange.options().topk;
-  const auto* const x = static_cast<const uint16_t*>(received.x);
+  const auto* const x = received.x.as<uint16_t>();
   return text +
          difference("x", read_back(accelerator, x, rows * exchange.options().hidden), expected.x) +
-         difference("topk_idx", read_back(accelerator, received.topk_idx, choices), expected.ids) +
-         difference("topk_weights", read_back(accelerator, received.topk_weights, choices),
+         difference("topk_idx", read_back(accelerator, received.topk_idx.as<int32_t>(), choices),
+                    expected.ids) +
+         difference("topk_weights",
+                    read_back(accelerator, received.topk_weights.as<float>(), choices),
                     expected.weights) +
-         difference("source_token", read_back(accelerator, received.source_token, rows),
+         difference("source_token",
+                    read_back(accelerator, received.source_token.as<int32_t>(), rows),
                     expected.sources);
 }
 
@@ -46,19 +49,24 @@ inline std::string difference_after_combine(ExpertParallel& exchange, const Rece
   const uint32_t rank = exchange.world().rank();
   const std::vector<uint16_t> y = expert_rows(shape, expected, rank);
   const DeviceArray<uint16_t> plain(accelerator, y);
-  std::shared_ptr<void> buffer;
+  CombineBuffer buffer;
   if (how.in_place) {
-    buffer = exchange.output_buffer(*received.route);
-    if (!y.empty()) accelerator.copy(buffer.get(), y.data(), y.size() * sizeof(uint16_t), Stream{});
+    buffer = exchange.combine_buffer(*received.route);
+    if (!y.empty())
+      accelerator.copy(buffer.y.data, y.data(), y.size() * sizeof(uint16_t), Stream{});
     await_all(accelerator);
   }
   DeviceArray<uint16_t> out(accelerator, size_t{mine.count} * shape.hidden);
   DeviceArray<float> out_weights(accelerator, size_t{mine.count} * shape.topk);
   out.poison();
   out_weights.poison();
-  exchange.combine(how.in_place ? buffer.get() : plain.data(), *received.route, out.data(),
-                   how.with_weights ? received.topk_weights : nullptr,
-                   how.with_weights ? out_weights.data() : nullptr);
+  CombineInput input{.y = how.in_place ? buffer.y : plain.bf16_rows(shape.hidden)};
+  CombineOutput output{.x = out.bf16_rows(shape.hidden)};
+  if (how.with_weights) {
+    input.topk_weights = received.topk_weights;
+    output.topk_weights = out_weights.view({mine.count, shape.topk});
+  }
+  exchange.combine(input, *received.route, output);
   exchange.wait();
   std::string text = difference("out", out.read(), expected_sums(shape, mine, rank));
   if (how.with_weights)

@@ -63,8 +63,10 @@ struct Drawn {
 };
 
 RowFormat draw_format(Random& random) {
-  RowFormat format{.type = static_cast<ElementType>(random.below(5))};
-  if (format.type == ElementType::bytes) format.row_bytes = 16 * random.between(1, 20);
+  constexpr DataType kTypes[] = {DataType::bfloat16, DataType::float16, DataType::float32,
+                                 DataType::float8_e4m3fn, DataType::uint8};
+  RowFormat format{.type = kTypes[random.below(std::size(kTypes))]};
+  if (format.type == DataType::uint8) format.row_bytes = 16 * random.between(1, 20);
   format.scale_words = random.chance(256) ? 0 : random.between(1, 9);
   format.scale_order = random.chance(512) ? ScaleOrder::rows : ScaleOrder::columns;
   return format;
@@ -111,7 +113,7 @@ Drawn draw(SeedRun& run, uint32_t ranks) {
   draw_experts(run, shape);
   drawn.format = draw_format(random);
   // Rows of FP8 fill pieces of 16 bytes.
-  const uint32_t unit = drawn.format.type == ElementType::fp8_e4m3 ? 16 : 8;
+  const uint32_t unit = drawn.format.type == DataType::float8_e4m3fn ? 16 : 8;
   shape.hidden = run.option(
       "hidden", shape.topk <= 32 && random.chance(64) ? 1200 : unit * random.between(1, 64 / unit));
   const uint32_t most = ranks > 8 ? 2 : shape.topk > 32 ? 4 : random.chance(128) ? 40 : 9;
@@ -178,9 +180,10 @@ void expect_discord(ExpertParallel& exchange, const Received& received, const To
   const DeviceArray<uint16_t> out(world.accelerator(), mine.x.size());
   try {
     if (world.rank() + 1 == world.size())
-      exchange.dispatch(tokens.input().x, *received.route);
+      exchange.dispatch({.x = tokens.input().x}, *received.route);
     else
-      exchange.combine(received.x, *received.route, out.data());
+      exchange.combine({.y = received.x}, *received.route,
+                       {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
   } catch (const InvalidArgument& error) {
     if (error.argument == "call") return;
@@ -233,7 +236,7 @@ void exchange_on(World& world, const Drawn& drawn) {
         break;
       }
       case Step::dispatch_again: {
-        const Received again = exchange.dispatch(tokens.input().x, *first.route);
+        const Received again = exchange.dispatch({.x = tokens.input().x}, *first.route);
         require_none(difference(exchange, again, expected), "dispatch on a known route");
         break;
       }

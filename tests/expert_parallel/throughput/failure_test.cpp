@@ -51,7 +51,8 @@ TEST(Failure, ARankThatNeverCombinesIsNamed) {
     const Received received = exchange.dispatch(tokens.input());
     if (world.rank() == 0) return;
     DeviceArray<uint16_t> out(world.accelerator(), all[world.rank()].x.size());
-    exchange.combine(received.x, *received.route, out.data());
+    exchange.combine({.y = received.x}, *received.route,
+                     {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
   });
   EXPECT_FALSE(outcomes[0]);
@@ -75,8 +76,16 @@ TEST(Failure, AFailedObjectStaysFailedAndKeepsItsMemory) {
     {
       ExpertParallel exchange(world, kCase.options());
       const TokensOnDevice tokens(world.accelerator(), all[world.rank()], true);
+      EXPECT_TRUE(exchange.failed_ranks().empty());
       for (int i = 0; i < 3; ++i) EXPECT_THROW(exchange.dispatch(tokens.input()), PeerTimeout);
       EXPECT_THROW(exchange.check(), PeerTimeout);
+      const std::vector<FailedRank> failed = exchange.failed_ranks();
+      ASSERT_EQ(failed.size(), 1u);
+      EXPECT_EQ(failed[0].rank, 2u);
+      EXPECT_EQ(failed[0].why, FailedRank::Why::timeout);
+      EXPECT_THAT(failed[0].phase, kFirstPhase);
+      EXPECT_GE(failed[0].waited_s, kTimeout.count());
+      EXPECT_THAT(failed[0].text, ::testing::StartsWith("rank 2 did not answer in phase"));
     }
     EXPECT_GT(world.arena().used(), before);
   });

@@ -40,9 +40,11 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
     EXPECT_TRUE(received.rows_from.empty());
     EXPECT_EQ(difference(exchange, valid_part(received, expected), expected), "");
     const size_t rows = expected.rows.size();
-    const auto ids = read_back(accelerator, received.topk_idx, kPlaces * kCase.shape.topk);
-    const auto weights = read_back(accelerator, received.topk_weights, kPlaces * kCase.shape.topk);
-    const auto sources = read_back(accelerator, received.source_token, kPlaces);
+    const auto ids =
+        read_back(accelerator, received.topk_idx.as<int32_t>(), kPlaces * kCase.shape.topk);
+    const auto weights =
+        read_back(accelerator, received.topk_weights.as<float>(), kPlaces * kCase.shape.topk);
+    const auto sources = read_back(accelerator, received.source_token.as<int32_t>(), kPlaces);
     for (size_t row = rows; row < kPlaces; ++row) {
       EXPECT_EQ(sources[row], -1);
       for (size_t choice = row * kCase.shape.topk; choice < (row + 1) * kCase.shape.topk;
@@ -51,18 +53,20 @@ TEST_P(FixedSize, ValidRowsAreThoseOfTheWaitingForm) {
         EXPECT_EQ(weights[choice], 0);
       }
     }
-    EXPECT_EQ(read_back(accelerator, received.rows_from_on_device, 4), expected.rows_from);
-    EXPECT_EQ(read_back(accelerator, received.tokens_per_expert_on_device, 4),
+    EXPECT_EQ(read_back(accelerator, received.rows_from_on_device.as<uint32_t>(), 4),
+              expected.rows_from);
+    EXPECT_EQ(read_back(accelerator, received.tokens_per_expert_on_device.as<uint32_t>(), 4),
               expected.tokens_per_expert);
     // On the same route, again and home.
-    const Received again = exchange.dispatch(tokens.input().x, *received.route);
+    const Received again = exchange.dispatch({.x = tokens.input().x}, *received.route);
     EXPECT_EQ(difference(exchange, valid_part(again, expected), expected), "");
     std::vector<uint16_t> y = expert_rows(kCase.shape, expected, world.rank());
     y.resize(size_t{kPlaces} * kCase.shape.hidden, 0x7fff);
     const DeviceArray<uint16_t> results(accelerator, y);
     DeviceArray<uint16_t> out(accelerator, mine.x.size());
     out.poison();
-    exchange.combine(results.data(), *received.route, out.data());
+    exchange.combine({.y = results.bf16_rows(exchange.options().hidden)}, *received.route,
+                     {.x = out.bf16_rows(exchange.options().hidden)});
     exchange.wait();
     EXPECT_EQ(difference("out", out.read(), expected_sums(kCase.shape, mine, world.rank())), "");
   }));
@@ -154,19 +158,21 @@ TEST_P(FixedSize, RowsByExpertNeedNoHostEither) {
     ExpertParallel exchange(world, kCase.options());
     const TokensOnDevice tokens(accelerator, tokens_of[world.rank()], true);
     const Received waited = exchange.dispatch(tokens.input());
-    const ExpertRows rows = exchange.expand(waited, {.alignment = 8});
+    const ExpertRows rows = exchange.group_by_expert(waited, {.alignment = 8});
     DispatchInput input = tokens.input();
     input.received_tokens_max = kPlaces;
     const Received fixed = exchange.dispatch(input);
-    const ExpertRows places = exchange.expand(fixed, {.alignment = 8, .rows_max = rows.rows + 9});
+    const ExpertRows places =
+        exchange.group_by_expert(fixed, {.alignment = 8, .rows_max = rows.rows + 9});
     exchange.wait();
     const size_t count = size_t{rows.rows} * kCase.shape.hidden;
-    EXPECT_EQ(read_back(accelerator, static_cast<const uint16_t*>(places.x), count),
-              read_back(accelerator, static_cast<const uint16_t*>(rows.x), count));
-    auto row_of = read_back(accelerator, rows.row_of, rows.rows);
+    EXPECT_EQ(read_back(accelerator, places.x.as<uint16_t>(), count),
+              read_back(accelerator, rows.x.as<uint16_t>(), count));
+    auto row_of = read_back(accelerator, rows.row_of.as<int32_t>(), rows.rows);
     row_of.resize(rows.rows + 9, -1);
-    EXPECT_EQ(read_back(accelerator, places.row_of, places.rows), row_of);
-    EXPECT_EQ(read_back(accelerator, places.offsets, 5), read_back(accelerator, rows.offsets, 5));
+    EXPECT_EQ(read_back(accelerator, places.row_of.as<int32_t>(), places.rows), row_of);
+    EXPECT_EQ(read_back(accelerator, places.offsets.as<int32_t>(), 5),
+              read_back(accelerator, rows.offsets.as<int32_t>(), 5));
   }));
 }
 
@@ -182,7 +188,7 @@ TEST_P(FixedSize, TooFewPlacesByExpertAreNamed) {
     input.received_tokens_max = 9;
     const Received fixed = exchange.dispatch(input);
     try {
-      exchange.expand(fixed, {.alignment = 1, .rows_max = 17});
+      exchange.group_by_expert(fixed, {.alignment = 1, .rows_max = 17});
       exchange.wait();
       FAIL() << "accepted";
     } catch (const InvalidArgument& error) {
@@ -245,12 +251,12 @@ TEST_P(FixedSize, MemoryIsPredicted) {
     const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
     const Expected expected = expected_on(kCase.shape, tokens_of, world.rank());
     const auto rows = static_cast<uint32_t>(expected.rows.size());
-    const auto memory = exchange.memory({}, kCase.tokens[world.rank()], rows);
-    EXPECT_EQ(world.arena().used() - empty, memory.object);
+    const auto memory = memory_of(exchange, kCase.tokens[world.rank()], rows);
+    EXPECT_EQ(world.arena().used() - empty, memory.arena_bytes);
     const Received received = exchange.dispatch(tokens.input());
     exchange.wait();
-    EXPECT_EQ(world.arena().used() - empty, memory.object + memory.kept);
-    EXPECT_EQ(world.arena().peak() - empty, memory.object + memory.peak);
+    EXPECT_EQ(world.arena().used() - empty, memory.arena_bytes + memory.kept_bytes);
+    EXPECT_EQ(world.arena().peak() - empty, memory.arena_bytes + memory.peak_bytes);
   }));
 }
 

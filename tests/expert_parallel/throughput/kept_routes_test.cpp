@@ -57,7 +57,8 @@ TEST_P(KeptRoutes, AreManyWhereTheRowsOfFewLayersFindRoom) {
         const std::vector<Tokens> tokens_of = drawn(layer);
         const Expected expected = expected_on(kCase.shape, tokens_of, rank);
         const DeviceArray<uint16_t> x(world.accelerator(), tokens_of[rank].x);
-        const Received again = exchange.dispatch(x.data(), routes[layer]);
+        const Received again =
+            exchange.dispatch({.x = x.bf16_rows(exchange.options().hidden)}, routes[layer]);
         EXPECT_EQ(difference(exchange, again, expected), "");
         for (const bool in_place : {true, false})
           EXPECT_EQ(
@@ -78,7 +79,7 @@ struct Keeping {
         exchange(world, kCase.options()),
         tokens(world.accelerator(), tokens_of[world.rank()], true),
         rows(static_cast<uint32_t>(expected_on(kCase.shape, tokens_of, world.rank()).rows.size())),
-        memory(exchange.memory({}, kCase.tokens[world.rank()], rows)),
+        memory(memory_of(exchange, kCase.tokens[world.rank()], rows)),
         idle(world.arena().used()) {}
 
   /// Of the arena, once all calls have ended.
@@ -108,31 +109,31 @@ TEST_P(KeptRoutes, KeepWhatIsPredicted) {
     for (const bool rows_first : {true, false}) {
       auto received = std::make_unique<Received>(exchange.dispatch(tokens.input()));
       std::vector<Route> route{*received->route};
-      EXPECT_EQ(used(), memory.kept);
+      EXPECT_EQ(used(), memory.kept_bytes);
       if (rows_first) {
         received.reset();
-        EXPECT_EQ(used(), memory.kept_by_route);
+        EXPECT_EQ(used(), memory.kept_by_route_bytes);
         route.clear();
       } else {
         route.clear();
-        EXPECT_EQ(used(), memory.kept);
+        EXPECT_EQ(used(), memory.kept_bytes);
         const std::shared_ptr<void> of_rows = received->owner;
         received.reset();
-        EXPECT_EQ(used(), memory.kept - memory.kept_by_route);
+        EXPECT_EQ(used(), memory.kept_bytes - memory.kept_by_route_bytes);
       }
       EXPECT_EQ(used(), 0u);
     }
     {
       const Received nothing = exchange.dispatch(DispatchInput{});
-      EXPECT_EQ(used(), exchange.memory({}, 0, 0).kept);
+      EXPECT_EQ(used(), memory_of(exchange, 0, 0).kept_bytes);
     }
     // Rows dispatched again are their own, by which the route keeps no more.
     const Route route = *exchange.dispatch(tokens.input()).route;
     {
-      const Received again = exchange.dispatch(tokens.input().x, route);
-      EXPECT_EQ(used(), memory.kept);
+      const Received again = exchange.dispatch({.x = tokens.input().x}, route);
+      EXPECT_EQ(used(), memory.kept_bytes);
     }
-    EXPECT_EQ(used(), memory.kept_by_route);
+    EXPECT_EQ(used(), memory.kept_by_route_bytes);
   }));
 }
 
@@ -149,7 +150,7 @@ TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
       if (at_once)
         rows = exchange.dispatch_by_expert(input, {.alignment = 8}).rows;
       else
-        rows = exchange.expand(exchange.dispatch(input), {.alignment = 8});
+        rows = exchange.group_by_expert(exchange.dispatch(input), {.alignment = 8});
       const size_t before = keeping.used();
       rows.forget_rows();
       EXPECT_EQ(before - keeping.used(),
@@ -163,7 +164,7 @@ TEST_P(KeptRoutes, OfRowsByExpertThatAreForgottenWhereTheyLieIsKept) {
           .scale_words = 0,
           .scale_order = ScaleOrder::rows};
       if (!at_once) {
-        EXPECT_EQ(keeping.used(), keeping.memory.kept_by_route + layout.bytes());
+        EXPECT_EQ(keeping.used(), keeping.memory.kept_by_route_bytes + layout.bytes());
       }
       rows = {};
       EXPECT_EQ(keeping.used(), 0u);
@@ -186,20 +187,21 @@ TEST_P(KeptRoutes, OfCallsThatNoHostWaitsForKeepPlacesAndNoRows) {
     const Route route = *exchange.dispatch(input).route;
     DeviceArray<uint16_t> out(accelerator, tokens_of[rank].x.size());
     for (int i = 0; i < 5; ++i) {
-      const Received again = exchange.dispatch(input.x, route);
+      const Received again = exchange.dispatch({.x = input.x}, route);
       std::vector<uint16_t> y =
           expert_rows(kCase.shape, expected_on(kCase.shape, tokens_of, rank), rank);
       y.resize(size_t{kPlaces} * kCase.shape.hidden, 0x7fff);
       const DeviceArray<uint16_t> results(accelerator, y);
       out.poison();
-      exchange.combine(results.data(), route, out.data());
+      exchange.combine({.y = results.bf16_rows(exchange.options().hidden)}, route,
+                       {.x = out.bf16_rows(exchange.options().hidden)});
       exchange.wait();
       EXPECT_EQ(difference("out", out.read(), expected_sums(kCase.shape, tokens_of[rank], rank)),
                 "");
     }
     exchange.wait();
-    const ExpertParallel::Memory memory = exchange.memory({}, kCase.tokens[rank], kPlaces);
-    EXPECT_EQ(world.arena().used() - idle, memory.kept_by_route);
+    const ExpertParallel::Memory memory = memory_of(exchange, kCase.tokens[rank], kPlaces);
+    EXPECT_EQ(world.arena().used() - idle, memory.kept_by_route_bytes);
   }));
 }
 
@@ -234,16 +236,17 @@ TEST_P(KeptRoutes, LeaveRowsToWhatStillReadsThem) {
       for (int i = 0; i < 10; ++i) {
         out.poison();
         seen.poison();
-        auto received = std::make_unique<Received>(exchange.dispatch(tokens.input(), first.native));
+        auto received = std::make_unique<Received>(exchange.dispatch(tokens.input(), first));
         const Route route = *received->route;
-        exchange.combine({.y = received->x}, route, {.x = out.data()}, second.native);
-        received->record_stream(second.native);
-        accelerator.copy(seen.data(), received->x, expected.x.size() * 2, second);
+        exchange.combine({.y = received->x}, route, {.x = out.bf16_rows(exchange.options().hidden)},
+                         second);
+        received->record_stream(second);
+        accelerator.copy(seen.data(), received->x.data, expected.x.size() * 2, second);
         received.reset();
         // Takes the place of the rows as soon as anybody may.
-        const Received after = another.dispatch(others.input(), first.native);
-        exchange.wait(second.native);
-        another.wait(first.native);
+        const Received after = another.dispatch(others.input(), first);
+        exchange.wait(second);
+        another.wait(first);
         EXPECT_EQ(difference("out", out.read(), sums), "");
         EXPECT_EQ(difference("seen", seen.read(), expected.x), "");
       }
@@ -266,15 +269,17 @@ TEST(KeptRoutesOnHost, AFailedCallsRowsAndRouteBothStayOutOfUse) {
     std::optional<ExpertParallel> exchange(std::in_place, world, kCase.options());
     const TokensOnDevice tokens(world.accelerator(), tokens_of[rank], true);
     auto received = std::make_unique<Received>(exchange->dispatch(tokens.input()));
-    const ExpertParallel::Memory memory = exchange->memory({}, kCase.tokens[rank], received->rows);
+    const ExpertParallel::Memory memory = memory_of(*exchange, kCase.tokens[rank], received->rows);
     if (rank == 1) return;
     EXPECT_THROW(exchange->dispatch(tokens.input()), PeerTimeout);
     std::vector<Route> route{*received->route};
     received.reset();
-    EXPECT_EQ(world.arena().used() - empty, memory.object + memory.kept + memory.peak);
+    EXPECT_EQ(world.arena().used() - empty,
+              memory.arena_bytes + memory.kept_bytes + memory.peak_bytes);
     route.clear();
     exchange.reset();
-    EXPECT_EQ(world.arena().used() - empty, memory.object + memory.kept + memory.peak);
+    EXPECT_EQ(world.arena().used() - empty,
+              memory.arena_bytes + memory.kept_bytes + memory.peak_bytes);
   }));
 }
 
@@ -300,13 +305,14 @@ TEST(KeptRoutesOnHost, LeaveRowsToACombineOnAnotherStream) {
     const void* x = nullptr;
     std::vector<Route> route;
     {
-      const Received received = exchange.dispatch(input, own.native);
-      exchange.combine({.y = received.x}, *received.route, {.x = out.data()}, stream.native);
-      x = received.x;
+      const Received received = exchange.dispatch(input, own);
+      exchange.combine({.y = received.x}, *received.route,
+                       {.x = out.bf16_rows(exchange.options().hidden)}, stream);
+      x = received.x.data;
       route.push_back(*received.route);
     }
-    const Received next = exchange.dispatch(input, own.native);
-    EXPECT_EQ(next.x == x, stream.native == own.native);
+    const Received next = exchange.dispatch(input, own);
+    EXPECT_EQ(next.x.data == x, stream == own);
   }
   gpu.let_go(own);
   gpu.let_go(other);
@@ -330,16 +336,17 @@ TEST(KeptRoutesOnHost, OfCapturedCallsKeepTheirRows) {
   DeviceArray<uint16_t> out(gpu, tokens_of[0].x.size());
   DispatchInput input = tokens.input();
   input.received_tokens_max = 40;
-  const ExpertParallel::Memory memory = exchange.memory({}, 40, 40);
+  const ExpertParallel::Memory memory = memory_of(exchange, 40, 40);
   const size_t idle = world.arena().used();
   {
     std::vector<Route> route;
     const auto replay = gpu.record([&] {
       const Received received = exchange.dispatch(input);
       route.push_back(*received.route);
-      exchange.combine({.y = received.x}, route[0], {.x = out.data()});
+      exchange.combine({.y = received.x}, route[0],
+                       {.x = out.bf16_rows(exchange.options().hidden)});
     });
-    EXPECT_EQ(world.arena().used() - idle, memory.kept);
+    EXPECT_EQ(world.arena().used() - idle, memory.kept_bytes);
     // What comes in between lies elsewhere.
     const Received other = exchange.dispatch(others.input());
     replay();

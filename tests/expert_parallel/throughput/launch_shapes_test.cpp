@@ -40,10 +40,9 @@ void expect_one_shape(Call call) {
 }
 
 DispatchInput input_of(const Token& token) {
-  return {.x = token.x.data(),
-          .topk_idx = token.ids.data(),
-          .topk_weights = token.weights.data(),
-          .tokens = 1};
+  return {.x = {token.x.data(), DataType::bfloat16, {1, kHidden}},
+          .topk_idx = {token.ids.data(), {1, 2}},
+          .topk_weights = {token.weights.data(), {1, 2}}};
 }
 
 TEST(LaunchShapes, OfADispatchAreAlikeWhereRanksDoNotDivideTheExperts) {
@@ -69,13 +68,14 @@ TEST(LaunchShapes, OfALowLatencyPairAreAlikeWhereRanksDoNotDivideTheExperts) {
     const Token token;
     LowLatency exchange(world,
                         {.experts = kExperts, .hidden = kHidden, .topk = 2, .tokens_max = 4});
-    const LowLatencyReceived received = exchange.dispatch({.x = token.x.data(),
-                                                           .topk_idx = token.ids.data(),
-                                                           .weights = token.weights.data(),
-                                                           .tokens = 1,
-                                                           .rows = LowLatencyRows::bf16});
+    const LowLatencyReceived received =
+        exchange.dispatch({.x = {token.x.data(), DataType::bfloat16, {1, kHidden}},
+                           .topk_idx = {token.ids.data(), {1, 2}},
+                           .topk_weights = {token.weights.data(), {1, 2}},
+                           .rows = LowLatencyRows::bf16});
     alignas(16) std::array<uint16_t, kHidden> out{};
-    exchange.combine({.y = received.x, .out = out.data()}, received.handle);
+    exchange.combine({.y = received.x, .out = {out.data(), DataType::bfloat16, {1, kHidden}}},
+                     received.handle);
     exchange.wait();
     exchange.close();
   });

@@ -77,10 +77,10 @@ Sums watched(ExpertParallel& exchange, const Shape& shape, const DispatchInput& 
   ErrorRecord failure(accelerator, world.abort_flag());
   launch(accelerator, watch_kernel,
          {.blocks = shape.ranks + local_experts, .warps = 2, .cooperative = false}, beside,
-         {.sources_ready = received.sources_ready,
-          .experts_ready = received.experts_ready,
-          .x = static_cast<const uint32_t*>(received.x),
-          .topk_idx = received.topk_idx,
+         {.sources_ready = received.sources_ready.as<uint32_t>(),
+          .experts_ready = received.experts_ready.as<uint32_t>(),
+          .x = received.x.as<uint32_t>(),
+          .topk_idx = received.topk_idx.as<int32_t>(),
           .first_rows = first.data(),
           .ranks = shape.ranks,
           .local_experts = local_experts,
@@ -106,8 +106,8 @@ void take_rows_as_they_come(World& world) {
   const TokensOnDevice tokens(accelerator, given[world.rank()], true);
   const Beside beside(accelerator);
   DispatchInput input = tokens.input();
-  input.watcher = beside.stream().native;
-  const DispatchInput other_rows{.x = input.x, .tokens = input.tokens, .watcher = input.watcher};
+  input.watcher = beside.stream();
+  const DispatchInput other_rows{.x = input.x, .watcher = input.watcher};
   const Sums wanted = expected_sums_of(drawn.shape, expected);
   std::optional<Received> received, again;
   for (uint32_t call = 0; call < 3; ++call) {
@@ -133,8 +133,8 @@ TEST_P(Readiness, NobodyIsToldWhoDoesNotAsk) {
     ExpertParallel exchange(world, small.options());
     const TokensOnDevice tokens(world.accelerator(), given[world.rank()], true);
     const Received received = exchange.dispatch(tokens.input());
-    EXPECT_EQ(received.sources_ready, nullptr);
-    EXPECT_EQ(received.experts_ready, nullptr);
+    EXPECT_EQ(received.sources_ready.as<uint32_t>(), nullptr);
+    EXPECT_EQ(received.experts_ready.as<uint32_t>(), nullptr);
     exchange.wait();
   }));
 }

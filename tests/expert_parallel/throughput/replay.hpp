@@ -35,10 +35,9 @@ inline void check_throughput_replays(World& world, const ExchangeCase& exchange_
   DeviceArray<int64_t> ids(accelerator, size_t{count} * shape.topk);
   DeviceArray<float> weights(accelerator, size_t{count} * shape.topk);
   DeviceArray<uint16_t> out(accelerator, size_t{count} * shape.hidden);
-  const DispatchInput input{.x = x.data(),
-                            .topk_idx = ids.data(),
-                            .topk_weights = weights.data(),
-                            .tokens = count,
+  const DispatchInput input{.x = x.bf16_rows(shape.hidden),
+                            .topk_idx = ids.view({count, shape.topk}),
+                            .topk_weights = weights.view({count, shape.topk}),
                             .received_tokens_max = places};
   ExchangeCase drawn = exchange_case;
   const auto fill = [&](uint32_t seed) {
@@ -54,15 +53,16 @@ inline void check_throughput_replays(World& world, const ExchangeCase& exchange_
     std::optional<Received> received;
     std::optional<ExpertRows> rows;
     const auto run = replays(stream, [&] {
-      received = exchange.dispatch(input, stream.native);
-      rows = exchange.expand(*received, {.rows_max = places * shape.topk}, stream.native);
-      exchange.combine({.y = received->x}, *received->route, {.x = out.data()}, stream.native);
+      received = exchange.dispatch(input, stream);
+      rows = exchange.group_by_expert(*received, {.rows_max = places * shape.topk}, stream);
+      exchange.combine({.y = received->x}, *received->route,
+                       {.x = out.bf16_rows(exchange.options().hidden)}, stream);
     });
     for (uint32_t seed = 1; seed <= 4; ++seed) {
       fill(seed);
       world.barrier("a replay");
       run();
-      exchange.wait(stream.native);
+      exchange.wait(stream);
       const std::vector<Tokens> all = drawn.draw();
       const Expected expected = expected_on(shape, all, rank);
       Received valid = *received;
@@ -71,7 +71,8 @@ inline void check_throughput_replays(World& world, const ExchangeCase& exchange_
       valid.tokens_per_expert = expected.tokens_per_expert;
       EXPECT_EQ(difference(exchange, valid, expected), "") << "seed " << seed;
       std::vector<uint32_t> per_expert;
-      const auto offsets = read_back(accelerator, rows->offsets, shape.local_experts(rank) + 1);
+      const auto offsets =
+          read_back(accelerator, rows->offsets.as<int32_t>(), shape.local_experts(rank) + 1);
       for (uint32_t expert = 0; expert < shape.local_experts(rank); ++expert)
         per_expert.push_back(static_cast<uint32_t>(offsets[expert + 1] - offsets[expert]));
       EXPECT_EQ(per_expert, expected.tokens_per_expert);
@@ -87,7 +88,7 @@ inline void check_throughput_replays(World& world, const ExchangeCase& exchange_
       EXPECT_EQ(difference("out", out.read(), sums), "") << "seed " << seed;
     }
   }
-  exchange.wait(stream.native);
+  exchange.wait(stream);
   accelerator.free_stream(stream);
 }
 

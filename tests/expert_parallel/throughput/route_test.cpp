@@ -26,7 +26,8 @@ TEST_P(Routes, CanBeUsedAgainWithOtherRows) {
     const Expected expected_again = expected_on(kCase.shape, second, world.rank());
     const DeviceArray<uint16_t> x(world.accelerator(), second[world.rank()].x);
     for (int i = 0; i < 3; ++i) {
-      const Received again = exchange.dispatch(x.data(), *received.route);
+      const Received again =
+          exchange.dispatch({.x = x.bf16_rows(exchange.options().hidden)}, *received.route);
       EXPECT_EQ(difference(exchange, again, expected_again), "");
       EXPECT_EQ(
           difference_after_combine(exchange, again, kCase.shape, first[world.rank()], expected, {}),

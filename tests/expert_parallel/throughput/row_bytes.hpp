@@ -38,15 +38,20 @@ inline RowBytes row_bytes_of(uint32_t call, uint32_t rank, uint32_t tokens, uint
 
 inline uint32_t row_bytes_of(const RowFormat& format, uint32_t hidden) {
   switch (format.type) {
-    case ElementType::fp32:
+    case DataType::float32:
       return hidden * 4;
-    case ElementType::fp8_e4m3:
+    case DataType::float8_e4m3fn:
       return hidden;
-    case ElementType::bytes:
+    case DataType::uint8:
       return format.row_bytes;
     default:
       return hidden * 2;
   }
+}
+
+/// Words from one row's scales to the next one's, or from column to column; of none, none.
+inline uint64_t scale_stride(const ConstTensorView& scales, ScaleOrder order) {
+  return scales.given() ? scales.strides[order == ScaleOrder::rows ? 0 : 1] : 0;
 }
 
 /// Rows and scales as they must have come, once the call's work has ended.
@@ -59,19 +64,17 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
   const bool by_rows = received.format.scale_order == ScaleOrder::rows;
   const size_t count = expected.rows.size();
   if (received.rows < count) return fmt::format("{} rows instead of {}", received.rows, count);
-  const auto x =
-      read_back(accelerator, static_cast<const uint32_t*>(received.x), count * row_words);
+  const auto x = read_back(accelerator, received.x.as<uint32_t>(), count * row_words);
   const size_t lines = by_rows ? received.rows : scale_words;
-  const auto scales = read_back(accelerator, static_cast<const uint32_t*>(received.scales),
-                                lines * received.scale_stride);
+  const uint64_t stride = scale_stride(received.scales, received.format.scale_order);
+  const auto scales = read_back(accelerator, received.scales.as<uint32_t>(), lines * stride);
   for (uint32_t row = 0; row < count; ++row) {
     const auto [source, token] = expected.rows[row];
     for (uint32_t word = 0; word < row_words; ++word)
       if (x[row * row_words + word] != row_word(call, source, token, word))
         return fmt::format("word {} of row {} is wrong", word, row);
     for (uint32_t word = 0; word < scale_words; ++word) {
-      const size_t at = by_rows ? size_t{row} * received.scale_stride + word
-                                : size_t{word} * received.scale_stride + row;
+      const size_t at = by_rows ? row * stride + word : word * stride + row;
       if (scales[at] != scale_word(call, source, token, word))
         return fmt::format("scale {} of row {} is wrong", word, row);
     }
@@ -84,21 +87,19 @@ inline std::string difference_in_format(ExpertParallel& exchange, const TokensOn
                                         const Expected& expected, const RowFormat& format) {
   Accelerator& accelerator = exchange.world().accelerator();
   DispatchInput input = tokens.input();
-  input.format = format;
   std::optional<Route> route;
   for (uint32_t call = 0; call < 2; ++call) {
     const RowBytes rows =
-        row_bytes_of(call, exchange.world().rank(), input.tokens,
+        row_bytes_of(call, exchange.world().rank(), tokens.count(),
                      row_bytes_of(format, exchange.options().hidden) / 4, format.scale_words);
     const DeviceArray<uint32_t> x(accelerator, rows.x), scales(accelerator, rows.scales);
-    input.x = x.data();
-    input.scales = scales.data();
+    give_rows(input, format, tokens.count(), exchange.options().hidden, x.data(), scales.data());
     const Received received = route ? exchange.dispatch(input, *route) : exchange.dispatch(input);
     const std::string text = difference_of_bytes(exchange, received, expected, call);
     if (!text.empty()) return fmt::format("call {}: {}", call, text);
     route = received.route;
-    input.topk_idx = nullptr;
-    input.topk_weights = nullptr;
+    input.topk_idx = {};
+    input.topk_weights = {};
   }
   return "";
 }

@@ -33,14 +33,14 @@ class RowFormats : public OnDevice {
 };
 
 TEST_P(RowFormats, RowsOfEveryTypeArriveBitForBit) {
-  for (const ElementType type :
-       {ElementType::bf16, ElementType::fp16, ElementType::fp32, ElementType::fp8_e4m3})
+  for (const DataType type :
+       {DataType::bfloat16, DataType::float16, DataType::float32, DataType::float8_e4m3fn})
     for (const uint32_t ranks : {1, 2, 5}) check(ranks, 272, {.type = type});
 }
 
 TEST_P(RowFormats, OpaqueRowsHaveASizeOfTheirOwn) {
   for (const uint32_t row_bytes : {16u, 48u, 3600u, 30'000u / 16 * 16})
-    check(3, 64, {.type = ElementType::bytes, .row_bytes = row_bytes});
+    check(3, 64, {.type = DataType::uint8, .row_bytes = row_bytes});
 }
 
 TEST_P(RowFormats, ScalesTravelBesideTheirRows) {
@@ -48,16 +48,16 @@ TEST_P(RowFormats, ScalesTravelBesideTheirRows) {
     for (const uint32_t words : {1u, 4u, 7u, 56u})
       for (const uint32_t ranks : {1, 2, 4})
         check(ranks, 7168 / 8,
-              {.type = ElementType::fp8_e4m3, .scale_words = words, .scale_order = order});
+              {.type = DataType::float8_e4m3fn, .scale_words = words, .scale_order = order});
 }
 
 TEST_P(RowFormats, ScalesOfOpaqueRowsNeedNoMeaning) {
-  check(4, 64, {.type = ElementType::bytes, .row_bytes = 160, .scale_words = 20});
+  check(4, 64, {.type = DataType::uint8, .row_bytes = 160, .scale_words = 20});
 }
 
 TEST_P(RowFormats, ManyRanksTakePart) {
   if (GetParam() == "cuda") GTEST_SKIP() << "more blocks than one GPU has room for";
-  check(8, 144, {.type = ElementType::fp8_e4m3, .scale_words = 9});
+  check(8, 144, {.type = DataType::float8_e4m3fn, .scale_words = 9});
 }
 
 TEST_P(RowFormats, ColumnsOfScalesBeginAlignedForTma) {
@@ -70,11 +70,11 @@ TEST_P(RowFormats, ColumnsOfScalesBeginAlignedForTma) {
     const TokensOnDevice tokens(world.accelerator(), tokens_of[world.rank()], true);
     const DeviceArray<uint32_t> scales(world.accelerator(), 6 * 3);
     DispatchInput input = tokens.input();
-    input.format = {.scale_words = 3, .scale_order = ScaleOrder::columns};
-    input.scales = scales.data();
+    input.scales = scales.view({tokens.count(), 3});
+    input.scale_order = ScaleOrder::columns;
     const Received received = exchange.dispatch(input);
-    EXPECT_EQ(received.scale_stride, (received.rows + 3) / 4 * 4);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(received.scales) % 16, 0u);
+    EXPECT_EQ(received.scales.strides[1], (received.rows + 3) / 4 * 4);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(received.scales.data) % 16, 0u);
     exchange.wait();
   }));
 }
@@ -88,19 +88,19 @@ float value_of(uint32_t rank, Row row, uint32_t column) {
 
 struct Fp16 {
   using Bits = uint16_t;
-  static constexpr ElementType kType = ElementType::fp16;
+  static constexpr DataType kType = DataType::float16;
   static Bits from(float value) { return static_cast<Bits>(to_float16_pair(value, 0)); }
   static float to(Bits bits) { return to_float(Float16{bits}); }
 };
 struct Fp32 {
   using Bits = uint32_t;
-  static constexpr ElementType kType = ElementType::fp32;
+  static constexpr DataType kType = DataType::float32;
   static Bits from(float value) { return std::bit_cast<Bits>(value); }
   static float to(Bits bits) { return std::bit_cast<float>(bits); }
 };
 struct Bf16 {
   using Bits = uint16_t;
-  static constexpr ElementType kType = ElementType::bf16;
+  static constexpr DataType kType = DataType::bfloat16;
   static Bits from(float value) { return to_bf16(value); }
   static float to(Bits bits) { return from_bf16(bits); }
 };
@@ -144,11 +144,12 @@ void check_sums(World& world, const ExchangeCase& exchange_case, uint32_t biases
   const DeviceArray<uint32_t> order_there(accelerator, order);
   DeviceArray<typename Type::Bits> out(accelerator, expected.size());
   out.poison();
-  CombineInput input{.y = y_there.data(), .type = Type::kType};
-  if (biases > 0) input.biases[0] = first.data();
-  if (biases > 1) input.biases[1] = second.data();
-  if (in_another_order) input.rank_order = order_there.data();
-  exchange.combine(input, *received.route, {.x = out.data()});
+  const std::initializer_list<uint64_t> rows_here{mine.count, shape.hidden};
+  CombineInput input{.y = y_there.view(Type::kType, {received.rows, shape.hidden})};
+  if (biases > 0) input.biases[0] = first.view(Type::kType, rows_here);
+  if (biases > 1) input.biases[1] = second.view(Type::kType, rows_here);
+  if (in_another_order) input.rank_order = order_there.view({mine.count, shape.ranks});
+  exchange.combine(input, *received.route, {.x = out.view(Type::kType, rows_here)});
   exchange.wait();
   EXPECT_EQ(difference("out", out.read(), expected), "");
 }
@@ -197,33 +198,37 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
   if (GetParam() == "cuda") GTEST_SKIP() << "ranks that share a GPU launch one shape";
   const ExchangeCase exchange_case{.shape = {.hidden = 128}, .tokens = {3, 3, 3, 3}};
   const std::vector<Tokens> all = exchange_case.draw();
+  struct Sent {
+    RowFormat format;
+    CastToFp8 cast;
+  };
   struct Difference {
-    std::function<void(DispatchInput&)> of_all, of_rank_2;
+    std::function<void(Sent&)> of_all, of_rank_2;
     std::string argument, expected, seen;
   };
   using Scales = CastToFp8::Scales;
-  const auto nothing = [](DispatchInput&) {};
+  const auto nothing = [](Sent&) {};
   const auto cast = [](Scales scales, uint32_t channels) {
-    return [=](DispatchInput& input) { input.cast = {.scales = scales, .channels = channels}; };
+    return [=](Sent& sent) { sent.cast = {.scales = scales, .channels = channels}; };
   };
-  const auto scales_of = [](uint32_t words, ScaleOrder order, ScaleType type) {
-    return [=](DispatchInput& input) {
-      input.format.scale_words = words;
-      input.format.scale_order = order;
-      input.format.scale_type = type;
+  const auto scales_of = [](uint32_t words, ScaleOrder order, DataType type) {
+    return [=](Sent& sent) {
+      sent.format.scale_words = words;
+      sent.format.scale_order = order;
+      sent.format.scale_type = type;
     };
   };
   constexpr auto kRows = ScaleOrder::rows, kColumns = ScaleOrder::columns;
   const std::vector<Difference> differences{
-      {nothing, [](DispatchInput& input) { input.format.type = ElementType::fp32; }, "x",
+      {nothing, [](Sent& sent) { sent.format.type = DataType::float32; }, "x",
        "rows of 256 bytes of bf16", "rows of 512 bytes of fp32"},
-      {nothing, [](DispatchInput& input) { input.format.type = ElementType::fp16; }, "x",
+      {nothing, [](Sent& sent) { sent.format.type = DataType::float16; }, "x",
        "rows of 256 bytes of bf16", "rows of 256 bytes of fp16"},
-      {nothing, scales_of(2, kRows, ScaleType::fp32), "scales", "0 words of words scales by rows",
+      {nothing, scales_of(2, kRows, DataType::float32), "scales", "0 words of words scales by rows",
        "2 words of fp32 scales by rows"},
-      {scales_of(2, kRows, ScaleType::fp32), scales_of(2, kColumns, ScaleType::fp32), "scales",
+      {scales_of(2, kRows, DataType::float32), scales_of(2, kColumns, DataType::float32), "scales",
        "2 words of fp32 scales by rows", "2 words of fp32 scales by columns"},
-      {scales_of(2, kRows, ScaleType::fp32), scales_of(2, kRows, ScaleType::int32), "scales",
+      {scales_of(2, kRows, DataType::float32), scales_of(2, kRows, DataType::int32), "scales",
        "2 words of fp32 scales by rows", "2 words of int32 scales by rows"},
       {nothing, cast(Scales::fp32, 128), "x", "rows of 256 bytes of bf16",
        "rows of 128 bytes of fp8_e4m3"},
@@ -242,12 +247,14 @@ TEST_P(RowFormats, RowsThatDifferAreNamedOnAllRanks) {
       const DeviceArray<uint32_t> memory(world.accelerator(), 3 * 128);
       for (const Difference& difference_of : differences) {
         DispatchInput input = tokens.input();
-        input.x = memory.data();
-        input.scales = memory.data();
-        difference_of.of_all(input);
-        if (world.rank() == 2) difference_of.of_rank_2(input);
-        if (by_expert && input.format.scale_order != kRows) input.format.scale_words = 3;
-        if (by_expert) input.format.scale_order = kRows;
+        Sent sent;
+        difference_of.of_all(sent);
+        if (world.rank() == 2) difference_of.of_rank_2(sent);
+        if (by_expert && sent.format.scale_order != kRows) sent.format.scale_words = 3;
+        if (by_expert) sent.format.scale_order = kRows;
+        give_rows(input, sent.format, tokens.count(), exchange_case.shape.hidden, memory.data(),
+                  memory.data());
+        input.cast = sent.cast;
         try {
           if (by_expert)
             exchange.dispatch_by_expert(input, {});
@@ -289,12 +296,12 @@ TEST_P(RowFormats, RowsThatDifferWhereNobodyWaitsAreNamedOnAllRanks) {
       DispatchInput input = tokens.input();
       if (on_a_known_route) {
         const Received received = exchange.dispatch(input);
-        DispatchInput again{.x = input.x, .tokens = input.tokens};
-        if (world.rank() == 0) again.format.type = ElementType::fp16;
+        DispatchInput again{.x = input.x};
+        if (world.rank() == 0) again.x.type = DataType::float16;
         exchange.dispatch(again, *received.route);
       } else {
         input.received_tokens_max = 100;
-        if (world.rank() == 0) input.format.type = ElementType::fp16;
+        if (world.rank() == 0) input.x.type = DataType::float16;
         exchange.dispatch(input);
       }
       exchange.wait();

@@ -20,9 +20,10 @@ inline std::string difference_with_places(ExpertParallel& exchange, const Tokens
   y.resize(size_t{received.rows} * shape.hidden, 0x7fff);
   const DeviceArray<uint16_t> results(accelerator, y);
   const DeviceArray<uint16_t> out(accelerator, mine.x.size());
-  exchange.combine(results.data(), *received.route, out.data());
+  exchange.combine({.y = results.bf16_rows(exchange.options().hidden)}, *received.route,
+                   {.x = out.bf16_rows(exchange.options().hidden)});
   exchange.wait();
-  const auto sources = read_back(accelerator, received.source_token, received.rows);
+  const auto sources = read_back(accelerator, received.source_token.as<int32_t>(), received.rows);
   for (uint32_t row = rows; row < received.rows; ++row)
     if (sources[row] != -1) return fmt::format("place {} is not marked", row);
   received.rows = rows;
@@ -37,20 +38,21 @@ inline std::string difference_if_watched(ExpertParallel& exchange, const TokensO
                                          const Expected& expected) {
   Accelerator& accelerator = exchange.world().accelerator();
   DispatchInput input = tokens.input();
-  input.watcher = 0;
+  input.watcher = Stream{};
   const Received first = exchange.dispatch(input);
-  input.topk_idx = nullptr;
-  input.topk_weights = nullptr;
+  input.topk_idx = {};
+  input.topk_weights = {};
   const Received again = exchange.dispatch(input, *first.route);
   std::string text = difference(exchange, first, expected) + difference(exchange, again, expected);
   for (const Received* const received : {&first, &again})
     text += difference("sources_ready",
-                       read_back(accelerator, received->sources_ready, expected.rows_from.size()),
+                       read_back(accelerator, received->sources_ready.as<uint32_t>(),
+                                 expected.rows_from.size()),
                        std::vector<uint32_t>(expected.rows_from.size(), 1)) +
-            difference(
-                "experts_ready",
-                read_back(accelerator, received->experts_ready, expected.tokens_per_expert.size()),
-                std::vector<uint32_t>(expected.tokens_per_expert.size(), 1));
+            difference("experts_ready",
+                       read_back(accelerator, received->experts_ready.as<uint32_t>(),
+                                 expected.tokens_per_expert.size()),
+                       std::vector<uint32_t>(expected.tokens_per_expert.size(), 1));
   return text;
 }
 
@@ -59,9 +61,10 @@ inline std::string difference_by_expert(ExpertParallel& exchange, const Received
                                         const Shape& shape, const Tokens& mine,
                                         uint32_t alignment) {
   Accelerator& accelerator = exchange.world().accelerator();
-  const ExpertRows rows = exchange.expand(received, {.alignment = alignment});
+  const ExpertRows rows = exchange.group_by_expert(received, {.alignment = alignment});
   const DeviceArray<uint16_t> out(accelerator, mine.x.size());
-  exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = out.data()});
+  exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route,
+                   {.x = out.bf16_rows(exchange.options().hidden)});
   exchange.wait();
   std::vector<uint16_t> expected;
   for (uint32_t token = 0; token < mine.count; ++token)
@@ -90,14 +93,15 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
                                                 const Received& received, uint32_t alignment,
                                                 uint32_t spare, bool waits) {
   Accelerator& accelerator = exchange.world().accelerator();
-  const ExpertRows after = exchange.expand(received, {.alignment = alignment});
+  const ExpertRows after = exchange.group_by_expert(received, {.alignment = alignment});
   DispatchInput input = tokens.input();
   if (!waits) input.received_tokens_max = received.rows + spare;
-  const ExpandOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
+  const GroupByExpertOptions expand{.alignment = alignment, .rows_max = after.rows + spare};
   const DeviceArray<uint16_t> others(
-      accelerator, std::vector<uint16_t>(size_t{input.tokens} * exchange.options().hidden, 0x5a5a));
+      accelerator,
+      std::vector<uint16_t>(size_t{tokens.count()} * exchange.options().hidden, 0x5a5a));
   DispatchInput before = input;
-  before.x = others.data();
+  before.x = others.bf16_rows(exchange.options().hidden);
   for (uint32_t call = 0; call < 2; ++call) exchange.dispatch_by_expert(before, expand);
   const RowsByExpert at_once = exchange.dispatch_by_expert(input, expand);
   exchange.wait();
@@ -110,18 +114,20 @@ inline std::string difference_by_expert_at_once(ExpertParallel& exchange,
   const uint32_t topk = exchange.options().topk;
   const size_t elements = size_t{after.rows} * exchange.options().hidden;
   std::string text =
-      same("offsets", rows.offsets, after.offsets, received.tokens_per_expert.size() + 1) +
-      same("row_of", rows.row_of, after.row_of, after.rows) +
-      same("weights", rows.weights, after.weights, after.rows) +
-      same("slots", rows.slots, after.slots, size_t{received.rows} * topk) +
-      same("x", static_cast<const uint16_t*>(rows.x), static_cast<const uint16_t*>(after.x),
-           elements) +
-      same("source_token", at_once.received.source_token, received.source_token, received.rows);
-  for (const int32_t row : read_back(accelerator, rows.row_of + after.rows, spare))
+      same("offsets", rows.offsets.as<int32_t>(), after.offsets.as<int32_t>(),
+           received.tokens_per_expert.size() + 1) +
+      same("row_of", rows.row_of.as<int32_t>(), after.row_of.as<int32_t>(), after.rows) +
+      same("weights", rows.weights.as<float>(), after.weights.as<float>(), after.rows) +
+      same("slots", rows.row_of_choice.as<int32_t>(), after.row_of_choice.as<int32_t>(),
+           size_t{received.rows} * topk) +
+      same("x", rows.x.as<uint16_t>(), after.x.as<uint16_t>(), elements) +
+      same("source_token", at_once.received.source_token.as<int32_t>(),
+           received.source_token.as<int32_t>(), received.rows);
+  for (const int32_t row : read_back(accelerator, rows.row_of.as<int32_t>() + after.rows, spare))
     if (row != -1) return "a spare place is not marked";
   const uint32_t absent = waits ? 0 : spare * topk;
-  for (const int32_t slot :
-       read_back(accelerator, rows.slots + size_t{received.rows} * topk, absent))
+  for (const int32_t slot : read_back(
+           accelerator, rows.row_of_choice.as<int32_t>() + size_t{received.rows} * topk, absent))
     if (slot != -1) return "a row that did not come has a place";
   return text;
 }
@@ -133,7 +139,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
                                                       const Received& received, uint32_t alignment,
                                                       uint32_t spare) {
   Accelerator& accelerator = exchange.world().accelerator();
-  const ExpertRows before = exchange.expand(received, {.alignment = alignment});
+  const ExpertRows before = exchange.group_by_expert(received, {.alignment = alignment});
   // Mostly all: a rank with places enough waits for the others, and they for it.
   const bool cramped = before.rows > 1 && (spare > 3 || exchange.world().rank() % 2 == spare % 2);
   try {
@@ -146,7 +152,7 @@ inline std::string difference_after_refusal_by_expert(ExpertParallel& exchange,
   }
   exchange.wait();
   // Whatever still came from another rank would come here.
-  const size_t bytes = exchange.memory({}, tokens.input().tokens, received.rows).peak;
+  const size_t bytes = memory_of(exchange, tokens.count(), received.rows).peak_bytes;
   const ArenaBlock reused = exchange.world().arena().allocate(bytes, {});
   accelerator.fill(reused.data(), 0, bytes, {});
   exchange.wait();
@@ -162,7 +168,9 @@ inline std::string difference_after_other_rows(ExpertParallel& exchange,
   const World& world = exchange.world();
   if (world.size() == 1) return "";
   DispatchInput input = tokens.input();
-  if (world.rank() == other) input.format.type = ElementType::fp16;
+  if (world.rank() == other)
+    give_rows(input, {.type = DataType::float16}, tokens.count(), exchange.options().hidden,
+              input.x.data, nullptr);
   try {
     if (by_expert)
       exchange.dispatch_by_expert(input, {});
