@@ -5,11 +5,11 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include "ids.hpp"
-#include "narrowed.hpp"
 #include "received.hpp"
 #include "registration.hpp"
 #include "room.hpp"
@@ -31,9 +31,23 @@ using Rows = Matrix<nb::ro>;
 using Ids = Matrix<nb::ro>;
 using Weights = Matrix<const float>;
 
+/// An array whose elements are of this type, though it may cross as bytes or words.
 template <class Array>
-auto* data_of(const std::optional<Array>& array) {
-  return array ? array->data() : nullptr;
+auto view_of(const Array& array, DataType type) {
+  const uint64_t columns = array.shape(1) * array.itemsize() / bytes_of(type);
+  using Memory = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(array.data())>>,
+                                    const void, void>;
+  return BasicTensorView<Memory>(array.data(), type, {array.shape(0), columns});
+}
+
+/// An optional array, or no view.
+template <class Array>
+ConstTensorView view_of(const std::optional<Array>& array, DataType type) {
+  return array ? ConstTensorView(view_of(*array, type)) : ConstTensorView();
+}
+
+ConstTensorView view_of(const Ids& ids) {
+  return view_of(ids, is_int64(ids.dtype()) ? DataType::int64 : DataType::int32);
 }
 
 /// A rank's exchange as Python holds it; arrays it gave out keep the exchange itself alive.
@@ -53,33 +67,21 @@ class ExchangeHandle {
   std::shared_ptr<Exchange> exchange_;
 };
 
-/// What ranks tell one another of the scales that they give.
-ScaleType scale_type_of(nb::dlpack::dtype dtype) {
-  if (dtype == nb::dtype<float>()) return ScaleType::fp32;
-  return dtype == nb::dtype<int32_t>() ? ScaleType::int32 : ScaleType::bytes;
-}
-
-size_t bytes_a_row(const Rows& rows) {
-  return rows.shape(1) * rows.itemsize();
+DataType scale_type_of(nb::dlpack::dtype dtype) {
+  if (dtype == nb::dtype<float>()) return DataType::float32;
+  return dtype == nb::dtype<int32_t>() ? DataType::int32 : DataType::uint8;
 }
 
 /// What the forms of dispatch have in common.
-DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows>& scales,
+DispatchInput input_of(const Rows& x, DataType type, const std::optional<Rows>& scales,
                        ScaleOrder scale_order, const CastToFp8* cast,
                        std::optional<uint64_t> watcher, uint32_t sms) {
   DispatchInput input;
-  input.x = x.data();
-  input.tokens = narrowed("x", x.shape(0));
-  input.format.type = type;
-  if (type == ElementType::bytes) input.format.row_bytes = narrowed("x", bytes_a_row(x));
-  input.format.scale_order = scale_order;
-  if (scales) {
-    input.format.scale_words = narrowed("scales", bytes_a_row(*scales) / 4);
-    input.format.scale_type = scale_type_of(scales->dtype());
-  }
-  input.scales = data_of(scales);
+  input.x = view_of(x, type);
+  if (scales) input.scales = view_of(*scales, scale_type_of(scales->dtype()));
+  input.scale_order = scale_order;
   if (cast != nullptr) input.cast = *cast;
-  input.watcher = watcher;
+  if (watcher) input.watcher = Stream(*watcher);
   input.sms = sms;
   return input;
 }
@@ -87,14 +89,13 @@ DispatchInput input_of(const Rows& x, ElementType type, const std::optional<Rows
 /// And of those that count.
 void add_choices(DispatchInput& input, const Ids& topk_idx,
                  const std::optional<Weights>& topk_weights, uint32_t received_tokens_max) {
-  input.topk_idx = topk_idx.data();
-  input.idx_is_int64 = is_int64(topk_idx.dtype());
-  input.topk_weights = data_of(topk_weights);
+  input.topk_idx = view_of(topk_idx);
+  input.topk_weights = view_of(topk_weights, DataType::float32);
   input.received_tokens_max = received_tokens_max;
 }
 
 HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids& topk_idx,
-                           const std::optional<Weights>& topk_weights, ElementType type,
+                           const std::optional<Weights>& topk_weights, DataType type,
                            const std::optional<Rows>& scales, ScaleOrder scale_order,
                            const CastToFp8* cast, uint32_t received_tokens_max,
                            std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
@@ -102,42 +103,43 @@ HeldReceived dispatch_rows(const ExchangeHandle& self, const Rows& x, const Ids&
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
-  return {exchange, with_room([&] { return exchange->expert_parallel.dispatch(input, stream); })};
+  return {exchange,
+          with_room([&] { return exchange->expert_parallel.dispatch(input, Stream(stream)); })};
 }
 
 std::pair<HeldReceived, HeldExpertRows> dispatch_by_expert(
     const ExchangeHandle& self, const Rows& x, const Ids& topk_idx,
-    const std::optional<Weights>& topk_weights, ElementType type, const std::optional<Rows>& scales,
+    const std::optional<Weights>& topk_weights, DataType type, const std::optional<Rows>& scales,
     ScaleOrder scale_order, const CastToFp8* cast, uint32_t received_tokens_max, uint32_t alignment,
     uint32_t rows_max, bool clear_padding, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   DispatchInput input = input_of(x, type, scales, ScaleOrder::rows, cast, std::nullopt, sms);
   add_choices(input, topk_idx, topk_weights, received_tokens_max);
-  const ExpandOptions grouped{.alignment = alignment,
-                              .rows_max = rows_max,
-                              .scale_order = scale_order,
-                              .clear_padding = clear_padding};
+  const GroupByExpertOptions grouped{.alignment = alignment,
+                                     .rows_max = rows_max,
+                                     .scale_order = scale_order,
+                                     .clear_padding = clear_padding};
   RowsByExpert by_expert = with_room(
-      [&] { return exchange->expert_parallel.dispatch_by_expert(input, grouped, stream); });
+      [&] { return exchange->expert_parallel.dispatch_by_expert(input, grouped, Stream(stream)); });
   return {HeldReceived{exchange, std::move(by_expert.received)},
           HeldExpertRows{exchange, std::move(by_expert.rows)}};
 }
 
 HeldReceived dispatch_rows_again(const ExchangeHandle& self, const Rows& x, const HeldRoute& route,
-                                 ElementType type, const std::optional<Rows>& scales,
+                                 DataType type, const std::optional<Rows>& scales,
                                  ScaleOrder scale_order, const CastToFp8* cast,
                                  std::optional<uint64_t> watcher, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   const DispatchInput input = input_of(x, type, scales, scale_order, cast, watcher, sms);
   return {exchange, with_room([&] {
-            return exchange->expert_parallel.dispatch(input, route.route, stream);
+            return exchange->expert_parallel.dispatch(input, route.route, Stream(stream));
           })};
 }
 
 void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& route,
-                  const Matrix<>& out, ElementType type, const std::optional<Weights>& weights,
+                  const Matrix<>& out, DataType type, const std::optional<Weights>& weights,
                   const std::optional<Matrix<float>>& out_weights, const std::optional<Rows>& bias,
                   const std::optional<Rows>& second_bias,
                   const std::optional<Matrix<const int32_t>>& rank_order,
@@ -145,64 +147,67 @@ void combine_rows(const ExchangeHandle& self, const Rows& y, const HeldRoute& ro
                   uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
-  const CombineInput input{.y = y.data(),
-                           .type = type,
+  const CombineInput input{.y = view_of(y, type),
                            .by_expert = by_expert == nullptr ? nullptr : &by_expert->rows,
                            .weighted = weighted,
-                           .weights = data_of(weights),
-                           .biases = {data_of(bias), data_of(second_bias)},
+                           .topk_weights = view_of(weights, DataType::float32),
+                           .biases = {view_of(bias, type), view_of(second_bias, type)},
                            // The kernel takes what is no rank for one that has no row.
-                           .rank_order = reinterpret_cast<const uint32_t*>(data_of(rank_order)),
+                           .rank_order = view_of(rank_order, DataType::int32),
                            .sms = sms,
                            .local_sms = local_sms};
-  const CombineOutput output{.x = out.data(), .topk_weights = data_of(out_weights)};
-  with_room([&] { exchange->expert_parallel.combine(input, route.route, output, stream); });
+  CombineOutput output{.x = view_of(out, type)};
+  if (out_weights) output.topk_weights = view_of(*out_weights, DataType::float32);
+  with_room([&] { exchange->expert_parallel.combine(input, route.route, output, Stream(stream)); });
 }
 
-HeldExpertRows expand(const ExchangeHandle& self, const HeldReceived& received, uint32_t alignment,
-                      uint32_t rows_max, bool clear_padding, ScaleOrder scale_order, uint32_t sms,
-                      uint64_t stream) {
+HeldExpertRows group_by_expert(const ExchangeHandle& self, const HeldReceived& received,
+                               uint32_t alignment, uint32_t rows_max, bool clear_padding,
+                               ScaleOrder scale_order, uint32_t sms, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
-  const ExpandOptions grouped{.alignment = alignment,
-                              .rows_max = rows_max,
-                              .scale_order = scale_order,
-                              .sms = sms,
-                              .clear_padding = clear_padding};
+  const GroupByExpertOptions grouped{.alignment = alignment,
+                                     .rows_max = rows_max,
+                                     .scale_order = scale_order,
+                                     .sms = sms,
+                                     .clear_padding = clear_padding};
   return {exchange, with_room([&] {
-            return exchange->expert_parallel.expand(received.received, grouped, stream);
+            return exchange->expert_parallel.group_by_expert(received.received, grouped,
+                                                             Stream(stream));
           })};
 }
 
-nb::object rows_output_buffer(const ExchangeHandle& self, const HeldRoute& route, ElementType type,
-                              uint64_t stream) {
+nb::object rows_combine_buffer(const ExchangeHandle& self, const HeldRoute& route, DataType type,
+                               uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
-  const std::shared_ptr<void> memory =
-      with_room([&] { return exchange->expert_parallel.output_buffer(route.route, stream, type); });
-  const size_t element = type == ElementType::fp32 ? 4 : 2;
-  return arena_array(
-      exchange, memory, static_cast<const uint8_t*>(memory.get()),
-      {route.route.rows_received(), exchange->expert_parallel.options().hidden * element});
+  const CombineBuffer buffer = with_room(
+      [&] { return exchange->expert_parallel.combine_buffer(route.route, type, Stream(stream)); });
+  return arena_array(exchange, buffer.owner, buffer.y.as<const uint8_t>(),
+                     {buffer.y.shape[0], buffer.y.shape[1] * bytes_of(type)});
 }
 
-nb::dict memory_of(const ExchangeHandle& self, ElementType type, uint32_t row_bytes,
-                   uint32_t scale_words, uint32_t tokens, uint32_t rows_received) {
-  const ExpertParallel::Memory memory = self.get()->expert_parallel.memory(
-      {.type = type, .row_bytes = row_bytes, .scale_words = scale_words}, tokens, rows_received);
-  nb::dict said;
-  said["object"] = memory.object;
-  said["peak"] = memory.peak;
-  said["kept"] = memory.kept;
-  said["kept_by_route"] = memory.kept_by_route;
-  return said;
+std::tuple<uint64_t, uint64_t, uint64_t, uint64_t> memory_of(
+    uint32_t experts, uint32_t hidden, uint32_t topk, uint32_t tokens_max, uint32_t sms,
+    uint32_t sms_max, uint32_t ranks, uint32_t tokens, uint32_t rows_received, DataType type,
+    uint32_t row_bytes, uint32_t scale_words) {
+  const ExpertParallel::Memory memory =
+      ExpertParallel::memory({.experts = experts,
+                              .hidden = hidden,
+                              .topk = topk,
+                              .tokens_max = tokens_max,
+                              .sms = sms,
+                              .sms_max = sms_max},
+                             ranks, tokens, rows_received,
+                             {.type = type, .row_bytes = row_bytes, .scale_words = scale_words});
+  return {memory.arena_bytes, memory.peak_bytes, memory.kept_bytes, memory.kept_by_route_bytes};
 }
 
 void wait_for_exchange(const ExchangeHandle& self, uint64_t stream) {
   const std::shared_ptr<Exchange> exchange = self.get();
   const Callers::Turn turn = exchange->turn();
   nb::gil_scoped_release unlocked;
-  exchange->expert_parallel.wait(stream);
+  exchange->expert_parallel.wait(Stream(stream));
 }
 
 void place(const ExchangeHandle& self, const std::vector<int32_t>& expert_at) {
@@ -238,12 +243,6 @@ std::unique_ptr<ExchangeHandle> make_exchange(const WorldHandle& world, uint32_t
 }  // namespace
 
 void register_expert_parallel(nb::module_& m) {
-  nb::enum_<ElementType>(m, "ElementType", "What a row is made of.")
-      .value("bfloat16", ElementType::bf16)
-      .value("float16", ElementType::fp16)
-      .value("float32", ElementType::fp32)
-      .value("float8_e4m3fn", ElementType::fp8_e4m3)
-      .value("uint8", ElementType::bytes);
   nb::enum_<ScaleOrder>(m, "ScaleOrder", "How scales lie where they are received.")
       .value("rows", ScaleOrder::rows)
       .value("columns", ScaleOrder::columns);
@@ -285,18 +284,21 @@ void register_expert_parallel(nb::module_& m) {
       .def("dispatch_again", &dispatch_rows_again, "x"_a.noconvert(), "route"_a, nb::kw_only(),
            "type"_a, "scales"_a.noconvert().none(), "scale_order"_a, "cast"_a.none(),
            "watcher"_a.none(), "sms"_a, "stream"_a)
-      .def("expand", &expand, "received"_a, nb::kw_only(), "alignment"_a, "rows_max"_a,
-           "clear_padding"_a, "scale_order"_a, "sms"_a, "stream"_a)
+      .def("group_by_expert", &group_by_expert, "received"_a, nb::kw_only(), "alignment"_a,
+           "rows_max"_a, "clear_padding"_a, "scale_order"_a, "sms"_a, "stream"_a)
       .def("combine", &combine_rows, "y"_a.noconvert(), "route"_a, "out"_a.noconvert(),
            nb::kw_only(), "type"_a, "weights"_a.noconvert().none(),
            "out_weights"_a.noconvert().none(), "bias"_a.noconvert().none(),
            "second_bias"_a.noconvert().none(), "rank_order"_a.noconvert().none(),
            "by_expert"_a.none(), "weighted"_a, "sms"_a, "local_sms"_a, "stream"_a)
-      .def("output_buffer", &rows_output_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
-      .def("memory", &memory_of, nb::kw_only(), "type"_a, "row_bytes"_a, "scale_words"_a,
-           "tokens"_a, "rows_received"_a)
+      .def("combine_buffer", &rows_combine_buffer, "route"_a, nb::kw_only(), "type"_a, "stream"_a)
+      .def_static("memory", &memory_of, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
+                  "tokens_max"_a, "sms"_a, "sms_max"_a, "ranks"_a, "tokens"_a, "rows_received"_a,
+                  "type"_a, "row_bytes"_a, "scale_words"_a)
       .def("place", &place, "expert_at"_a)
       .def("load", &load)
+      .def("failed_ranks",
+           [](const ExchangeHandle& self) { return self.get()->expert_parallel.failed_ranks(); })
       .def(
           "trace_calls",
           [](const ExchangeHandle& self, bool on) { self.get()->expert_parallel.trace_calls(on); },

@@ -10,7 +10,6 @@
 
 #include "device/accelerator.hpp"
 #include "ids.hpp"
-#include "narrowed.hpp"
 #include "registration.hpp"
 #include "seconds.hpp"
 #include "upon_world.hpp"
@@ -41,7 +40,7 @@ struct Serving : UponWorld {
 struct HeldBatch {
   std::shared_ptr<Serving> serving;
   LowLatencyReceived received;
-  size_t tokens, local_experts, slots, hidden, scale_words;
+  size_t tokens;
   std::exception_ptr refusal = nullptr;  ///< of a batch without the caller's tokens
 };
 
@@ -61,25 +60,33 @@ nb::object batch_array(const HeldBatch& batch, const void* data,
 }
 
 nb::object batch_x(const HeldBatch& self) {
-  if (self.received.scales == nullptr)
-    return batch_array<uint16_t>(self, self.received.x,
-                                 {self.local_experts, self.slots, self.hidden});
-  return batch_array<uint8_t>(self, self.received.x, {self.local_experts, self.slots, self.hidden});
+  const ConstTensorView& x = self.received.x;
+  const std::initializer_list<size_t> shape{x.shape[0], x.shape[1], x.shape[2]};
+  if (x.type == DataType::bfloat16) return batch_array<uint16_t>(self, x.data, shape);
+  return batch_array<uint8_t>(self, x.data, shape);
 }
 
 nb::object scales(const HeldBatch& self) {
-  if (self.received.scales == nullptr) return nb::none();
-  return batch_array<int32_t>(self, self.received.scales,
-                              {self.local_experts, self.scale_words, self.slots});
+  const ConstTensorView& scales = self.received.scales;
+  if (!scales.given()) return nb::none();
+  // As the words lie: those of neighbouring slots are neighbours.
+  return batch_array<int32_t>(self, scales.data,
+                              {scales.shape[0], scales.shape[2], scales.shape[1]});
+}
+
+/// A matrix whose elements are of this type, though it may cross as bytes or words.
+template <class Array>
+ConstTensorView matrix_of(const Array& array, DataType type) {
+  return {array.data(), type, {array.shape(0), array.shape(1) * array.itemsize() / bytes_of(type)}};
 }
 
 /// How a call is made, as the package says it.
 LowLatencyCall call_of(const std::vector<bool>& active, std::optional<double> timeout_s,
                        uint32_t sms, bool hook, const std::optional<Row<int64_t>>& waited_cycles,
                        uint64_t stream) {
-  LowLatencyCall call{.active = active, .sms = sms, .hook = hook, .stream = stream};
+  LowLatencyCall call{.active = active, .sms = sms, .hook = hook, .stream = Stream(stream)};
   call.timeout = nanoseconds_of(timeout_s);
-  if (waited_cycles) call.waited_cycles = reinterpret_cast<uint64_t*>(waited_cycles->data());
+  if (waited_cycles) call.waited_cycles = {waited_cycles->data(), {waited_cycles->shape(0)}};
   return call;
 }
 
@@ -94,29 +101,15 @@ class ServingHandle {
   std::shared_ptr<Serving> serving_;
 };
 
-HeldBatch held(const std::shared_ptr<Serving>& serving, const LowLatencyReceived& received,
-               size_t tokens, LowLatencyRows rows) {
-  const LowLatencyOptions& options = serving->exchange.options();
-  const uint32_t ranks = serving->world->size();
-  const size_t groups = (options.hidden + 127) / 128;
-  return {.serving = serving,
-          .received = received,
-          .tokens = tokens,
-          .local_experts = serving->exchange.local_experts(),
-          .slots = size_t{ranks} * options.tokens_max,
-          .hidden = options.hidden,
-          .scale_words = rows == LowLatencyRows::fp8_ue8m0 ? (groups + 3) / 4 : groups};
-}
-
 /// What the package refuses takes part as well, without tokens.
 HeldBatch dispatch_nothing(const ServingHandle& self, uint32_t rows, bool hook, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   const auto format = static_cast<LowLatencyRows>(rows);
   nb::gil_scoped_release unlocked;
-  return held(serving,
-              serving->exchange.dispatch({.rows = format}, {.hook = hook, .stream = stream}), 0,
-              format);
+  return {serving,
+          serving->exchange.dispatch({.rows = format}, {.hook = hook, .stream = Stream(stream)}),
+          0};
 }
 
 HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
@@ -128,21 +121,19 @@ HeldBatch dispatch(const ServingHandle& self, const Matrix<nb::ro>& x,
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
-  if (rows_total) call.rows_total = rows_total->data();
-  const LowLatencyInput input{.x = x.data(),
-                              .scales = scales ? scales->data() : nullptr,
-                              .topk_idx = topk_idx.data(),
-                              .idx_is_int64 = is_int64(topk_idx.dtype()),
-                              .weights = topk_weights ? topk_weights->data() : nullptr,
-                              .tokens = narrowed("x", x.shape(0)),
-                              .rows = static_cast<LowLatencyRows>(rows)};
+  if (rows_total) call.rows_total = {rows_total->data(), {rows_total->shape(0)}};
+  LowLatencyInput input{.rows = static_cast<LowLatencyRows>(rows)};
+  input.x = matrix_of(x, scales ? DataType::float8_e4m3fn : DataType::bfloat16);
+  const bool packed = input.rows == LowLatencyRows::fp8_ue8m0;
+  if (scales) input.scales = matrix_of(*scales, packed ? DataType::int32 : DataType::float32);
+  input.topk_idx =
+      matrix_of(topk_idx, is_int64(topk_idx.dtype()) ? DataType::int64 : DataType::int32);
+  if (topk_weights) input.topk_weights = matrix_of(*topk_weights, DataType::float32);
   nb::gil_scoped_release unlocked;
   try {
-    return held(serving, serving->exchange.dispatch(input, call), input.tokens, input.rows);
+    return {serving, serving->exchange.dispatch(input, call), x.shape(0)};
   } catch (const RefusedBatch& error) {
-    HeldBatch batch = held(serving, error.received, 0, input.rows);
-    batch.refusal = std::make_exception_ptr(InvalidArgument(error));
-    return batch;
+    return {serving, error.received, 0, std::make_exception_ptr(InvalidArgument(error))};
   }
 }
 
@@ -154,11 +145,11 @@ void combine(const ServingHandle& self, const Cube& y,
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   const LowLatencyCall call = call_of(active, timeout_s, sms, hook, waited_cycles, stream);
-  const LowLatencyCombine what{.y = y.data(),
-                               .weights = topk_weights ? topk_weights->data() : nullptr,
-                               .out = out.data(),
-                               .logfmt = logfmt,
-                               .lost = lost ? lost->data() : nullptr};
+  LowLatencyCombine what{.y = {y.data(), DataType::bfloat16, {y.shape(0), y.shape(1), y.shape(2)}},
+                         .logfmt = logfmt};
+  if (topk_weights) what.topk_weights = matrix_of(*topk_weights, DataType::float32);
+  what.out = {out.data(), DataType::bfloat16, {out.shape(0), out.shape(1)}};
+  if (lost) what.lost = {lost->data(), {lost->shape(0)}};
   nb::gil_scoped_release unlocked;
   serving->exchange.combine(what, batch.received.handle, call);
 }
@@ -167,25 +158,25 @@ void receive(const ServingHandle& self, const HeldBatch& batch, uint64_t stream)
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   nb::gil_scoped_release unlocked;
-  serving->exchange.receive(batch.received.handle, stream);
+  serving->exchange.receive(batch.received.handle, Stream(stream));
 }
 
 nb::object combine_buffer(const ServingHandle& self, const HeldBatch& batch) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
-  void* memory = nullptr;
+  TensorView y;
   {
     nb::gil_scoped_release unlocked;
-    memory = serving->exchange.combine_buffer(batch.received.handle);
+    y = serving->exchange.combine_buffer(batch.received.handle);
   }
-  return batch_array<uint16_t>(batch, memory, {batch.local_experts, batch.slots, batch.hidden});
+  return batch_array<uint16_t>(batch, y.data, {y.shape[0], y.shape[1], y.shape[2]});
 }
 
 void write_mask(const ServingHandle& self, const Row<int32_t>& out, uint64_t stream) {
   const std::shared_ptr<Serving> serving = self.get();
   const Callers::Turn turn = serving->turn();
   nb::gil_scoped_release unlocked;
-  serving->exchange.write_mask(out.data(), stream);
+  serving->exchange.write_mask({out.data(), {out.shape(0)}}, Stream(stream));
 }
 
 /// A member function of LowLatency that only looks, whoever is in a call meanwhile.
@@ -203,6 +194,10 @@ auto unlocked(const ServingHandle& self, Arguments... arguments) {
   const Callers::Turn turn = serving->turn();
   nb::gil_scoped_release release;
   return (serving->exchange.*function)(arguments...);
+}
+
+void wait(const ServingHandle& self, uint64_t stream) {
+  unlocked<&LowLatency::wait>(self, Stream(stream));
 }
 
 std::unique_ptr<ServingHandle> make(const WorldHandle& world, uint32_t experts, uint32_t hidden,
@@ -228,15 +223,15 @@ std::tuple<uint64_t, uint64_t, uint64_t> memory(uint32_t experts, uint32_t hidde
   return {memory.arena_bytes, memory.device_bytes, memory.combine_buffer_bytes};
 }
 
-std::string why(const MaskedRank& masked) {
+std::string why(const FailedRank& masked) {
   switch (masked.why) {
-    case MaskedRank::Why::timeout:
+    case FailedRank::Why::timeout:
       return "timeout";
-    case MaskedRank::Why::lost:
+    case FailedRank::Why::lost:
       return "lost";
-    case MaskedRank::Why::differs:
+    case FailedRank::Why::differs:
       return "differs";
-    case MaskedRank::Why::left_out:
+    case FailedRank::Why::left_out:
       break;
   }
   return "left out";
@@ -245,16 +240,17 @@ std::string why(const MaskedRank& masked) {
 }  // namespace
 
 void register_low_latency(nb::module_& m) {
-  nb::class_<MaskedRank>(m, "MaskedRank", "A rank that is not spoken with.")
-      .def_ro("rank", &MaskedRank::rank, "Which.")
+  nb::class_<FailedRank>(m, "FailedRank",
+                         "A rank that an exchange goes on without, or has failed for.")
+      .def_ro("rank", &FailedRank::rank, "The rank's number.")
       .def_prop_ro("why", &why, "One of timeout, lost, left out, differs.")
-      .def_ro("phase", &MaskedRank::phase, "What was awaited of it.")
-      .def_ro("expected", &MaskedRank::expected, "What was awaited: mostly an epoch.")
-      .def_ro("seen", &MaskedRank::seen, "What was there instead.")
-      .def_ro("waited_s", &MaskedRank::waited_s, "Seconds that it was waited for.")
-      .def("__str__", &MaskedRank::text)
+      .def_ro("phase", &FailedRank::phase, "The phase in which it was awaited.")
+      .def_ro("expected", &FailedRank::expected, "The awaited value: mostly an epoch.")
+      .def_ro("seen", &FailedRank::seen, "The value that was there instead.")
+      .def_ro("waited_s", &FailedRank::waited_s, "Seconds of waiting for it.")
+      .def("__str__", [](const FailedRank& self) { return self.text; })
       .def("__repr__",
-           [](const MaskedRank& self) { return fmt::format("<MaskedRank: {}>", self.text()); });
+           [](const FailedRank& self) { return fmt::format("<FailedRank: {}>", self.text); });
   nb::class_<HeldBatch>(m, "LowLatencyBatch", "What a low-latency dispatch left, for DLPack.")
       .def_prop_ro("tokens", [](const HeldBatch& self) { return self.tokens; })
       .def("require_accepted",
@@ -265,17 +261,18 @@ void register_low_latency(nb::module_& m) {
       .def_prop_ro("scales", &scales, "[local experts, words, slots] int32 bits, or None.")
       .def_prop_ro("counts",
                    [](const HeldBatch& self) {
-                     return batch_array<int32_t>(self, self.received.counts, {self.local_experts});
+                     const ConstTensorView& counts = self.received.counts;
+                     return batch_array<int32_t>(self, counts.data, {counts.shape[0]});
                    })
       .def_prop_ro("ranges",
                    [](const HeldBatch& self) {
+                     const ConstTensorView& ranges = self.received.ranges;
                      return batch_array<int32_t>(
-                         self, self.received.ranges,
-                         {self.local_experts, self.serving->world->size(), 2});
+                         self, ranges.data, {ranges.shape[0], ranges.shape[1], ranges.shape[2]});
                    })
       .def_prop_ro("source_token", [](const HeldBatch& self) {
-        return batch_array<int32_t>(self, self.received.source_token,
-                                    {self.local_experts, self.slots});
+        const ConstTensorView& source = self.received.source_token;
+        return batch_array<int32_t>(self, source.data, {source.shape[0], source.shape[1]});
       });
   nb::class_<ServingHandle> serving(m, "LowLatency", "See tokenyard.LowLatency.");
   serving.def_static("make", &make, "world"_a, nb::kw_only(), "experts"_a, "hidden"_a, "topk"_a,
@@ -298,14 +295,14 @@ void register_low_latency(nb::module_& m) {
            "stream"_a)
       .def("receive", &receive, "batch"_a, nb::kw_only(), "stream"_a)
       .def("combine_buffer", &combine_buffer, "batch"_a)
-      .def("masked", &look<&LowLatency::masked>)
+      .def("failed_ranks", &look<&LowLatency::failed_ranks>)
       .def("write_mask", &write_mask, "out"_a.noconvert(), nb::kw_only(), "stream"_a)
       .def("update_mask", &unlocked<&LowLatency::update_mask, uint32_t, bool>, "rank"_a, "masked"_a)
       .def("clear_mask", &unlocked<&LowLatency::clear_mask>)
       .def("epoch", &unlocked<&LowLatency::epoch>)
       .def("restart", &unlocked<&LowLatency::restart, uint32_t>, "epoch"_a)
       .def("check", &look<&LowLatency::check>)
-      .def("wait", &unlocked<&LowLatency::wait, uint64_t>, "stream"_a)
+      .def("wait", &wait, "stream"_a)
       .def("close", &unlocked<&LowLatency::close>);
 }
 

@@ -50,25 +50,16 @@ nb::object beside_rows(const HeldReceived& self, const Element* data,
   return arena_array(self.exchange, self.received.route->state(), data, shape);
 }
 
-size_t row_bytes(const Exchange& exchange, const RowFormat& format) {
-  const size_t hidden = exchange.expert_parallel.options().hidden;
-  switch (format.type) {
-    case ElementType::bytes:
-      return format.row_bytes;
-    case ElementType::fp8_e4m3:
-      return hidden;
-    case ElementType::fp32:
-      return hidden * 4;
-    default:
-      return hidden * 2;
-  }
+/// Rows as bytes.
+nb::object rows_of(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<void>& memory,
+                   const ConstTensorView& rows) {
+  if (!rows.given()) return nb::none();
+  return arena_array(exchange, memory, rows.as<uint8_t>(),
+                     {rows.shape[0], rows.shape[1] * bytes_of(rows.type)});
 }
 
 nb::object received_x(const HeldReceived& self) {
-  if (self.received.x == nullptr) return nb::none();  // They are grouped by expert.
-  return arena_array(self.exchange, self.received.owner,
-                     static_cast<const uint8_t*>(self.received.x),
-                     {self.received.rows, row_bytes(*self.exchange, self.received.format)});
+  return rows_of(self.exchange, self.received.owner, self.received.x);  // None: grouped by expert.
 }
 
 const std::shared_ptr<void>& owner_of_rows(const Received& received) {
@@ -81,47 +72,45 @@ const std::shared_ptr<void>& owner_of_rows(const ExpertRows& rows) {
 /// Scales as they lie: by rows [rows, stride], by columns [words, stride].
 template <class Held, class Rows>
 nb::object scales_of(const Held& self, const Rows& rows) {
-  if (rows.scales == nullptr) return nb::none();
+  const ConstTensorView& scales = rows.scales;
+  if (!scales.given()) return nb::none();
   const bool by_rows = rows.format.scale_order == ScaleOrder::rows;
   return arena_array(
-      self.exchange, owner_of_rows(rows), static_cast<const uint8_t*>(rows.scales),
-      {by_rows ? rows.rows : rows.format.scale_words, size_t{rows.scale_stride} * 4});
+      self.exchange, owner_of_rows(rows), scales.as<uint8_t>(),
+      {scales.shape[by_rows ? 0 : 1], scales.strides[by_rows ? 0 : 1] * bytes_of(scales.type)});
 }
 
-nb::object device_counts(const HeldReceived& self, const uint32_t* counts, size_t count) {
+nb::object device_counts(const HeldReceived& self, const ConstTensorView& counts) {
   // Counts of rows are below 2^31.
-  return beside_rows(self, reinterpret_cast<const int32_t*>(counts), {count});
+  return beside_rows(self, counts.as<int32_t>(), {counts.shape[0]});
 }
 
-nb::object ready_words(const HeldReceived& self, const uint32_t* words, size_t count) {
-  if (words == nullptr) return nb::none();
-  return arena_array(self.exchange, self.received.watched, reinterpret_cast<const int32_t*>(words),
-                     {count});
+nb::object ready_words(const HeldReceived& self, const ConstTensorView& words) {
+  if (!words.given()) return nb::none();
+  return arena_array(self.exchange, self.received.watched, words.as<int32_t>(), {words.shape[0]});
 }
 
 nb::object expert_x(const HeldExpertRows& self) {
-  if (self.rows.x == nullptr) return nb::none();  // They are forgotten.
-  return arena_array(self.exchange, self.rows.rows_owner, static_cast<const uint8_t*>(self.rows.x),
-                     {self.rows.rows, row_bytes(*self.exchange, self.rows.format)});
+  return rows_of(self.exchange, self.rows.rows_owner, self.rows.x);  // None: they are forgotten.
 }
 
 template <class Element>
-nb::object expert_column(const HeldExpertRows& self, const Element* data, size_t count) {
-  return arena_array(self.exchange, self.rows.owner, data, {count});
+nb::object expert_column(const HeldExpertRows& self, const ConstTensorView& column) {
+  return arena_array(self.exchange, self.rows.owner, column.as<Element>(), {column.shape[0]});
 }
 
 nb::object topk_idx(const HeldReceived& self) {
-  return beside_rows(self, self.received.topk_idx,
+  return beside_rows(self, self.received.topk_idx.as<int32_t>(),
                      {self.received.rows, self.exchange->expert_parallel.options().topk});
 }
 
 nb::object topk_weights(const HeldReceived& self) {
-  return beside_rows(self, self.received.topk_weights,
+  return beside_rows(self, self.received.topk_weights.as<float>(),
                      {self.received.rows, self.exchange->expert_parallel.options().topk});
 }
 
 nb::object source_token(const HeldReceived& self) {
-  return beside_rows(self, self.received.source_token, {self.received.rows});
+  return beside_rows(self, self.received.source_token.as<int32_t>(), {self.received.rows});
 }
 
 HeldRoute route(const HeldReceived& self) {
@@ -139,7 +128,7 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "row_on",
           [](const HeldRoute& self) {
-            return arena_array(self.exchange, self.route.state(), self.route.row_on(),
+            return arena_array(self.exchange, self.route.state(), self.route.row_on().as<int32_t>(),
                                {self.route.tokens(), self.exchange->world->size()});
           },
           "[tokens, ranks] int32.");
@@ -147,7 +136,9 @@ void register_received(nb::module_& m) {
                            "What a dispatch received; arrays lie in the arena, for DLPack.")
       .def(
           "record_stream",
-          [](const HeldReceived& self, uint64_t stream) { self.received.record_stream(stream); },
+          [](const HeldReceived& self, uint64_t stream) {
+            self.received.record_stream(Stream(stream));
+          },
           "stream"_a)
       .def_prop_ro("x", &received_x, "[rows, row bytes] uint8.")
       .def_prop_ro(
@@ -157,29 +148,22 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "rows_from_on_device",
           [](const HeldReceived& self) {
-            return device_counts(self, self.received.rows_from_on_device,
-                                 self.exchange->world->size());
+            return device_counts(self, self.received.rows_from_on_device);
           },
           "[ranks] int32.")
       .def_prop_ro(
           "tokens_per_expert_on_device",
           [](const HeldReceived& self) {
-            return device_counts(self, self.received.tokens_per_expert_on_device,
-                                 self.exchange->expert_parallel.local_experts());
+            return device_counts(self, self.received.tokens_per_expert_on_device);
           },
           "[experts of this rank] int32.")
       .def_prop_ro(
           "sources_ready",
-          [](const HeldReceived& self) {
-            return ready_words(self, self.received.sources_ready, self.exchange->world->size());
-          },
+          [](const HeldReceived& self) { return ready_words(self, self.received.sources_ready); },
           "[ranks] int32, or None.")
       .def_prop_ro(
           "experts_ready",
-          [](const HeldReceived& self) {
-            return ready_words(self, self.received.experts_ready,
-                               self.exchange->expert_parallel.local_experts());
-          },
+          [](const HeldReceived& self) { return ready_words(self, self.received.experts_ready); },
           "[experts of this rank] int32, or None.")
       .def_prop_ro("topk_idx", &topk_idx, "[rows, topk] int32.")
       .def_prop_ro("topk_weights", &topk_weights, "[rows, topk] float32.")
@@ -191,7 +175,9 @@ void register_received(nb::module_& m) {
   nb::class_<HeldExpertRows>(m, "ExpertRows", "Received rows by expert; see tokenyard.ExpertRows.")
       .def(
           "record_stream",
-          [](const HeldExpertRows& self, uint64_t stream) { self.rows.record_stream(stream); },
+          [](const HeldExpertRows& self, uint64_t stream) {
+            self.rows.record_stream(Stream(stream));
+          },
           "stream"_a)
       .def("forget_rows", [](HeldExpertRows& self) { self.rows.forget_rows(); })
       .def_prop_ro("rows", [](const HeldExpertRows& self) { return self.rows.rows; })
@@ -202,27 +188,22 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "offsets",
           [](const HeldExpertRows& self) {
-            return expert_column(self, self.rows.offsets,
-                                 self.exchange->expert_parallel.local_experts() + 1);
+            return expert_column<int32_t>(self, self.rows.offsets);
           },
           "[experts of this rank + 1] int32.")
       .def_prop_ro(
           "row_of",
-          [](const HeldExpertRows& self) {
-            return expert_column(self, self.rows.row_of, self.rows.rows);
-          },
+          [](const HeldExpertRows& self) { return expert_column<int32_t>(self, self.rows.row_of); },
           "[rows] int32.")
       .def_prop_ro(
           "weights",
-          [](const HeldExpertRows& self) {
-            return expert_column(self, self.rows.weights, self.rows.rows);
-          },
+          [](const HeldExpertRows& self) { return expert_column<float>(self, self.rows.weights); },
           "[rows] float32.")
       .def_prop_ro(
-          "slots",
+          "row_of_choice",
           [](const HeldExpertRows& self) {
             return arena_array(
-                self.exchange, self.rows.owner, self.rows.slots,
+                self.exchange, self.rows.owner, self.rows.row_of_choice.as<int32_t>(),
                 {self.rows.route->rows_received(), self.exchange->expert_parallel.options().topk});
           },
           "[rows received, topk] int32.")

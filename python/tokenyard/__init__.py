@@ -11,7 +11,10 @@ Arrays are NumPy's (bfloat16 from ml_dtypes) or torch's tensors. `python -m toke
 what works on this machine.
 """
 
-from _tokenyard import CollectivesCounters, MaskedRank, PeerReach, Topology
+import warnings
+from typing import Any
+
+from _tokenyard import CollectivesCounters, FailedRank, PeerReach, Topology
 from _tokenyard import version as __version__
 
 from . import at_exit as at_exit
@@ -33,6 +36,7 @@ from .errors import (
 )
 from .expert_parallel import (
     Combined,
+    DispatchMemory,
     ExpertParallel,
     ExpertRows,
     LowLatency,
@@ -49,9 +53,11 @@ __all__ = [
     "Collectives",
     "CollectivesCounters",
     "Combined",
+    "DispatchMemory",
     "Error",
     "ExpertParallel",
     "ExpertRows",
+    "FailedRank",
     "Fenced",
     "Group",
     "InternalError",
@@ -59,7 +65,6 @@ __all__ = [
     "LowLatency",
     "LowLatencyCombined",
     "LowLatencyReceived",
-    "MaskedRank",
     "OperationAborted",
     "OsError",
     "OutOfTouch",
@@ -86,3 +91,10 @@ _PUBLIC_MODULES = ("errors", "megakernel", "moe", "torch")
 def __dir__() -> list[str]:
     """Lists what callers use, so that completion does not offer the modules that hold it."""
     return [*__all__, *(name for name in _PUBLIC_MODULES if name in globals())]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "MaskedRank":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("MaskedRank is deprecated: use FailedRank", DeprecationWarning, stacklevel=2)
+    return FailedRank

@@ -173,18 +173,58 @@ def test_experts_live_where_they_are_placed() -> None:
     tokenyard.launch(layer, ranks=2)
 
 
-def test_memory_is_predicted() -> None:
-    def layer(world: tokenyard.World) -> None:
-        memory = make(world).memory(tokens=TOKENS, rows_received=5, dtype="float32")
-        assert memory["peak"] > memory["kept"] > 5 * HIDDEN * 4
+def predicted(**changed: Any) -> tokenyard.DispatchMemory:
+    sizes = dict(experts=EXPERTS, hidden=HIDDEN, topk=TOPK, tokens_max=TOKENS)
+    return tokenyard.ExpertParallel.memory(**(sizes | dict(ranks=2, dtype="float32") | changed))
 
-    tokenyard.launch(layer, ranks=2)
+
+def test_memory_is_predicted() -> None:
+    memory = predicted(rows_received=5)
+    assert memory.arena_bytes > 0
+    assert memory.peak_bytes > memory.kept_bytes > 5 * HIDDEN * 4
+    assert memory.kept_bytes > memory.kept_by_route_bytes > 0
+    assert predicted(rows_received=6).kept_bytes > memory.kept_bytes
+    assert predicted() == predicted(tokens=TOKENS, rows_received=2 * TOKENS)
+
+
+def test_memory_of_sizes_that_cannot_be_is_refused() -> None:
+    for argument, wrong in [
+        ("ranks", dict(ranks=0)),
+        ("hidden", dict(hidden=12)),
+        ("tokens", dict(tokens=TOKENS + 1)),
+        ("rows_received", dict(rows_received=2 * TOKENS + 1)),
+        ("row_bytes", dict(dtype="uint8", row_bytes=8)),
+        ("dtype", dict(dtype="float64")),
+    ]:
+        with pytest.raises(tokenyard.InvalidArgument) as caught:
+            predicted(**wrong)
+        assert caught.value.argument == argument
+
+
+def test_a_failed_exchange_names_the_rank_that_it_has_failed_for() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = make(world)
+        assert exchange.failed_ranks() == []
+        if world.rank == 1:
+            world.barrier("rank 0 has given up")
+            return
+        with pytest.raises(tokenyard.PeerTimeout):
+            exchange.dispatch(values(world.rank), *choices(world.rank))
+        (failed,) = exchange.failed_ranks()
+        assert (failed.rank, failed.why) == (1, "timeout")
+        assert failed.phase.startswith("dispatch: ")
+        assert failed.waited_s > 0
+        assert str(failed).startswith("rank 1 did not answer")
+        assert isinstance(failed, tokenyard.FailedRank)
+        world.barrier("rank 0 has given up")
+
+    tokenyard.launch(layer, ranks=2, timeout=2)
 
 
 def test_an_arena_that_is_too_small_says_how_much_was_asked_for() -> None:
     def layer(world: tokenyard.World) -> None:
         exchange = make(world, tokens_max=4096)
-        bound = exchange.memory(tokens=TOKENS, rows_received=0, dtype="float32")["peak"]
+        bound = predicted(tokens_max=4096, tokens=TOKENS).peak_bytes
         with pytest.raises(tokenyard.InvalidArgument, match="arena_bytes") as caught:
             exchange.dispatch(values(world.rank), *choices(world.rank))
         assert caught.value.argument == "arena_bytes"

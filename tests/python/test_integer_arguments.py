@@ -135,10 +135,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     ),
     "ExpertParallel.combine": (combine, ("sms", "local_sms")),
     "ExpertParallel.memory": (
-        lambda ranks, /, **wrong: ranks.exchange.memory(
-            **(dict(tokens=1, rows_received=1) | wrong)
+        memory(tokenyard.ExpertParallel),
+        (
+            *SIZES,
+            "ranks",
+            "tokens",
+            "rows_received",
+            "row_bytes",
+            "scale_words",
+            "sms",
+            "sms_max",
         ),
-        ("tokens", "rows_received", "row_bytes", "scale_words"),
     ),
     "ExpertParallel.set_expert_map": (
         lambda ranks, /, **wrong: ranks.exchange.set_expert_map(**wrong),

@@ -40,15 +40,18 @@ def layers_rows(rank: int) -> int:
 
 def test_arrays_beside_the_rows_keep_no_rows() -> None:
     def layer(world: tokenyard.World) -> None:
-        exchange = tokenyard.ExpertParallel(world, experts=2, hidden=4096, topk=1, tokens_max=16)
+        sizes = dict(experts=2, hidden=4096, topk=1, tokens_max=16)
+        exchange = tokenyard.ExpertParallel(world, **sizes)
         x = np.full((16, 4096), world.rank, np.float16)
         ids = (np.arange(16, dtype=np.int64) % 2)[:, None]
         weights = np.arange(16, dtype=np.float32)[:, None]
-        memory = exchange.memory(tokens=16, rows_received=16, dtype="float16")
-        assert memory["kept"] - memory["kept_by_route"] == 16 * 4096 * 2
+        memory = tokenyard.ExpertParallel.memory(
+            **sizes, ranks=2, rows_received=16, dtype="float16"
+        )
+        assert memory.kept_bytes - memory.kept_by_route_bytes == 16 * 4096 * 2
         kept = []
         # Of as many calls as there would be room for, twice.
-        for _ in range(2 * (2 << 20) // memory["kept"]):
+        for _ in range(2 * (2 << 20) // memory.kept_bytes):
             received = exchange.dispatch(x, ids, weights)
             kept.append(
                 (

@@ -151,12 +151,12 @@ def test_a_masked_rank_is_named_and_what_it_lacks_counted() -> None:
         exchange.wait()
         elsewhere = (topk_idx // 2 != world.rank).sum(axis=1)
         assert home.lost.tolist() == elsewhere.tolist()
-        masked = [(masked.rank, masked.why) for masked in exchange.masked()]
+        masked = [(masked.rank, masked.why) for masked in exchange.failed_ranks()]
         world.barrier("nobody calls")
         exchange.clear_mask()
         world.barrier("masks are cleared")
         assert there_and_back(exchange, world.rank, 7)
-        assert exchange.masked() == []
+        assert exchange.failed_ranks() == []
         epoch = exchange.epoch()
         world.barrier("streams are drained")
         exchange.restart(epoch + 5)
@@ -179,7 +179,7 @@ def test_a_rank_that_stays_away_is_named_with_what_was_awaited() -> None:
         got = exchange.dispatch(x, topk_idx, rows="bf16", timeout=0.2)
         home = exchange.combine(got.x, got, weights)
         exchange.wait()
-        (masked,) = exchange.masked()
+        (masked,) = exchange.failed_ranks()
         assert (masked.rank, masked.why) == (1, "timeout")
         assert masked.phase == "low latency dispatch: ids"
         assert (masked.expected, masked.seen) == (2, 0)  # Of that parity nothing has come yet.
@@ -236,7 +236,7 @@ def test_what_is_no_number_arrives_as_such(rows: str) -> None:
         assert (np.delete(home.x[2], 5) == 1).all()
         assert np.isnan(home.x[3].astype(np.float32)).all()
         assert not home.lost.any()
-        assert exchange.masked() == []
+        assert exchange.failed_ranks() == []
 
     tokenyard.launch(program, ranks=2)
 
@@ -259,7 +259,7 @@ def test_a_caller_may_give_fp8_of_ones() -> None:
             else:
                 assert np.isnan(words.view(np.float32)).all()
             del got
-        assert exchange.masked() == []
+        assert exchange.failed_ranks() == []
 
     tokenyard.launch(program, ranks=2)
 

@@ -30,7 +30,7 @@ def next_batch_is_right(exchange: tokenyard.LowLatency, rank: int) -> bool:
     got = exchange.dispatch(x, topk_idx, rows="bf16")
     home = exchange.combine(got.x, got, weights)
     exchange.wait()
-    return bool((home.x == x).all()) and not home.lost.any() and exchange.masked() == []
+    return bool((home.x == x).all()) and not home.lost.any() and exchange.failed_ranks() == []
 
 
 def hear(exchange: tokenyard.LowLatency, hook: Any = None) -> list[tokenyard.InvalidArgument]:
@@ -139,8 +139,8 @@ def test_a_rank_that_differs_is_named_on_every_rank(what: str) -> None:
         others = {0, 2} if odd else {WRONG}
         assert {error.rank for error in heard} == others
         assert {error.argument for error in heard} == {what}
-        assert {masked.rank for masked in exchange.masked()} == others
-        assert {masked.why for masked in exchange.masked()} == {"differs"}
+        assert {masked.rank for masked in exchange.failed_ranks()} == others
+        assert {masked.why for masked in exchange.failed_ranks()} == {"differs"}
         home_of = np.array([0, 0, 0, 1, 1, 2, 2])[topk_idx]
         missing = np.isin(home_of, list(others)).sum(1)
         assert (home.lost == missing).all()

@@ -243,7 +243,7 @@ def run_one(exchange: tokenyard.LowLatency, config: Configuration, rank: int) ->
         batch.combine()
         outcomes.append(batch.bring_home())
     assert (rows_total == sum(outcome.counts for outcome in outcomes)).all()
-    assert exchange.masked() == []
+    assert exchange.failed_ranks() == []
     return outcomes
 
 

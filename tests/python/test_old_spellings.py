@@ -118,6 +118,15 @@ THROUGHPUT: dict[str, tuple[Callable[[Case], Any], Callable[[Case], Any], str]] 
         lambda case: [case.exchange.combine_buffer(case.received, "float32").shape],
         "combine_buffer",
     ),
+    "memory of an exchange": (
+        lambda case: list(case.exchange.memory(tokens=2, rows_received=3, scale_words=1).values()),
+        lambda case: list(
+            tokenyard.ExpertParallel.memory(
+                **SIZES, ranks=1, sms=case.exchange.sms, tokens=2, rows_received=3, scale_words=1
+            )
+        ),
+        "ExpertParallel.memory(",
+    ),
     "place": (
         lambda case: places_after(case, case.exchange.place),
         lambda case: places_after(case, case.exchange.set_expert_map),
@@ -191,6 +200,32 @@ def test_of_an_exchange_at_low_latency(name: str) -> None:
         exchange.wait()
         assert np.array_equal(before.x, now.x)
         assert np.array_equal(now.x, X)
+
+    tokenyard.launch(layer, ranks=1)
+
+
+def test_failed_ranks_were_the_masked_ones() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.LowLatency(world, **SIZES)
+        with pytest.warns(DeprecationWarning, match="masked is deprecated: use failed_ranks"):
+            assert exchange.masked() == exchange.failed_ranks() == []
+
+    tokenyard.launch(layer, ranks=1)
+    with pytest.warns(DeprecationWarning, match="MaskedRank is deprecated: use FailedRank"):
+        assert tokenyard.MaskedRank is tokenyard.FailedRank
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        tokenyard.NoSuchName  # noqa: B018
+
+
+def test_memory_of_an_exchange_was_a_dictionary() -> None:
+    def layer(world: tokenyard.World) -> None:
+        exchange = tokenyard.ExpertParallel(world, **SIZES)
+        with pytest.warns(DeprecationWarning, match="is deprecated: use"):
+            memory = exchange.memory(tokens=2, rows_received=3)
+        assert list(memory) == ["object", "peak", "kept", "kept_by_route"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert exchange.memory(**SIZES, ranks=1).kept_bytes > memory["kept"]
 
     tokenyard.launch(layer, ranks=1)
 

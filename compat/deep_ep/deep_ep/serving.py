@@ -214,7 +214,7 @@ class Serving:
         if self._masks:
             return
         for exchange in self._exchanges.values():
-            for masked in exchange.masked():
+            for masked in exchange.failed_ranks():
                 if masked.why == "differs":
                     raise invalid("call", "the same on all ranks", str(masked), rank=masked.rank)
                 raise tokenyard.PeerTimeout(

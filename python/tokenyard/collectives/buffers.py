@@ -15,8 +15,7 @@ Buffer = tuple[np.ndarray, DataType]
 """The bytes of an array, [bytes] uint8 in its own memory, and what they are."""
 
 TYPES: dict[np.dtype, DataType] = {
-    np.dtype(getattr(ml_dtypes, name, name)): kind
-    for name, kind in DataType.__members__.items()
+    np.dtype(getattr(ml_dtypes, name, name)): kind for name, kind in DataType.__members__.items()
 }
 """Of this machine's byte order: np.dtype(">f4") is not among them."""
 

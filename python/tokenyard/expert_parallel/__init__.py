@@ -9,11 +9,12 @@ Both are called alike: `received = dispatch(x, topk_idx, topk_weights)`, then
 
 from .batches import LowLatencyCombined, LowLatencyReceived, Memory, RefusedBatch
 from .low_latency import LowLatency
-from .received import Combined, ExpertRows, Load, Moment, Received, Route
+from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
 from .throughput import ExpertParallel
 
 __all__ = [
     "Combined",
+    "DispatchMemory",
     "ExpertParallel",
     "ExpertRows",
     "Load",

@@ -31,7 +31,7 @@ def rows_of_dispatch(
     if scales is not None:
         _check_scales(device, scales, arrays, arrays.shape(x)[0], by_columns)
     return dict(
-        type=_tokenyard.ElementType[dtype],
+        type=_tokenyard.DataType[dtype],
         scales=None if scales is None else arrays.to_native(scales),
         scale_order=scale_order(by_columns),
         cast=cast,

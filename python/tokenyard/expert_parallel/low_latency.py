@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import _tokenyard
-from _tokenyard import MaskedRank
+from _tokenyard import FailedRank
 
 from ..arrays import A, Arrays, arrays_of
 from ..errors import InvalidArgument, invalid
@@ -299,9 +299,11 @@ class LowLatency:
         memory: A = received._arrays.from_native(native, "bfloat16")
         return memory
 
-    def masked(self) -> list[MaskedRank]:
-        """Ranks that are not spoken with, and why, as far as can be seen now; see `wait`."""
-        return self._native.masked()
+    def failed_ranks(self) -> list[FailedRank]:
+        """Returns the masked ranks, and why each is, as far as can be seen now; see `wait`."""
+        return self._native.failed_ranks()
+
+    masked = old_spellings.renamed("masked", failed_ranks)
 
     def write_mask(self, out: Any) -> None:
         """Enqueues, after the calls so far: what is not 0 in `out` says which ranks are masked. The

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import invalid
 
 __all__ = [
     "renamed",
+    "static_memory",
     "takes_as_fp8",
     "takes_route_and_weights",
     "takes_weights_first",
@@ -107,3 +108,40 @@ def renamed(old: str, method: F) -> F:
     spelled.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{old}"
     spelled.__doc__ = f"Deprecated: `{new}` is its name now."
     return spelled  # type: ignore[return-value]
+
+
+if TYPE_CHECKING:
+    from builtins import staticmethod as static_memory
+else:
+
+    class static_memory(staticmethod):  # noqa: N801  It is used as a decorator.
+        """A static `memory`, which an exchange answers as before too: of a call of its own, with a
+        dictionary."""
+
+        def __get__(self, exchange: Any, owner: type | None = None) -> Callable[..., Any]:
+            memory = super().__get__(exchange, owner)
+            if exchange is None:
+                return memory
+
+            @functools.wraps(memory)
+            def spelled(*args: Any, **named: Any) -> Any:
+                if args or "experts" in named:
+                    return memory(*args, **named)
+                warn(
+                    "exchange.memory(tokens=..., rows_received=...)",
+                    "ExpertParallel.memory(experts=..., hidden=..., topk=..., tokens_max=...,"
+                    " ranks=..., tokens=..., rows_received=...)",
+                )
+                of_call = memory(
+                    experts=exchange.experts,
+                    hidden=exchange.hidden,
+                    topk=exchange.topk,
+                    tokens_max=exchange.tokens_max,
+                    ranks=exchange.world.size,
+                    sms=exchange.sms,
+                    **named,
+                )
+                keys = ("object", "peak", "kept", "kept_by_route")
+                return dict(zip(keys, of_call, strict=True))
+
+            return spelled

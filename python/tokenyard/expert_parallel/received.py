@@ -130,7 +130,7 @@ class ExpertRows(Arrived[A]):
     @cached_property
     def row_of_choice(self) -> A:
         """[rows received, topk] int32: each choice's row by expert, -1 where it is elsewhere."""
-        return self._array(self.native.slots, "int32")
+        return self._array(self.native.row_of_choice, "int32")
 
     @property
     def slots(self) -> A:
@@ -229,6 +229,20 @@ class Combined(Generic[A]):
     """[tokens, hidden] of y's dtype: the sums."""
     topk_weights: A
     """[tokens, topk] float32: the weights that came beside the rows."""
+
+
+class DispatchMemory(NamedTuple):
+    """Arena memory that an ExpertParallel and one of its dispatches take on each rank."""
+
+    arena_bytes: int
+    """Bytes of the exchange itself, as long as it lives. Where `sms` is 0, those of a GPU: a host
+    takes less."""
+    peak_bytes: int
+    """Bytes of a dispatch while its number of rows is unknown."""
+    kept_bytes: int
+    """Bytes of its results and route, once the number is known."""
+    kept_by_route_bytes: int
+    """Those of `kept_bytes` that the route keeps once the rows have died."""
 
 
 @dataclass(frozen=True)

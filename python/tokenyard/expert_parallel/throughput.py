@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 import _tokenyard
+from _tokenyard import FailedRank
 
 from ..arrays import A, arrays_of
 from ..errors import invalid
@@ -15,7 +16,7 @@ from ..world.world import World, native_of
 from . import old_spellings
 from .arguments import choices_of_dispatch, dtype_of_results, route_of, rows_of_dispatch
 from .call_device import CallDevice
-from .received import Combined, ExpertRows, Load, Moment, Received, Route
+from .received import Combined, DispatchMemory, ExpertRows, Load, Moment, Received, Route
 from .row_formats import FP32, MOVED, SUMMED, form_of, scale_order
 from .tracing import write_perfetto
 
@@ -93,35 +94,57 @@ class ExpertParallel:
         """Why it is that many, in a sentence."""
         return self._native.sms_reason
 
+    @old_spellings.static_memory
     def memory(
-        self,
         *,
-        tokens: int,
-        rows_received: int,
+        experts: int,
+        hidden: int,
+        topk: int,
+        tokens_max: int,
+        ranks: int,
+        tokens: int | None = None,
+        rows_received: int | None = None,
         dtype: str = "bfloat16",
         row_bytes: int = 0,
         scale_words: int = 0,
-    ) -> dict[str, int]:
-        """Returns what a dispatch takes of the arena, in bytes.
+        sms: int = 0,
+        sms_max: int = 0,
+    ) -> DispatchMemory:
+        """Returns what an exchange of these options and one of its dispatches take on each rank.
+        Nothing is made.
 
         Args:
-            tokens: that this rank dispatches.
-            rows_received: that come to it.
-            dtype, row_bytes, scale_words: of the rows; row_bytes only of uint8.
+            experts, hidden, topk, tokens_max, sms, sms_max: of the exchange.
+            ranks: ranks of its world.
+            tokens: tokens that a rank dispatches; None: tokens_max.
+            rows_received: rows that come to it; None: as many as may come.
+            dtype: of the rows.
+            row_bytes: bytes per row of uint8; 0 for other dtypes.
+            scale_words: 4-byte words of scales per row.
 
-        Returns:
-            "object": the exchange itself, as long as it lives; "peak": a dispatch while the number
-            of rows is not known; "kept": once it is known, by what was received and its route;
-            "kept_by_route": of that, by the route once the rows have died.
+        Raises:
+            InvalidArgument: options that no exchange can have, or sizes beyond them.
         """
         if dtype not in MOVED:
             raise invalid("dtype", " or ".join(MOVED), dtype)
-        return self._native.memory(
-            type=_tokenyard.ElementType[dtype],
-            row_bytes=size_of("row_bytes", row_bytes),
-            scale_words=size_of("scale_words", scale_words),
-            tokens=size_of("tokens", tokens),
-            rows_received=size_of("rows_received", rows_received),
+        most = size_of("tokens_max", tokens_max)
+        number = size_of("ranks", ranks)
+        rows = number * most if rows_received is None else rows_received
+        return DispatchMemory(
+            *_tokenyard.ExpertParallel.memory(
+                experts=size_of("experts", experts),
+                hidden=size_of("hidden", hidden),
+                topk=size_of("topk", topk),
+                tokens_max=most,
+                sms=size_of("sms", sms),
+                sms_max=size_of("sms_max", sms_max),
+                ranks=number,
+                tokens=most if tokens is None else size_of("tokens", tokens),
+                rows_received=size_of("rows_received", rows),
+                type=_tokenyard.DataType[dtype],
+                row_bytes=size_of("row_bytes", row_bytes),
+                scale_words=size_of("scale_words", scale_words),
+            )
         )
 
     @old_spellings.takes_as_fp8
@@ -304,7 +327,7 @@ class ExpertParallel:
         arrays, form = received._arrays, received._form
         if scales_by_columns and form.scale_dtype == "uint8":
             raise invalid("received", "scales of float32 or int32, to lie by columns", "of uint8")
-        native = self._native.expand(
+        native = self._native.group_by_expert(
             received.native,
             alignment=size_of("alignment", alignment),
             rows_max=size_of("rows_max", rows_max),
@@ -422,7 +445,7 @@ class ExpertParallel:
             arrays.to_native(y),
             route._native,
             arrays.to_native(out),
-            type=_tokenyard.ElementType[dtype],
+            type=_tokenyard.DataType[dtype],
             weights=None if topk_weights is None else arrays.to_native(topk_weights),
             out_weights=None if home is None else arrays.to_native(home),
             rank_order=None if rank_order is None else arrays.to_native(rank_order),
@@ -449,8 +472,8 @@ class ExpertParallel:
         route = route_of(received)
         if dtype not in SUMMED:
             raise invalid("dtype", " or ".join(SUMMED), dtype)
-        native = self._native.output_buffer(
-            route._native, type=_tokenyard.ElementType[dtype], stream=self._device.stream()
+        native = self._native.combine_buffer(
+            route._native, type=_tokenyard.DataType[dtype], stream=self._device.stream()
         )
         return route._arrays.from_bytes(native, dtype)
 
@@ -492,6 +515,11 @@ class ExpertParallel:
         """Writes `last_trace` as a Perfetto (Chrome) trace: a line per block, and on it what the
         block was doing until it reached each moment."""
         write_perfetto(path, self.world.rank, self.last_trace())
+
+    def failed_ranks(self) -> list[FailedRank]:
+        """Returns the ranks that this exchange has failed for, as far as can be seen now: none
+        while it works, and one once it has failed, unless no rank but this one is to blame."""
+        return self._native.failed_ranks()
 
     def check(self) -> None:
         """Raises the error of an enqueued call that has failed by now; does not wait."""
