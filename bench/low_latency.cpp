@@ -75,13 +75,14 @@ class Measurement {
     }
     {
       // Any memory serves as y: what it holds does not change the time.
-      const LowLatencyReceived first = dispatch(0, nullptr, false);
+      const LowLatencyReceived first = dispatch(0, {}, false);
       y_ = exchange_.combine_buffer(first.handle);
     }
     run_both("");
     if (!settings_.quick) run_others();
-    exchange_.wait(stream_.native);
-    if (!exchange_.masked().empty()) throw InternalError("a rank was masked while it was measured");
+    exchange_.wait(stream_);
+    if (!exchange_.failed_ranks().empty())
+      throw InternalError("a rank was masked while it was measured");
     exchange_.close();
   }
 
@@ -114,9 +115,9 @@ class Measurement {
   void run_hooks(const std::string& which) {
     const TrainTimes halves = time([&](uint32_t call, const SpanMemory& spans) {
       const auto got = dispatch(call, spans.of(call, Span::dispatch), true);
-      exchange_.receive(got.handle, stream_.native);
+      exchange_.receive(got.handle, stream_);
       combine(call, got, spans.of(call, Span::combine), true);
-      exchange_.receive(got.handle, stream_.native);
+      exchange_.receive(got.handle, stream_);
     });
     add(which + ": dispatch sends", 0, halves.spans[0]);
     add(which + ": dispatch receives", 0, halves.spans[1]);
@@ -135,16 +136,16 @@ class Measurement {
         held(halves.spans[2], plan.combine(Part::send, blocks, tokens, false), halves.spans[3],
              plan.combine(Part::receive, blocks, tokens, false)));
   }
-  LowLatencyReceived dispatch(uint32_t call, uint64_t* span, bool hook) {
+  LowLatencyReceived dispatch(uint32_t call, const TensorView& span, bool hook) {
     return exchange_.dispatch(tensors_.input(call, LowLatencyRows::fp8, how_.early),
-                              {.hook = hook, .span_ns = span, .stream = stream_.native});
+                              {.hook = hook, .span_ns = span, .stream = stream_});
   }
-  void combine(uint32_t call, const LowLatencyReceived& got, uint64_t* span, bool hook) {
+  void combine(uint32_t call, const LowLatencyReceived& got, const TensorView& span, bool hook) {
     exchange_.combine({.y = y_,
-                       .weights = how_.early ? nullptr : tensors_.weights(call),
+                       .topk_weights = how_.early ? ConstTensorView() : tensors_.weights(call),
                        .out = tensors_.out,
                        .logfmt = how_.logfmt},
-                      got.handle, {.hook = hook, .span_ns = span, .stream = stream_.native});
+                      got.handle, {.hook = hook, .span_ns = span, .stream = stream_});
   }
   /// That of the exchange.
   low_latency::Plan plan_of_calls() {
@@ -201,7 +202,7 @@ class Measurement {
   Report* const report_;
   Tensors tensors_;
   LowLatency exchange_;
-  void* y_ = nullptr;
+  TensorView y_;
   BatchKind how_;  ///< the batches that are timed
   // Bytes of a row on its way.
   const double fp8_ = batch_.shape.hidden * (1 + 1.0 / 32), bf16_ = batch_.shape.hidden * 2.0;

@@ -153,63 +153,62 @@ void run_rank(World& world, const Settings& settings, const Scene& scene, Report
                        .moments = moments});
       };
       measure("dispatch bf16 uncached", remote_rows * (row_bytes + metadata_bytes),
-              [&](uint32_t call) { exchange.dispatch(tensors.input(call), stream.native); });
+              [&](uint32_t call) { exchange.dispatch(tensors.input(call), stream); });
       DispatchInput unwaited = tensors.input(0);
       unwaited.received_tokens_max = shape.ranks * shape.tokens;
       measure("dispatch bf16, no host waits", remote_rows * (row_bytes + metadata_bytes),
-              [&](uint32_t) { exchange.dispatch(unwaited, stream.native); });
+              [&](uint32_t) { exchange.dispatch(unwaited, stream); });
       const double fp8_bytes = shape.hidden + shape.hidden / 128 * 4.0;
       if (shape.hidden % 128 == 0)
         measure("dispatch fp8 uncached", remote_rows * (fp8_bytes + metadata_bytes),
-                [&](uint32_t call) {
-                  exchange.dispatch(tensors.input_fp8(call, shape), stream.native);
-                });
-      const Received received = exchange.dispatch(tensors.input(0), stream.native);
+                [&](uint32_t call) { exchange.dispatch(tensors.input_fp8(call, shape), stream); });
+      const Received received = exchange.dispatch(tensors.input(0), stream);
       measure("dispatch bf16 cached", remote_rows * row_bytes, [&](uint32_t) {
-        exchange.dispatch(tensors.input(0).x, *received.route, stream.native);
+        exchange.dispatch({.x = tensors.input(0).x}, *received.route, stream);
       });
       measure("dispatch bf16 into expert-major", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) {
-                exchange.dispatch_by_expert(tensors.input(call), {.alignment = 128}, stream.native);
+                exchange.dispatch_by_expert(tensors.input(call), {.alignment = 128}, stream);
               });
       measure("dispatch bf16, then expert-major", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) {
-                const Received got = exchange.dispatch(tensors.input(call), stream.native);
-                exchange.expand(got, {.alignment = 128}, stream.native);
+                const Received got = exchange.dispatch(tensors.input(call), stream);
+                exchange.group_by_expert(got, {.alignment = 128}, stream);
               });
-      const auto y = exchange.output_buffer(*received.route, stream.native);
-      accelerator.copy(y.get(), received.x, size_t{received.rows} * shape.hidden * 2, stream);
+      const CombineBuffer y = exchange.combine_buffer(*received.route, DataType::bfloat16, stream);
+      accelerator.copy(y.y.data, received.x.data, received.x.bytes(), stream);
       measure("combine bf16, y in the arena", remote_rows * row_bytes, [&](uint32_t) {
-        exchange.combine(y.get(), *received.route, tensors.out, nullptr, nullptr, stream.native);
+        exchange.combine({.y = y.y}, *received.route, {.x = tensors.out}, stream);
       });
       measure("combine bf16, ordinary y", remote_rows * row_bytes, [&](uint32_t) {
-        exchange.combine(tensors.y, *received.route, tensors.out, nullptr, nullptr, stream.native);
+        exchange.combine({.y = tensors.results(received.rows)}, *received.route, {.x = tensors.out},
+                         stream);
       });
-      const ExpertRows rows = exchange.expand(received, {.alignment = 128}, stream.native);
+      const ExpertRows rows = exchange.group_by_expert(received, {.alignment = 128}, stream);
       measure("combine bf16 from expert-major", remote_rows * row_bytes, [&](uint32_t) {
         exchange.combine({.y = rows.x, .by_expert = &rows}, *received.route, {.x = tensors.out},
-                         stream.native);
+                         stream);
       });
       // The part that needs no other rank on as many multiprocessors as a GPU has: what DeepEP's
       // second version does with the kernels that end its calls.
       const uint32_t all = accelerator.capacity().multiprocessors;
       measure("dispatch bf16, then expert-major on all", remote_rows * (row_bytes + metadata_bytes),
               [&](uint32_t call) {
-                const Received got = exchange.dispatch(tensors.input(call), stream.native);
-                exchange.expand(got, {.alignment = 128, .sms = all}, stream.native);
+                const Received got = exchange.dispatch(tensors.input(call), stream);
+                exchange.group_by_expert(got, {.alignment = 128, .sms = all}, stream);
               });
       measure("expand bf16 on all", 0, [&](uint32_t) {
-        exchange.expand(received, {.alignment = 128, .sms = all}, stream.native);
+        exchange.group_by_expert(received, {.alignment = 128, .sms = all}, stream);
       });
       measure("expand bf16 on all, padding as it is", 0, [&](uint32_t) {
-        exchange.expand(received, {.alignment = 128, .sms = all, .clear_padding = false},
-                        stream.native);
+        exchange.group_by_expert(received, {.alignment = 128, .sms = all, .clear_padding = false},
+                                 stream);
       });
       measure("combine bf16, summed by expert on all", remote_rows * row_bytes, [&](uint32_t) {
         exchange.combine({.y = rows.x, .by_expert = &rows, .local_sms = all}, *received.route,
-                         {.x = tensors.out}, stream.native);
+                         {.x = tensors.out}, stream);
       });
-      exchange.wait(stream.native);
+      exchange.wait(stream);
     }
   }
   accelerator.free_stream(stream);

@@ -103,13 +103,15 @@ Batch make_batch(uint32_t rank, uint32_t tokens, uint32_t experts) {
 void run_local_experts(const tokenyard::Received& received, uint32_t rank, BFloat16* y) {
   const uint32_t first = rank * kExpertsPerRank;
   const Experts experts(first, kExpertsPerRank);
-  const auto* const x = static_cast<const BFloat16*>(received.x);
+  const auto* const x = received.x.as<BFloat16>();
+  const auto* const ids = received.topk_idx.as<int32_t>();
+  const auto* const weights = received.topk_weights.as<float>();
   for (uint32_t row = 0; row < received.rows; ++row) {
     Vector token(kHidden), sum(kHidden);
     std::transform(x + row * kHidden, x + (row + 1) * kHidden, token.begin(), to_float);
     for (uint32_t choice = row * kTopk; choice < (row + 1) * kTopk; ++choice)
-      if (received.topk_idx[choice] >= 0)  // Else it is another rank's.
-        experts.add(first + received.topk_idx[choice], received.topk_weights[choice], token, sum);
+      if (ids[choice] >= 0)  // Else it is another rank's.
+        experts.add(first + ids[choice], weights[choice], token, sum);
     std::transform(sum.begin(), sum.end(), y + row * kHidden, to_bfloat16);
   }
 }
@@ -142,16 +144,17 @@ Outcome run_layer(tokenyard::World& world, uint32_t tokens) {
       world,
       {.experts = experts, .hidden = kHidden, .topk = kTopk, .tokens_max = tokens, .sms = 0});
 
-  const tokenyard::Received received = exchange.dispatch({.x = batch.x.data(),
-                                                          .topk_idx = batch.choices.data(),
-                                                          .idx_is_int64 = false,
-                                                          .topk_weights = batch.weights.data(),
-                                                          .tokens = tokens});
+  using tokenyard::DataType;
+  const tokenyard::Received received =
+      exchange.dispatch({.x = {batch.x.data(), DataType::bfloat16, {tokens, kHidden}},
+                         .topk_idx = {batch.choices.data(), {tokens, kTopk}},
+                         .topk_weights = {batch.weights.data(), {tokens, kTopk}}});
   // In arena memory, results are read where they lie.
-  const std::shared_ptr<void> y = exchange.output_buffer(*received.route);
-  run_local_experts(received, world.rank(), static_cast<BFloat16*>(y.get()));
+  const tokenyard::CombineBuffer results = exchange.combine_buffer(*received.route);
+  run_local_experts(received, world.rank(), results.y.as<BFloat16>());
   std::vector<BFloat16> out(batch.x.size());
-  exchange.combine(y.get(), *received.route, out.data());
+  exchange.combine({.y = results.y}, *received.route,
+                   {.x = {out.data(), DataType::bfloat16, {tokens, kHidden}}});
   exchange.wait();
   return {.rows = received.rows, .error = largest_error(batch, experts, out), .problem = {}};
 }

@@ -82,25 +82,28 @@ class Tensors : public DeviceMemory {
   Tensors(World& world, const Batch& of) : DeviceMemory(world.accelerator()) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = draw(of, world.rank(), set);
-      inputs_.push_back(
-          {.x = upload(made.x), .topk_idx = upload(made.topk_idx), .tokens = of.shape.tokens});
-      weights_.push_back(upload(made.topk_weights));
+      const Shape& shape = of.shape;
+      inputs_.push_back({.x = {upload(made.x), DataType::bfloat16, {shape.tokens, shape.hidden}},
+                         .topk_idx = {upload(made.topk_idx), {shape.tokens, shape.topk}}});
+      weights_.push_back({upload(made.topk_weights), {shape.tokens, shape.topk}});
     }
-    out = reserve(size_t{of.shape.tokens} * of.shape.hidden * 2);
+    out = {reserve(size_t{of.shape.tokens} * of.shape.hidden * 2),
+           DataType::bfloat16,
+           {of.shape.tokens, of.shape.hidden}};
   }
   /// `early`: with the weights.
   LowLatencyInput input(uint32_t call, LowLatencyRows rows, bool early = false) const {
     LowLatencyInput input = inputs_[call % kSets];
     input.rows = rows;
-    if (early) input.weights = weights(call);
+    if (early) input.topk_weights = weights(call);
     return input;
   }
-  const float* weights(uint32_t call) const { return weights_[call % kSets]; }
-  void* out;  ///< [tokens, hidden] bf16
+  ConstTensorView weights(uint32_t call) const { return weights_[call % kSets]; }
+  TensorView out;  ///< [tokens, hidden] bf16
 
  private:
   std::vector<LowLatencyInput> inputs_;
-  std::vector<const float*> weights_;
+  std::vector<ConstTensorView> weights_;
 };
 
 }  // namespace tokenyard::bench

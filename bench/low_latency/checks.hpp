@@ -23,14 +23,14 @@ inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensor
                        const Batch& batch, uint32_t set, Stream stream) {
   const Shape& shape = batch.shape;
   const LowLatencyReceived got =
-      exchange.dispatch(tensors.input(set, LowLatencyRows::fp8), {.stream = stream.native});
-  exchange.wait(stream.native);
+      exchange.dispatch(tensors.input(set, LowLatencyRows::fp8), {.stream = stream});
+  exchange.wait(stream);
   const size_t local = shape.experts / shape.ranks, slots = size_t{shape.ranks} * shape.tokens;
   const size_t groups = (shape.hidden + 127) / 128;
-  const auto x = tensors.download<uint8_t>(got.x, local * slots * shape.hidden, stream);
-  const auto scales = tensors.download<float>(got.scales, local * groups * slots, stream);
-  const auto sources = tensors.download<int32_t>(got.source_token, local * slots, stream);
-  const auto ranges = tensors.download<int32_t>(got.ranges, local * shape.ranks * 2, stream);
+  const auto x = tensors.download<uint8_t>(got.x.data, local * slots * shape.hidden, stream);
+  const auto scales = tensors.download<float>(got.scales.data, local * groups * slots, stream);
+  const auto sources = tensors.download<int32_t>(got.source_token.data, local * slots, stream);
+  const auto ranges = tensors.download<int32_t>(got.ranges.data, local * shape.ranks * 2, stream);
   for (uint32_t source = 0; source < shape.ranks; ++source) {
     const Workload sent = draw(batch, source, set);
     std::vector<uint32_t> next(local);
@@ -60,17 +60,17 @@ inline void check_rows(World& world, LowLatency& exchange, const Tensors& tensor
 inline void check_home(World& world, LowLatency& exchange, const Tensors& tensors,
                        const Batch& batch, uint32_t set, BatchKind how, Stream stream) {
   const Shape& shape = batch.shape;
-  const LowLatencyCall call{.stream = stream.native};
+  const LowLatencyCall call{.stream = stream};
   const LowLatencyReceived got =
       exchange.dispatch(tensors.input(set, LowLatencyRows::bf16, how.early), call);
   exchange.combine({.y = got.x,
-                    .weights = how.early ? nullptr : tensors.weights(set),
+                    .topk_weights = how.early ? ConstTensorView() : tensors.weights(set),
                     .out = tensors.out,
                     .logfmt = how.logfmt},
                    got.handle, call);
-  exchange.wait(stream.native);
+  exchange.wait(stream);
   const auto out =
-      tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
+      tensors.download<uint16_t>(tensors.out.data, size_t{shape.tokens} * shape.hidden, stream);
   const Workload mine = draw(batch, world.rank(), set);
   for (size_t at = 0; at < out.size(); ++at) {
     double weight = 0;

@@ -37,8 +37,8 @@ class SpanMemory {
     accelerator.copy(device_, told_, sizeof(Told), stream);
   }
   /// Of a dispatch or combine, both its halves.
-  uint64_t* of(uint32_t call, Span first) const {
-    return device_ + (call * kSpans + static_cast<uint32_t>(first)) * 2;
+  TensorView of(uint32_t call, Span first) const {
+    return {device_ + (call * kSpans + static_cast<uint32_t>(first)) * 2, {2, 2}};
   }
   void add_means(TrainTimes& to, Stream stream) {
     const auto told = tensors_.download<uint64_t>(device_, sizeof(Told) / 8, stream);

@@ -28,10 +28,11 @@ inline uint16_t to_bf16(float value) {
 inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, const Shape& shape,
                   double skew, uint32_t sets, Stream stream) {
   for (uint32_t set = 0; set < sets; ++set) {
-    Received received = exchange.dispatch(tensors.input(set), stream.native);
+    Received received = exchange.dispatch(tensors.input(set), stream);
     const auto rows =
-        tensors.download<uint16_t>(received.x, size_t{received.rows} * shape.hidden, stream);
-    const auto tokens = tensors.download<int32_t>(received.source_token, received.rows, stream);
+        tensors.download<uint16_t>(received.x.data, size_t{received.rows} * shape.hidden, stream);
+    const auto tokens =
+        tensors.download<int32_t>(received.source_token.data, received.rows, stream);
     size_t row = 0;
     for (uint32_t source = 0; source < shape.ranks; ++source) {
       const Workload sent = make_workload(shape, source, set, skew);
@@ -50,10 +51,10 @@ inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, cons
       throw InternalError(
           fmt::format("rank {} received {} rows, not {}", world.rank(), received.rows, row));
 
-    exchange.combine(received.x, *received.route, tensors.out, nullptr, nullptr, stream.native);
-    exchange.wait(stream.native);
+    exchange.combine({.y = received.x}, *received.route, {.x = tensors.out}, stream);
+    exchange.wait(stream);
     const auto out =
-        tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
+        tensors.download<uint16_t>(tensors.out.data, size_t{shape.tokens} * shape.hidden, stream);
     const Workload mine = make_workload(shape, world.rank(), set, skew);
     const auto goes = destinations(shape, mine);
     for (uint32_t token = 0; token < shape.tokens; ++token) {
@@ -75,15 +76,15 @@ inline void check(World& world, ExpertParallel& exchange, Tensors& tensors, cons
 /// Rows that are grouped by expert as they come give the same sums as those grouped after.
 inline void check_by_expert(World& world, ExpertParallel& exchange, Tensors& tensors,
                             const Shape& shape, Stream stream) {
-  const Received received = exchange.dispatch(tensors.input(0), stream.native);
-  const ExpertRows after = exchange.expand(received, {.alignment = 128}, stream.native);
+  const Received received = exchange.dispatch(tensors.input(0), stream);
+  const ExpertRows after = exchange.group_by_expert(received, {.alignment = 128}, stream);
   const RowsByExpert at_once =
-      exchange.dispatch_by_expert(tensors.input(0), {.alignment = 128}, stream.native);
+      exchange.dispatch_by_expert(tensors.input(0), {.alignment = 128}, stream);
   const auto home = [&](const ExpertRows& rows) {
-    exchange.combine({.y = rows.x, .by_expert = &rows}, *rows.route, {.x = tensors.out},
-                     stream.native);
-    exchange.wait(stream.native);
-    return tensors.download<uint16_t>(tensors.out, size_t{shape.tokens} * shape.hidden, stream);
+    exchange.combine({.y = rows.x, .by_expert = &rows}, *rows.route, {.x = tensors.out}, stream);
+    exchange.wait(stream);
+    return tensors.download<uint16_t>(tensors.out.data, size_t{shape.tokens} * shape.hidden,
+                                      stream);
   };
   if (home(after) != home(at_once.rows))
     throw InternalError(fmt::format(

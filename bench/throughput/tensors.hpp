@@ -16,24 +16,31 @@ class Tensors : public DeviceMemory {
   Tensors(World& world, const Shape& shape, double skew) : DeviceMemory(world.accelerator()) {
     for (uint32_t set = 0; set < kSets; ++set) {
       const Workload made = make_workload(shape, world.rank(), set, skew);
-      inputs_.push_back({.x = upload(made.x),
-                         .topk_idx = upload(made.topk_idx),
-                         .topk_weights = upload(made.topk_weights),
-                         .tokens = shape.tokens});
+      inputs_.push_back({.x = {upload(made.x), DataType::bfloat16, {shape.tokens, shape.hidden}},
+                         .topk_idx = {upload(made.topk_idx), {shape.tokens, shape.topk}},
+                         .topk_weights = {upload(made.topk_weights), {shape.tokens, shape.topk}}});
     }
-    out = reserve(size_t{shape.tokens} * shape.hidden * 2);
-    y = reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2);
+    out = {reserve(size_t{shape.tokens} * shape.hidden * 2),
+           DataType::bfloat16,
+           {shape.tokens, shape.hidden}};
+    y = {reserve(size_t{shape.tokens} * shape.ranks * shape.hidden * 2),
+         DataType::bfloat16,
+         {shape.tokens * shape.ranks, shape.hidden}};
   }
   const DispatchInput& input(uint32_t call) const { return inputs_[call % kSets]; }
   /// The same bits as FP8 rows of half the bytes, with a scale for 128 channels.
   DispatchInput input_fp8(uint32_t call, const Shape& shape) const {
     DispatchInput input = inputs_[call % kSets];
-    input.format = {.type = ElementType::fp8_e4m3, .scale_words = shape.hidden / 128};
-    input.scales = y;
+    input.x.type = DataType::float8_e4m3fn;
+    input.scales = {y.data, DataType::float32, {shape.tokens, shape.hidden / 128}};
     return input;
   }
-  void* out;  ///< [tokens, hidden] bf16
-  void* y;    ///< ordinary memory for results, of as many rows as can come
+  /// The first `rows` of y.
+  ConstTensorView results(uint32_t rows) const {
+    return {y.data, DataType::bfloat16, {rows, y.shape[1]}};
+  }
+  TensorView out;  ///< [tokens, hidden] bf16
+  TensorView y;    ///< ordinary memory for results, of as many rows as can come
 
  private:
   std::vector<DispatchInput> inputs_;
