@@ -49,8 +49,8 @@ using Tokens = std::vector<uint32_t>;
 Tokens tokens_of(mk::TensorMemory& memory, const mk::DenseDecoder& decoder,
                  const Settings& settings, uint32_t positions_max, uint32_t sequence = 0) {
   Tokens all(settings.context + settings.tokens + 1);
-  memory.read(all.data(), decoder.tokens + size_t{sequence} * (positions_max + 1),
-              all.size() * sizeof(uint32_t));
+  memory.read(TensorView::of(std::span(all)),
+              {decoder.tokens + size_t{sequence} * (positions_max + 1), {all.size()}});
   return {all.end() - settings.tokens, all.end()};
 }
 
@@ -63,8 +63,8 @@ void rewind(mk::TensorMemory& memory, const mk::DenseDecoder& decoder, const Set
   Tokens tokens(sequences);
   std::iota(tokens.begin(), tokens.end(), first);
   const std::vector<uint32_t> positions(sequences, settings.context);
-  memory.write(decoder.token, tokens.data(), sequences * sizeof(uint32_t));
-  memory.write(decoder.position, positions.data(), sequences * sizeof(uint32_t));
+  memory.write({decoder.token, {sequences}}, {tokens.data(), {sequences}});
+  memory.write({decoder.position, {sequences}}, {positions.data(), {sequences}});
 }
 
 mk::DecoderShape shape_of(const Settings& settings) {

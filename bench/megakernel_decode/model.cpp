@@ -53,9 +53,9 @@ class Drawn {
 };
 
 const BFloat16* placed(megakernel::TensorMemory& memory, const std::vector<uint16_t>& numbers) {
-  auto* const there = static_cast<BFloat16*>(memory.local(numbers.size() * sizeof(BFloat16)));
-  memory.write(there, numbers.data(), numbers.size() * sizeof(BFloat16));
-  return there;
+  const TensorView there = memory.local(numbers.size() * sizeof(BFloat16));
+  memory.write(there, ConstTensorView::of(std::span(numbers)));
+  return there.as<BFloat16>();
 }
 const BFloat16* placed_tiled(megakernel::TensorMemory& memory, const std::vector<uint16_t>& numbers,
                              uint32_t columns) {
@@ -109,8 +109,10 @@ void fill_cache(megakernel::TensorMemory& memory, const megakernel::DenseDecoder
   const auto keys = drawn.take_parts(shape.layers, layer, 3, place);
   const auto values = drawn.take_parts(shape.layers, layer, 4, place);
   for (uint32_t s = 0; s < sequences; ++s) {
-    memory.write(decoder.k_cache + s * cached, keys.data(), cached * sizeof(uint16_t));
-    memory.write(decoder.v_cache + s * cached, values.data(), cached * sizeof(uint16_t));
+    memory.write({decoder.k_cache + s * cached, DataType::bfloat16, {cached}},
+                 {keys.data(), {cached}});
+    memory.write({decoder.v_cache + s * cached, DataType::bfloat16, {cached}},
+                 {values.data(), {cached}});
   }
 }
 

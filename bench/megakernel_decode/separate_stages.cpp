@@ -67,8 +67,9 @@ void SeparateStages::lay_out_packets() {
                   packets.begin() + (size_t{stage} * shape_.workers + block) * kStagePacketBytes);
       ++blocks_[stage];
     }
-  packets_ = static_cast<std::byte*>(memory_.local(packets.size()));
-  memory_.write(packets_, packets.data(), packets.size());
+  const TensorView there = memory_.local(packets.size());
+  memory_.write(there, ConstTensorView::of(std::span(packets)));
+  packets_ = there.as<std::byte>();
 }
 
 void SeparateStages::enqueue(Stream stream) const {
@@ -90,7 +91,8 @@ double SeparateStages::run_ms() {
   // Iterations are those of the recording: what they count must begin again.
   for (const auto& [begin, bytes] : decoder_.words) world_.accelerator().fill(begin, 0, bytes, {});
   std::byte* window = nullptr;
-  memory_.read(&window, params_.windows.bases.table, sizeof(window));
+  memory_.read(TensorView::bytes_at(&window, sizeof(window)),
+               ConstTensorView::bytes_at(params_.windows.bases.table, sizeof(window)));
   world_.accelerator().fill(window, 0, params_.windows.layout.bytes(), {});
   mk::await_stream(world_, {}, "cleared words");
   const double taken = recording_->run_ms();

@@ -142,6 +142,10 @@ struct BasicTensorView {
   static constexpr BasicTensorView of(std::span<T, extent> elements) {
     return {elements.data(), {elements.size()}};
   }
+  /// Memory whose elements are of any type: so many bytes of it.
+  static constexpr BasicTensorView bytes_at(Memory* data, uint64_t bytes) {
+    return {data, DataType::uint8, {bytes}};
+  }
   /// The same elements with other strides, in elements.
   constexpr BasicTensorView with_strides(std::initializer_list<uint64_t> of_dims) const {
     if (of_dims.size() != dims)

@@ -39,12 +39,13 @@ struct Piece {
     return {address + offset, bytes - offset, owner, allocation};
   }
   /// [ranks] where it lies on all of them; of memory of this rank alone, here.
-  std::vector<const void*> places() const {
+  std::vector<ConstTensorView> places() const {
     const std::ptrdiff_t offset = address - allocation->begin;
-    if (allocation->of_ranks.empty()) return {address};
-    std::vector<const void*> all;
+    if (allocation->of_ranks.empty()) return {ConstTensorView::bytes_at(address, bytes)};
+    std::vector<ConstTensorView> all;
     for (const void* const begin : allocation->of_ranks)
-      all.push_back(static_cast<const std::byte*>(begin) + offset);
+      all.push_back(
+          ConstTensorView::bytes_at(static_cast<const std::byte*>(begin) + offset, bytes));
     return all;
   }
 };

@@ -18,7 +18,7 @@ struct TaskGraph {
   void keep(const Piece& piece) {
     memories.insert(piece.owner);
     const Allocation& whole = *piece.allocation;
-    graph.reach(whole.begin, whole.bytes, whole.guard);
+    graph.reach(ConstTensorView::bytes_at(whole.begin, whole.bytes), whole.guard);
   }
 };
 

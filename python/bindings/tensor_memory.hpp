@@ -35,14 +35,14 @@ class Memory {
   Piece local(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
-    return own(held_->memory.local(bytes), bytes, dtype);
+    return own(held_->memory.local(bytes), dtype);
   }
   /// Memory of the host that tasks reach, too, and an array of it, which keeps it alive.
   std::pair<Piece, HostBytes> visible(size_t bytes, const std::string& dtype) {
     const Callers::Turn turn = held_->turn();
     const Piece piece = [&] {
       nb::gil_scoped_release unlocked;
-      return own(held_->memory.visible(bytes), bytes, dtype);
+      return own(held_->memory.visible(bytes), dtype);
     }();
     const nb::capsule owner(new std::shared_ptr(held_), [](void* shared) noexcept {
       delete static_cast<std::shared_ptr<HeldMemory>*>(shared);
@@ -53,10 +53,11 @@ class Memory {
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
     std::vector<Piece> pieces;
-    const std::vector<void*> begins = held_->memory.shared(bytes);
-    const std::vector<const void*> all(begins.begin(), begins.end());
-    for (void* const begin : begins)
-      pieces.push_back(piece({.begin = static_cast<std::byte*>(begin),
+    const std::vector<TensorView> begins = held_->memory.shared(bytes);
+    std::vector<const void*> all;
+    for (const TensorView& begin : begins) all.push_back(begin.data);
+    for (const TensorView& begin : begins)
+      pieces.push_back(piece({.begin = begin.as<std::byte>(),
                               .bytes = bytes,
                               .guard = 0,
                               .dtype = {},
@@ -70,7 +71,8 @@ class Memory {
     const size_t bytes = from.size();
     const Callers::Turn turn = held_->turn();
     nb::gil_scoped_release unlocked;
-    held_->memory.write(to.address, begin, bytes);
+    held_->memory.write(TensorView::bytes_at(to.address, bytes),
+                        ConstTensorView::bytes_at(begin, bytes));
   }
   nb::bytes read(const Piece& from, size_t bytes) {
     check(from, bytes);
@@ -78,7 +80,8 @@ class Memory {
     std::string to(bytes, '\0');
     {
       nb::gil_scoped_release unlocked;
-      held_->memory.read(to.data(), from.address, bytes);
+      held_->memory.read(TensorView::bytes_at(to.data(), bytes),
+                         ConstTensorView::bytes_at(from.address, bytes));
     }
     return nb::bytes(to.data(), to.size());
   }
@@ -86,9 +89,9 @@ class Memory {
   const std::shared_ptr<HeldMemory>& held() const { return held_; }
 
  private:
-  Piece own(void* begin, size_t bytes, const std::string& dtype) const {
-    return piece({.begin = static_cast<std::byte*>(begin),
-                  .bytes = bytes,
+  Piece own(const TensorView& memory, const std::string& dtype) const {
+    return piece({.begin = memory.as<std::byte>(),
+                  .bytes = memory.bytes(),
                   .guard = held_->memory.guard_bytes(),
                   .dtype = dtype,
                   .of_ranks = {},

@@ -128,7 +128,7 @@ uint32_t DenseDecoder::unit_bytes() const {
 
 template <class T>
 T* DenseDecoder::carried(size_t count) {
-  words.push_back({memory_.local(count * sizeof(T)), count * sizeof(T)});
+  words.push_back({memory_.local(count * sizeof(T)).data, count * sizeof(T)});
   return static_cast<T*>(words.back().begin);
 }
 
@@ -138,9 +138,10 @@ void DenseDecoder::make_sums() {
     sums_ = {carried<uint64_t>(count)};
     return;
   }
-  for (void* const piece : memory_.shared(count * sizeof(uint64_t)))
-    sums_.push_back(static_cast<uint64_t*>(piece));
-  best_of_ranks_ = memory_.shared(size_t{place_.ranks} * sequences_ * sizeof(Best));
+  for (const TensorView& piece : memory_.shared(count * sizeof(uint64_t)))
+    sums_.push_back(piece.as<uint64_t>());
+  for (const TensorView& piece : memory_.shared(size_t{place_.ranks} * sequences_ * sizeof(Best)))
+    best_of_ranks_.push_back(piece.data);
 }
 
 void DenseDecoder::make_prompts(const DecoderOptions& options) {
@@ -155,15 +156,15 @@ void DenseDecoder::make_prompts(const DecoderOptions& options) {
     std::copy(options.prompts[s].begin(), options.prompts[s].end(),
               all.begin() + size_t{s} * prompt_stride_);
   const auto place = [&](const std::vector<uint32_t>& values) {
-    void* const there = memory_.local(values.size() * sizeof(uint32_t));
-    memory_.write(there, values.data(), values.size() * sizeof(uint32_t));
-    return static_cast<uint32_t*>(there);
+    const TensorView there = memory_.local(values.size() * sizeof(uint32_t));
+    memory_.write(there, ConstTensorView::of(std::span(values)));
+    return there.as<uint32_t>();
   };
   prompt_ = place(all);
   prompt_tokens_ = place(counts);
-  memory_.write(token, firsts.data(), sequences_ * sizeof(uint32_t));
+  memory_.write({token, {sequences_}}, ConstTensorView::of(std::span(firsts)));
   for (uint32_t s = 0; s < sequences_; ++s)
-    memory_.write(tokens + s * (shape_.positions_max + 1), &firsts[s], sizeof(uint32_t));
+    memory_.write({tokens + s * (shape_.positions_max + 1), {1}}, {&firsts[s], {1}});
 }
 
 void DenseDecoder::make_words(const DecoderOptions& options) {
@@ -172,12 +173,12 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   qkv_ = carried<Stamped>(size_t{shape_.layers} * heads * sequences_ * head_words());
   inner_ = carried<uint32_t>(size_t{shape_.layers} * parts_ * vector_words(sequences_, columns_));
   const auto local = [&]<class T>(size_t count, T*& to) {
-    to = static_cast<T*>(memory_.local(count * sizeof(T)));
+    to = memory_.local(count * sizeof(T)).template as<T>();
   };
   const size_t splits = size_t{shape_.layers} * heads * sequences_ * splits_;
   partial_ = carried<Stamped>(splits * group_columns());
   partial_weights_ = carried<SplitWeight>(splits * shape_.group());
-  best_ = memory_.local(size_t{blocks_} * sequences_ * sizeof(Best));
+  best_ = memory_.local(size_t{blocks_} * sequences_ * sizeof(Best)).data;
   local(1, broken_);
   local(size_t{sequences_} * shape_.vocabulary, logits);
   local(sequences_ * (shape_.positions_max + 1), tokens);
@@ -192,10 +193,10 @@ void DenseDecoder::make_words(const DecoderOptions& options) {
   local(pages, pages_);
   std::vector<uint32_t> in_order(pages);
   for (uint32_t page = 0; page < pages; ++page) in_order[page] = page;
-  memory_.write(pages_, in_order.data(), pages * sizeof(uint32_t));
+  memory_.write({pages_, {pages}}, ConstTensorView::of(std::span(in_order)));
   const std::vector<float> rotation = rotary_table(shape_);
   local(rotation.size(), rotation_);
-  memory_.write(rotation_, rotation.data(), rotation.size() * sizeof(float));
+  memory_.write({rotation_, {rotation.size()}}, ConstTensorView::of(std::span(rotation)));
   make_prompts(options);
 
   const auto tensor = [&](std::string name, uint64_t bytes, Given given, bool are_words) {

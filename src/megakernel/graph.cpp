@@ -98,10 +98,14 @@ Tensor Graph::tensor(TensorOptions options) {
   const Tensor made{static_cast<uint32_t>(tensors_.size()), options.bytes};
   if (options.bytes > 0) {
     // All of them first: a tensor that is refused leaves nothing behind.
-    for (const void* const place : options.places)
-      check_no_overlap(options, reinterpret_cast<uint64_t>(place));
+    for (const ConstTensorView& place : options.places) {
+      if (place.bytes() < options.bytes || !place.contiguous())
+        throw InvalidArgument(fmt::format("places of tensor '{}'", options.name),
+                              fmt::format("{} contiguous bytes", options.bytes), place.text());
+      check_no_overlap(options, reinterpret_cast<uint64_t>(place.data));
+    }
     for (size_t i = 0; i < places; ++i) {
-      const auto begin = reinterpret_cast<uint64_t>(options.places[i]);
+      const auto begin = reinterpret_cast<uint64_t>(options.places[i].data);
       const uint32_t rank = places == 1 ? place_.rank : static_cast<uint32_t>(i);
       placed_[begin] = {.end = begin + options.bytes, .tensor = made.id, .rank = rank};
     }
@@ -123,9 +127,9 @@ void Graph::check_no_overlap(const TensorOptions& tensor, uint64_t begin) const 
                   std::min(end, other.end) - other_begin, tensors_[other.tensor].name));
 }
 
-void Graph::reach(const void* memory, uint64_t bytes, uint64_t guard) {
-  const auto begin = reinterpret_cast<uint64_t>(memory);
-  reached_[begin] = {.end = begin + bytes, .guard = guard};
+void Graph::reach(const ConstTensorView& memory, uint64_t guard) {
+  const auto begin = reinterpret_cast<uint64_t>(memory.data);
+  reached_[begin] = {.end = begin + memory.bytes(), .guard = guard};
 }
 
 Event Graph::event(EventOptions options) {

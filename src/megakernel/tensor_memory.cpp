@@ -5,6 +5,21 @@
 
 namespace tokenyard::megakernel {
 
+namespace {
+
+void check_copy(const TensorView& to, const ConstTensorView& from) {
+  if (to.bytes() != from.bytes())
+    throw InvalidArgument("from", std::to_string(to.bytes()) + " bytes, as `to` has",
+                          std::to_string(from.bytes()));
+  if (!to.contiguous()) throw InvalidArgument("to", "contiguous elements", "others");
+  if (!from.contiguous()) throw InvalidArgument("from", "contiguous elements", "others");
+  if (to.bytes() == 0) return;
+  if (to.data == nullptr) throw InvalidArgument("to", "memory", "a null pointer");
+  if (from.data == nullptr) throw InvalidArgument("from", "memory", "a null pointer");
+}
+
+}  // namespace
+
 struct TensorMemory::Impl {
   World& world;
   std::vector<std::unique_ptr<DeviceMemory>> local;
@@ -20,22 +35,22 @@ uint64_t TensorMemory::guard_bytes() const {
   return impl_->world.accelerator().kind() == AcceleratorKind::host ? 4096 : 0;
 }
 
-void* TensorMemory::allocate(size_t bytes, bool visible) {
+TensorView TensorMemory::allocate(size_t bytes, bool visible) {
   const auto kind = visible ? DeviceMemory::Kind::shared : DeviceMemory::Kind::device;
   const uint64_t all = (Extent(bytes) + guard_bytes()).count();
   impl_->local.push_back(std::make_unique<DeviceMemory>(impl_->world.accelerator(), all, kind));
-  return impl_->local.back()->as<void>();
+  return TensorView::bytes_at(impl_->local.back()->as<void>(), bytes);
 }
 
-void* TensorMemory::local(size_t bytes) {
+TensorView TensorMemory::local(size_t bytes) {
   return allocate(bytes, false);
 }
 
-void* TensorMemory::visible(size_t bytes) {
+TensorView TensorMemory::visible(size_t bytes) {
   return allocate(bytes, true);
 }
 
-std::vector<void*> TensorMemory::shared(size_t bytes) {
+std::vector<TensorView> TensorMemory::shared(size_t bytes) {
   World& world = impl_->world;
   ArenaBlock block = world.arena().allocate(bytes, {});
   world.accelerator().fill(block.data(), 0, bytes, {});
@@ -44,25 +59,27 @@ std::vector<void*> TensorMemory::shared(size_t bytes) {
     uint64_t offset, bytes;
   };
   const auto places = gather(world, Place{block.offset(), bytes}, "megakernel: a shared tensor");
-  std::vector<void*> pieces;
+  std::vector<TensorView> pieces;
   for (const Place& theirs : places) {
     const auto rank = static_cast<uint32_t>(pieces.size());
     if (theirs.bytes != bytes)
       throw InvalidArgument("bytes of a shared tensor", std::to_string(bytes),
                             std::to_string(theirs.bytes), rank);
-    pieces.push_back(world.arena().base_of(rank) + theirs.offset);
+    pieces.push_back(TensorView::bytes_at(world.arena().base_of(rank) + theirs.offset, bytes));
   }
   impl_->shared.push_back(std::move(block));
   return pieces;
 }
 
-void TensorMemory::write(void* to, const void* from, size_t bytes) {
-  impl_->world.accelerator().copy(to, from, bytes, {});
+void TensorMemory::write(const TensorView& to, const ConstTensorView& from) {
+  check_copy(to, from);
+  impl_->world.accelerator().copy(to.data, from.data, from.bytes(), {});
   await_stream(impl_->world, {}, "a tensor written by the host");
 }
 
-void TensorMemory::read(void* to, const void* from, size_t bytes) {
-  impl_->world.accelerator().copy(to, from, bytes, {});
+void TensorMemory::read(const TensorView& to, const ConstTensorView& from) {
+  check_copy(to, from);
+  impl_->world.accelerator().copy(to.data, from.data, from.bytes(), {});
   await_stream(impl_->world, {}, "a tensor read by the host");
 }
 

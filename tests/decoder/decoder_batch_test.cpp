@@ -40,7 +40,7 @@ void compare_batch(const std::string& device, const Model& model, const Batch& b
   Vector logits(size_t{batch.sequences} * shape.vocabulary);
   for (uint32_t step = 0; step < steps; ++step) {
     ASSERT_EQ(kernel.run(1), 1u);
-    memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+    memory.read(TensorView::of(std::span(logits)), {decoder.logits, {logits.size()}});
     for (uint32_t s = 0; s < batch.sequences; ++s) {
       const Vector expected = plain[s].logits(prompts[s][step]);
       for (uint32_t i = 0; i < expected.size(); ++i)
@@ -82,9 +82,9 @@ TEST_P(DecodingSideBySide, ASequenceThatHasEndedWaitsForTheOthers) {
     kernel.run(0);
     const size_t positions = kSmall.positions_max + 1;
     std::vector<uint32_t> tokens(2 * positions);
-    memory.read(tokens.data(), decoder.tokens, tokens.size() * sizeof(uint32_t));
+    memory.read(TensorView::of(std::span(tokens)), {decoder.tokens, {tokens.size()}});
     status.resize(2);
-    memory.read(status.data(), decoder.status, 2 * sizeof(uint32_t));
+    memory.read(TensorView::of(std::span(status)), {decoder.status, {2}});
     return std::vector{std::vector(tokens.begin(), tokens.begin() + positions),
                        std::vector(tokens.begin() + positions, tokens.end())};
   };

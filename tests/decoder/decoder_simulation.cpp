@@ -80,7 +80,7 @@ Vector last_logits(World& world, const Drawn& drawn, const Model& model,
                      .in_flight = drawn.in_flight});
   kernel.run(drawn.steps);
   Vector logits(drawn.sequences * drawn.shape.vocabulary / world.size());
-  memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+  memory.read(TensorView::of(std::span(logits)), {decoder.logits, {logits.size()}});
   return logits;
 }
 

@@ -34,7 +34,7 @@ class DenseDecoding : public OnDevices {
     Vector logits(shape.vocabulary);
     for (uint32_t step = 0; step < steps; ++step) {
       ASSERT_EQ(kernel.run(1), 1u);
-      memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+      memory.read(TensorView::of(std::span(logits)), {decoder.logits, {logits.size()}});
       const Vector expected = plain.logits(prompt[step]);
       float worst = 0;
       for (size_t i = 0; i < logits.size(); ++i)
@@ -42,7 +42,7 @@ class DenseDecoding : public OnDevices {
       EXPECT_LT(worst, tolerance) << "in step " << step;
     }
     uint32_t status = 99;
-    memory.read(&status, decoder.status, sizeof(status));
+    memory.read({&status, {1}}, {decoder.status, {1}});
     EXPECT_EQ(status, 0u);
   }
 };
@@ -107,11 +107,13 @@ void compare_at(const std::string& device, const Model& model, uint32_t blocks, 
   for (uint16_t& value : values) value = rounded(normal(random));
   for (size_t head = 0; head < heads; ++head) {
     const size_t to = head * shape.positions_max * shape.head_dim;
-    memory.write(decoder.k_cache + to, keys.data() + head * row, row * sizeof(uint16_t));
-    memory.write(decoder.v_cache + to, values.data() + head * row, row * sizeof(uint16_t));
+    memory.write({decoder.k_cache + to, DataType::bfloat16, {row}},
+                 {keys.data() + head * row, {row}});
+    memory.write({decoder.v_cache + to, DataType::bfloat16, {row}},
+                 {values.data() + head * row, {row}});
   }
-  memory.write(decoder.position, &position, sizeof(position));
-  memory.write(decoder.token, &prompt[position], sizeof(uint32_t));
+  memory.write({decoder.position, {1}}, {&position, {1}});
+  memory.write({decoder.token, {1}}, {&prompt[position], {1}});
   Plain plain(model);
   plain.begin(position, keys, values);
   Megakernel kernel(*worlds[0], decoder.graph(),
@@ -119,14 +121,14 @@ void compare_at(const std::string& device, const Model& model, uint32_t blocks, 
   Vector logits(shape.vocabulary);
   for (uint32_t at = position; at < shape.positions_max; ++at) {
     ASSERT_EQ(kernel.run(1), 1u);
-    memory.read(logits.data(), decoder.logits, logits.size() * sizeof(float));
+    memory.read(TensorView::of(std::span(logits)), {decoder.logits, {logits.size()}});
     const Vector expected = plain.logits(prompt[at]);
     for (size_t i = 0; i < logits.size(); ++i)
       ASSERT_LT(std::abs(logits[i] - expected[i]), tolerance)
           << "token " << i << " at position " << at;
   }
   uint32_t status = 99;
-  memory.read(&status, decoder.status, sizeof(status));
+  memory.read({&status, {1}}, {decoder.status, {1}});
   EXPECT_EQ(status, 2u) << "the cache is full";
 }
 
@@ -184,22 +186,22 @@ std::vector<Vector> logits_of_ranks(const std::string& device, const Model& mode
   std::vector<uint32_t> prompt(steps + 1);
   for (uint32_t i = 0; i < prompt.size(); ++i) prompt[i] = (i * 7 + 3) % shape.vocabulary;
   std::vector<Vector> all(steps, Vector(shape.vocabulary));
-  run_threads(device, ranks, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20},
-              [&](World& world) {
-                const Graph::Place place{.rank = world.rank(), .ranks = ranks};
-                TensorMemory memory(world);
-                const DenseDecoder decoder(memory, shape, model.placed(memory, place),
-                                           {.blocks = blocks, .prompts = {prompt}, .place = place});
-                Megakernel kernel(world, decoder.graph(),
-                                  {.workers = blocks, .unit_bytes = decoder.unit_bytes()});
-                const size_t mine = shape.vocabulary / ranks;
-                for (uint32_t step = 0; step < steps; ++step) {
-                  EXPECT_EQ(kernel.run(1), 1u) << "of rank " << place.rank << " in step " << step;
-                  memory.read(all[step].data() + place.rank * mine, decoder.logits,
-                              mine * sizeof(float));
-                }
-                world.barrier("all have their logits");
-              });
+  run_threads(
+      device, ranks, {.timeout = std::chrono::seconds(20), .arena_bytes = size_t{16} << 20},
+      [&](World& world) {
+        const Graph::Place place{.rank = world.rank(), .ranks = ranks};
+        TensorMemory memory(world);
+        const DenseDecoder decoder(memory, shape, model.placed(memory, place),
+                                   {.blocks = blocks, .prompts = {prompt}, .place = place});
+        Megakernel kernel(world, decoder.graph(),
+                          {.workers = blocks, .unit_bytes = decoder.unit_bytes()});
+        const size_t mine = shape.vocabulary / ranks;
+        for (uint32_t step = 0; step < steps; ++step) {
+          EXPECT_EQ(kernel.run(1), 1u) << "of rank " << place.rank << " in step " << step;
+          memory.read({all[step].data() + place.rank * mine, {mine}}, {decoder.logits, {mine}});
+        }
+        world.barrier("all have their logits");
+      });
   return all;
 }
 

@@ -72,9 +72,9 @@ struct Model {
   /// What one of the ranks that share the model has of it.
   DecoderWeights placed(TensorMemory& memory, const Graph::Place& where = {}) const {
     const auto place = [&](const Matrix& matrix) {
-      void* const there = memory.local(matrix.size() * 2);
-      memory.write(there, matrix.data(), matrix.size() * 2);
-      return static_cast<const BFloat16*>(there);
+      const TensorView there = memory.local(matrix.size() * 2);
+      memory.write(there, ConstTensorView::bytes_at(matrix.data(), matrix.size() * 2));
+      return there.as<const BFloat16>();
     };
     /// Tiled, as a matrix of so many columns: of each of `rows` rows the rank's part.
     const auto place_part = [&](const Matrix& matrix, uint32_t columns, size_t rows = 1) {

@@ -41,8 +41,8 @@ std::vector<std::vector<Vector>> logits_of(const std::string& device, const Mode
         for (size_t step = 0; step < steps; ++step) {
           EXPECT_EQ(kernel.run(1), 1u) << "of rank " << place.rank << " in step " << step;
           for (size_t s = 0; s < prompts.size(); ++s)
-            memory.read(all[s][step].data() + place.rank * mine, decoder.logits + s * mine,
-                        mine * sizeof(float));
+            memory.read({all[s][step].data() + place.rank * mine, {mine}},
+                        {decoder.logits + s * mine, {mine}});
         }
         world.barrier("all have their logits");
       });
@@ -69,8 +69,8 @@ std::vector<Prompts> tokens_of(const std::string& device, const Model& model,
         kernel.run(0);
         std::vector<uint32_t> tokens(shape.positions_max + 1);
         for (size_t s = 0; s < prompts.size(); ++s) {
-          memory.read(tokens.data(), decoder.tokens + s * tokens.size(),
-                      tokens.size() * sizeof(uint32_t));
+          memory.read(TensorView::of(std::span(tokens)),
+                      {decoder.tokens + s * tokens.size(), {tokens.size()}});
           all[place.rank].push_back(tokens);
         }
         world.barrier("all have their tokens");

@@ -45,9 +45,10 @@ TaskSet stray_tasks() {
 std::string found(World& world, Stray::Does does, uint32_t words, uint32_t declared,
                   bool checked = true) {
   TensorMemory memory(world);
-  auto* const at = static_cast<uint32_t*>(memory.local(16));
+  auto* const at = memory.local(16).as<uint32_t>();
   Graph graph(stray_tasks(), {});
-  const Tensor x = graph.tensor({.name = "x", .bytes = 16, .given = Given::always, .places = {at}});
+  const Tensor x = graph.tensor(
+      {.name = "x", .bytes = 16, .given = Given::always, .places = {ConstTensorView(at, {4})}});
   TaskOptions options{.name = "strays"};
   auto& regions = does == Stray::Does::reads    ? options.reads
                   : does == Stray::Does::writes ? options.writes

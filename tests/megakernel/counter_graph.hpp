@@ -19,7 +19,7 @@ inline TaskSet steps() {
 /// One rank, a number, and a loop over tasks that each add to it.
 struct Counter {
   explicit Counter(World& world) : memory(world) {
-    value = static_cast<uint64_t*>(memory.visible(sizeof(uint64_t)));
+    value = memory.visible(sizeof(uint64_t)).as<uint64_t>();
     graph.loop_on(ended);
   }
 
@@ -47,10 +47,10 @@ struct Counter {
                      .kept = 0},
                     std::move(options));
   }
-  uint64_t* scrap() { return static_cast<uint64_t*>(memory.local(sizeof(uint64_t))); }
+  uint64_t* scrap() { return memory.local(sizeof(uint64_t)).as<uint64_t>(); }
   uint64_t read() {
     uint64_t now = 0;
-    memory.read(&now, value, sizeof(now));
+    memory.read({&now, {1}}, {value, {1}});
     return now;
   }
 

@@ -46,13 +46,15 @@ TEST(DeclaredAccess, IsWhatAMapOfBytesSays) {
     std::array<Byte, kBytes> bytes{};
     Graph graph(kinds(), {});
     // A piece of 64 with a guard of 8, and three tensors in it of 16 each, in some order.
-    graph.reach(memory.data() + 8, 64, 8);
+    graph.reach({memory.data() + 8, {64}}, 8);
     for (uint64_t i = 8; i < 80; ++i) bytes[i].known = true;
     for (uint64_t i = 8; i < 72; ++i) bytes[i].piece = true;
     std::vector<std::pair<Tensor, uint64_t>> tensors;
     for (const uint64_t at : {8 + below(4), 28 + below(4), 52 + below(4)}) {
-      tensors.emplace_back(graph.tensor({.name = "t", .bytes = 16, .places = {memory.data() + at}}),
-                           at);
+      tensors.emplace_back(
+          graph.tensor(
+              {.name = "t", .bytes = 16, .places = {ConstTensorView(memory.data() + at, {16})}}),
+          at);
       for (uint64_t i = at; i < at + 16; ++i) bytes[i].piece = false;
     }
     TaskOptions options{.name = "task"};
@@ -90,8 +92,10 @@ TEST(DeclaredAccess, TensorsShareNoBytes) {
   Graph graph(kinds(), {.rank = 0, .ranks = 2});
   const auto tensor = [&](const char* name, uint64_t at, uint64_t bytes, uint64_t peer_at) {
     return test::refused([&] {
-      graph.tensor(
-          {.name = name, .bytes = bytes, .places = {memory.data() + at, memory.data() + peer_at}});
+      graph.tensor({.name = name,
+                    .bytes = bytes,
+                    .places = {ConstTensorView(memory.data() + at, {bytes}),
+                               ConstTensorView(memory.data() + peer_at, {bytes})}});
     });
   };
   EXPECT_EQ(tensor("a", 0, 8, 32), "nothing");
@@ -106,7 +110,19 @@ TEST(DeclaredAccess, RanksOfATensorAreAllOrOne) {
   Graph graph(kinds(), {.rank = 0, .ranks = 3});
   std::array<std::byte, 8> memory{};
   EXPECT_EQ(test::refused([&] {
-              graph.tensor({.name = "x", .bytes = 4, .places = {&memory[0], &memory[4]}});
+              graph.tensor(
+                  {.name = "x",
+                   .bytes = 4,
+                   .places = {ConstTensorView(&memory[0], {4}), ConstTensorView(&memory[4], {4})}});
+            }),
+            "places of tensor 'x'");
+}
+
+TEST(DeclaredAccess, APlaceHasTheBytesOfItsTensor) {
+  Graph graph(kinds(), {});
+  std::array<std::byte, 8> memory{};
+  EXPECT_EQ(test::refused([&] {
+              graph.tensor({.name = "x", .bytes = 8, .places = {ConstTensorView(&memory[0], {4})}});
             }),
             "places of tensor 'x'");
 }

@@ -20,7 +20,8 @@ struct RunPlan {
 /// A sentence, or none if all was in order.
 inline std::string disorder_of(TensorMemory& memory, const Disorder* disorder) {
   Disorder seen{};
-  memory.read(&seen, disorder, sizeof(seen));
+  memory.read(TensorView::bytes_at(&seen, sizeof(seen)),
+              ConstTensorView::bytes_at(disorder, sizeof(seen)));
   if (seen.count == 0) return "";
   return fmt::format("{} words out of order, the first in task {}: {:#x} instead of {:#x}",
                      seen.count, seen.task, seen.seen, seen.expected);
@@ -30,8 +31,8 @@ inline std::string disorder_of(TensorMemory& memory, const Disorder* disorder) {
 inline std::string run_random_graph(World& world, const RandomGraph& random, const TaskSet& set,
                                     const RunPlan& plan) {
   TensorMemory memory(world);
-  const std::vector<void*> cells = memory.shared(random.cell_bytes());
-  auto* const disorder = static_cast<Disorder*>(memory.local(sizeof(Disorder)));
+  const std::vector<TensorView> cells = memory.shared(random.cell_bytes());
+  auto* const disorder = memory.local(sizeof(Disorder)).as<Disorder>();
   const Graph graph = random.on(world.rank(), set, memory, cells, disorder, plan.haste);
   Megakernel kernel(world, graph,
                     {.workers = plan.workers,

@@ -35,9 +35,9 @@ Drawn draw(SeedRun& run) {
 std::string run_rank(World& world, const Drawn& drawn) {
   TensorMemory memory(world);
   const size_t bytes = drawn.events * kCellWords * sizeof(uint32_t);
-  const std::vector<void*> all = memory.shared(bytes);
-  auto* const cells = static_cast<uint32_t*>(all[0]);
-  auto* const disorder = static_cast<Disorder*>(memory.local(sizeof(Disorder)));
+  const std::vector<TensorView> all = memory.shared(bytes);
+  auto* const cells = all[0].as<uint32_t>();
+  auto* const disorder = memory.local(sizeof(Disorder)).as<Disorder>();
   Graph graph(kTouchTasks, {.rank = world.rank(), .ranks = world.size()});
   const Tensor tensor = graph.tensor({.name = "cells",
                                       .bytes = bytes,
@@ -64,9 +64,9 @@ std::string run_rank(World& world, const Drawn& drawn) {
                      std::move(options));
   };
   const auto place = [&](const auto& value) {
-    auto* const there = memory.local(sizeof(value));
-    memory.write(there, &value, sizeof(value));
-    return static_cast<std::remove_cvref_t<decltype(value)>*>(there);
+    const TensorView there = memory.local(sizeof(value));
+    memory.write(there, ConstTensorView::bytes_at(&value, sizeof(value)));
+    return there.as<std::remove_cvref_t<decltype(value)>>();
   };
   for (uint32_t i = 0; i < drawn.events; ++i) {
     const Event event = graph.event({.name = "event"});

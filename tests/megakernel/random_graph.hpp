@@ -88,8 +88,8 @@ class RandomGraph {
 
   /// One rank's graph. `cells`: [ranks] where each rank's cells are; `haste`: 0, or a seed for how
   /// long tasks linger and, with `workers`, where they run.
-  Graph on(uint32_t rank, const TaskSet& set, TensorMemory& memory, const std::vector<void*>& cells,
-           Disorder* disorder, uint32_t haste) const {
+  Graph on(uint32_t rank, const TaskSet& set, TensorMemory& memory,
+           const std::vector<TensorView>& cells, Disorder* disorder, uint32_t haste) const {
     Graph graph(set, {.rank = rank, .ranks = options_.ranks});
     const Tensor tensor = graph.tensor({.name = "cells",
                                         .bytes = cell_bytes(),
@@ -101,7 +101,7 @@ class RandomGraph {
     graph.tensor({.name = "constants",
                   .bytes = constants.size() * 4,
                   .given = Given::always,
-                  .places = {stream}});
+                  .places = {ConstTensorView(stream, {constants.size()})}});
     // Task t's event exists on all ranks, whoever waits for it.
     for (uint32_t task = 0; task < plans_.size(); ++task)
       graph.event({.name = "after " + std::to_string(task)});
@@ -288,11 +288,11 @@ class RandomGraph {
   }
 
   void add_task(Graph& graph, uint32_t task, const Tensor& tensor, TensorMemory& memory,
-                const std::vector<void*>& cells, Disorder* disorder, const uint32_t* stream,
+                const std::vector<TensorView>& cells, Disorder* disorder, const uint32_t* stream,
                 uint32_t haste) const {
     const TouchPlan& plan = plans_[task];
     const auto at = [&](const TouchPlan::Cell& cell) {
-      return Peer<uint32_t>(static_cast<uint32_t*>(cells[cell.rank]) + cell.index * kCellWords);
+      return Peer<uint32_t>(cells[cell.rank].as<uint32_t>() + cell.index * kCellWords);
     };
     const auto region = [&](const TouchPlan::Cell& cell) {
       constexpr uint64_t kBytes = kCellWords * sizeof(uint32_t);
@@ -352,9 +352,9 @@ class RandomGraph {
   template <class T>
   static const T* placed(TensorMemory& memory, const std::vector<T>& values) {
     if (values.empty()) return nullptr;
-    void* const there = memory.local(values.size() * sizeof(T));
-    memory.write(there, values.data(), values.size() * sizeof(T));
-    return static_cast<const T*>(there);
+    const TensorView there = memory.local(values.size() * sizeof(T));
+    memory.write(there, ConstTensorView::bytes_at(values.data(), values.size() * sizeof(T)));
+    return there.as<const T>();
   }
 
   RandomGraphOptions options_;

@@ -21,13 +21,13 @@ INSTANTIATE_ON_DEVICES(RunningRanks);
 uint64_t pass_round(World& world, uint32_t rounds) {
   const uint32_t rank = world.rank(), next = (rank + 1) % world.size();
   TensorMemory memory(world);
-  const std::vector<void*> places = memory.shared(sizeof(uint64_t));
+  const std::vector<TensorView> places = memory.shared(sizeof(uint64_t));
   Graph graph(steps(), {.rank = rank, .ranks = world.size()});
   const Tensor number = graph.tensor({.name = "number", .bytes = 8, .given = Given::always});
   const Event here = graph.event({.name = "here"});
   Step::Args args = adds(rank + 1);
-  args.value = static_cast<uint64_t*>(places[rank]);
-  args.to = Peer<uint64_t>(static_cast<uint64_t*>(places[next]));
+  args.value = places[rank].as<uint64_t>();
+  args.to = Peer<uint64_t>(places[next].as<uint64_t>());
   // Rank 0 takes what came round in the iteration before.
   graph.add<Step>(args, {.name = "pass",
                          .reads = {number.all()},
@@ -38,7 +38,7 @@ uint64_t pass_round(World& world, uint32_t rounds) {
   kernel.run(rounds);
   uint64_t value = 0;
   world.barrier("all have run");
-  memory.read(&value, places[rank], sizeof(value));
+  memory.read({&value, {1}}, places[rank]);
   world.barrier("all have read");
   return value;
 }
@@ -56,8 +56,8 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
   on_every_rank(2, [&](uint32_t rank) {
     TensorMemory memory(*worlds[rank]);
     Graph graph(steps(), {.rank = rank, .ranks = 2});
-    graph.add<Step>({.value = static_cast<uint64_t*>(memory.local(8)),
-                     .to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8))),
+    graph.add<Step>({.value = memory.local(8).as<uint64_t>(),
+                     .to = Peer<uint64_t>(memory.local(8).as<uint64_t>()),
                      .add = 1,
                      .factor = nullptr,
                      .end_at = 0,
@@ -82,7 +82,7 @@ TEST_P(RunningRanks, ARankThatNeverComesIsNamed) {
 void pass_on_for_ever(World& world) {
   const uint32_t rank = world.rank(), other = 1 - rank;
   TensorMemory memory(world);
-  auto* const value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+  auto* const value = memory.local(sizeof(uint64_t)).as<uint64_t>();
   Graph graph(steps(), {.rank = rank, .ranks = 2});
   const Event to_other = graph.event({.name = "to the other rank"});
   const Event back = graph.event({.name = "back"});
@@ -159,8 +159,8 @@ TEST_P(RunningRanks, ARankThatLeavesBeforeARunEndsIt) {
     TensorMemory memory(*worlds[rank]);
     Graph graph(steps(), {.rank = rank, .ranks = 2});
     Step::Args args = adds(1);
-    args.value = static_cast<uint64_t*>(memory.local(8));
-    args.to = Peer<uint64_t>(static_cast<uint64_t*>(memory.local(8)));
+    args.value = memory.local(8).as<uint64_t>();
+    args.to = Peer<uint64_t>(memory.local(8).as<uint64_t>());
     graph.add<Step>(args, {});
     Megakernel kernel(*worlds[rank], graph, {.workers = 1});
     if (rank == 1) return worlds[1]->goodbye()();

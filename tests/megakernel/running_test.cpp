@@ -78,7 +78,7 @@ struct Fan {
     }
     for (uint64_t* const number : numbers) {
       uint64_t runs = 0;
-      counter.memory.read(&runs, number, sizeof(runs));
+      counter.memory.read({&runs, {1}}, {number, {1}});
       EXPECT_EQ(runs, all);
     }
   }
@@ -132,7 +132,7 @@ TEST_P(Running, ASchedulerLooksOutForMoreEventsThanItsBlockHasPlaceFor) {
   EXPECT_EQ(kernel.run(kIterations), kIterations);
   for (uint64_t* const number : numbers) {
     uint64_t runs = 0;
-    counter.memory.read(&runs, number, sizeof(runs));
+    counter.memory.read({&runs, {1}}, {number, {1}});
     EXPECT_EQ(runs, kIterations);
   }
 }
@@ -152,7 +152,7 @@ TEST_P(Running, UntilATaskEndsTheLoop) {
 TEST_P(Running, WhenTheHostFeedsIt) {
   const auto world = alone();
   Counter counter(*world);
-  auto* const factor = static_cast<uint64_t*>(counter.memory.visible(sizeof(uint64_t)));
+  auto* const factor = counter.memory.visible(sizeof(uint64_t)).as<uint64_t>();
   Step::Args args = adds(1);
   args.factor = factor;
   counter.step({.name = "times factor"}, args);

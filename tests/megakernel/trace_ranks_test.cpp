@@ -186,7 +186,7 @@ std::vector<Trace> traces_of_round(World& world, const TracedRun& how) {
   const Event taken = graph.event({.name = "taken"});
   const auto add = [&](TaskOptions options) {
     Step::Args args = adds(1);
-    args.value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+    args.value = memory.local(sizeof(uint64_t)).as<uint64_t>();
     args.to = Peer<uint64_t>(args.value);
     graph.add<Step>(args, std::move(options));
   };
@@ -265,7 +265,7 @@ TEST_P(TracedRanks, SignalsThatBodiesSendAreArrowsAndNoBounds) {
     const Event counted = graph.event({.name = "counted", .dynamic_max = 4});
     const auto add = [&](uint32_t promise, TaskOptions options) {
       Step::Args args = adds(1);
-      args.value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+      args.value = memory.local(sizeof(uint64_t)).as<uint64_t>();
       args.to = Peer<uint64_t>(args.value);
       args.promised = counted;
       args.promise = args.kept = promise;

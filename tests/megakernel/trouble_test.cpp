@@ -167,7 +167,7 @@ TEST_P(RunTrouble, CancelEndsAWorkerWithoutTasks) {
   TensorMemory memory(*world);
   Graph graph(steps(), {});
   Step::Args args = adds(1);
-  args.value = static_cast<uint64_t*>(memory.local(sizeof(uint64_t)));
+  args.value = memory.local(sizeof(uint64_t)).as<uint64_t>();
   args.to = Peer<uint64_t>(args.value);
   graph.add<Step>(args, {.name = "one", .worker = 0});
   Megakernel kernel(*world, graph, {.workers = 2});

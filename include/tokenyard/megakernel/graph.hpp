@@ -29,6 +29,7 @@
 #include "tokenyard/megakernel/event.hpp"
 #include "tokenyard/megakernel/task_set.hpp"
 #include "tokenyard/megakernel/touches.hpp"
+#include "tokenyard/tensor.hpp"
 
 namespace tokenyard::megakernel {
 
@@ -66,7 +67,7 @@ struct TensorOptions {
   bool words = false;
   /// [ranks] where this rank's tasks find it on each rank, or where they find this rank's alone.
   /// Empty: unknown, and then nobody compares.
-  std::vector<const void*> places = {};
+  std::vector<ConstTensorView> places = {};
 };
 
 struct EventOptions {
@@ -136,7 +137,7 @@ class Graph {
   /// Declares memory that arguments of tasks may name: bytes in no tensor may be read there, and
   /// are written by no task.
   /// `guard`: bytes behind it that belong to nothing else.
-  void reach(const void* memory, uint64_t bytes, uint64_t guard = 0);
+  void reach(const ConstTensorView& memory, uint64_t guard = 0);
   Event event(EventOptions options);
   template <class T>
   Task add(const typename T::Args& args, TaskOptions options) {

@@ -9,6 +9,7 @@
 #include "tokenyard/megakernel/error.hpp"
 #include "tokenyard/megakernel/graph.hpp"
 #include "tokenyard/megakernel/trace.hpp"
+#include "tokenyard/tensor.hpp"
 #include "tokenyard/world.hpp"
 
 namespace tokenyard::megakernel {
@@ -88,21 +89,22 @@ class TensorMemory {
   TensorMemory& operator=(const TensorMemory&) = delete;
 
   /// Zeroed, 256-byte aligned, for tasks of this rank.
-  void* local(size_t bytes);
+  TensorView local(size_t bytes);
   /// Zeroed, for tasks of this rank and for its host code, at one address: inputs of fed runs.
-  void* visible(size_t bytes);
+  TensorView visible(size_t bytes);
   /// On hosts: bytes behind each piece of local or visible memory that belong to nothing else.
   uint64_t guard_bytes() const;
   /// Collective. Zeroed. [ranks] where each rank's piece is, as this rank's tasks reach it.
-  std::vector<void*> shared(size_t bytes);
+  std::vector<TensorView> shared(size_t bytes);
   /// Copies between this rank's host and any piece, and waits until it is done.
-  void write(void* to, const void* from, size_t bytes);
-  void read(void* to, const void* from, size_t bytes);
+  /// Throws InvalidArgument unless both are contiguous and have as many bytes.
+  void write(const TensorView& to, const ConstTensorView& from);
+  void read(const TensorView& to, const ConstTensorView& from);
 
   struct Impl;
 
  private:
-  void* allocate(size_t bytes, bool visible);
+  TensorView allocate(size_t bytes, bool visible);
 
   std::unique_ptr<Impl> impl_;
 };

@@ -56,7 +56,7 @@ std::vector<uint64_t> places_of(World& world, const Graph& graph) {
       const bool everywhere = tensor.places.size() == world.size();
       const auto* const base = arena.base_of(rank);
       const auto* const at =
-          everywhere ? static_cast<const std::byte*>(tensor.places[rank]) : nullptr;
+          everywhere ? tensor.places[rank].as<std::byte>() : nullptr;
       const bool inside =
           everywhere && base != nullptr && at >= base && at < base + arena.capacity();
       places.push_back(inside ? static_cast<uint64_t>(at - base) : kUnknown);

@@ -43,11 +43,11 @@ DeclaredAccess::DeclaredAccess(const Graph& graph) : graph_(graph) {
 /// Adds the addresses of regions, those that touch one another together.
 void DeclaredAccess::note(std::vector<Range>& ranges, const std::vector<Region>& regions) const {
   for (const Region& region : regions) {
-    const std::vector<const void*>& places = graph_.tensors()[region.tensor].places;
+    const std::vector<ConstTensorView>& places = graph_.tensors()[region.tensor].places;
     const bool everywhere = places.size() == graph_.place().ranks;
     if (region.begin == region.end || places.empty()) continue;
     if (!everywhere && region.rank != graph_.place().rank) continue;
-    const auto base = reinterpret_cast<uint64_t>(places[everywhere ? region.rank : 0]);
+    const auto base = reinterpret_cast<uint64_t>(places[everywhere ? region.rank : 0].data);
     ranges.push_back({base + region.begin, base + region.end});
   }
   std::ranges::sort(ranges, {}, &Range::begin);
