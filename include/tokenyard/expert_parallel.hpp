@@ -295,10 +295,11 @@ class Route {
   ConstTensorView row_on() const;
 
   struct State;
-  explicit Route(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  const std::shared_ptr<State>& state() const { return state_; }
 
  private:
+  friend struct RouteAccess;
+  explicit Route(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
   std::shared_ptr<State> state_;
 };
 

@@ -47,7 +47,7 @@ namespace {
 template <class Element>
 nb::object beside_rows(const HeldReceived& self, const Element* data,
                        std::initializer_list<size_t> shape) {
-  return arena_array(self.exchange, self.received.route->state(), data, shape);
+  return arena_array(self.exchange, std::make_shared<Route>(*self.received.route), data, shape);
 }
 
 /// Rows as bytes.
@@ -128,7 +128,8 @@ void register_received(nb::module_& m) {
       .def_prop_ro(
           "row_on",
           [](const HeldRoute& self) {
-            return arena_array(self.exchange, self.route.state(), self.route.row_on().as<int32_t>(),
+            return arena_array(self.exchange, std::make_shared<Route>(self.route),
+                               self.route.row_on().as<int32_t>(),
                                {self.route.tokens(), self.exchange->world->size()});
           },
           "[tokens, ranks] int32.");

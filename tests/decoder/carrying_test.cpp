@@ -47,13 +47,13 @@ class Carrying : public OnDevices {
   }
   template <class T>
   T* placed(const std::vector<T>& values) {
-    auto* const at = static_cast<T*>(memory_->local(values.size() * sizeof(T)));
-    memory_->write(at, values.data(), values.size() * sizeof(T));
-    return at;
+    const TensorView at = memory_->local(values.size() * sizeof(T));
+    memory_->write(at, ConstTensorView::bytes_at(values.data(), values.size() * sizeof(T)));
+    return at.as<T>();
   }
   std::vector<uint64_t> read(const uint64_t* vector) {
     std::vector<uint64_t> words(kVectorWords);
-    memory_->read(words.data(), vector, kVectorWords * sizeof(uint64_t));
+    memory_->read(TensorView::of(std::span(words)), {vector, {kVectorWords}});
     return words;
   }
   /// That of a block without rows: it has nothing to multiply with.

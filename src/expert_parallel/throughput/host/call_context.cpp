@@ -39,9 +39,9 @@ RouteTable CallContext::table_of(const Route::State& route) const {
 }
 
 void CallContext::check_route(const Route& route) const {
-  if (!route.state() || route.state()->made_by != health)
+  if (!RouteAccess::state_of(route) || RouteAccess::state_of(route)->made_by != health)
     throw InvalidArgument("route", "one that a dispatch of this object made",
-                          route.state() ? "one of another object" : "an empty one");
+                          RouteAccess::state_of(route) ? "one of another object" : "an empty one");
 }
 
 void CallContext::wait(Stream stream) {

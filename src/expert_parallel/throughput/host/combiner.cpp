@@ -41,7 +41,7 @@ void record_rows(const Route::State& route, const void* y, Stream stream) {
 CombineArguments Combiner::checked(const CombineInput& input, const Route::State& route,
                                    const CombineOutput& output) const {
   if (input.by_expert != nullptr &&
-      (!input.by_expert->route || input.by_expert->route->state().get() != &route))
+      (!input.by_expert->route || RouteAccess::state_of(*input.by_expert->route).get() != &route))
     throw InvalidArgument("by_expert", "rows of this route", "those of another");
   if (input.weighted && input.by_expert == nullptr)
     throw InvalidArgument("weighted", "results that lie by expert", "one for each received row");
@@ -146,7 +146,7 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
                        Stream stream) {
   failures_.check();
   context_.check_route(route);
-  Route::State& state = *route.state();
+  Route::State& state = *RouteAccess::state_of(route);
   const CombineArguments input = checked(given, state, output);
   const Weights with_weights = check_weights(state, input.topk_weights, input.out_topk_weights);
   const uint32_t bytes = setup_.row_bytes({.type = input.type});
@@ -213,7 +213,7 @@ void Combiner::combine(const CombineInput& given, const Route& route, const Comb
 CombineBuffer Combiner::buffer(const Route& route, DataType type, Stream stream) const {
   context_.check_route(route);
   require_summable("type", type);
-  const uint32_t rows = route.state()->rows;
+  const uint32_t rows = RouteAccess::state_of(route)->rows;
   auto memory = context_.arena.reserve(size_t{rows} * setup_.row_bytes({.type = type}), stream);
   void* const data = memory->block().data();
   return {.y = {data, type, {rows, setup_.options.hidden}}, .owner = std::move(memory)};

@@ -140,7 +140,7 @@ Received Dispatcher::dispatch_again(const DispatchInput& from_caller, const Rout
                                     Stream stream) {
   failures_.check();
   context_.check_route(route);
-  const std::shared_ptr<Route::State>& state = route.state();
+  const std::shared_ptr<Route::State>& state = RouteAccess::state_of(route);
   const DispatchArguments given = checked_dispatch_again(setup_, from_caller, *state);
   context_.last_stream.begin_call(stream);
   std::shared_ptr<CallMemory> cast_rows;
@@ -179,7 +179,7 @@ Received Dispatcher::received(const std::shared_ptr<Route::State>& route, const 
   received.tokens_per_expert = route->tokens_per_expert;
   received.rows_from_on_device = {table.rows_from(), {setup_.world.size()}};
   received.tokens_per_expert_on_device = {table.tokens_per_expert(), {setup_.local_experts()}};
-  received.route = Route(route);
+  received.route = RouteAccess::make(route);
   received.owner = std::move(owner);
   if (watched.words.words != nullptr) {
     received.sources_ready = {&watched.words.source(0), {setup_.world.size()}};

@@ -77,7 +77,7 @@ void Grouper::check_expand(const Received& received, const GroupByExpertOptions&
     throw InvalidArgument("received", "rows in the order in which they came", "none");
   if (received.format.scale_words != 0 && received.format.scale_order != ScaleOrder::rows)
     throw InvalidArgument("received", "scales by rows", "scales by columns");
-  if (received.route->state()->places != 0 && expand.rows_max == 0)
+  if (RouteAccess::state_of(*received.route)->places != 0 && expand.rows_max == 0)
     throw InvalidArgument("rows_max", "given, since no host has waited for the counts", "0");
   setup_.check_local_sms(expand.sms, "sms");
 }
@@ -130,7 +130,7 @@ ExpertRows Grouper::group_by_expert(const Received& received, const GroupByExper
                                     Stream stream) {
   failures_.check();
   check_expand(received, expand);
-  Route::State& route = *received.route->state();
+  Route::State& route = *RouteAccess::state_of(*received.route);
   ExpertRows rows = count_rows(route, expand);
   if (expand.rows_max != 0) rows.rows = expand.rows_max;
   const uint32_t bytes = setup_.row_bytes(received.format);

@@ -12,7 +12,7 @@ void record(const std::shared_ptr<void>& memory, Stream stream) {
 
 void record(const std::optional<Route>& route, Stream stream) {
   if (!route) return;
-  record(route->state()->memory, stream);
+  record(RouteAccess::state_of(*route)->memory, stream);
 }
 
 }  // namespace

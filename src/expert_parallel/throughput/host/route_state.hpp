@@ -40,4 +40,10 @@ struct Route::State {
   }
 };
 
+/// The library's way to what a Route holds; its callers have none.
+struct RouteAccess {
+  static Route make(std::shared_ptr<Route::State> state) { return Route(std::move(state)); }
+  static const std::shared_ptr<Route::State>& state_of(const Route& route) { return route.state_; }
+};
+
 }  // namespace tokenyard
