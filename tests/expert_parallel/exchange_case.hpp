@@ -77,7 +77,7 @@ inline void give_rows(DispatchInput& input, const RowFormat& format, uint32_t to
   input.scale_order = format.scale_order;
 }
 
-/// What a dispatch of an exchange takes that is there.
+/// Returns the memory of an exchange that exists, and of a dispatch of it.
 inline ExpertParallel::Memory memory_of(const ExpertParallel& exchange, uint32_t tokens,
                                         uint32_t rows) {
   ExpertParallelOptions options = exchange.options();

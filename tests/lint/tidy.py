@@ -21,6 +21,7 @@ BANNED = [
      ("src/world/doctor_main.cpp",), "an exception of tokenyard/error.hpp"),
     (r"cuMulticast|multimem\.|\bNVLS\b", ("src/", "include/", "bench/", "python/"), (),
      "nothing: multicast is never used"),
+    (r"#\s*define\s+(?!TOKENYARD_)\w+", ("include/",), (), "a macro that begins with TOKENYARD_"),
     (r"\b(TODO|FIXME|XXX|HACK)\b", ("src/", "include/", "python/", "tests/", "bench/", "examples/"),
      ("tests/lint/",), "an issue, or the thing itself"),
 ]  # fmt: skip
