@@ -129,7 +129,7 @@ class ExpertParallel:
             raise invalid("dtype", " or ".join(MOVED), dtype)
         most = size_of("tokens_max", tokens_max)
         number = size_of("ranks", ranks)
-        rows = number * most if rows_received is None else rows_received
+        rows = min(number * most, 2**32 - 1) if rows_received is None else rows_received
         return DispatchMemory(
             *_tokenyard.ExpertParallel.memory(
                 experts=size_of("experts", experts),
