@@ -1,6 +1,6 @@
 """Checks that a file includes only what its folder may use.
 
-The table below "The map" in ARCHITECTURE.md is the only source of the rules: folder, what it is, and
+The table below "The map" in ARCHITECTURE.md is the only source of the rules: folder, what it is,
 what it may use. Its rows name folders as `#include` lines do, below `src/` or `include/`:
 
 - A row governs its folder and every folder below it that has no row of its own.
