@@ -271,35 +271,35 @@ int main(int argc, char** argv) {
     settings.sms = {3};
     settings.trains = 2;
   }
-  CLI::App app("Device time of low-latency dispatch and combine, checked first",
+  CLI::App app("Checks low-latency dispatch and combine, then measures their device time",
                "./run bench low_latency");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda a GPU each")
+  app.add_option("--ranks", settings.shape.ranks, "ranks; on cuda one GPU each")
       ->check(in_range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", settings.tokens, "tokens a rank, several to compare")
+  app.add_option("--tokens", settings.tokens, "tokens per rank; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 1 << 20));
-  app.add_option("--hidden", settings.hidden, "elements a token, several")
+  app.add_option("--hidden", settings.hidden, "elements per token; several to compare")
       ->delimiter(',')
       ->check(in_range(1, 1 << 20));
-  app.add_option("--topk", settings.topk, "experts a token, several")
+  app.add_option("--topk", settings.topk, "experts per token; several to compare")
       ->delimiter(',')
       ->check(in_range(1, 1 << 20));
-  app.add_option("--experts", settings.shape.experts, "experts in all")
+  app.add_option("--experts", settings.shape.experts, "experts of all ranks together")
       ->check(in_range(1, 1 << 20));
-  app.add_option("--zipf", settings.zipf, "exponent of the experts' popularity; 0: all alike")
+  app.add_option("--zipf", settings.zipf, "Zipf exponent of the experts' popularity; 0: uniform")
       ->check(in_range(0.0, 100.0));
-  app.add_option("--sms", settings.sms, "multiprocessors a call, 0 for all; several to compare")
+  app.add_option("--sms", settings.sms, "multiprocessors per call, 0 for all; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 1 << 20));
   app.add_option("--trains", settings.trains, "measured trains of 20 calls")
       ->check(in_range(1, 10000));
-  app.add_flag("--quick", settings.quick, "no hooks, logarithms or early weights");
+  app.add_flag("--quick", settings.quick, "skip hooks, logarithms and early weights");
   app.add_option("--output", settings.output,
-                 "a JSON file, such as bench/results/low_latency.json");
-  app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
+                 "JSON file to write, such as bench/results/low_latency.json");
+  app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);

@@ -146,16 +146,17 @@ int main(int argc, char** argv) {
   Settings settings;
   bool smoke = asks_for_smoke(argc, argv);
   if (smoke) settings = {.device = "host", .output = {}, .ranks = 1, .hops = 20, .runs = 2};
-  CLI::App app("What a hop between tasks of a running megakernel costs", "./run bench megakernel");
+  CLI::App app("Measures a hop between tasks of a running megakernel", "./run bench megakernel");
   app.option_defaults()->always_capture_default();
   app.add_option("--ranks", settings.ranks, "ranks; more than one for the hop to a peer")
       ->check(in_range(1, 8));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--hops", settings.hops, "hops a run")->check(in_range(1, 10000));
+  app.add_option("--hops", settings.hops, "hops per run")->check(in_range(1, 10000));
   app.add_option("--runs", settings.runs, "measured runs")->check(in_range(1, 10000));
-  app.add_option("--output", settings.output, "a JSON file, such as bench/results/megakernel.json");
-  app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
+  app.add_option("--output", settings.output,
+                 "JSON file to write, such as bench/results/megakernel.json");
+  app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);

@@ -253,17 +253,18 @@ int main(int argc, char** argv) {
                 .runs = 1,
                 .ranks = {2, 4},
                 .sequences = {2, 8}};
-  CLI::App app("A token through one kernel, and through many", "./run bench megakernel_decode");
+  CLI::App app("Measures a decode step as one megakernel and as many kernels",
+               "./run bench megakernel_decode");
   app.option_defaults()->always_capture_default();
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--context", settings.context, "positions before the first token")
       ->check(in_range(1, 7000));
-  app.add_option("--tokens", settings.tokens, "a run")->check(in_range(1, 1000));
+  app.add_option("--tokens", settings.tokens, "tokens per run")->check(in_range(1, 1000));
   app.add_option("--runs", settings.runs, "measured runs")->check(in_range(1, 1000));
-  app.add_option("--ring-units", settings.ring_units, "units a warp holds; 0: as the library likes")
+  app.add_option("--ring-units", settings.ring_units, "units per warp; 0: chosen")
       ->check(in_range(0, 1 << 20));
-  app.add_option("--in-flight", settings.in_flight, "copies of a warp under way")
+  app.add_option("--in-flight", settings.in_flight, "copies in flight per warp")
       ->check(in_range(1, 1 << 20));
   app.add_option("--ranks", settings.ranks, "ranks that share the model, such as 2,4")
       ->delimiter(',')
@@ -271,9 +272,9 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", settings.sequences, "sequences side by side, such as 2,4,8")
       ->delimiter(',')
       ->check(CLI::IsMember({2, 4, 8}));
-  app.add_option("--output", settings.output, "a JSON file");
-  app.add_flag("--trace", settings.trace, "also tell where time went");
-  app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
+  app.add_option("--output", settings.output, "JSON file to write");
+  app.add_flag("--trace", settings.trace, "also print where the time went");
+  app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);

@@ -255,42 +255,45 @@ int main(int argc, char** argv) {
     scene.sms = {2};
     settings.calls = 2;
   }
-  CLI::App app("Device time of throughput dispatch and combine, checked first",
+  CLI::App app("Checks throughput dispatch and combine, then measures their device time",
                "./run bench throughput");
   app.option_defaults()->always_capture_default();
-  app.add_option("--ranks", shape.ranks, "ranks; on cuda a GPU each")->check(in_range(1, 1 << 20));
+  app.add_option("--ranks", shape.ranks, "ranks; on cuda one GPU each")
+      ->check(in_range(1, 1 << 20));
   app.add_option("--device", settings.device, "cuda or host")
       ->check(CLI::IsMember({"cuda", "host"}));
-  app.add_option("--tokens", shape.tokens, "tokens a rank")->check(in_range(0, 1 << 20));
-  app.add_option("--hidden", shape.hidden, "elements a token")->check(in_range(1, 1 << 20));
-  app.add_option("--topk", shape.topk, "experts a token")->check(in_range(1, 1 << 20));
-  app.add_option("--experts", shape.experts, "experts in all")->check(in_range(1, 1 << 20));
-  app.add_option("--skew", scene.skew, "Zipf's exponent of the experts' load; 0: all alike")
+  app.add_option("--tokens", shape.tokens, "tokens per rank")->check(in_range(0, 1 << 20));
+  app.add_option("--hidden", shape.hidden, "elements per token")->check(in_range(1, 1 << 20));
+  app.add_option("--topk", shape.topk, "experts per token")->check(in_range(1, 1 << 20));
+  app.add_option("--experts", shape.experts, "experts of all ranks together")
+      ->check(in_range(1, 1 << 20));
+  app.add_option("--skew", scene.skew, "Zipf exponent of the experts' load; 0: uniform")
       ->check(in_range(0.0, 100.0));
-  app.add_flag("--sweep", settings.sweep, "also other shapes, loads and multiprocessors");
-  app.add_option("--sms", scene.sms, "multiprocessors a call, several to compare")
+  app.add_flag("--sweep", settings.sweep,
+               "also measure other shapes, loads and numbers of multiprocessors");
+  app.add_option("--sms", scene.sms, "multiprocessors per call; several to compare")
       ->delimiter(',')
       ->check(in_range(0, 1 << 20));
   app.add_option("--calls", settings.calls, "measured calls")->check(in_range(1, 10000));
   app.add_option("--together", settings.together, "calls between two events")
       ->check(in_range(1, 1 << 20));
-  app.add_option("--cases", settings.cases, "only those whose name contains this");
+  app.add_option("--cases", settings.cases, "only cases whose name contains this");
   app.add_option("--movers", settings.tuning.movers,
-                 "warps of a block that move rows, 1 to 8; 0: chosen")
+                 "warps per block that move rows, 1 to 8; 0: chosen")
       ->check(in_range(0, 1 << 20));
   app.add_option("--kept-percent", settings.tuning.kept_percent,
-                 "of a block's tokens, that nobody else claims, 1 to 100; 0: chosen")
+                 "percent of a block's tokens that no other block claims, 1 to 100; 0: chosen")
       ->check(in_range(0, 1 << 20));
-  app.add_option("--stages", settings.tuning.stages,
-                 "at most this many rows in a mover's ring; 0: chosen")
+  app.add_option("--stages", settings.tuning.stages, "most rows in a mover's ring; 0: chosen")
       ->check(in_range(0, 1 << 20));
   app.add_option("--lag", settings.tuning.lag,
-                 "about so many of them may still be read by stores; 0: chosen")
+                 "about how many of those rows stores may still read; 0: chosen")
       ->check(in_range(0, 1 << 20));
-  app.add_flag("--unchecked", settings.unchecked, "without looking at results first");
+  app.add_flag("--unchecked", settings.unchecked, "do not check results first");
   app.add_flag("--trace", settings.trace, "print when blocks reached each moment of a call");
-  app.add_option("--output", settings.output, "a JSON file, such as bench/results/throughput.json");
-  app.add_flag("--smoke", smoke, "small numbers on the host, to see that it works");
+  app.add_option("--output", settings.output,
+                 "JSON file to write, such as bench/results/throughput.json");
+  app.add_flag("--smoke", smoke, "a small run on the host, as a smoke test");
   if (const auto status = exit_of_parse(app, argc, argv)) return *status;
   try {
     run(settings);

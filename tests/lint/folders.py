@@ -1,11 +1,11 @@
 """Checks that a file includes only what its folder may use.
 
-The table "Allowed includes" in ARCHITECTURE.md is the only source of the rules. Its rows name
-folders as `#include` lines do, below `src/` or `include/`:
+The table below "The map" in ARCHITECTURE.md is the only source of the rules: folder, what it is,
+what it may use. Its rows name folders as `#include` lines do, below `src/` or `include/`:
 
 - A row governs its folder and every folder below it that has no row of its own.
 - A folder may always use what its own row governs.
-- `x` in the second column allows what the row of `x` governs, `x/*` also the rows below it, and
+- `x` in the last column allows what the row of `x` governs, `x/*` also the rows below it, and
   `x/y.hpp` that one header.
 """
 
@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 import sources
 
-HEADING = "## Allowed includes"
+HEADING = "## The map"
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 ROOTS = ("src/", "include/")
 Table = dict[str, list[str]]
@@ -29,7 +29,7 @@ def parse(architecture: str) -> Table:
     table: Table = {}
     for line in section.split("\n## ")[0].splitlines():
         if line.startswith("|") and not re.match(r"\|\s*(Folder|-+)\s*\|", line):
-            folder, uses = line.strip().strip("|").split("|")
+            folder, _, uses = line.strip().strip("|").split("|")
             table[folder.strip(" `")] = re.findall(r"[\w/.*]+", uses)
     return table
 

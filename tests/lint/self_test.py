@@ -10,23 +10,23 @@ import tidy
 
 ARCHITECTURE = """# House
 
-| Folder | What it is |
-|---|---|
-| `src/base` | not a rule: it stands under another heading |
+| Folder | What it is | May use |
+|---|---|---|
+| `base` | not a rule: it stands above the heading | `net` |
 
-## Allowed includes
+## The map
 
-| Folder | May use |
-|---|---|
-| `tokenyard` | - |
-| `base` | `tokenyard` |
-| `net` | `base`, `net/tcp/*` |
-| `net/tcp` | `tokenyard`, `base/clock.hpp` |
-| `net/tcp/raw` | `base` |
+| Folder | What it is | May use |
+|---|---|---|
+| `tokenyard` | the API | - |
+| `base` | no rule either: `net` | `tokenyard` |
+| `net` | sockets | `base`, `net/tcp/*` |
+| `net/tcp` | streams | `tokenyard`, `base/clock.hpp` |
+| `net/tcp/raw` | frames | `base` |
 
 ## Next
 
-| `base` | `net` |
+| `base` | not a rule: it stands under another heading | `net` |
 """
 
 HEADERS = {

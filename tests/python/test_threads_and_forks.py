@@ -197,6 +197,25 @@ except RuntimeError as error:
 """
 
 
+def end_slowly(world: tokenyard.World, folder: str) -> None:
+    if world.rank == 1:
+        child = os.fork()  # Keeps the pipe to the launch open.
+        if child == 0:
+            time.sleep(FORKS_LIFE_S)
+            os._exit(0)
+        Path(folder, "fork").write_text(str(child))
+        os.closerange(3, 4096)  # As the kernel does for a process that ends; the others notice.
+        time.sleep(0.5)
+        os._exit(5)
+    world.barrier("for a rank whose connections close before its process has ended")
+
+
+def test_a_death_is_named_though_its_consequence_is_heard_first(tmp_path: Path) -> None:
+    with pytest.raises(tokenyard.ProcessDied, match="rank 1 exited with 5"):
+        tokenyard.launch(end_slowly, ranks=2, processes=True, timeout=300, args=(str(tmp_path),))
+    os.kill(int((tmp_path / "fork").read_text()), signal.SIGKILL)
+
+
 def test_who_is_left_behind_is_no_leak() -> None:
     done: subprocess.CompletedProcess[str] = run_python("-c", BEHIND)
     assert (done.returncode, done.stdout, done.stderr) == (0, "from a handler\n", "")

@@ -355,18 +355,18 @@ int run(const Options& options) {
 int main(int count, char** arguments) {
   using tokenyard::bench::exit_of_parse, tokenyard::bench::exit_with, tokenyard::bench::in_range;
   tokenyard::simulation::Options options;
-  CLI::App app("Kernels under weak memory, late stores and odd schedules, by seed",
+  CLI::App app("Runs kernels under weak memory, late stores and odd schedules, drawn by seed",
                "./run simulate");
   const auto a_seed = in_range<uint64_t>(0, std::numeric_limits<int64_t>::max());
   app.add_option("--suite", options.suite, "one suite; without it, all");
-  CLI::Option* const seeds = app.add_option("--seeds", options.seeds,
-                                            "how many seeds; without it, as many as a suite asks")
-                                 ->check(in_range<uint64_t>(1, UINT32_MAX));
+  CLI::Option* const seeds =
+      app.add_option("--seeds", options.seeds, "number of seeds; without it, each suite's own")
+          ->check(in_range<uint64_t>(1, UINT32_MAX));
   CLI::Option* const first = app.add_option("--first", options.first, "the first seed of a sweep")
                                  ->capture_default_str()
                                  ->check(a_seed);
   CLI::Option* const seed =
-      app.add_option("--seed", options.seed, "one seed alone: a replay, of all suites without one")
+      app.add_option("--seed", options.seed, "replay one seed; without --suite, of all suites")
           ->check(a_seed)
           ->excludes(seeds, first);
   app.add_option("--budget", options.budget, "seconds after which a sweep ends")
@@ -374,18 +374,20 @@ int main(int count, char** arguments) {
   app.add_option("--limit", options.limit, "seconds after which a seed has failed")
       ->capture_default_str()
       ->check(in_range(1, 86400));
-  app.add_option("--jobs", options.jobs, "seeds at a time; without it, one per core")
+  app.add_option("--jobs", options.jobs, "seeds in parallel; without it, one per core")
       ->check(in_range(1, 4096));
-  app.add_option("--trace", options.trace, "write what a replay does, as text");
-  app.add_flag("--tally", options.tally, "after a sweep: how many seeds drew each option");
+  app.add_option("--trace", options.trace, "file for the events of a replay, as text");
+  app.add_flag("--tally", options.tally, "after a sweep, print how many seeds drew each option");
   CLI::Option* const mutants =
-      app.add_flag("--mutants", options.mutants, "break one line at a time: is it noticed?")
+      app.add_flag("--mutants", options.mutants,
+                   "break one line at a time, and report whether a seed notices")
           ->excludes(seed);
-  app.add_option("--place", options.place, "with --mutants: only at FILE:LINEs that contain this")
+  app.add_option("--place", options.place,
+                 "with --mutants: only at places FILE:LINE that contain this")
       ->needs(mutants);
   app.add_flag("--list", options.list,
-               "the suites there are; with --mutants, what would be broken, and whether each\n"
-               "explanation is still of such a line");
+               "list the suites; with --mutants, list the mutants, and check that each\n"
+               "explanation still names the line of one");
   if (const auto status = exit_of_parse(app, count, arguments)) return *status;
   try {
     return exit_with(tokenyard::simulation::run(options));

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from ..errors import Error, OsError, OutOfTouch, ProcessDied, invalid
+from ..errors import Error, OsError, OutOfTouch, PeerLost, ProcessDied, invalid
 from .launched import Launched, RendezvousPoint, join_rendezvous
 from .outcomes import LISTEN_S, Outcomes, exited
 from .rendezvous import HeldPort
@@ -33,6 +33,8 @@ LEAVING_S = 5.0
 """For a process that has sent its result home to leave its interpreter."""
 ENDING_S = 10.0
 """For a process that has been killed, or has closed its pipe, to be gone: longer than it takes."""
+CAUSE_S = 2.0
+"""How long the loss of a rank may be known before the end of its process is seen."""
 LEFT_OUT_S = 5.0
 """For a rank that the others went on without to end after them by itself."""
 PR_SET_PDEATHSIG = 1
@@ -114,13 +116,31 @@ class _Launch:
         outcomes = self._outcomes
         running = [pipe for pipe, (rank, _) in self._children.items() if rank in outcomes.running]
         wait(running, LISTEN_S)
-        # Looked at again, since a first look that finds a failure may just have missed its
-        # cause, which was sent before.
-        words = [(pipe, _word(*self._children[pipe], pipe)) for pipe in running]
-        heard = [(pipe, word) for pipe, word in words if word is not None]
-        for pipe, word in sorted(heard, key=lambda said: said[1].at_ns):
+        heard: dict[Connection, Word] = {}
+        deadline = time.monotonic() + CAUSE_S
+        while True:
+            for pipe in running:
+                if pipe not in heard and (word := _word(*self._children[pipe], pipe)) is not None:
+                    heard[pipe] = word
+            if not self._cause_is_missing(heard) or time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_S)
+        for pipe, word in sorted(heard.items(), key=lambda said: said[1].at_ns):
             if pipe in self._children:  # Else its process has just been replaced.
                 self._take(word)
+
+    def _cause_is_missing(self, heard: dict[Connection, Word]) -> bool:
+        """Returns whether a rank reports the loss of another whose process has not reported yet.
+
+        A process that dies closes its connections some time before its parent can see its end, so
+        the consequence may arrive before the cause. The cause is what a launch raises.
+        """
+        unheard = {rank for pipe, (rank, _) in self._children.items() if pipe not in heard}
+        silent = unheard & self._outcomes.running
+        return any(
+            word.kind == "raised" and isinstance(word.value, PeerLost) and word.value.rank in silent
+            for word in heard.values()
+        )
 
     def _take(self, word: Word) -> None:
         if word.kind == "returned":
