@@ -1,4 +1,4 @@
-/// Division of experts, or of the slots of an expert map, among ranks in rank order: each rank
+/// Division of experts, or of the places of an expert map, among ranks in rank order: each rank
 /// holds `experts / ranks`, and the first `experts % ranks` ranks hold one more.
 #pragma once
 
