@@ -9,19 +9,19 @@ namespace tokenyard::throughput {
 
 namespace {
 
-/// Both or neither, where there is anything to give or to take.
+/// Requires both or neither, as far as this rank has rows or tokens.
 Weights check_weights(const Route::State& route, const float* weights, const float* out_weights) {
   if (route.rows == 0 && route.tokens == 0) return Weights::either;
   if (weights == nullptr && out_weights == nullptr) return Weights::without;
   if (weights == nullptr && route.rows > 0)
-    throw InvalidArgument("weights", "given, since out_weights are", "a null pointer");
+    throw InvalidArgument("weights", "a pointer, since out_weights is given", "a null pointer");
   if (out_weights == nullptr && route.tokens > 0)
-    throw InvalidArgument("out_weights", "given, since weights are", "a null pointer");
+    throw InvalidArgument("out_weights", "a pointer, since weights is given", "a null pointer");
   return Weights::with;
 }
 
-/// Results that were written where their rows came to are read there, whoever drops these rows
-/// before the combine has ended.
+/// Keeps results that were written in place of their received rows until the combine has read them,
+/// even if the caller drops those rows earlier.
 void record_rows(const Route::State& route, const void* y, Stream stream) {
   const std::shared_ptr<CallMemory> rows = route.received.lock();
   if (rows == nullptr) return;
@@ -36,14 +36,13 @@ void Combiner::check_combine(const CombineInput& input, const Route::State& rout
                              const CombineOutput& output) const {
   if (input.type != ElementType::bf16 && input.type != ElementType::fp16 &&
       input.type != ElementType::fp32)
-    throw InvalidArgument("type", "bf16, fp16 or fp32: others cannot be added up",
-                          name_of(input.type));
+    throw InvalidArgument("type", "bf16, fp16 or fp32, which can be summed", name_of(input.type));
   const uint64_t bytes = setup_.row_bytes({.type = input.type});
   if (input.by_expert != nullptr &&
       (!input.by_expert->route || input.by_expert->route->state().get() != &route))
-    throw InvalidArgument("by_expert", "rows of this route", "those of another");
+    throw InvalidArgument("by_expert", "rows of this route", "rows of another route");
   if (input.weighted && input.by_expert == nullptr)
-    throw InvalidArgument("weighted", "results that lie by expert", "one for each received row");
+    throw InvalidArgument("weighted", "results by expert", "one result per received row");
   const uint64_t rows = input.by_expert != nullptr ? input.by_expert->rows : route.rows;
   require_pointer(input.y, "y", rows * bytes, kRowAlignment);
   require_pointer(output.x, "out", route.tokens * bytes, kRowAlignment);

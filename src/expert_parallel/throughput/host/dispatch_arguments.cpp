@@ -15,7 +15,7 @@ void check_format(const Setup& setup, const DispatchInput& input) {
   const uint32_t tokens = input.tokens;
   const RowFormat& format = input.format;
   require_pointer(input.x, "x", uint64_t{tokens} * setup.row_bytes(format), kRowAlignment);
-  // So that a rank can count its words in 32 bits.
+  // So that a rank's words can be counted in 32 bits.
   const uint64_t words_max =
       std::min<uint64_t>(kScaleWordsMax, UINT32_MAX / std::max(setup.options.tokens_max, 1u));
   if (format.scale_words > words_max)
@@ -44,14 +44,14 @@ void check_dispatch_again(const Setup& setup, const DispatchInput& input,
                           const Route::State& route) {
   const auto none = [](const char* argument, bool given) {
     if (given)
-      throw InvalidArgument(argument, "none: the route has what the first dispatch was given",
+      throw InvalidArgument(argument, "none, since the route has those of its first dispatch",
                             "some");
   };
   none("topk_idx", input.topk_idx != nullptr);
   none("topk_weights", input.topk_weights != nullptr);
   none("received_tokens_max", input.received_tokens_max != 0);
   if (input.tokens != route.tokens)
-    throw InvalidArgument("tokens", fmt::format("{} as the route has", route.tokens),
+    throw InvalidArgument("tokens", fmt::format("{}, as in the route", route.tokens),
                           std::to_string(input.tokens));
   check_format(setup, input);
 }

@@ -1,4 +1,4 @@
-/// Arguments of dispatches, checked before anything is launched.
+/// Checks on a dispatch's arguments before anything is launched.
 #pragma once
 
 #include "expert_parallel/throughput/host/route_state.hpp"
@@ -6,10 +6,10 @@
 
 namespace tokenyard::throughput {
 
-/// Throws InvalidArgument naming the first argument that a dispatch cannot have.
+/// Throws InvalidArgument naming the first invalid argument of a dispatch.
 void check_dispatch(const Setup& setup, const DispatchInput& input);
-/// Throws InvalidArgument likewise; a known route brings its tokens, experts and weights, and its
-/// places.
+/// Does the same for a dispatch on a known route, which already has its tokens, experts, weights
+/// and places.
 void check_dispatch_again(const Setup& setup, const DispatchInput& input,
                           const Route::State& route);
 
