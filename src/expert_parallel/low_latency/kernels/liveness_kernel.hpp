@@ -157,8 +157,8 @@ struct Call {
   DEVICE uint32_t parity() const { return parity_of(epoch()); }
   DEVICE bool open(uint32_t rank) const { return shared.open[rank] != 0; }
 
-  /// Returns the failure word of a rank masked in this call for a difference. What this call sends
-  /// it is still sent, so that it detects the difference too.
+  /// Returns the failure word of a rank masked in this call for a difference. This call still sends
+  /// to it, so that it detects the difference too.
   DEVICE uint32_t differs_since_now() const { return differs_since(kind, epoch()); }
 
   /// Waits for data of `rank` until `condition(seen)` holds. Returns false if the rank is masked,

@@ -1,4 +1,4 @@
-/// What a wait of these kernels is for, as reports name it.
+/// Purposes of these kernels' waits, as reports name them.
 #pragma once
 
 #include <cstdint>

@@ -11,43 +11,48 @@
 ///     waits for the sums         <-----------------    one partial sum per token and rank
 ///
 /// 1. **The data is the flag.** Rows and partial sums are stored to staging that was filled with
-/// 0xff. Sixteen bytes are one atomic store and one atomic load, and no payload has a first word of
-/// 0xffffffff (`canonical` ensures it). The reader of sixteen bytes stores 0xff back. No flag and
-/// no fence follows the data. 2. **Everything else is stamped.** Ids and weights carry their
-/// dispatch's epoch in the same atomic word; nobody clears them, and those of another epoch are
-/// never accepted. Ids also carry their dispatch's row format (see 8). Weights belong to a batch,
-/// not to a call: each rank publishes its own in the dispatch or in the combine, as it chooses.
-/// They are stored under the source's own number for the batch, 0 or 1, which the source reuses
-/// once it has combined that batch. By then every rank that uses those weights has sent its partial
-/// sums: no warp waits for a weight of a token for which it sends nothing or has sent everything,
-/// nor sends a partial sum before it has the weights of its rows. So publishing weights waits for
-/// no buffer. A token's only row on a rank is no sum: it is sent unchanged and its owner weights
-/// it. 3. **Two buffers, by parity of the epoch.** Dispatches and combines have separate epochs,
-/// each counted on the device so that a CUDA graph can replay a call. Every kernel first publishes
-/// up to which epoch its rank has drained its buffers; no rank writes for epoch e before its
-/// destination has drained e - 2. In the usual order of calls, that was long ago. 4. **A call has
-/// two parts**, sending and receiving, in one kernel or in one kernel each (hooks). A sending part
-/// waits only for drained buffers and for weights; a block that only publishes weights waits for
-/// neither. 5. **Masks.** Each rank has a failure word. The first wait for it that fails sets the
-/// word: other waits for that rank give up too, and those for other ranks continue. No rank waits
-/// for a masked rank, and blocks that begin later send nothing to it until the mask is cleared.
-/// What it still sends carries no epoch, so none of it is received: clearing the mask refills its
-/// staging and ends the batches in progress, since some of their rows may never have arrived. 6.
-/// **A waiting rank sends heartbeats.** A rank that waits in vain for a dead one is late with what
-/// others await from it, in this call or the next, and must not be mistaken for dead. So a rank
-/// that waits for long sends heartbeats, and a rank whose heartbeat has changed is given more time,
-/// up to kTimesLate times the call's timeout. This bounds the waits of ranks that wait for one
-/// another, too. 7. **Verdicts.** Slots depend on every source's ids, and the blocks of a rank must
-/// agree whether a source took part: the first block that knows decides, by one
-/// compare-and-exchange per source. A partial sum counts whole or not at all: if any warp of the
-/// block that finishes a token lacks a part of it, the block sums the token again without it. As
-/// long as any warp may, only a warp that holds the content of a place empties it. 8. **Ranks whose
-/// formats differ never accept each other's data.** An ids stamp with another format is not the
-/// awaited stamp, so such a source is absent. Partial sums in either format have a piece where the
-/// other format has none, so one in the wrong format is never complete. A wait that lasts checks
-/// for such a difference, masks the rank and names the difference. 9. **An id that is no expert
-/// counts as -1** wherever ids are read, on its own rank, so no other rank notices. The host is
-/// told the first such choice of a dispatch.
+///    0xff. Sixteen bytes are one atomic store and one atomic load, and no payload has a first word
+///    of 0xffffffff (`canonical` ensures it). The reader of sixteen bytes stores 0xff back. No flag
+///    and no fence follows the data.
+/// 2. **Everything else is stamped.** Ids and weights carry their dispatch's epoch in the same
+///    atomic word; nobody clears them, and those of another epoch are never accepted. Ids also
+///    carry their dispatch's row format (see 8). Weights belong to a batch, not to a call: each
+///    rank publishes its own in the dispatch or in the combine, as it chooses. They are stored
+///    under the source's own number for the batch, 0 or 1, which the source reuses once it has
+///    combined that batch. By then every rank that uses those weights has sent its partial sums: no
+///    warp waits for a weight of a token for which it sends nothing or has sent everything, nor
+///    sends a partial sum before it has the weights of its rows. So publishing weights waits for no
+///    buffer. A token's only row on a rank is no sum: it is sent unchanged and its owner weights
+///    it.
+/// 3. **Two buffers, by parity of the epoch.** Dispatches and combines have separate epochs, each
+///    counted on the device so that a CUDA graph can replay a call. Every kernel first publishes up
+///    to which epoch its rank has drained its buffers; no rank writes for epoch e before its
+///    destination has drained e - 2. In the usual order of calls, that was long ago.
+/// 4. **A call has two parts**, sending and receiving, in one kernel or in one kernel each (hooks).
+///    A sending part waits only for drained buffers and for weights; a block that only publishes
+///    weights waits for neither.
+/// 5. **Masks are local.** Each rank keeps a failure word per peer. The first wait for that peer
+///    that fails sets the word: other waits for it give up too, and waits for other ranks continue.
+///    A masked peer is no longer awaited, and blocks that begin later send nothing to it until the
+///    mask is cleared. Its stores carry no epoch, so none of them is accepted any more: clearing
+///    the mask refills its staging and ends the batches in progress, since some of their rows may
+///    never have arrived.
+/// 6. **A waiting rank sends heartbeats.** A rank that waits in vain for a dead one is late with
+///    what others await from it, in this call or the next, and must not be mistaken for dead. So a
+///    rank that waits for long sends heartbeats, and a rank whose heartbeat has changed is given
+///    more time, up to kTimesLate times the call's timeout. This bounds the waits of ranks that
+///    wait for one another, too.
+/// 7. **Verdicts.** Slots depend on every source's ids, and the blocks of a rank must agree whether
+///    a source took part: the first block that knows decides, by one compare-and-exchange per
+///    source. A partial sum counts whole or not at all: if any warp of the block that finishes a
+///    token lacks a part of it, the block sums the token again without it. As long as any warp may,
+///    only a warp that holds the content of a place empties it.
+/// 8. **Ranks whose formats differ never accept each other's data.** An ids stamp with another
+///    format is not the awaited stamp, so such a source is absent. Partial sums in either format
+///    have a piece where the other format has none, so one in the wrong format is never complete. A
+///    wait that lasts checks for such a difference, masks the rank and names the difference.
+/// 9. **An id that is no expert counts as -1** wherever ids are read, on its own rank, so no other
+///    rank notices. The host is told the first such choice of a dispatch.
 #pragma once
 
 #include <cstddef>

@@ -116,7 +116,7 @@ DEVICE void spread_scales(const Dispatch& call, const SpreadJob& job, int32_t sl
 
 /// Returns this lane's pieces of a unit, zeros where it has none, and empties their places. Called
 /// by all lanes. `seen` is the result of glance(). Waits for data and scales together, which saves
-/// a memory latency. What a masked source did not send counts as zeros.
+/// a memory latency. Pieces that a masked source did not send count as zeros.
 DEVICE UnitPieces take_unit(const Dispatch& call, const SpreadJob& job, const UnitPieces& seen) {
   UnitPieces pieces = seen;
   const auto lacks_data = [&] { return job.has_piece && !has_come(pieces.data); };

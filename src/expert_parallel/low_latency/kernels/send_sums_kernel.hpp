@@ -325,8 +325,8 @@ class RowsInHand {
 };
 
 /// Called by a whole sending block, which synchronizes once its first rows are being loaded:
-/// nothing is staged before the open ranks are known and have drained their buffers. What follows
-/// from the launch parameters is computed before earlier kernels have ended.
+/// nothing is staged before the open ranks are known and have drained their buffers. Values that
+/// follow from the launch parameters are computed before earlier kernels have ended.
 template <class Codec>
 DEVICE void send_combine(const CombineParams& params, CombineShared& shared) {
   // kHurries: the first sums leave as soon as what they need is known. kFetchesLate: the next

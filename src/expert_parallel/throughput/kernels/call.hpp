@@ -48,7 +48,7 @@ enum class CallBarrier : uint32_t {
   known = 6,  ///< block 0: CallShared is filled; the others arrive, that warp waits
 };
 
-/// What a block knows about the call, in shared memory.
+/// A block's knowledge of the call, in shared memory.
 struct CallShared {
   bool failed;  ///< an earlier call has failed
   uint32_t epoch;

@@ -16,7 +16,7 @@
 
 namespace tokenyard::throughput {
 
-/// What signals that rows have arrived: each block when it finishes, or its movers as they go.
+/// How arrivals are signalled: by each block when it finishes, or by its movers as they go.
 enum class Arrivals : uint8_t { by_block, by_row };
 
 /// The work of one mover. A unit is one segment of one token's row.

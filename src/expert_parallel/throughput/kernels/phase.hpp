@@ -1,4 +1,4 @@
-/// What a wait of these kernels is for, as errors name it.
+/// Purposes of these kernels' waits, as errors name them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ enum class Phase : uint32_t {
   dispatch_ready,     ///< a rank has started this call and announced where its rows may go
   dispatch_counts,    ///< a block's rows for each rank
   dispatch_experts,   ///< a block's tokens for each of our experts
-  dispatch_refusal,   ///< what was wrong with a token whose block refused it
+  dispatch_refusal,   ///< the fault of a token whose block refused it
   dispatch_routes,    ///< this rank's other blocks have final rows
   dispatch_metadata,  ///< the metadata of a block's rows has arrived
   dispatch_places,    ///< this rank's other blocks have assigned places by expert

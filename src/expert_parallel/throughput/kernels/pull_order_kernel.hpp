@@ -58,7 +58,7 @@ class PullOrder {
   const CombineParams& params_;
   uint32_t* const claims_;
   const uint32_t groups_;
-  TokenRun share_;       // What is left of the share.
+  TokenRun share_;       // The rest of the share.
   uint32_t ticket_ = 0;  // Lane 0 only.
 };
 

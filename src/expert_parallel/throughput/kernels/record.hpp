@@ -1,4 +1,4 @@
-/// What a dispatch reports to its host: the counts, or why there are none.
+/// The report of a dispatch to its host: the counts, or why there are none.
 #pragma once
 
 #include <cstddef>
