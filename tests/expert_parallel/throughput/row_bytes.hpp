@@ -1,4 +1,4 @@
-/// Rows of any format as bytes, and what must come of them: dispatch moves bits and reads none.
+/// Rows of any format as bytes, and the expected result: dispatch moves bits and interprets none.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace tokenyard::test {
 
-/// A rank's rows and scales: every byte depends on rank, token, place and `call`.
+/// A rank's rows and scales: every byte depends on rank, token, position and `call`.
 struct RowBytes {
   std::vector<uint32_t> x;       ///< [tokens, row_words]
   std::vector<uint32_t> scales;  ///< [tokens, scale_words]
@@ -49,7 +49,7 @@ inline uint32_t row_bytes_of(const RowFormat& format, uint32_t hidden) {
   }
 }
 
-/// Rows and scales as they must have come, once the call's work has ended.
+/// Compares rows and scales with the expected ones, once the call's work has ended.
 inline std::string difference_of_bytes(ExpertParallel& exchange, const Received& received,
                                        const Expected& expected, uint32_t call) {
   exchange.wait();
@@ -79,7 +79,7 @@ inline std::string difference_of_bytes(ExpertParallel& exchange, const Received&
   return "";
 }
 
-/// Rows of a format and their scales, on a new route and on that route again.
+/// Dispatches rows of a format with their scales, on a new route and again on that route.
 inline std::string difference_in_format(ExpertParallel& exchange, const TokensOnDevice& tokens,
                                         const Expected& expected, const RowFormat& format) {
   Accelerator& accelerator = exchange.world().accelerator();
