@@ -323,33 +323,33 @@ void run_suite(SeedRun& run) {
 /// Every block reads the epoch, and the last one to have done so advances it: without acq_rel an
 /// early load could see the late store.
 constexpr const char* kNoLoadBuffering =
-    "shows only where loads are delayed beyond later stores (load buffering), which no machine "
-    "that "
-    "runs threads in program order does";
+    "shows only if loads are delayed beyond later stores (load buffering), which no machine does "
+    "that runs threads in program order";
 /// Deadline::fail publishes its report this way. (Places inside device/ are those of failing waits;
 /// all others are named by the kernel's line.)
 constexpr const char* kReadByHostCode =
     "orders plain memory that only host code reads, and host code is not instrumented";
 /// The counts record, the abort flag, the report, and statistics.
 constexpr const char* kOwnHost =
-    "is between a rank's kernel and its own host code, which the model counts to the rank's GPU";
+    "is between a rank's kernel and its own host code, which the model places on the rank's GPU";
 /// Ready words announce work of earlier kernels.
 constexpr const char* kKernelEnded =
-    "orders accesses of kernels that have ended; the model takes that for a proxy fence, PTX does "
-    "not say so";
+    "orders accesses of kernels that have ended; the model treats the end of a kernel as a proxy "
+    "fence, which PTX does not promise";
 constexpr const char* kFencedLater =
-    "gives the fence after it something to order, which has ended with its kernel (see there); the "
-    "block meets again before its rows move";
+    "only precedes a fence, which orders accesses of kernels that have ended (see there); the "
+    "block "
+    "synchronizes again before its rows move";
 constexpr const char* kNobodyWatches =
-    "orders rows for kernels that watch a call under way: suite readiness has them, this one looks "
-    "when the call has ended";
+    "orders rows for kernels that watch a running call: suite readiness has them, this one reads "
+    "after the call has ended";
 constexpr const char* kFencedAgain = "fetch_rows has a fence of its own before the first copy";
 constexpr const char* kFencedByMovers =
-    "movers fence once more when they have greeted, after the block has met and before their first "
-    "copy";
+    "movers fence again after they have the ready words, after the block has synchronized and "
+    "before their first copy";
 constexpr const char* kSenderAwaitedCopies =
-    "is about rows that came by bulk copies; their sender awaited those before it told, which the "
-    "model takes for the way across the proxies and PTX does not say so";
+    "concerns rows stored by bulk copies; their sender waited for those before it signalled, which "
+    "the model treats as a proxy fence, and PTX does not promise that";
 
 const bool registered = simulation::add_suite(
     {.name = "throughput",

@@ -174,10 +174,10 @@ void run_suite(SeedRun& run) {
 
 const bool registered = simulation::add_suite(
     {.name = "readiness",
-     .what = "rows may be read once a dispatch's words say that they are here",
+     .what = "rows may be read once a dispatch's words announce them",
      .run = run_suite,
      .explained = {{simulation::Fault::sys_made_gpu, "wait.hpp:99",
-                    "shows only where a host rings the alarm, as for the ranks that stop in suite "
+                    "shows only if a host sets the abort flag, as for ranks that stop in suite "
                     "throughput"}},
      .seeds = 2000});
 

@@ -22,13 +22,13 @@ ExchangeCase case_of(uint32_t ranks) {
 class Readiness : public OnDevice {};
 
 /// A stream besides the default one.
-class Beside {
+class SideStream {
  public:
-  explicit Beside(Accelerator& accelerator)
+  explicit SideStream(Accelerator& accelerator)
       : accelerator_(accelerator), stream_(accelerator.make_stream()) {}
-  ~Beside() { accelerator_.free_stream(stream_); }
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  ~SideStream() { accelerator_.free_stream(stream_); }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
   Stream stream() const { return stream_; }
 
  private:
@@ -104,7 +104,7 @@ void take_rows_as_they_come(World& world) {
   accelerator.prepare(watch_kernel.entry);
   ExpertParallel exchange(world, drawn.options());
   const TokensOnDevice tokens(accelerator, given[world.rank()], true);
-  const Beside beside(accelerator);
+  const SideStream beside(accelerator);
   DispatchInput input = tokens.input();
   input.watcher = beside.stream().native;
   const DispatchInput other_rows{.x = input.x, .tokens = input.tokens, .watcher = input.watcher};
