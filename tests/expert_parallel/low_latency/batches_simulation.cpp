@@ -241,11 +241,11 @@ const bool registered = simulation::add_suite(
                    {simulation::Fault::sys_made_gpu, "memory.hpp:51", kOwnHost},
                    {simulation::Fault::sys_made_gpu, "ids_kernel.hpp:60", kOwnHost},
                    {simulation::Fault::release_made_relaxed, "ids_kernel.hpp:68", kOwnHost},
-                   {simulation::Fault::barrier_removed, "call_kernel.hpp:181", kEarlyEnd},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:140", kEmptiedLater},
-                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:267", kOnlyReported},
-                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:42", kLongerTimeout},
-                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:55", kMoreHeartbeats}},
+                   {simulation::Fault::barrier_removed, "call_kernel.hpp:188", kEarlyEnd},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:144", kEmptiedLater},
+                   {simulation::Fault::store_dropped, "add_sums_kernel.hpp:272", kOnlyReported},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:46", kLongerTimeout},
+                   {simulation::Fault::store_dropped, "liveness_kernel.hpp:59", kMoreHeartbeats}},
      .seeds = 2000});
 
 }  // namespace
