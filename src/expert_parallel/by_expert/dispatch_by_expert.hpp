@@ -2,14 +2,15 @@
 /// expand_rows, without a second pass.
 ///
 ///     source rank                                        destination rank, meanwhile
-///     counts, as in a dispatch  ---- counts ------->     knows each expert's first row; clears the
-///                                                        padding
+///     counts, as in a dispatch  ---- counts -------->    knows each expert's first row; clears
+///                                                        the padding
 ///     ---- ids, weights, source tokens, published -->    assigns every received row its places
 ///     some blocks load rows and send them, in the        the other blocks spread rows to their
 ///     order of their tokens                              places: first this rank's own, directly
-///     ---- rows, arrived (one word per row) -------->    from where they are, then other ranks'
-///     rows these blocks then spread rows, too                 as they arrive
-///     ---- finished ------------------------------->     block 0 waits for all blocks of all ranks
+///     ---- rows, arrived (one word per row) -------->    from where they are, then the rows of
+///     these blocks then spread rows, too                 other ranks as they arrive
+///     ---- finished -------------------------------->    block 0 waits for all blocks of all
+///                                                        ranks
 ///
 /// `published` proves that the metadata of a source block has arrived, `arrived` that one row has;
 /// Workspace::placed, that all blocks of this rank have assigned their places.

@@ -77,7 +77,7 @@ RankMasks::~RankMasks() {
 }
 
 bool RankMasks::reported(uint32_t rank) const {
-  // A kernel writes `failure` last, with release, so whoever sees it also sees the rest.
+  // A kernel writes `failure` last, with release, so a thread that sees it also sees the rest.
   return accelerator_.read_flag(&masks().reports[rank].failure) !=
          static_cast<uint32_t>(Failure::none);
 }

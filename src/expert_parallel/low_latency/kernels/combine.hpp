@@ -2,16 +2,16 @@
 /// partial sum to the token's owner, which adds up the ranks' partial sums. A rank with a single
 /// row of a token sends the row unchanged, and the owner weights it.
 ///
-///     sending blocks, for other ranks' tokens          receiving blocks, for this rank's tokens
-///     ---- this rank's weights, unless the              (to the other ranks' sending blocks)
-///          dispatch has published them ----------->
+///     sending blocks, for other ranks' tokens        receiving blocks, for this rank's tokens
+///     ---- this rank's weights, unless the            (to the other ranks' sending blocks)
+///          dispatch has published them --------->
 ///     wait for a token's weights, sum, round;
 ///     for a single row, none of these
-///     ---- a partial sum, or the row itself ------>     add own experts' rows directly from y, in
-///                                                       fp32, and every rank's partial sums;
-///                                                       weight single rows; round; the block
-///                                                       votes: a partial sum counts whole or is
-///                                                       left out of a second sum
+///     ---- a partial sum, or the row itself ---->    add own experts' rows directly from y, in
+///                                                    fp32, and every rank's partial sums;
+///                                                    weight single rows; round;
+///                                                    the block votes: a partial sum counts
+///                                                    whole or is left out of a second sum
 ///
 /// protocol.hpp states what the words and the parity prove.
 ///

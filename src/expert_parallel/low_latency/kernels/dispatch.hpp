@@ -1,12 +1,11 @@
 /// Dispatch for low latency: one copy of a token per destination rank, spread there over the rows
 /// of its experts.
 ///
-///     sending blocks                                   receiving blocks
-///     ---- ids of all tokens ------------------->      a bitmap of expert, source and token; a
-///     ---- their weights, if given ------------->      verdict on every source
-///     cast, ---- rows, with their scales ------->      slots from bit counts; each piece goes to
-///     its
-///                                                      experts' rows, and its place is emptied
+///     sending blocks                                receiving blocks
+///     ---- ids of all tokens ------------------>    a bitmap of expert, source and token; a
+///     ---- their weights, if given ------------>    verdict on every source
+///     cast, ---- rows, with their scales ------>    slots from bit counts; each piece goes to
+///                                                   its experts' rows, and its place is emptied
 ///
 /// An ids word carries the epoch and row format of its dispatch; a piece of a row is its own flag;
 /// a destination's `drained` proves that its buffer of this parity is empty again (protocol.hpp).

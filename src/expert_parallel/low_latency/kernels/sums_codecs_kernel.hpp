@@ -3,17 +3,16 @@
 /// once: a span.
 ///
 ///     kIsLogFmt            which of the two formats
-///     kSpanChunks          chunks per span: instructions not specific to channels serve all of
-///     them kRowsAtOnce          rows of y that a lane of a sending block has in hand kPiecesAChunk
-///     sixteen-byte pieces per chunk has_piece            returns whether this lane has a piece and
-///     the chunk exists encode               called by all lanes: returns this lane's piece, whose
-///     first word is never
-///                          kEmpty
+///     kSpanChunks          chunks per span: instructions not specific to channels serve them all
+///     kRowsAtOnce          rows of y that a lane of a sending block has in hand
+///     kPiecesAChunk        sixteen-byte pieces per chunk
+///     has_piece            returns whether this lane has a piece and the chunk exists
+///     encode               called by all lanes: returns this lane's piece, whose first word is
+///                          never kEmpty
 ///     kLanesShareScales    whether a lane's piece depends on values of other lanes, also of those
 ///                          without channels, which must then hold zeros
 ///     kHasRegisters        whether lanes have registers to spare for what only saves time
-///     add                  called by all lanes: adds the chunk's values, weighted, to the lanes'
-///     sums
+///     add                  called by all lanes: adds the chunk's values, weighted, to their sums
 #pragma once
 
 #include "expert_parallel/low_latency/kernels/logfmt.hpp"

@@ -1,15 +1,14 @@
 /// Control words that ranks exchange. Each rank has one window: its peers write it, only it reads
 /// it.
 ///
-///     ready[source]                       the source has started a call: which one, the format of
-///     its
-///                                         rows, and where its buffer is (now writable or readable)
+///     ready[source]                       the source has started a call: which one, its row
+///                                         format, and where its buffer is (now writable or
+///                                         readable)
 ///     count[source][block][destination]   rows that this block of the source sends there; every
-///     rank
-///                                         gets all counts, so slots need no second exchange
+///                                         rank gets all counts, so slots need no second exchange
 ///     expert[source][block][expert]       tokens of that block for an expert of this rank
 ///     refusal[source][block]              why a block refuses the call, if its counts say so
-///     finished[source][block]             that block has issued its last store or load of the call
+///     finished[source][block]             that block has completed its last store or load
 ///
 /// A dispatch that groups rows by expert as they arrive also uses
 ///
@@ -24,7 +23,6 @@
 /// word: no rank ends a call before every block of every rank has finished it, and a block finishes
 /// only after it has read all that it needs. Words are indexed by source block, so ranks may run
 /// with different numbers of blocks.
-/// run with different numbers of blocks.
 #pragma once
 
 #include <cstddef>

@@ -1,17 +1,16 @@
 /// Dispatch for throughput: sends each row to every rank that holds one of its experts, directly to
 /// its final place, in one launch.
 ///
-///     source rank, block b                               destination rank
+///     source rank, block b                            destination rank
 ///     counts its tokens per rank and expert
-///     ---- ready words, counts (to every rank) --->      every block reads the counts of all
-///     blocks
-///                                                        of all ranks and computes every slot by
-///                                                        prefix sums
+///     ---- ready words, counts (to every rank) --->   every block reads the counts of all blocks
+///                                                     of all ranks and computes every slot by
+///                                                     prefix sums
 ///     loads each row once into shared memory
-///     ---- rows, ids, weights, source tokens ------>     in their final places
-///     ---- finished ------------------------------->     block 0 waits for all blocks of all ranks
+///     ---- rows, ids, weights, source tokens ----->   in their final places
+///     ---- finished ------------------------------>   block 0 waits for all blocks of all ranks
 ///
-/// A block stores no row before it has every rank's ready word, which proves that the destination's
+/// A block stores no row before it has every rank's ready words, which prove that the destination's
 /// buffer is free, and every count, which fixes the row's slot. The release of `finished` covers
 /// all that the block has stored.
 ///
