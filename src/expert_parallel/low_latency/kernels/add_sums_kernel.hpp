@@ -149,8 +149,8 @@ DEVICE bool finish_tokens(const Combine& call, const OwnTokens& tokens,
 }
 
 /// Repeats this warp's spans of tokens for which any warp has lost partial sums, without those, so
-/// that every channel lacks the same ones. Called by all lanes. No place of these tokens is empty
-/// by now, so the other partial sums are all there.
+/// that every channel lacks the same ones. Called by all lanes. Places of these tokens were either
+/// not emptied or filled again, so the other partial sums are all there.
 template <class Codec>
 DEVICE void finish_without_lost(const Combine& call, const OwnTokens& tokens) {
   constexpr uint32_t kChunks = Codec::kSpanChunks;
